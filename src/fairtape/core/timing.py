@@ -1,0 +1,97 @@
+"""The timing of one loop, and the named profiles (decision 13)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from types import MappingProxyType
+from typing import Final
+
+from fairtape.core.instants import MILLISECOND, SECOND, Duration
+
+RETRIES_MAX: Final = 10_000
+PERIOD_MAX: Final = 3_600 * SECOND
+
+
+class BadTiming(ValueError):
+    """A timing that cannot work; the message names the field, the value and the remedy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Three independent intervals (T-RMP §5) and the retry rule from which the third follows."""
+
+    retry_period: Duration  # T_R: one request and its answer; at least a round trip
+    retries_max: int  # n: requests for Ack(e) and Msg(e) together (T-RMP §4), or for each (TRMP 2001 §5.1)
+    token_period: Duration  # τ_t = T_P = Δ_T: between two scheduled acknowledgments
+    commit_delay: Duration  # Δ_A = Δ_C: from the timestamp to the release, the same at every site
+    merged: bool = True  # one retry count for both recoveries (T-RMP §4), or two (TRMP 2001)
+
+    def __post_init__(self) -> None:
+        for name in ("retry_period", "token_period", "commit_delay"):
+            value = getattr(self, name)
+            if not 0 < value <= PERIOD_MAX:
+                raise BadTiming(f"{name} is {value} ns; it must be above 0 and at most {PERIOD_MAX} ns (one hour)")
+        if not 1 <= self.retries_max <= RETRIES_MAX:
+            raise BadTiming(f"retries_max is {self.retries_max}; it must be from 1 to {RETRIES_MAX}")
+
+    @property
+    def one_way_max(self) -> Duration:
+        """T_R / 2: the nominal bound on the one-way delay; a later Ack is asked for. TRMP 2001 §5.1."""
+        return self.retry_period // 2
+
+    @property
+    def reform_delay(self) -> Duration:
+        """Δ_R: (n + 1/2) T_R merged, (2n + 1/2) T_R separate: complete or reforming by then. T-RMP §3, 2001 §5.1."""
+        recoveries = 1 if self.merged else 2
+        return recoveries * self.retries_max * self.retry_period + self.one_way_max
+
+    @property
+    def delay_max(self) -> Duration:
+        """Δ_T + Δ_C: from reception at the token site to the commit. T-RMP §5."""
+        return self.token_period + self.commit_delay
+
+    @property
+    def resend_delay(self) -> Duration:
+        """How long a source waits for its acknowledgment: the wait for a token, one late token, and a round trip."""
+        return 2 * self.token_period + 2 * self.retry_period
+
+    @property
+    def request_delay(self) -> Duration:
+        """How long requests gather before they go out as one (T-RMP §5), so that reordering alone asks for nothing."""
+        return self.retry_period // 16
+
+    def with_reform_delay(self, delay: Duration) -> "Timing":
+        """The timing whose retries fill `delay`: n = ⌊(Δ_R - T_R/2) / T_R⌋, over two when counted apart."""
+        per_retry = self.retry_period * (1 if self.merged else 2)
+        return replace(self, retries_max=(delay - self.one_way_max) // per_retry)
+
+
+PROFILES: Final[Mapping[str, Timing]] = MappingProxyType(
+    {
+        # Sub-millisecond round trips; a crashed site is noticed in a tenth of a second, a hiccup of the scheduler is not.
+        "lan": Timing(
+            retry_period=2 * MILLISECOND, retries_max=50, token_period=1 * MILLISECOND, commit_delay=2 * MILLISECOND
+        ),
+        # A few milliseconds across a metropolitan area.
+        "metro": Timing(
+            retry_period=10 * MILLISECOND, retries_max=25, token_period=5 * MILLISECOND, commit_delay=25 * MILLISECOND
+        ),
+        # The nine-city world: round trips up to 300 ms.
+        "wan": Timing(
+            retry_period=360 * MILLISECOND,
+            retries_max=8,
+            token_period=100 * MILLISECOND,
+            commit_delay=900 * MILLISECOND,
+        ),
+    }
+)
+
+
+def profile(name: str, **overrides: int | bool) -> Timing:
+    """A named profile, overridden field by field."""
+    if name not in PROFILES:
+        raise BadTiming(f"profile is {name!r}; expected one of {', '.join(PROFILES)}")
+    known = {field.name for field in fields(Timing)}
+    for field_name in overrides:
+        if field_name not in known:
+            raise BadTiming(f"timing has no field {field_name!r}; expected one of {', '.join(sorted(known))}")
+    return replace(PROFILES[name], **overrides)  # type: ignore[arg-type]  # each field checks its own value

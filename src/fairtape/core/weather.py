@@ -1,0 +1,51 @@
+"""Weather: what a link does to datagrams. One description, used by the simulator and by the runtime's receive path.
+
+Ordinary machines cannot shape traffic, so loss, delay, duplication and reordering are injected where a datagram
+arrives. Given equal chance, equal weather decides equally.
+"""
+
+from dataclasses import dataclass
+from math import log1p
+from typing import Final
+
+from fairtape.core.chance import Chance
+from fairtape.core.instants import Duration
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weather:
+    """One direction of one link."""
+
+    delay: Duration = 0  # propagation: the least that a datagram needs
+    jitter: Duration = 0  # mean of an exponential addition: queueing
+    loss: float = 0.0
+    duplication: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("loss", "duplication"):
+            value = getattr(self, name)
+            if not 0.0 <= value <= 1.0:
+                raise ValueError(f"{name} is {value}; it must be from 0 to 1")
+        for name in ("delay", "jitter"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)} ns; it must not be negative")
+
+
+CALM: Final = Weather()
+
+
+def fates(weather: Weather, chance: Chance) -> tuple[Duration, ...]:
+    """When each copy of one datagram arrives, counted from its departure; empty when it is lost."""
+    if weather.loss and chance.random() < weather.loss:
+        return ()
+    first = weather.delay + _queueing(weather, chance)
+    if weather.duplication and chance.random() < weather.duplication:
+        return first, first + _queueing(weather, chance)
+    return (first,)
+
+
+def _queueing(weather: Weather, chance: Chance) -> Duration:
+    """An exponential addition, cut at twelve means: a datagram later than that is as good as lost."""
+    if not weather.jitter:
+        return 0
+    return int(weather.jitter * min(-log1p(-chance.random()), 12.0))

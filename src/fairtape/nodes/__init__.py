@@ -1,0 +1,1 @@
+"""The papers' roles composed from machines: source and receiver. Pure."""

@@ -1,0 +1,1 @@
+"""RMP and TRMP: transmission, token, recovery, ordering, resilience, release and repair. Pure."""

@@ -1,0 +1,127 @@
+"""The body of a block: several whole messages, or one fragment of a long one.
+
+A body of messages begins with a size. Where all messages have the same size (as market records do), that size stands
+alone; otherwise it is 0 and a table of sizes follows. Either way a reader finds every message without a search, and
+NumPy can take a whole uniform body in one step.
+
+A message longer than a block is cut into fragments. Each fragment is numbered like a message, so that holes, windows,
+acknowledgments and repairs need no second mechanism; the message is delivered with its last fragment and bears that
+fragment's number.
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from fairtape.wire.frames import COUNT_MAX, Malformed
+
+MESSAGE_MAX: Final = 1 << 20  # 1 MiB
+UNIFORM_MAX: Final = COUNT_MAX
+
+_SIZE: Final = struct.Struct(">H")
+_FRAGMENT: Final = struct.Struct(">II")  # the length of the whole message, where this fragment begins
+
+
+def pack_messages(messages: Sequence[bytes]) -> bytes:
+    """The body that holds these messages."""
+    sizes = [len(message) for message in messages]
+    if sizes.count(sizes[0]) == len(sizes) and sizes[0]:
+        return _SIZE.pack(sizes[0]) + b"".join(messages)
+    return _SIZE.pack(0) + struct.pack(f">{len(sizes)}H", *sizes) + b"".join(messages)
+
+
+def pack_records(records: bytes, size: int) -> bytes:
+    """The body that holds back-to-back records of one size."""
+    return _SIZE.pack(size) + records
+
+
+def fits(messages: Sequence[bytes], room: int) -> int:
+    """How many of these messages, from the first on, fit a body of `room` bytes in the table layout; 0 if none does."""
+    used = _SIZE.size
+    for position, message in enumerate(messages):
+        used += _SIZE.size + len(message)
+        if used > room or position == COUNT_MAX:
+            return position
+    return len(messages)
+
+
+def records_room(room: int, size: int) -> int:
+    """How many records of one size fit a body of `room` bytes."""
+    return min((room - _SIZE.size) // size, COUNT_MAX)
+
+
+def message_room(room: int) -> int:
+    """The longest message that a body of `room` bytes holds unfragmented."""
+    return room - 2 * _SIZE.size
+
+
+def split_message(message: bytes, room: int) -> Iterator[bytes]:
+    """The bodies of the fragments of a long message."""
+    step = room - _FRAGMENT.size
+    for offset in range(0, len(message), step):
+        yield _FRAGMENT.pack(len(message), offset) + message[offset : offset + step]
+
+
+def unpack_messages(body: bytes, count: int) -> list[bytes]:
+    """The messages of a body. Raises `Malformed` when it does not hold exactly `count`."""
+    if len(body) < _SIZE.size:
+        raise Malformed("a body without a size")
+    (size,) = _SIZE.unpack_from(body)
+    if size:
+        if len(body) != _SIZE.size + size * count:
+            raise Malformed("a uniform body of another length")
+        return [body[start : start + size] for start in range(_SIZE.size, len(body), size)]
+    start = _SIZE.size * (1 + count)
+    if len(body) < start:
+        raise Malformed("a table of sizes cut short")
+    sizes = struct.unpack_from(f">{count}H", body, _SIZE.size)
+    if len(body) != start + sum(sizes):
+        raise Malformed("a body of another length than its table says")
+    messages = []
+    for size in sizes:
+        messages.append(body[start : start + size])
+        start += size
+    return messages
+
+
+def uniform_records(body: bytes, count: int) -> tuple[int, memoryview] | None:
+    """(size, records) of a uniform body, without copying; None where sizes differ."""
+    if len(body) < _SIZE.size:
+        return None
+    (size,) = _SIZE.unpack_from(body)
+    if size == 0 or len(body) != _SIZE.size + size * count:
+        return None
+    return size, memoryview(body)[_SIZE.size :]
+
+
+class Assembler:
+    """Puts the fragments of one source's long messages together again. Holds at most one message."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._held = 0
+
+    def add(self, body: bytes) -> bytes | None:
+        """Take the next fragment; the message when it is whole. A fragment out of place starts over."""
+        if len(body) <= _FRAGMENT.size:
+            self.reset()
+            return None
+        length, offset = _FRAGMENT.unpack_from(body)
+        if offset == 0:
+            self.reset()
+        chunk = body[_FRAGMENT.size :]
+        if offset != self._held or length > MESSAGE_MAX or offset + len(chunk) > length:
+            self.reset()
+            return None
+        self._parts.append(chunk)
+        self._held += len(chunk)
+        if self._held < length:
+            return None
+        message = b"".join(self._parts)
+        self.reset()
+        return message
+
+    def reset(self) -> None:
+        """Forget an unfinished message."""
+        self._parts = []
+        self._held = 0

@@ -1,0 +1,317 @@
+"""The frames of the core: one versioned header, strict bounds on every field, values on the other side.
+
+Every datagram begins with the same sixteen bytes: magic, version, kind, flags, stripe, count, formation, sender.
+`decode_*` raise `Malformed` for anything that a correct node would not have sent; nothing else ever escapes. The
+layout is normative in PROTOCOL.md.
+"""
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, TypeAlias
+
+NodeId: TypeAlias = int
+
+MAGIC: Final = 0xFA
+VERSION: Final = 1
+
+NODE_MAX: Final = (1 << 32) - 1
+NUMBER_MAX: Final = (1 << 63) - 1  # of messages, sequence numbers and tokens: they fit a signed column everywhere
+STRIPE_MAX: Final = (1 << 16) - 1
+FORMATION_MAX: Final = (1 << 32) - 1
+COUNT_MAX: Final = (1 << 16) - 1
+DATAGRAM_MAX: Final = 1_400  # default: fits a 1,500-byte path with room for tunnels
+DATAGRAM_MIN: Final = 256
+DATAGRAM_LIMIT: Final = 65_507  # what UDP over IPv4 can carry at all
+ACK_PARTS_MAX: Final = 64
+RANGE_COUNT_MAX: Final = (1 << 32) - 1
+TAG_SIZE: Final = 16
+
+HEADER: Final = struct.Struct(">BBBBHHII")
+BLOCK_HEADER: Final = struct.Struct(">BBBBHHIIQQ")
+_SERIAL: Final = struct.Struct(">Q")
+_ACK: Final = struct.Struct(">QQQQHHH")
+_ACK_RANGE: Final = struct.Struct(">IQQI8s")
+_RANGE: Final = struct.Struct(">IQQI")
+_COUNTS: Final = struct.Struct(">HH")
+_TOKEN: Final = struct.Struct(">Q")
+_PROGRESS: Final = struct.Struct(">QQQ")
+
+CONTROL_SIZE: Final = HEADER.size + _SERIAL.size  # before the body of every control datagram
+
+
+class Kind(IntEnum):
+    """What a datagram is. BLOCK comes from a source; all others are control."""
+
+    BLOCK = 1  # source -> sites: sealed messages
+    ACK = 2  # token site -> everyone: Ack(e)
+    REQUEST = 3  # site -> site: send me these acknowledgments and messages
+    HOLE = 4  # token site -> source: these numbers are missing here
+    PROGRESS = 5  # token site -> source: you are acknowledged up to here
+    TOKEN_ACK = 6  # RMP only, site -> site: I have the token and nothing to acknowledge
+
+
+class Flag(IntEnum):
+    """Bits of the header's flags."""
+
+    FRAGMENT = 1  # BLOCK: the body is one fragment of a message longer than a block
+
+
+_FLAGS_ALLOWED: Final = {Kind.BLOCK: Flag.FRAGMENT}
+
+
+class Malformed(ValueError):
+    """Bytes that no correct node sends. Counted and dropped at the border; changes nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Messages first … first + count - 1 of one incarnation of one source."""
+
+    source: NodeId
+    incarnation: int
+    first: int
+    count: int
+
+    @property
+    def end(self) -> int:
+        """The number after the last one."""
+        return self.first + self.count
+
+
+@dataclass(frozen=True, slots=True)
+class BlockFrame:
+    """The clear part of a source block; the body is sealed."""
+
+    flags: int
+    stripe: int
+    source: NodeId
+    incarnation: int
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """One part of Ack(e): ranges, contiguous per source, to which consecutive sequence numbers are assigned."""
+
+    stripe: int
+    formation: int
+    sender: NodeId
+    token: int  # e
+    sequence: int  # the number that the first message of this part receives
+    sent_at: int
+    clock_bound: int
+    part: int
+    parts: int
+    ranges: tuple[Range, ...]
+    marks: tuple[bytes, ...] = ()  # one per range: proof to that source, under its own key
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Combined requests of one site to one other: whole acknowledgments and ranges of messages."""
+
+    stripe: int
+    formation: int
+    sender: NodeId
+    tokens: tuple[int, ...]
+    ranges: tuple[Range, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """A token site tells a source which of its numbers are missing."""
+
+    stripe: int
+    formation: int
+    sender: NodeId
+    missing: Range
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A token site tells a source that everything below `next` has been acknowledged."""
+
+    stripe: int
+    formation: int
+    sender: NodeId
+    incarnation: int
+    next: int
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class TokenAck:
+    """RMP: the token passed by Ack(token) has been taken up."""
+
+    stripe: int
+    formation: int
+    sender: NodeId
+    token: int
+
+
+Control: TypeAlias = Ack | Request | Hole | Progress | TokenAck
+
+
+def kind_of(datagram: bytes) -> Kind:
+    """The kind, once magic, version, flags and the least possible size have been checked."""
+    if len(datagram) < HEADER.size + TAG_SIZE:
+        raise Malformed("shorter than a header and a tag")
+    if datagram[0] != MAGIC or datagram[1] != VERSION:
+        raise Malformed("not a fairtape datagram of this version")
+    try:
+        kind = Kind(datagram[2])
+    except ValueError:
+        raise Malformed("unknown kind") from None
+    if datagram[3] & ~_FLAGS_ALLOWED.get(kind, 0):
+        raise Malformed("unknown flag")
+    return kind
+
+
+def decode_block(datagram: bytes) -> BlockFrame:
+    """The clear header of a source block. The seal is checked elsewhere, after the cheap checks."""
+    if len(datagram) <= BLOCK_HEADER.size + TAG_SIZE:
+        raise Malformed("a block without a body")
+    _, _, _, flags, stripe, count, _, source, incarnation, first = BLOCK_HEADER.unpack_from(datagram)
+    if count == 0 or first == 0 or first + count > NUMBER_MAX or incarnation > NUMBER_MAX:
+        raise Malformed("block numbers out of bounds")
+    if flags & Flag.FRAGMENT and count != 1:
+        raise Malformed("a fragment counts as one")
+    return BlockFrame(flags, stripe, source, incarnation, first, count)
+
+
+def encode_block_header(flags: int, stripe: int, source: NodeId, incarnation: int, first: int, count: int) -> bytes:
+    """A block belongs to its source's numbering, not to a formation: that field is 0, so a resend is the same bytes."""
+    return BLOCK_HEADER.pack(MAGIC, VERSION, Kind.BLOCK, flags, stripe, count, 0, source, incarnation, first)
+
+
+def _control_header(kind: Kind, message: Control, serial: int) -> bytes:
+    head = HEADER.pack(MAGIC, VERSION, kind, 0, message.stripe, 0, message.formation, message.sender)
+    return head + _SERIAL.pack(serial)
+
+
+def _pack_range(wanted: Range) -> bytes:
+    return _RANGE.pack(wanted.source, wanted.incarnation, wanted.first, wanted.count)
+
+
+def encode_control(message: Control, serial: int) -> bytes:
+    """The datagram without its authenticator."""
+    match message:
+        case Ack():
+            kind = Kind.ACK
+            body = _ACK.pack(
+                message.token,
+                message.sequence,
+                message.sent_at,
+                message.clock_bound,
+                message.part,
+                message.parts,
+                len(message.ranges),
+            ) + b"".join(
+                _ACK_RANGE.pack(r.source, r.incarnation, r.first, r.count, mark)
+                for r, mark in zip(message.ranges, message.marks, strict=True)
+            )
+        case Request():
+            kind = Kind.REQUEST
+            body = _COUNTS.pack(len(message.tokens), len(message.ranges))
+            body += b"".join(map(_TOKEN.pack, message.tokens)) + b"".join(map(_pack_range, message.ranges))
+        case Hole():
+            kind, body = Kind.HOLE, _pack_range(message.missing)
+        case Progress():
+            kind, body = Kind.PROGRESS, _PROGRESS.pack(message.incarnation, message.next, message.token)
+        case TokenAck():
+            kind, body = Kind.TOKEN_ACK, _TOKEN.pack(message.token)
+    return _control_header(kind, message, serial) + body
+
+
+def ack_ranges_max(datagram_max: int) -> int:
+    """How many ranges one part of an acknowledgment can name."""
+    return (datagram_max - CONTROL_SIZE - _ACK.size - TAG_SIZE) // _ACK_RANGE.size
+
+
+def request_items_max(datagram_max: int) -> int:
+    """How many tokens and ranges together one request can always name."""
+    return (datagram_max - CONTROL_SIZE - _COUNTS.size - TAG_SIZE) // _RANGE.size
+
+
+def serial_of(datagram: bytes) -> int:
+    """The serial number of a control datagram that has been decoded."""
+    serial: int = _SERIAL.unpack_from(datagram, HEADER.size)[0]
+    return serial
+
+
+def decode_control(datagram: bytes) -> Control:
+    """The value of a control datagram whose kind has been checked; the authenticator is checked by the caller."""
+    _, _, kind, _, stripe, count, formation, sender = HEADER.unpack_from(datagram)
+    if len(datagram) < CONTROL_SIZE + TAG_SIZE:
+        raise Malformed("a control datagram without a serial")
+    if count:
+        raise Malformed("a count where none belongs")
+    if serial_of(datagram) > NUMBER_MAX:
+        raise Malformed("serial out of bounds")
+    body = datagram[CONTROL_SIZE:-TAG_SIZE]
+    try:
+        match kind:
+            case Kind.ACK:
+                return _decode_ack(body, stripe, formation, sender)
+            case Kind.REQUEST:
+                return _decode_request(body, stripe, formation, sender)
+            case Kind.HOLE:
+                (missing,) = (_checked_range(*parts) for parts in _RANGE.iter_unpack(body))
+                return Hole(stripe, formation, sender, missing)
+            case Kind.PROGRESS:
+                incarnation, following, token = _PROGRESS.unpack(body)
+                _check_numbers(incarnation, following, token)
+                return Progress(stripe, formation, sender, incarnation, following, token)
+            case Kind.TOKEN_ACK:
+                (token,) = _TOKEN.unpack(body)
+                _check_numbers(token)
+                return TokenAck(stripe, formation, sender, token)
+    except (struct.error, ValueError) as error:
+        raise Malformed(str(error)) from None
+    raise Malformed("not a control datagram")
+
+
+def _check_numbers(*numbers: int) -> None:
+    if max(numbers) > NUMBER_MAX:
+        raise Malformed("number out of bounds")
+
+
+def _checked_range(source: int, incarnation: int, first: int, count: int) -> Range:
+    if count == 0 or first == 0:
+        raise Malformed("an empty range")
+    _check_numbers(incarnation, first + count)
+    return Range(source, incarnation, first, count)
+
+
+def _decode_ack(body: bytes, stripe: int, formation: int, sender: NodeId) -> Ack:
+    token, sequence, sent_at, clock_bound, part, parts, count = _ACK.unpack_from(body)
+    _check_numbers(token, sequence, sent_at, clock_bound)
+    if not part < parts <= ACK_PARTS_MAX:
+        raise Malformed("parts out of bounds")
+    if sequence == 0:
+        raise Malformed("the first sequence number is 1")
+    if len(body) != _ACK.size + count * _ACK_RANGE.size:
+        raise Malformed("as many ranges as announced")
+    ranges = []
+    marks = []
+    for source, incarnation, first, length, mark in _ACK_RANGE.iter_unpack(body[_ACK.size :]):
+        ranges.append(_checked_range(source, incarnation, first, length))
+        marks.append(mark)
+    _check_numbers(sequence + sum(r.count for r in ranges))
+    names, proofs = tuple(ranges), tuple(marks)
+    return Ack(stripe, formation, sender, token, sequence, sent_at, clock_bound, part, parts, names, proofs)
+
+
+def _decode_request(body: bytes, stripe: int, formation: int, sender: NodeId) -> Request:
+    token_count, range_count = _COUNTS.unpack_from(body)
+    middle = _COUNTS.size + token_count * _TOKEN.size
+    if len(body) != middle + range_count * _RANGE.size:
+        raise Malformed("as many tokens and ranges as announced")
+    if token_count + range_count == 0:
+        raise Malformed("a request for nothing")
+    tokens = tuple(token for (token,) in _TOKEN.iter_unpack(body[_COUNTS.size : middle]))
+    _check_numbers(0, *tokens)
+    ranges = tuple(_checked_range(*parts) for parts in _RANGE.iter_unpack(body[middle:]))
+    return Request(stripe, formation, sender, tokens, ranges)

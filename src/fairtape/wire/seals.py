@@ -1,0 +1,138 @@
+"""Who said this: seals of source blocks, authenticators of control datagrams, and a window against replays.
+
+Every source shares its own key with the sites, and every incarnation of it uses a key derived for that incarnation,
+so the nonce (source, first message number) never covers two texts. Sites prove themselves to one another under keys
+that no source has; what a site says *to* a source is proved under that source's key. So a source can neither read
+another, nor speak as another, nor speak as a site.
+"""
+
+import hashlib
+import hmac
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from fairtape.wire.frames import BLOCK_HEADER, TAG_SIZE, Malformed, NodeId, Range
+
+KEY_SIZE: Final = 32
+MARK_SIZE: Final = 8
+REPLAY_WINDOW: Final = 4_096
+SEAL_ROOM: Final = BLOCK_HEADER.size + TAG_SIZE  # what a sealed block adds to its body
+
+_NONCE: Final = struct.Struct(">IQ")
+_CONTEXT: Final = struct.Struct(">HIQ")
+_MARK: Final = struct.Struct(">IQQIQQI")
+_CONTROL_PERSON: Final = b"ft-control"
+_BLOCK_PERSON: Final = b"ft-block"
+_MARK_PERSON: Final = b"ft-mark"
+
+
+def derive(secret: bytes, person: bytes, context: bytes) -> bytes:
+    """A key for one purpose and one context, by keyed BLAKE2b."""
+    return hashlib.blake2b(context, key=secret, digest_size=KEY_SIZE, person=person).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The keys that one node holds. A site holds all of them; a source holds only its own."""
+
+    sites: Mapping[NodeId, bytes]
+    sources: Mapping[NodeId, bytes]
+
+    @classmethod
+    def from_secret(cls, secret: bytes, sites: Iterable[NodeId], sources: Iterable[NodeId]) -> "Keys":
+        """All keys of a deployment from one secret."""
+        return cls(
+            {node: derive(secret, b"ft-site", node.to_bytes(4)) for node in sites},
+            {node: derive(secret, b"ft-source", node.to_bytes(4)) for node in sources},
+        )
+
+    def for_source(self, source: NodeId) -> "Keys":
+        """What one source is given."""
+        return Keys({}, {source: self.sources[source]})
+
+
+class Seal:
+    """Seals and opens the blocks of one incarnation of one source on one stripe."""
+
+    __slots__ = ("_aead", "_source")
+
+    def __init__(self, key: bytes, *, stripe: int, source: NodeId, incarnation: int) -> None:
+        self._aead = AESGCM(derive(key, _BLOCK_PERSON, _CONTEXT.pack(stripe, source, incarnation)))
+        self._source = source
+
+    def close(self, header: bytes, first: int, body: bytes) -> bytes:
+        """The datagram: the header in clear, the body sealed, both authenticated."""
+        return header + self._aead.encrypt(_NONCE.pack(self._source, first), body, header)
+
+    def open(self, datagram: bytes, first: int) -> bytes:
+        """The body, or `Malformed` where the seal is wrong."""
+        try:
+            return self._aead.decrypt(
+                _NONCE.pack(self._source, first), datagram[BLOCK_HEADER.size :], datagram[: BLOCK_HEADER.size]
+            )
+        except InvalidTag:
+            raise Malformed("a wrong seal") from None
+
+
+class Authenticator:
+    """Proves and checks the control datagrams of one key."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, key: bytes) -> None:
+        self._state = hashlib.blake2b(key=key, digest_size=TAG_SIZE, person=_CONTROL_PERSON)
+
+    def _tag(self, text: bytes) -> bytes:
+        state = self._state.copy()
+        state.update(text)
+        return state.digest()
+
+    def prove(self, text: bytes) -> bytes:
+        """The datagram with its tag."""
+        return text + self._tag(text)
+
+    def holds(self, datagram: bytes) -> bool:
+        """Whether the tag is right."""
+        return hmac.compare_digest(self._tag(datagram[:-TAG_SIZE]), datagram[-TAG_SIZE:])
+
+
+class Marker:
+    """Marks the ranges of an acknowledgment for one source, so that this source, and no other, can trust them."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, key: bytes) -> None:
+        self._state = hashlib.blake2b(key=key, digest_size=MARK_SIZE, person=_MARK_PERSON)
+
+    def mark(self, formation: int, token: int, sequence: int, named: Range) -> bytes:
+        """The proof that `named` was acknowledged by `token` from `sequence` on."""
+        state = self._state.copy()
+        state.update(_MARK.pack(named.source, named.incarnation, named.first, named.count, token, sequence, formation))
+        return state.digest()
+
+
+class ReplayWindow:
+    """Accepts each serial number of one sender once; those older than the window are refused."""
+
+    __slots__ = ("_highest", "_seen")
+
+    def __init__(self) -> None:
+        self._highest = -1
+        self._seen = 0
+
+    def accept(self, serial: int) -> bool:
+        """Whether this serial is new. Only for datagrams whose authenticator holds."""
+        ahead = serial - self._highest
+        if ahead > 0:
+            self._seen = 1 if ahead >= REPLAY_WINDOW else (self._seen << ahead | 1) & ((1 << REPLAY_WINDOW) - 1)
+            self._highest = serial
+            return True
+        if -ahead >= REPLAY_WINDOW or self._seen >> -ahead & 1:
+            return False
+        self._seen |= 1 << -ahead
+        return True
