@@ -46,6 +46,7 @@ class Span:
     sequence: int  # the global number of the first message
     bodies: tuple[bytes, ...]  # opened block bodies; fairtape.wire.blocks reads them
     counts: tuple[int, ...]  # messages in each body
+    fragments: tuple[bool, ...] = ()  # which bodies are fragments of a long message; () where none is
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ class Timing:
 
 PROFILES: Final[Mapping[str, Timing]] = MappingProxyType(
     {
-        # Sub-millisecond round trips; a crashed site is noticed in a tenth of a second, a hiccup of the scheduler is not.
+        # Sub-millisecond round trips; a crash is noticed in a tenth of a second, a hiccup of the scheduler is not.
         "lan": Timing(
             retry_period=2 * MILLISECOND, retries_max=50, token_period=1 * MILLISECOND, commit_delay=2 * MILLISECOND
         ),

@@ -1,1 +1,1 @@
-"""The same nodes in virtual time: world, network, clocks, faults, swarm, checkers, scenarios."""
+"""The same nodes in virtual time: world, network, clocks, faults, swarm, checkers, campaigns, scenarios, traces."""

@@ -24,6 +24,7 @@ _FRAGMENT: Final = struct.Struct(">II")  # the length of the whole message, wher
 
 def pack_messages(messages: Sequence[bytes]) -> bytes:
     """The body that holds these messages."""
+    assert messages
     sizes = [len(message) for message in messages]
     if sizes.count(sizes[0]) == len(sizes) and sizes[0]:
         return _SIZE.pack(sizes[0]) + b"".join(messages)
@@ -84,6 +85,22 @@ def unpack_messages(body: bytes, count: int) -> list[bytes]:
     return messages
 
 
+def check_body(body: bytes, count: int, *, fragment: bool) -> None:
+    """Refuse a body that does not hold what its header says, before anything depends on it."""
+    if fragment:
+        if len(body) <= _FRAGMENT.size:
+            raise Malformed("an empty fragment")
+        return
+    if len(body) < _SIZE.size:
+        raise Malformed("a body without a size")
+    (size,) = _SIZE.unpack_from(body)
+    if size:
+        if len(body) != _SIZE.size + size * count:
+            raise Malformed("a uniform body of another length")
+    else:
+        unpack_messages(body, count)
+
+
 def uniform_records(body: bytes, count: int) -> tuple[int, memoryview] | None:
     """(size, records) of a uniform body, without copying; None where sizes differ."""
     if len(body) < _SIZE.size:
@@ -100,6 +117,7 @@ class Assembler:
     def __init__(self) -> None:
         self._parts: list[bytes] = []
         self._held = 0
+        self._length = 0
 
     def add(self, body: bytes) -> bytes | None:
         """Take the next fragment; the message when it is whole. A fragment out of place starts over."""
@@ -109,8 +127,9 @@ class Assembler:
         length, offset = _FRAGMENT.unpack_from(body)
         if offset == 0:
             self.reset()
+            self._length = length
         chunk = body[_FRAGMENT.size :]
-        if offset != self._held or length > MESSAGE_MAX or offset + len(chunk) > length:
+        if offset != self._held or length != self._length or length > MESSAGE_MAX or offset + len(chunk) > length:
             self.reset()
             return None
         self._parts.append(chunk)

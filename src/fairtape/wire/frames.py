@@ -8,7 +8,7 @@ layout is normative in PROTOCOL.md.
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 NodeId: TypeAlias = int
 
@@ -57,7 +57,8 @@ class Flag(IntEnum):
     FRAGMENT = 1  # BLOCK: the body is one fragment of a message longer than a block
 
 
-_FLAGS_ALLOWED: Final = {Kind.BLOCK: Flag.FRAGMENT}
+_BLOCK_FLAGS: Final = int(Flag.FRAGMENT)
+_BLOCK_PREFIX: Final = bytes((MAGIC, VERSION, Kind.BLOCK))
 
 
 class Malformed(ValueError):
@@ -79,16 +80,15 @@ class Range:
         return self.first + self.count
 
 
-@dataclass(frozen=True, slots=True)
-class BlockFrame:
-    """The clear part of a source block; the body is sealed."""
+class BlockFrame(NamedTuple):
+    """The clear part of a source block; the body is sealed. A tuple: one is made for every datagram."""
 
     flags: int
     stripe: int
     source: NodeId
     incarnation: int
     first: int
-    count: int
+    count: int  # type: ignore[assignment]  # nobody wants to count the fields of a header
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +154,11 @@ class TokenAck:
 Control: TypeAlias = Ack | Request | Hole | Progress | TokenAck
 
 
+def is_block(datagram: bytes) -> bool:
+    """Whether this is a source block, as nearly all datagrams are."""
+    return datagram[:3] == _BLOCK_PREFIX
+
+
 def kind_of(datagram: bytes) -> Kind:
     """The kind, once magic, version, flags and the least possible size have been checked."""
     if len(datagram) < HEADER.size + TAG_SIZE:
@@ -164,7 +169,7 @@ def kind_of(datagram: bytes) -> Kind:
         kind = Kind(datagram[2])
     except ValueError:
         raise Malformed("unknown kind") from None
-    if datagram[3] & ~_FLAGS_ALLOWED.get(kind, 0):
+    if datagram[3] & ~(_BLOCK_FLAGS if kind is Kind.BLOCK else 0):
         raise Malformed("unknown flag")
     return kind
 
@@ -173,7 +178,9 @@ def decode_block(datagram: bytes) -> BlockFrame:
     """The clear header of a source block. The seal is checked elsewhere, after the cheap checks."""
     if len(datagram) <= BLOCK_HEADER.size + TAG_SIZE:
         raise Malformed("a block without a body")
-    _, _, _, flags, stripe, count, _, source, incarnation, first = BLOCK_HEADER.unpack_from(datagram)
+    _, _, _, flags, stripe, count, formation, source, incarnation, first = BLOCK_HEADER.unpack_from(datagram)
+    if flags & ~_BLOCK_FLAGS or formation:
+        raise Malformed("a flag or a formation where none belongs")
     if count == 0 or first == 0 or first + count > NUMBER_MAX or incarnation > NUMBER_MAX:
         raise Malformed("block numbers out of bounds")
     if flags & Flag.FRAGMENT and count != 1:
@@ -262,11 +269,12 @@ def decode_control(datagram: bytes) -> Control:
                 return Hole(stripe, formation, sender, missing)
             case Kind.PROGRESS:
                 incarnation, following, token = _PROGRESS.unpack(body)
-                _check_numbers(incarnation, following, token)
+                _check_ordinals(following)
+                _check_numbers(incarnation, token)
                 return Progress(stripe, formation, sender, incarnation, following, token)
             case Kind.TOKEN_ACK:
                 (token,) = _TOKEN.unpack(body)
-                _check_numbers(token)
+                _check_ordinals(token)
                 return TokenAck(stripe, formation, sender, token)
     except (struct.error, ValueError) as error:
         raise Malformed(str(error)) from None
@@ -278,6 +286,13 @@ def _check_numbers(*numbers: int) -> None:
         raise Malformed("number out of bounds")
 
 
+def _check_ordinals(*ordinals: int) -> None:
+    """Messages, sequence numbers and tokens are counted from 1."""
+    if min(ordinals) == 0:
+        raise Malformed("counting begins with 1")
+    _check_numbers(*ordinals)
+
+
 def _checked_range(source: int, incarnation: int, first: int, count: int) -> Range:
     if count == 0 or first == 0:
         raise Malformed("an empty range")
@@ -287,11 +302,10 @@ def _checked_range(source: int, incarnation: int, first: int, count: int) -> Ran
 
 def _decode_ack(body: bytes, stripe: int, formation: int, sender: NodeId) -> Ack:
     token, sequence, sent_at, clock_bound, part, parts, count = _ACK.unpack_from(body)
-    _check_numbers(token, sequence, sent_at, clock_bound)
+    _check_ordinals(token, sequence)
+    _check_numbers(sent_at, clock_bound)
     if not part < parts <= ACK_PARTS_MAX:
         raise Malformed("parts out of bounds")
-    if sequence == 0:
-        raise Malformed("the first sequence number is 1")
     if len(body) != _ACK.size + count * _ACK_RANGE.size:
         raise Malformed("as many ranges as announced")
     ranges = []
@@ -312,6 +326,6 @@ def _decode_request(body: bytes, stripe: int, formation: int, sender: NodeId) ->
     if token_count + range_count == 0:
         raise Malformed("a request for nothing")
     tokens = tuple(token for (token,) in _TOKEN.iter_unpack(body[_COUNTS.size : middle]))
-    _check_numbers(0, *tokens)
+    _check_ordinals(1, *tokens)
     ranges = tuple(_checked_range(*parts) for parts in _RANGE.iter_unpack(body[middle:]))
     return Request(stripe, formation, sender, tokens, ranges)

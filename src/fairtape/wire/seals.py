@@ -106,8 +106,8 @@ class Marker:
 
     __slots__ = ("_state",)
 
-    def __init__(self, key: bytes) -> None:
-        self._state = hashlib.blake2b(key=key, digest_size=MARK_SIZE, person=_MARK_PERSON)
+    def __init__(self, key: bytes, *, stripe: int) -> None:
+        self._state = hashlib.blake2b(stripe.to_bytes(2), key=key, digest_size=MARK_SIZE, person=_MARK_PERSON)
 
     def mark(self, formation: int, token: int, sequence: int, named: Range) -> bytes:
         """The proof that `named` was acknowledged by `token` from `sequence` on."""

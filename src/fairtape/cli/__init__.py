@@ -1,0 +1,59 @@
+"""`fairtape …`: what a person types, what it starts, and how mistakes are told. One module per command.
+
+`COMMANDS` is the list of commands and `main` the entry. A mistake of the user ends in one sentence and exit code 2;
+a traceback is always a bug of ours.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+import click
+
+from fairtape import __version__
+from fairtape.cli.lazy import Entry, LazyGroup
+from fairtape.runtime.complaints import Complaint
+
+COMMANDS: Final = {
+    "journal": Entry("The record", "fairtape.cli.journal", "journal", "Read and check a site's journal."),
+}
+
+EXIT_MISTAKE: Final = 2
+EXIT_PIPE_CLOSED: Final = 1
+EXIT_INTERRUPTED: Final = 130
+
+
+@click.group(cls=LazyGroup, commands=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, "-V", "--version", prog_name="fairtape", message="%(prog)s %(version)s")
+def fairtape() -> None:
+    """One market, one order, one moment.
+
+    fairtape merges the messages of many venues into a single sequence and releases it at every site at the same
+    instant. Every site keeps a journal that proves it afterwards.
+    """
+
+
+def run(arguments: Sequence[str], command: click.Command = fairtape) -> int:
+    """The exit code of one call."""
+    try:
+        code = command.main(list(arguments), prog_name="fairtape", standalone_mode=False)
+        sys.stdout.flush()
+    except Complaint as complaint:
+        click.echo(f"fairtape: {complaint}", err=True)
+        return EXIT_MISTAKE
+    except click.ClickException as refusal:
+        refusal.show()
+        return refusal.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader has gone, and the interpreter would flush into its absence once more on the way out.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_PIPE_CLOSED
+    return code if isinstance(code, int) else 0
+
+
+def main() -> None:
+    """The console script."""
+    sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,318 @@
+"""`fairtape journal`: look into a site's journal, print it, and prove it.
+
+Exit code 1 means that the journal is damaged or that journals differ; 2 means that the question was wrong.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from fairtape.core.instants import SECOND, Instant
+from fairtape.runtime.complaints import Complaint
+from fairtape.runtime.journal import Comparison, Damaged, Journal, Message, Report, Summary, compare, verify
+from fairtape.wire.frames import NUMBER_MAX
+
+EXIT_DAMAGED: Final = 1
+PROGRESS_SIZE_MIN: Final = 64 << 20  # bytes: less is done before anybody looks
+PAYLOAD_SHOWN_MAX: Final = 96  # bytes of a payload that a line shows
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+Directory: Final = click.Path(path_type=Path)
+
+
+@click.group()
+def journal() -> None:
+    """Read and check a site's journal."""
+
+
+@journal.command()
+@click.argument("directory", type=Directory)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per segment.")
+def ls(directory: Path, as_json: bool) -> None:
+    """List the segments of the journal in DIRECTORY."""
+    with _damage_told():
+        summaries = list(_existing(directory).summaries())
+        if as_json:
+            for summary in summaries:
+                _echo_json(_segment_fields(summary))
+        else:
+            _echo_table([_SEGMENT_TITLES, *map(_segment_cells, summaries)])
+
+
+@journal.command()
+@click.argument("directory", type=Directory)
+@click.option("--from-seq", type=click.IntRange(1, NUMBER_MAX), default=1, help="First sequence number.")
+@click.option("--to-seq", type=click.IntRange(1, NUMBER_MAX), default=NUMBER_MAX, help="Last sequence number.")
+@click.option("--since", metavar="TIME", help="From this acknowledgment time on: ISO 8601 (UTC unless it says) or ns.")
+@click.option("--limit", type=click.IntRange(0), help="At most so many messages.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per message.")
+@click.option("--ordered", is_flag=True, help="Also what this site holds in order and has not released.")
+def cat(
+    directory: Path,
+    from_seq: int,
+    to_seq: int,
+    since: str | None,
+    limit: int | None,
+    as_json: bool,
+    ordered: bool,
+) -> None:
+    """Print the messages of the journal in DIRECTORY, one per line."""
+    since_at = None if since is None else parse_instant(since)
+    with _damage_told():
+        messages = _existing(directory).messages(
+            from_sequence=from_seq, to_sequence=to_seq, since=since_at, ordered=ordered
+        )
+        for message in islice(messages, limit):
+            if as_json:
+                _echo_json(_message_fields(message))
+            else:
+                click.echo(_message_line(message))
+
+
+@journal.command("verify")
+@click.argument("directories", type=Directory, nargs=-1, required=True)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object with everything found.")
+def verify_command(directories: tuple[Path, ...], as_json: bool) -> None:
+    """Prove the journals in DIRECTORIES, and that they hold the same order."""
+    sizes = [sum(path.stat().st_size for path in _existing(directory).paths()) for directory in directories]
+    compared = len(directories) > 1
+    with _progress(sum(sizes) * (2 if compared else 1)) as progress:
+        reports = [verify(directory, progress=progress) for directory in directories]
+        sound = all(report.sound for report in reports)
+        comparison = compare(directories, progress=progress) if compared and sound else None
+    if as_json:
+        _echo_json({"journals": list(map(_report_fields, reports)), "comparison": _comparison_fields(comparison)})
+    else:
+        _tell(reports, comparison, compared=compared)
+    if not sound or (comparison and not comparison.same):
+        click.get_current_context().exit(EXIT_DAMAGED)
+
+
+def parse_instant(text: str) -> Instant:
+    """Nanoseconds, or an ISO time; without a zone it is UTC."""
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise Complaint(
+            f"--since is {text!r}; give nanoseconds since 1970 or a time such as 2026-07-01T14:30:00Z"
+        ) from None
+    elapsed = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - EPOCH
+    return (elapsed.days * 86_400 + elapsed.seconds) * SECOND + elapsed.microseconds * 1_000
+
+
+def format_instant(instant: Instant) -> str:
+    """ISO 8601 with all nine digits, which `datetime` does not have."""
+    seconds, nanoseconds = divmod(instant, SECOND)
+    try:
+        moment = datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError):
+        return f"{instant}ns"
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{nanoseconds:09d}Z"
+
+
+def _existing(directory: Path) -> Journal:
+    found = Journal.open(directory)
+    if not found.paths():
+        raise Complaint(f"directory {str(directory)!r} holds no journal; name the directory that a site writes")
+    return found
+
+
+@contextmanager
+def _damage_told() -> Iterator[None]:
+    """Damage is not the user's mistake: it gets its own exit code."""
+    try:
+        yield
+    except Damaged as damage:
+        click.echo(f"fairtape: {damage}", err=True)
+        click.get_current_context().exit(EXIT_DAMAGED)
+
+
+@contextmanager
+def _progress(size: int) -> Iterator[Callable[[int], None] | None]:
+    """A bar on a terminal, when there is enough to wait for."""
+    if size < PROGRESS_SIZE_MIN or not sys.stderr.isatty():
+        yield None
+        return
+    with click.progressbar(length=size, label="verifying", file=sys.stderr) as bar:
+        yield bar.update
+
+
+def _echo_json(value: object) -> None:
+    click.echo(json.dumps(value, separators=(",", ":")))
+
+
+def _echo_table(rows: list[tuple[str, ...]]) -> None:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+_SEGMENT_TITLES: Final = ("file", "sequences", "tokens", "entries", "first acknowledged", "last acknowledged", "bytes")
+
+
+def _segment_cells(summary: Summary) -> tuple[str, ...]:
+    if not summary.entries:
+        return summary.path.name, "-", "-", "0", "-", "-", str(summary.size)
+    return (
+        summary.path.name,
+        f"{summary.first_sequence}…{summary.last_sequence}",
+        f"{summary.first_token}…{summary.last_token}",
+        str(summary.entries),
+        format_instant(summary.first_at),
+        format_instant(summary.last_at),
+        str(summary.size),
+    )
+
+
+def _segment_fields(summary: Summary) -> dict[str, Any]:
+    return {
+        "file": summary.path.name,
+        "segment": summary.number,
+        "stripe": summary.stripe,
+        "entries": summary.entries,
+        "first_sequence": summary.first_sequence,
+        "last_sequence": summary.last_sequence,
+        "first_token": summary.first_token,
+        "last_token": summary.last_token,
+        "first_acknowledged_at_ns": summary.first_at,
+        "last_acknowledged_at_ns": summary.last_at,
+        "size_bytes": summary.size,
+    }
+
+
+def _message_line(message: Message) -> str:
+    released = "unreleased" if message.released_at is None else format_instant(message.released_at)
+    late = " LATE" if message.late else ""
+    origin = f"{message.source}.{message.incarnation}#{message.number}"
+    return f"{message.sequence} {released}{late} {origin} token {message.token} {_shown(message.payload)}"
+
+
+def _message_fields(message: Message) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "sequence": message.sequence,
+        "source": message.source,
+        "incarnation": message.incarnation,
+        "number": message.number,
+        "token": message.token,
+        "acknowledged_at_ns": message.acknowledged_at,
+        "commit_at_ns": message.commit_at,
+        "released_at_ns": message.released_at,
+        "late": message.late,
+        "payload": message.payload.hex(),
+    }
+    trade = _trade_fields(message.payload)
+    return fields | {"trade": trade} if trade else fields
+
+
+def _shown(payload: bytes) -> str:
+    """A trade in words, text as text, anything else in hex."""
+    trade = _trade_fields(payload)
+    if trade:
+        side = f" {trade['side']}" if trade["side"] else ""
+        return f"{trade['symbol']}@{trade['venue']} {trade['quantity']} at {trade['price']}{side}"
+    head, more = payload[:PAYLOAD_SHOWN_MAX], "…" if len(payload) > PAYLOAD_SHOWN_MAX else ""
+    if head.isascii() and head.decode("ascii").isprintable():
+        return f'"{head.decode("ascii")}{more}"'
+    return f"0x{head.hex()}{more}"
+
+
+def _trade_fields(payload: bytes) -> dict[str, Any] | None:
+    """What a trade says; None for any other message."""
+    # NumPy comes with trades and takes a moment, which `ls` and `verify` need not wait for.
+    from fairtape.market.prices import format_fixed
+    from fairtape.market.trades import BadTrade, TradeFlag, decode
+
+    try:
+        trade = decode(payload)
+    except BadTrade:
+        return None
+    return {
+        "venue": trade.venue,
+        "symbol": trade.symbol,
+        "price": format_fixed(trade.price),
+        "quantity": format_fixed(trade.quantity),
+        "traded_at_ns": trade.traded_at,
+        "trade_id": trade.trade_id,
+        "side": " ".join(flag.name.lower() for flag in TradeFlag if trade.flags & flag and flag.name),
+    }
+
+
+def _report_fields(report: Report) -> dict[str, Any]:
+    return {
+        "directory": str(report.directory),
+        "sound": report.sound,
+        "segments": report.segments,
+        "entries": report.entries,
+        "messages": report.messages,
+        "first_sequence": report.first_sequence,
+        "last_sequence": report.last_sequence,
+        "released_sequence": report.released_sequence,
+        "digest": report.digest.hex(),
+        "size_bytes": report.size,
+        "unfinished_bytes": report.unfinished,
+        "problems": [
+            {
+                "file": str(problem.path),
+                "offset": problem.offset,
+                "sequence": problem.sequence,
+                "reason": problem.reason,
+            }
+            for problem in report.problems
+        ],
+    }
+
+
+def _comparison_fields(comparison: Comparison | None) -> dict[str, Any] | None:
+    if comparison is None:
+        return None
+    difference = comparison.difference
+    return {
+        "same": comparison.same,
+        "entries": comparison.entries,
+        "messages": comparison.messages,
+        "first_sequence": comparison.first_sequence,
+        "last_sequence": comparison.last_sequence,
+        "difference": difference
+        and {
+            "sequence": difference.sequence,
+            "token": difference.token,
+            "reason": difference.reason,
+            "places": [{"file": str(path), "offset": offset} for path, offset in difference.places],
+        },
+    }
+
+
+def _tell(reports: list[Report], comparison: Comparison | None, *, compared: bool) -> None:
+    for report in reports:
+        state = "sound" if report.sound else "DAMAGED"
+        click.echo(
+            f"{report.directory}: {state}, sequence {report.first_sequence}…{report.last_sequence} "
+            f"(released up to {report.released_sequence}), {report.messages} messages in {report.entries} entries "
+            f"and {report.segments} segments, digest {report.digest.hex()}"
+        )
+        if report.unfinished:
+            click.echo(f"  the last {report.unfinished} bytes are an unfinished entry, which the next writer cuts off")
+        for problem in report.problems:
+            click.echo(f"  {problem.path.name}, byte {problem.offset}, sequence {problem.sequence}: {problem.reason}")
+    if comparison is not None:
+        click.echo(_comparison_line(comparison))
+    elif compared:
+        click.echo("not compared: a damaged journal proves nothing about another")
+
+
+def _comparison_line(comparison: Comparison) -> str:
+    if comparison.difference is None:
+        common = f"sequence {comparison.first_sequence}…{comparison.last_sequence}"
+        return f"the same order everywhere: {comparison.messages} messages, {common}"
+    difference = comparison.difference
+    places = " and ".join(f"{path}, byte {offset}" for path, offset in difference.places)
+    return f"DIFFERENT from sequence {difference.sequence}, token {difference.token}: {difference.reason} ({places})"

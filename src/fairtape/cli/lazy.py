@@ -1,0 +1,49 @@
+"""A group of commands that imports a command only when it is called, so that `fairtape --help` answers at once."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from itertools import groupby
+from typing import Any
+
+import click
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Where a command is, and what the overview says about it."""
+
+    section: str
+    module: str
+    attribute: str
+    help: str
+
+    def load(self) -> click.Command:
+        """The command itself."""
+        command = getattr(import_module(self.module), self.attribute)
+        assert isinstance(command, click.Command), f"{self.module}:{self.attribute} is no command"
+        return command
+
+
+class LazyGroup(click.Group):
+    """Knows its commands by a table, whose order the overview keeps; entries of one section stand together."""
+
+    def __init__(self, *, commands: Mapping[str, Entry], **options: Any) -> None:
+        super().__init__(**options)
+        self._entries = dict(commands)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names, in the table's order."""
+        return [*self._entries, *super().list_commands(ctx)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of this name, imported now."""
+        entry = self._entries.get(cmd_name)
+        return entry.load() if entry else super().get_command(ctx, cmd_name)
+
+    def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The overview, from the table alone: no command is imported for it."""
+        width = max(map(len, self._entries), default=0)
+        for section, entries in groupby(self._entries.items(), key=lambda item: item[1].section):
+            with formatter.section(section):
+                formatter.write_dl([(name.ljust(width), entry.help) for name, entry in entries])

@@ -1,0 +1,98 @@
+"""Nine cities and the round trips between them: the world in which the `wan` profile must hold.
+
+The round trips are what ordinary carriers offer, in whole milliseconds and approximate, gathered from public looking
+glasses and cloud latency charts. None beats light in fibre along the great circle; the tests hold the table to that.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import combinations
+from math import asin, cos, radians, sin, sqrt
+from types import MappingProxyType
+from typing import Final
+
+from fairtape.core.instants import MICROSECOND, MILLISECOND, Duration
+from fairtape.core.weather import Weather
+
+EARTH_RADIUS_KM: Final = 6_371.0
+FIBRE_KM_PER_MS: Final = 299.792_458 / 1.468  # light in standard single-mode fibre
+WITHIN_CITY: Final = 500 * MICROSECOND  # round trip between two data centres of one city
+JITTER_SHARE: Final = 100  # mean queueing is one part in this of the one-way delay
+JITTER_MIN: Final = 50 * MICROSECOND
+
+
+@dataclass(frozen=True, slots=True)
+class City:
+    """A place where a site may stand, in degrees north and east."""
+
+    name: str
+    latitude: float
+    longitude: float
+
+
+CITIES: Final = (
+    City("New York", 40.71, -74.01),
+    City("Chicago", 41.88, -87.63),
+    City("São Paulo", -23.55, -46.63),
+    City("London", 51.51, -0.13),
+    City("Frankfurt", 50.11, 8.68),
+    City("Mumbai", 19.08, 72.88),
+    City("Singapore", 1.35, 103.82),
+    City("Tokyo", 35.68, 139.69),
+    City("Sydney", -33.87, 151.21),
+)
+
+# Each row begins at the city after its own, in the order of CITIES.
+_ROUND_TRIPS_MS: Final = (
+    #          Chi  SPa  Lon  Fra  Mum  Sin  Tok  Syd
+    (17, 115, 70, 82, 190, 225, 160, 205),  # New York
+    (135, 88, 100, 208, 212, 140, 190),  # Chicago
+    (185, 200, 300, 328, 258, 312),  # São Paulo: to Asia by way of North America or Europe
+    (14, 112, 165, 210, 265),  # London
+    (122, 158, 225, 275),  # Frankfurt
+    (58, 122, 152),  # Mumbai
+    (70, 93),  # Singapore
+    (105,),  # Tokyo
+)
+
+ROUND_TRIPS: Final[Mapping[frozenset[City], Duration]] = MappingProxyType(
+    {
+        frozenset(pair): milliseconds * MILLISECOND
+        for pair, milliseconds in zip(
+            combinations(CITIES, 2), (rtt for row in _ROUND_TRIPS_MS for rtt in row), strict=True
+        )
+    }
+)
+"""One entry per unordered pair: symmetric and complete by its shape."""
+
+
+def city(name: str) -> City:
+    """The city of that name, in any case."""
+    for candidate in CITIES:
+        if candidate.name.casefold() == name.casefold():
+            return candidate
+    raise ValueError(f"city is {name!r}; expected one of {', '.join(known.name for known in CITIES)}")
+
+
+def round_trip(one: City, other: City) -> Duration:
+    """There and back; two sites of one city are a metropolitan hop apart."""
+    return WITHIN_CITY if one == other else ROUND_TRIPS[frozenset((one, other))]
+
+
+def weather_between(one: City, other: City, *, loss: float = 0.0, duplication: float = 0.0) -> Weather:
+    """One direction of the link: half the round trip, and queueing that grows with the number of hops."""
+    delay = round_trip(one, other) // 2
+    return Weather(delay=delay, jitter=max(delay // JITTER_SHARE, JITTER_MIN), loss=loss, duplication=duplication)
+
+
+def distance_km(one: City, other: City) -> float:
+    """Along the great circle, by the haversine formula."""
+    north, other_north = radians(one.latitude), radians(other.latitude)
+    across = sin((other_north - north) / 2) ** 2
+    along = sin(radians(other.longitude - one.longitude) / 2) ** 2
+    return 2 * EARTH_RADIUS_KM * asin(sqrt(across + cos(north) * cos(other_north) * along))
+
+
+def light_round_trip(one: City, other: City) -> Duration:
+    """What a fibre laid along the great circle would need: the least that any network can promise."""
+    return int(2 * distance_km(one, other) / FIBRE_KM_PER_MS * MILLISECOND)

@@ -1,0 +1,90 @@
+"""Names: the symbols of instruments, and the venues that trade them."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from string import ascii_uppercase
+from typing import Final, TypeAlias
+
+Symbol: TypeAlias = str
+
+SYMBOL_MAX: Final = 16  # characters: what a trade record has room for
+UNIVERSE_MAX: Final = 1 << 16  # symbols: an index into a universe fits 16 bits
+VENUE_NUMBER_MAX: Final = (1 << 16) - 1
+
+_PRINTABLE: Final = re.compile(rf"[!-~]{{1,{SYMBOL_MAX}}}")  # every ascii character that leaves ink
+
+# Lengths of tickers in the proportions of the listed companies of the United States: short names are few and taken.
+_LENGTHS: Final = (4, 3, 4, 3, 4, 4, 3, 2, 4, 3, 4, 3, 4, 4, 3, 1, 4, 3, 4, 3, 4, 4, 3, 4)
+_STRIDE: Final = 282_427  # shares no factor with 26, so it visits every name of a length once, in no visible order
+_OFFSET: Final = 1_009  # between lengths, so that PSL and PSLA do not come together
+
+
+class BadSymbol(ValueError):
+    """A text that cannot be a symbol; the message says what a symbol is."""
+
+
+def checked_symbol(text: str) -> Symbol:
+    """The text, once it is known to be 1 to 16 printable ascii characters without blanks."""
+    if not _PRINTABLE.fullmatch(text):
+        shown = text[: 2 * SYMBOL_MAX]
+        raise BadSymbol(f"symbol is {shown!r}; it must be 1 to {SYMBOL_MAX} printable ascii characters without blanks")
+    return text
+
+
+def universe(count: int) -> tuple[Symbol, ...]:
+    """The first `count` of one endless list of distinct tickers: a larger universe begins with the smaller one."""
+    if not 1 <= count <= UNIVERSE_MAX:
+        raise ValueError(f"symbols is {count}; it must be from 1 to {UNIVERSE_MAX}")
+    return tuple(islice(_tickers(), count))
+
+
+def _tickers() -> Iterator[Symbol]:
+    taken = [0] * (max(_LENGTHS) + 2)
+    while True:
+        for wanted in _LENGTHS:
+            length = wanted
+            while taken[length] == len(ascii_uppercase) ** length:
+                length += 1
+            yield _ticker(taken[length], length)
+            taken[length] += 1
+
+
+def _ticker(position: int, length: int) -> Symbol:
+    """The name at one position among all names of one length."""
+    letters = []
+    rest = (position + length * _OFFSET) * _STRIDE % len(ascii_uppercase) ** length
+    for _ in range(length):
+        rest, letter = divmod(rest, len(ascii_uppercase))
+        letters.append(ascii_uppercase[letter])
+    return "".join(letters)
+
+
+@dataclass(frozen=True, slots=True)
+class Venue:
+    """A place where trades are printed."""
+
+    number: int  # what a trade record carries; 0 stands for a venue that is not named
+    name: str  # its market identifier code, ISO 10383
+    city: str
+
+
+VENUES: Final = (  # the first nine stand in the nine cities, the busiest regions first
+    Venue(1, "XNYS", "New York"),
+    Venue(2, "XLON", "London"),
+    Venue(3, "XTKS", "Tokyo"),
+    Venue(4, "XCHI", "Chicago"),
+    Venue(5, "XETR", "Frankfurt"),
+    Venue(6, "XSES", "Singapore"),
+    Venue(7, "XASX", "Sydney"),
+    Venue(8, "XNSE", "Mumbai"),
+    Venue(9, "BVMF", "São Paulo"),
+    Venue(10, "XHKG", "Hong Kong"),
+    Venue(11, "XTSE", "Toronto"),
+    Venue(12, "XPAR", "Paris"),
+    Venue(13, "XSWX", "Zurich"),
+    Venue(14, "XKRX", "Seoul"),
+    Venue(15, "XJSE", "Johannesburg"),
+    Venue(16, "XMEX", "Mexico City"),
+)

@@ -1,0 +1,41 @@
+"""The postbox of a site: proves what it says and judges what it hears."""
+
+from collections.abc import Iterable
+
+from fairtape.wire.frames import Control, NodeId, encode_control, serial_of
+from fairtape.wire.seals import Authenticator, Keys, ReplayWindow
+
+
+class Postbox:
+    """Serial numbers, authenticators and replay windows of one site towards its peers and the sources."""
+
+    def __init__(self, *, me: NodeId, keys: Keys, peers: Iterable[NodeId], first_serial: int) -> None:
+        self._me = me
+        self._keys = keys
+        self._serial = first_serial  # the instant of birth: a later incarnation is always ahead of an earlier one
+        self._sites = {peer: Authenticator(keys.sites[peer]) for peer in peers}
+        self._windows = {peer: ReplayWindow() for peer in self._sites}
+        self._sources: dict[NodeId, Authenticator] = {}
+
+    def for_sites(self, message: Control) -> bytes:
+        """A datagram that every site can trust, and no source can make."""
+        self._serial += 1
+        return self._sites[self._me].prove(encode_control(message, self._serial))
+
+    def for_source(self, source: NodeId, message: Control) -> bytes:
+        """A datagram that this source can trust."""
+        self._serial += 1
+        if source not in self._sources:
+            self._sources[source] = Authenticator(self._keys.sources[source])
+        return self._sources[source].prove(encode_control(message, self._serial))
+
+    def verdict(self, message: Control, datagram: bytes, *, fresh: bool) -> str | None:
+        """Why a datagram must be ignored, or None. An acknowledgment may come again: its token number names it."""
+        if message.sender == self._me:
+            return "own"
+        authenticator = self._sites.get(message.sender)
+        if authenticator is None or not authenticator.holds(datagram):
+            return "forged"
+        if fresh and not self._windows[message.sender].accept(serial_of(datagram)):
+            return "replayed"
+        return None

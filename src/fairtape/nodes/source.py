@@ -1,0 +1,185 @@
+"""The source (S_P): numbers, seals and sends its messages until they are acknowledged."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+from fairtape.core.effects import Channel, Effect, Multicast
+from fairtape.core.instants import NEVER, Instant
+from fairtape.core.timing import Timing
+from fairtape.ring.formation import MEMBERS_MAX
+from fairtape.ring.transmission import Transmission
+from fairtape.ring.window import WINDOW_MAX, WINDOW_MIN, Pace, Window
+from fairtape.wire.frames import (
+    DATAGRAM_MAX,
+    Ack,
+    Hole,
+    Malformed,
+    NodeId,
+    Progress,
+    decode_control,
+    is_block,
+    kind_of,
+    serial_of,
+)
+from fairtape.wire.seals import Authenticator, Keys, Marker, ReplayWindow
+
+SENDERS_MAX: Final = 4 * MEMBERS_MAX  # sites whose replay windows a source keeps
+
+
+class Source:
+    """One incarnation of one source. It trusts its own key and nothing else."""
+
+    def __init__(
+        self,
+        *,
+        me: NodeId,
+        keys: Keys,
+        timing: Timing,
+        incarnation: int,
+        stripe: int = 0,
+        datagram_max: int = DATAGRAM_MAX,
+        window_max: int = WINDOW_MAX,
+        bytes_per_s_max: int | None = None,
+    ) -> None:
+        self.me = me
+        self.incarnation = incarnation
+        self.counts: Counter[str] = Counter()
+        self._stripe = stripe
+        self._effects: list[Effect] = []
+        self._marker = Marker(keys.sources[me], stripe=stripe)
+        self._authenticator = Authenticator(keys.sources[me])
+        self._windows: dict[NodeId, ReplayWindow] = {}
+        self._transmission = Transmission(
+            source=me,
+            incarnation=incarnation,
+            stripe=stripe,
+            keys=keys,
+            datagram_max=datagram_max,
+            resend_delay=timing.resend_delay,
+            window=Window(minimum=min(WINDOW_MIN, window_max), maximum=window_max, size=min(WINDOW_MIN, window_max)),
+            pace=Pace(bytes_per_s=bytes_per_s_max),
+        )
+
+    def publish(self, messages: Sequence[bytes], now: Instant) -> int:
+        """Send these messages, in this order; how many were taken. A full queue takes fewer, or none."""
+        taken = self._transmission.offer(messages)
+        self._pump(now)
+        return taken
+
+    def publish_records(self, records: bytes, record_size: int, now: Instant) -> int:
+        """Send back-to-back records of one size; how many were taken: all, or none when the queue is full."""
+        taken = self._transmission.offer_records(records, record_size)
+        self._pump(now)
+        return taken
+
+    # The contract.
+
+    def receive(self, datagram: bytes, now: Instant) -> None:
+        """Take one datagram: an acknowledgment, a hole, or progress."""
+        try:
+            self._receive(datagram, now)
+        except Malformed:
+            self.counts["malformed"] += 1
+
+    def wake(self, now: Instant) -> None:
+        """Repeat what is overdue, send what the pace held back."""
+        self._multicast(self._transmission.overdue(now), "resent")
+        self._pump(now)
+
+    def deadline(self) -> Instant | None:
+        """The one timer."""
+        earliest = self._transmission.deadline()
+        return None if earliest == NEVER else earliest
+
+    def drain(self) -> list[Effect]:
+        """Hand over the effects."""
+        effects, self._effects = self._effects, []
+        return effects
+
+    # What others may know.
+
+    @property
+    def acked_through(self) -> int:
+        """The highest number that has a place in the order."""
+        return self._transmission.acked_through
+
+    @property
+    def next_number(self) -> int:
+        """The number that the next message, or fragment, will have."""
+        return self._transmission.next_number
+
+    @property
+    def queued(self) -> int:
+        """Bytes that wait for the window."""
+        return self._transmission.queued
+
+    @property
+    def in_flight(self) -> int:
+        """Blocks that are sent and not acknowledged."""
+        return self._transmission.in_flight
+
+    @property
+    def idle(self) -> bool:
+        """Everything published has been acknowledged."""
+        return self._transmission.idle
+
+    # Inside.
+
+    def _receive(self, datagram: bytes, now: Instant) -> None:
+        if is_block(datagram):
+            raise Malformed("not for a source")
+        kind_of(datagram)
+        message = decode_control(datagram)
+        if message.stripe != self._stripe:
+            raise Malformed("another stripe")
+        match message:
+            case Ack():
+                self._receive_ack(message)
+            case Hole() | Progress():
+                if self._believes(message.sender, datagram):
+                    self._receive_word(message)
+            case _:
+                raise Malformed("not for a source")
+        self._pump(now)
+
+    def _receive_ack(self, ack: Ack) -> None:
+        """The ranges that name this incarnation, each proved under this source's own key."""
+        sequence = ack.sequence
+        for named, mark in zip(ack.ranges, ack.marks, strict=True):
+            if (named.source, named.incarnation) == (self.me, self.incarnation):
+                if self._marker.mark(ack.formation, ack.token, sequence, named) != mark:
+                    self.counts["forged"] += 1
+                    return
+                self.counts["acks"] += 1
+                self._transmission.acknowledged(named.end - 1)
+            sequence += named.count
+
+    def _believes(self, sender: NodeId, datagram: bytes) -> bool:
+        if not self._authenticator.holds(datagram):
+            self.counts["forged"] += 1
+            return False
+        if sender not in self._windows and len(self._windows) >= SENDERS_MAX:
+            self.counts["over_limit"] += 1
+            return False
+        if not self._windows.setdefault(sender, ReplayWindow()).accept(serial_of(datagram)):
+            self.counts["replayed"] += 1
+            return False
+        return True
+
+    def _receive_word(self, message: Hole | Progress) -> None:
+        if isinstance(message, Progress):
+            if message.incarnation == self.incarnation:
+                self.counts["progress"] += 1
+                self._transmission.acknowledged(message.next - 1)
+        elif (message.missing.source, message.missing.incarnation) == (self.me, self.incarnation):
+            self.counts["holes"] += 1
+            self._multicast(self._transmission.missing(message.missing), "resent")
+
+    def _pump(self, now: Instant) -> None:
+        self._multicast(self._transmission.cut(now), "blocks")
+
+    def _multicast(self, datagrams: list[bytes], counted_as: str) -> None:
+        if datagrams:
+            self.counts[counted_as] += len(datagrams)
+            self._effects.append(Multicast(Channel.DATA, datagrams))

@@ -1,0 +1,279 @@
+"""Holdings: the blocks of every source that this site holds.
+
+A *stream* is one incarnation of one source. Its numbers are contiguous: `next` is the first that is missing, blocks
+beyond it wait for the hole to close, and everything below `acked` has its place in the order. Once a later
+incarnation has a place in the order, an earlier one has ended: nothing more of it is ever acknowledged (decision 16).
+
+To drop what is not yet acknowledged is always safe: whoever acknowledges it holds it and will be asked. To refuse it
+is therefore how every limit here is kept.
+"""
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple, TypeAlias
+
+from fairtape.core.effects import Span
+from fairtape.core.instants import Instant
+from fairtape.wire.blocks import check_body
+from fairtape.wire.frames import BlockFrame, Flag, Malformed, NodeId, Range
+from fairtape.wire.seals import Keys, Marker, Seal
+
+HELD_BLOCKS_MAX: Final = 16_384  # unacknowledged blocks of one stream
+STREAMS_MAX: Final = 4  # incarnations of one source that are remembered at once
+MISSING_RANGES_MAX: Final = 64  # holes of one range that are named in one request
+
+StreamKey: TypeAlias = tuple[NodeId, int]
+
+
+class Held(NamedTuple):
+    """One block: its messages for the order, its datagram for repairs."""
+
+    messages: int  # how many
+    body: bytes
+    datagram: bytes
+    fragment: bool
+
+
+class Stream:
+    """What this site holds of one incarnation of one source."""
+
+    __slots__ = ("acked", "asked_at", "beyond", "blocks", "incarnation", "next", "seal", "source", "told_at", "waiting")
+
+    def __init__(self, source: NodeId, incarnation: int, seal: Seal) -> None:
+        self.source = source
+        self.incarnation = incarnation
+        self.seal = seal
+        self.next = 1  # everything below is held, or was
+        self.acked = 1  # everything below is acknowledged
+        self.blocks: dict[int, Held] = {}  # below `next`
+        self.beyond: dict[int, Held] = {}  # above a hole
+        self.waiting = 0  # blocks that are held and not acknowledged
+        self.asked_at: Instant = 0  # when the source was last asked for a hole
+        self.told_at: Instant = 0  # when the source was last told of its progress
+
+    @property
+    def key(self) -> StreamKey:
+        """How it is found."""
+        return self.source, self.incarnation
+
+    def missing(self, first: int, end: int) -> list[Range]:
+        """The stretches of first … end - 1 that are not held."""
+        position = max(first, self.next)
+        gaps: list[Range] = []
+        for start in sorted(number for number in self.beyond if position <= number < end):
+            if start > position:
+                gaps.append(Range(self.source, self.incarnation, position, start - position))
+            position = max(position, start + self.beyond[start].messages)
+        if position < end:
+            gaps.append(Range(self.source, self.incarnation, position, end - position))
+        return gaps[:MISSING_RANGES_MAX]
+
+    def hole(self) -> Range | None:
+        """The first stretch that is missing below something held."""
+        if not self.beyond:
+            return None
+        return Range(self.source, self.incarnation, self.next, min(self.beyond) - self.next)
+
+    def find(self, first: int) -> Held | None:
+        """The block that begins with this number."""
+        return self.blocks.get(first) or self.beyond.get(first)
+
+    def add(self, first: int, held: Held) -> None:
+        """Keep a block that is not held yet, and close the holes that it closes."""
+        self.waiting += 1
+        if first != self.next:
+            self.beyond[first] = held
+            return
+        self.blocks[first] = held
+        self.next = first + held.messages
+        while self.beyond and (following := self.beyond.pop(self.next, None)) is not None:
+            self.blocks[self.next] = following
+            self.next += following.messages
+        if self.beyond:
+            self._drop_overlapping()
+
+    def _drop_overlapping(self) -> None:
+        """A source that cuts its numbers twice loses the second cut: its own fault, and nobody else's trouble."""
+        for first in [number for number in self.beyond if number < self.next]:
+            del self.beyond[first]
+            self.waiting -= 1
+
+    def take(self, named: Range, sequence: int) -> Span:
+        """Give `named`, which is held and next in line, its place in the order."""
+        bodies, counts, fragments = [], [], []
+        first = named.first
+        while first < named.end:
+            held = self.blocks[first]
+            bodies.append(held.body)
+            counts.append(held.messages)
+            fragments.append(held.fragment)
+            first += held.messages
+        self.waiting -= len(bodies)
+        self.acked = named.end
+        return Span(
+            source=self.source,
+            incarnation=self.incarnation,
+            first=named.first,
+            count=named.count,
+            sequence=sequence,
+            bodies=tuple(bodies),
+            counts=tuple(counts),
+            fragments=tuple(fragments) if any(fragments) else (),
+        )
+
+    def cut_at(self, end: int) -> bool:
+        """Whether `end` is the edge of a held block, as the end of an honest range always is."""
+        if end == self.next:
+            return True
+        return end in self.blocks
+
+    def drop(self, first: int, end: int) -> None:
+        """Forget acknowledged blocks that nobody needs any more."""
+        while first < end:
+            first += self.blocks.pop(first).messages
+
+    def end(self) -> None:
+        """A later incarnation is in the order: forget whatever has no place in it."""
+        self.beyond.clear()
+        first = self.acked
+        while first < self.next:
+            first += self.blocks.pop(first).messages
+        self.next = self.acked
+        self.waiting = 0
+
+
+class Holdings:
+    """All streams, found by their source and incarnation."""
+
+    def __init__(self, *, keys: Keys, stripe: int) -> None:
+        self._keys = keys
+        self._stripe = stripe
+        self._streams: dict[StreamKey, Stream] = {}
+        self._incarnations: dict[NodeId, list[int]] = {}  # ascending
+        self._ordered: dict[NodeId, int] = {}  # the latest incarnation that has a place in the order
+        self._markers: dict[NodeId, Marker] = {}
+        self._fresh: dict[StreamKey, Stream] = {}  # with something to acknowledge, in order of arrival
+
+    def find(self, key: StreamKey) -> Stream | None:
+        """The stream, if it is known."""
+        return self._streams.get(key)
+
+    def marker(self, source: NodeId) -> Marker:
+        """The proofs for one source."""
+        marker = self._markers.get(source)
+        if marker is None:
+            marker = self._markers[source] = Marker(self._keys.sources[source], stripe=self._stripe)
+        return marker
+
+    def with_holes(self) -> list[Stream]:
+        """The streams in which something is missing below something held."""
+        return [stream for stream in self._streams.values() if stream.beyond]
+
+    def accept(self, frame: BlockFrame, datagram: bytes) -> str:
+        """Take one block; the name of what became of it. `Malformed` where it proves itself wrong."""
+        key = frame.source, frame.incarnation
+        stream = self._streams.get(key) or self._newcomer(key)
+        first = frame.first
+        if first < stream.next or first in stream.beyond:
+            return "duplicate"
+        if stream.waiting >= HELD_BLOCKS_MAX and not (first == stream.next and stream.beyond):
+            return "over_limit"  # the one block that closes a hole is always welcome, or a full table would stay full
+        body = stream.seal.open(datagram, first)
+        fragment = bool(frame.flags & Flag.FRAGMENT)
+        check_body(body, frame.count, fragment=fragment)
+        if key not in self._streams:
+            self._admit(stream)
+        stream.add(first, Held(frame.count, body, datagram, fragment))
+        if stream.next > stream.acked:
+            self._fresh[key] = stream
+        return "ahead" if stream.beyond else "block"
+
+    def named(self, named: Range) -> Stream:
+        """The stream that an acknowledgment names, which may be older than any that was heard here."""
+        key = named.source, named.incarnation
+        stream = self._streams.get(key)
+        if stream is None:
+            stream = self._stream(key)
+            self._admit(stream)
+        return stream
+
+    def unacknowledged(self, ranges_max: int) -> list[Range]:
+        """What this site could acknowledge now: sources in order of arrival, each one's incarnations in order."""
+        ranges: list[Range] = []
+        for source in dict.fromkeys(source for source, _ in self._fresh):
+            for incarnation in self._incarnations[source]:
+                stream = self._fresh.get((source, incarnation))
+                if stream is not None:
+                    ranges.append(Range(source, incarnation, stream.acked, stream.next - stream.acked))
+        return ranges[:ranges_max]
+
+    @property
+    def has_unacknowledged(self) -> bool:
+        """Whether there is anything to acknowledge."""
+        return bool(self._fresh)
+
+    def first_unacknowledged(self) -> list[Range]:
+        """The oldest unacknowledged block alone: RMP gives every source message an acknowledgment of its own."""
+        for named in self.unacknowledged(1):
+            stream = self._streams[named.source, named.incarnation]
+            return [Range(named.source, named.incarnation, named.first, stream.blocks[named.first].messages)]
+        return []
+
+    def fits(self, named: Range) -> bool:
+        """Whether an acknowledgment of `named`, which is held, continues the order as it must."""
+        stream = self._streams[named.source, named.incarnation]
+        return (
+            named.first == stream.acked
+            and stream.cut_at(named.end)
+            and named.incarnation >= self._ordered.get(named.source, 0)
+        )
+
+    def take(self, named: Range, sequence: int) -> Span:
+        """Give `named` its place in the order; earlier incarnations of its source have ended by that."""
+        stream = self._streams[named.source, named.incarnation]
+        span = stream.take(named, sequence)
+        if stream.acked == stream.next:
+            self._fresh.pop(stream.key, None)
+        if self._ordered.get(named.source, -1) < named.incarnation:
+            self._ordered[named.source] = named.incarnation
+            for incarnation in [i for i in self._incarnations[named.source] if i < named.incarnation]:
+                self._end(self._streams[named.source, incarnation])
+        return span
+
+    def drop(self, ranges: Iterable[Range]) -> None:
+        """These are held by every member: forget them, and streams that have ended."""
+        for named in ranges:
+            stream = self._streams[named.source, named.incarnation]
+            stream.drop(named.first, named.end)
+            self._retire_if_over(stream)
+
+    def _newcomer(self, key: StreamKey) -> Stream:
+        """A stream that its own block introduces: sources only go forward, and not too fast."""
+        source, incarnation = key
+        known = self._incarnations.get(source, ())
+        if incarnation < max(known, default=0) or incarnation < self._ordered.get(source, 0):
+            raise Malformed("an earlier incarnation")
+        if len(known) >= STREAMS_MAX:
+            raise Malformed("too many incarnations at once")
+        return self._stream(key)
+
+    def _stream(self, key: StreamKey) -> Stream:
+        secret = self._keys.sources.get(key[0])
+        if secret is None:
+            raise Malformed("an unknown source")
+        return Stream(*key, Seal(secret, stripe=self._stripe, source=key[0], incarnation=key[1]))
+
+    def _admit(self, stream: Stream) -> None:
+        known = self._incarnations.setdefault(stream.source, [])
+        known.append(stream.incarnation)
+        known.sort()
+        self._streams[stream.key] = stream
+
+    def _end(self, stream: Stream) -> None:
+        stream.end()
+        self._fresh.pop(stream.key, None)
+        self._retire_if_over(stream)
+
+    def _retire_if_over(self, stream: Stream) -> None:
+        if not stream.blocks and stream.incarnation < self._ordered.get(stream.source, 0):
+            del self._streams[stream.key]
+            self._incarnations[stream.source].remove(stream.incarnation)

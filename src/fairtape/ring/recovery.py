@@ -1,0 +1,159 @@
+"""Recovery: one run of the figure's machine per token, and all of them side by side.
+
+When tokens pass faster than recoveries end (T-RMP §5) several run at once; what they want is gathered for a moment
+and asked of each site in one combined request.
+"""
+
+from collections.abc import Callable, Iterable
+from enum import IntEnum
+from typing import Final, Protocol
+
+from fairtape.core.instants import NEVER, Instant
+from fairtape.core.table import Table
+from fairtape.core.timing import Timing
+from fairtape.ring.figures import FIGURE_2, FIGURE_3_MERGED, FIGURE_3_SEPARATE, Event, State
+
+RECOVERIES_MAX: Final = 1_024
+
+Observer = Callable[[int, IntEnum, IntEnum, IntEnum, int], None]
+"""Told of every step of every recovery: token, from, event, to, retries so far."""
+
+
+class Ledger(Protocol):
+    """What a recovery must be able to ask about its token."""
+
+    def holds_messages(self, token: int) -> bool:
+        """Whether all of Msg(token) is held."""
+
+
+class Recovery:
+    """The extended finite state machine of one acknowledgment at one receiver."""
+
+    __slots__ = ("_desk", "ack_retries", "expires_at", "message_retries", "retries_max", "state", "token")
+
+    def __init__(self, token: int, desk: "RecoveryDesk") -> None:
+        self.token = token
+        self.state: IntEnum = State.AWAIT_ACK
+        self.ack_retries = 0
+        self.message_retries = 0
+        self.retries_max = desk.timing.retries_max
+        self.expires_at: Instant = NEVER
+        self._desk = desk
+
+    @property
+    def retries(self) -> int:
+        """Requests made so far, of both kinds."""
+        return self.ack_retries + self.message_retries
+
+    @property
+    def running(self) -> bool:
+        """Neither complete nor reforming."""
+        return self.state < State.REFORM
+
+    def holds_messages(self) -> bool:
+        """Whether all of Msg(e) is held."""
+        return self._desk.ledger.holds_messages(self.token)
+
+    def ask(self) -> None:
+        """Request what is missing and wait T_R for it."""
+        self.expires_at = self._desk.now + self._desk.timing.retry_period
+        self._desk.gather(self)
+
+    def declare_failure(self) -> None:
+        """Give up on the token site."""
+        self._desk.failed.append(self.token)
+
+
+class RecoveryDesk:
+    """All recoveries of one receiver in one formation. Decides when to ask; says nothing about whom."""
+
+    def __init__(self, *, timing: Timing, timed: bool, ledger: Ledger, observe: Observer | None = None) -> None:
+        self.timing = timing
+        self.ledger = ledger
+        self.now: Instant = 0
+        self.failed: list[int] = []  # tokens whose recovery ended in REFORM
+        self._table: Table[Recovery] = (
+            FIGURE_2 if not timed else FIGURE_3_MERGED if timing.merged else FIGURE_3_SEPARATE
+        )
+        self._running: dict[int, Recovery] = {}
+        self._observe = observe
+        self._gathered: dict[int, Recovery] = {}
+        self._ask_at: Instant = NEVER
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more recovery may start; a site that was asleep for long catches up step by step."""
+        return len(self._running) < RECOVERIES_MAX
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def acknowledged(self, token: int, now: Instant) -> bool:
+        """All parts of Ack(token) are held. True when that completes it."""
+        return self._fire(self._recovery(token), Event.ACK, now)
+
+    def overdue(self, token: int, now: Instant) -> None:
+        """Ack(token) should be here: its time has passed (TRMP)."""
+        self._fire(self._recovery(token), Event.TIMEOUT, now)
+
+    def overtaken(self, token: int, now: Instant) -> None:
+        """Ack(token) should be here: a later one is (RMP)."""
+        self._fire(self._recovery(token), Event.LATER_ACK, now)
+
+    def messages_arrived(self, now: Instant) -> list[int]:
+        """Blocks have come in: the tokens that are complete by it."""
+        waiting = [r for r in self._running.values() if r.state is State.AWAIT_REQUESTED_MESSAGES]
+        return [r.token for r in waiting if self._fire(r, Event.MESSAGES, now)]
+
+    def wake(self, now: Instant) -> None:
+        """Let every wait end whose time is up."""
+        for recovery in [r for r in self._running.values() if r.expires_at <= now]:
+            self._fire(recovery, Event.TIMEOUT, now)
+
+    def deadline(self) -> Instant:
+        """When the next wait ends or gathered requests must go."""
+        earliest = self._ask_at
+        for recovery in self._running.values():
+            earliest = min(earliest, recovery.expires_at)
+        return earliest
+
+    def gather(self, recovery: Recovery) -> None:
+        """A request is wanted; it goes out a moment later with all others."""
+        self._gathered[recovery.token] = recovery
+        self._ask_at = min(self._ask_at, self.now + self.timing.request_delay)
+
+    def wants(self, now: Instant) -> list[Recovery]:
+        """The recoveries whose requests are to be sent now, if it is time to send any."""
+        if self._ask_at > now:
+            return []
+        self._ask_at = NEVER
+        gathered, self._gathered = self._gathered, {}
+        return [recovery for recovery in gathered.values() if recovery.running]
+
+    def forget(self, tokens: Iterable[int]) -> None:
+        """Drop these recoveries."""
+        for token in tokens:
+            self._running.pop(token, None)
+
+    def stop(self) -> None:
+        """Ask for nothing more."""
+        self._running.clear()
+        self._gathered.clear()
+        self._ask_at = NEVER
+
+    def _recovery(self, token: int) -> Recovery:
+        recovery = self._running.get(token)
+        if recovery is None:
+            recovery = self._running[token] = Recovery(token, self)
+        return recovery
+
+    def _fire(self, recovery: Recovery, event: Event, now: Instant) -> bool:
+        self.now = now
+        before = recovery.state
+        moved = self._table.fire(recovery, event)
+        if moved and self._observe is not None:
+            self._observe(recovery.token, before, event, recovery.state, recovery.retries)
+        if recovery.running:
+            return False
+        self._running.pop(recovery.token, None)
+        return recovery.state is State.COMPLETE

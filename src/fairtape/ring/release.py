@@ -1,0 +1,72 @@
+"""Release: the commit of Msg(e), at one instant everywhere.
+
+Decision 6: a message commits when its time has come, it and everything before it is held, K + 1 sites hold it, and
+this site's lease is valid. What becomes ready only after its commit instant is released at once and marked late:
+never silent, never reordered.
+"""
+
+from collections import deque
+
+from fairtape.core.effects import Deliver, Ordered, Release
+from fairtape.core.instants import NEVER, Duration, Instant
+from fairtape.ring.formation import Formation
+
+
+class ReleaseQueue:
+    """Tokens that are complete and not yet committed."""
+
+    def __init__(self, formation: Formation) -> None:
+        self._formation = formation
+        self._complete: deque[Ordered] = deque()  # held, not yet known to survive K failures
+        self._ready: deque[tuple[Ordered, Instant, bool]] = deque()  # waiting for the clock alone
+        self._lease_until: Instant = NEVER
+        self._renewed_at: Instant = 0  # when a lease that had run out was renewed
+        self.released_through = formation.first_token - 1
+        self.ready_through = formation.first_token - 1
+
+    def complete(self, ordered: Ordered) -> None:
+        """This site holds Msg(e) and everything before it."""
+        self._complete.append(ordered)
+
+    @property
+    def waits_for_others(self) -> bool:
+        """Whether something is complete here that is not known to survive K failures."""
+        return any(ordered.count for ordered in self._complete)
+
+    def renew_lease(self, until: Instant, now: Instant) -> None:
+        """The site may commit until then."""
+        if now >= self._lease_until:
+            self._renewed_at = now
+        self._lease_until = until
+
+    def settle(self, survives_through: int, now: Instant) -> None:
+        """More acknowledgments were heard: move on what is known to survive."""
+        while self._complete and self._complete[0].token <= survives_through:
+            ordered = self._complete.popleft()
+            commit_at = self._formation.commit_at(ordered.token) if self._formation.timed else now
+            self._ready.append((ordered, commit_at, now > commit_at))
+            self.ready_through = ordered.token
+
+    def deadline(self) -> Instant:
+        """The next commit instant."""
+        return self._ready[0][1] if self._ready and self._ready[0][1] < self._lease_until else NEVER
+
+    def due(self, now: Instant, clock_bound: Duration) -> list[Deliver]:
+        """What commits now. Tokens without messages pass unseen."""
+        delivered: list[Deliver] = []
+        while self._ready and self._ready[0][1] <= now < self._lease_until:
+            ordered, commit_at, late = self._ready.popleft()
+            self.released_through = ordered.token
+            if ordered.count:
+                late = late or self._renewed_at > commit_at
+                release = Release(
+                    token=ordered.token,
+                    sequence=ordered.sequence,
+                    count=ordered.count,
+                    commit_at=commit_at,
+                    released_at=now,
+                    late=late,
+                    clock_bound=clock_bound,
+                )
+                delivered.append(Deliver(ordered, release))
+        return delivered

@@ -1,0 +1,290 @@
+"""Transmission: the source's side of the ring.
+
+Messages wait in a bounded queue, are cut into blocks as the window allows, sealed once, and sent; a block is repeated,
+byte for byte, until an acknowledgment covers it. Numbers are contiguous, so one number says what is acknowledged.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from fairtape.core.instants import NEVER, Duration, Instant
+from fairtape.ring.window import PACKET_MIN, Pace, Window, packet_size
+from fairtape.wire.blocks import (
+    MESSAGE_MAX,
+    fits,
+    message_room,
+    pack_messages,
+    pack_records,
+    records_room,
+    split_message,
+)
+from fairtape.wire.frames import Flag, NodeId, Range, encode_block_header
+from fairtape.wire.seals import SEAL_ROOM, Keys, Seal
+
+QUEUE_MAX: Final = 16 << 20  # bytes that wait to be cut
+FLIGHT_BLOCKS_MAX: Final = 8_192
+RESEND_MAX: Final = 64  # blocks that one expiry repeats
+BACKOFF_MAX: Final = 8  # times the first delay
+
+
+class MessageTooLong(ValueError):
+    """A message above `MESSAGE_MAX`."""
+
+
+@dataclass(slots=True)
+class Cut:
+    """A body ready to be sealed."""
+
+    body: bytes
+    count: int
+    flags: int = 0
+
+
+class Batch(Protocol):
+    """Messages that wait."""
+
+    size: int  # bytes still waiting
+
+    def need(self) -> int:
+        """The least body that takes the first message."""
+
+    def cut(self, room: int) -> Cut:
+        """The next body, of at most `room` bytes."""
+
+
+class Messages:
+    """Messages of any size."""
+
+    def __init__(self, messages: Sequence[bytes], body_max: int) -> None:
+        self._messages = messages
+        self._at = 0
+        self._body_max = body_max
+        self._fragments: deque[bytes] = deque()
+        self.size = sum(map(len, messages))
+        self._finish_if_empty()
+
+    def need(self) -> int:
+        """A message, its size and the two bytes before it; of a long one, the next fragment."""
+        if self._fragments:
+            return len(self._fragments[0])
+        return min(len(self._messages[self._at]) + self._body_max - message_room(self._body_max), self._body_max)
+
+    def cut(self, room: int) -> Cut:
+        """As many whole messages as fit, or one fragment."""
+        if not self._fragments and len(self._messages[self._at]) > message_room(self._body_max):
+            self._fragments.extend(split_message(self._messages[self._at], self._body_max))
+            self._at += 1
+        if self._fragments:
+            body = self._fragments.popleft()
+            self._finish_if_empty()
+            return Cut(body, 1, Flag.FRAGMENT)
+        count = max(fits(self._messages[self._at : self._at + room], room), 1)
+        taken = self._messages[self._at : self._at + count]
+        self._at += count
+        self._finish_if_empty()
+        return Cut(pack_messages(taken), count)
+
+    def _finish_if_empty(self) -> None:
+        if self._at >= len(self._messages) and not self._fragments:
+            self.size = 0
+
+
+class Records:
+    """Back-to-back records of one size: no work per message."""
+
+    def __init__(self, records: bytes, record_size: int) -> None:
+        self._records = memoryview(records)
+        self._record_size = record_size
+        self.size = len(records)
+
+    def need(self) -> int:
+        """One record and the size before it."""
+        return len(pack_records(b"", 0)) + self._record_size
+
+    def cut(self, room: int) -> Cut:
+        """As many records as fit."""
+        count = min(max(records_room(room, self._record_size), 1), self.size // self._record_size)
+        end = count * self._record_size
+        body = pack_records(bytes(self._records[:end]), self._record_size)
+        self._records = self._records[end:]
+        self.size -= end
+        return Cut(body, count)
+
+
+@dataclass(slots=True)
+class Flight:
+    """A block that is sent and not acknowledged."""
+
+    datagram: bytes
+    count: int
+    due_at: Instant
+    delay: Duration
+
+
+class Transmission:
+    """One incarnation of one source."""
+
+    def __init__(
+        self,
+        *,
+        source: NodeId,
+        incarnation: int,
+        stripe: int,
+        keys: Keys,
+        datagram_max: int,
+        resend_delay: Duration,
+        window: Window,
+        pace: Pace,
+    ) -> None:
+        self._source = source
+        self._incarnation = incarnation
+        self._stripe = stripe
+        self._seal = Seal(keys.sources[source], stripe=stripe, source=source, incarnation=incarnation)
+        self._datagram_max = datagram_max
+        self._body_max = datagram_max - SEAL_ROOM
+        self._resend_delay = resend_delay
+        self._window = window
+        self._pace = pace
+        self._queue: deque[Batch] = deque()
+        self._flight: dict[int, Flight] = {}  # in the order of their numbers
+        self._held_back_until: Instant = NEVER  # by the pace
+        self.queued = 0  # bytes that wait
+        self.next_number = 1
+        self.acked_through = 0
+
+    @property
+    def idle(self) -> bool:
+        """Everything that was offered has been acknowledged."""
+        return not self._queue and not self._flight
+
+    @property
+    def in_flight(self) -> int:
+        """Blocks that are sent and not acknowledged."""
+        return len(self._flight)
+
+    def offer(self, messages: Sequence[bytes]) -> int:
+        """Queue messages; how many were taken. The rest did not fit and may be offered again."""
+        room = QUEUE_MAX - self.queued
+        taken = 0
+        for message in messages:
+            if not 0 < len(message) <= MESSAGE_MAX:
+                raise MessageTooLong(f"a message has {len(message)} bytes; it must have 1 to {MESSAGE_MAX}")
+            if len(message) > room:
+                break
+            room -= len(message)
+            taken += 1
+        if taken:
+            self._enqueue(Messages(messages[:taken], self._body_max))
+        return taken
+
+    def offer_records(self, records: bytes, record_size: int) -> int:
+        """Queue back-to-back records of one size; how many were taken: all or none."""
+        if not 0 < record_size <= message_room(self._body_max) or len(records) % record_size:
+            raise MessageTooLong(
+                f"record_size is {record_size}; it must divide the {len(records)} bytes and be at most "
+                f"{message_room(self._body_max)}"
+            )
+        if not records or len(records) > QUEUE_MAX - self.queued:
+            return 0
+        self._enqueue(Records(records, record_size))
+        return len(records) // record_size
+
+    def _enqueue(self, batch: Batch) -> None:
+        self._queue.append(batch)
+        self.queued += batch.size
+
+    def cut(self, now: Instant) -> list[bytes]:
+        """The datagrams that may leave now."""
+        datagrams: list[bytes] = []
+        self._held_back_until = NEVER
+        while self._queue and len(self._flight) < FLIGHT_BLOCKS_MAX:
+            room = self._room(self._queue[0])
+            if room is None:
+                break
+            if self._pace.next_at > now:
+                self._held_back_until = self._pace.next_at
+                break
+            datagrams.append(self._send(self._cut_one(room), now))
+        return datagrams
+
+    def _room(self, batch: Batch) -> int | None:
+        """The body size that Figure 1 allows; a first message larger than that goes alone."""
+        size = packet_size(
+            offered=self.queued + SEAL_ROOM,
+            window=self._window.size,
+            available=self._window.available,
+            packet_min=PACKET_MIN,
+            packet_max=self._datagram_max,
+        )
+        if size is None:
+            return None
+        room, need = size - SEAL_ROOM, batch.need()
+        if room >= need:
+            return room
+        fits_window = need + SEAL_ROOM <= self._window.available or not self._flight
+        return need if fits_window else None
+
+    def _cut_one(self, room: int) -> Cut:
+        batch = self._queue[0]
+        waiting = batch.size
+        cut = batch.cut(room)
+        if batch.size == 0:
+            self._queue.popleft()
+            self.queued -= waiting
+        else:
+            self.queued -= waiting - batch.size
+        return cut
+
+    def _send(self, cut: Cut, now: Instant) -> bytes:
+        first = self.next_number
+        header = encode_block_header(cut.flags, self._stripe, self._source, self._incarnation, first, cut.count)
+        datagram = self._seal.close(header, first, cut.body)
+        self.next_number = first + cut.count
+        self._flight[first] = Flight(datagram, cut.count, now + self._resend_delay, self._resend_delay)
+        self._window.sent(len(datagram))
+        self._pace.sent(len(datagram), now)
+        return datagram
+
+    def acknowledged(self, through: int) -> None:
+        """Everything up to `through` has its place in the order."""
+        if not self.acked_through < through < self.next_number:
+            return
+        self.acked_through = through
+        size = 0
+        for first in list(self._flight):
+            if first > through:
+                break
+            size += len(self._flight.pop(first).datagram)
+        self._window.acknowledged(size, self._datagram_max)
+
+    def missing(self, wanted: Range) -> list[bytes]:
+        """A token site misses these: the same bytes again."""
+        datagrams = [flight.datagram for first, flight in self._flight.items() if wanted.first <= first < wanted.end][
+            :RESEND_MAX
+        ]
+        if datagrams:
+            self._window.lost_one()
+        return datagrams
+
+    def overdue(self, now: Instant) -> list[bytes]:
+        """Blocks whose acknowledgment is overdue: the same bytes again, less and less often."""
+        if self.resend_at() > now:
+            return []
+        self._window.lost_touch()
+        overdue = [flight for flight in self._flight.values() if flight.due_at <= now][:RESEND_MAX]
+        for flight in overdue:
+            flight.delay = min(2 * flight.delay, BACKOFF_MAX * self._resend_delay)
+            flight.due_at = now + flight.delay
+        return [flight.datagram for flight in overdue]
+
+    def resend_at(self) -> Instant:
+        """When the oldest block is overdue."""
+        for flight in self._flight.values():
+            return flight.due_at
+        return NEVER
+
+    def deadline(self) -> Instant:
+        """The next repetition, or the next packet that the pace holds back."""
+        return min(self.resend_at(), self._held_back_until)

@@ -1,0 +1,335 @@
+"""Reading a journal: what one site released, or everything that it holds in order; by sequence number or by time.
+
+A reader asks nothing of the writer and may follow it: an iteration ends with the last whole entry, and iterating over
+the same cursor again goes on from there. Every entry is checked against the chain before anybody sees it, so what is
+read is what was written, or `Damaged` says where it is not. At most one entry is in memory.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple, Self, TypeAlias
+
+from fairtape.core.effects import Ordered, Release, Span
+from fairtape.core.instants import Instant
+from fairtape.runtime.complaints import Complaint
+from fairtape.runtime.journal.format import HEADER_SIZE, Damaged, Head, decode_ordered, segment_name
+from fairtape.runtime.journal.segments import (
+    Index,
+    Place,
+    Segment,
+    Summary,
+    Trail,
+    file_size,
+    first_sequences,
+    summarize,
+)
+from fairtape.wire.blocks import MESSAGE_MAX, Assembler, unpack_messages
+from fairtape.wire.frames import DATAGRAM_MIN, NUMBER_MAX, Malformed, NodeId
+
+INDEXES_MAX: Final = 64  # segments whose index is kept
+STREAMS_MAX: Final = 1_024  # streams with an unfinished long message; beyond it the oldest is forgotten
+LEAD_IN_MAX: Final = MESSAGE_MAX // (DATAGRAM_MIN // 2)  # entries to look back for the beginning of a long message
+
+Stream: TypeAlias = tuple[NodeId, int]  # a source and its incarnation
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Msg(e) and, once this site released it, when it did."""
+
+    ordered: Ordered
+    release: Release | None
+    encoded: bytes  # the canonical encoding: equal at every site
+    path: Path  # where it stands
+    offset: int
+
+    @property
+    def end(self) -> int:
+        """The sequence number after the last one."""
+        return self.ordered.sequence + self.ordered.count
+
+
+class Message(NamedTuple):
+    """One message as an application meets it. What belongs to the release is None or false while there is none."""
+
+    sequence: int
+    source: NodeId
+    incarnation: int
+    number: int  # the source's own
+    token: int
+    acknowledged_at: Instant
+    commit_at: Instant | None
+    released_at: Instant | None
+    late: bool
+    payload: bytes
+
+
+class Cursor:
+    """A place in a journal. Iterating goes on from there to the last whole entry; so does iterating again, later."""
+
+    def __init__(self, journal: "Journal", *, from_sequence: int, since: Instant | None, ordered: bool) -> None:
+        self._journal = journal
+        self._from_sequence = from_sequence
+        self._since = since
+        self._ordered = ordered
+        self._entries: Trail | None = None
+        self._marks: Trail | None = None  # runs ahead over heads alone, so that no entry waits in memory for its mark
+        self._mark: Release | None = None  # found, but of a later entry
+        self._previous = b""
+
+    def __iter__(self) -> Iterator[Entry]:
+        while (entry := self._next()) is not None:
+            if entry.end > self._from_sequence:
+                yield entry
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the files back."""
+        for trail in (self._entries, self._marks):
+            if trail is not None:
+                trail.close()
+        self._entries = self._marks = None
+
+    def _next(self) -> Entry | None:
+        if self._entries is None and not self._settle():
+            return None
+        assert self._entries is not None
+        due = self._entries.sequence
+        mark = self._next_mark(due)
+        if not self._ordered and mark is None:
+            return None
+        entry = self._read(self._entries, mark if mark and mark.sequence == due else None)
+        if not self._ordered and entry is not None and entry.release is None:
+            raise Damaged(entry.path, entry.offset, due, "it was passed over by the release marks")
+        return entry
+
+    def _settle(self) -> bool:
+        """Find the place; it may lie in a journal that has no entry yet."""
+        place = self._journal.place(self._from_sequence, self._since)
+        if place is None:
+            return False
+        self._entries, self._marks, self._previous = Trail(place), Trail(place), place.previous
+        return True
+
+    def _next_mark(self, due: int) -> Release | None:
+        """The first release mark of the entry at `due` or of a later one, as far as the journal goes."""
+        assert self._marks is not None
+        while self._mark is None or self._mark.sequence < due:
+            step = self._marks.step()
+            if step is None:
+                return None
+            _, record = step
+            if isinstance(record, Release):
+                self._mark = record
+        return self._mark
+
+    def _read(self, trail: Trail, mark: Release | None) -> Entry | None:
+        while (step := trail.step()) is not None:
+            offset, head = step
+            if not isinstance(head, Head):
+                continue
+            path = trail.segment.path
+            if mark is not None and (mark.token, mark.count) != (head.token, head.count):
+                raise Damaged(path, offset, head.sequence, "its release mark names another token or count")
+            encoded, self._previous = trail.segment.encoded(offset, head, self._previous)
+            try:
+                ordered = decode_ordered(head, encoded)
+            except Malformed as error:
+                raise Damaged(path, offset, head.sequence, str(error)) from None
+            return Entry(ordered, mark, encoded, path, offset)
+        return None
+
+
+class Journal:
+    """One site's journal, for reading."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._indexes: dict[int, Index] = {}
+
+    @classmethod
+    def open(cls, directory: Path | str) -> "Journal":
+        """The journal in this directory, which may still be empty."""
+        directory = Path(directory)
+        if not directory.is_dir():
+            raise Complaint(
+                f"journal directory {str(directory)!r} does not exist; name the directory that a site writes"
+            )
+        return cls(directory)
+
+    def paths(self) -> list[Path]:
+        """The segments, in order."""
+        return [self.directory / segment_name(first) for first in self._firsts()]
+
+    def summaries(self) -> Iterator[Summary]:
+        """What `ls` shows of each segment."""
+        return map(summarize, self.paths())
+
+    def entries(self, *, from_sequence: int = 1, since: Instant | None = None, ordered: bool = False) -> Cursor:
+        """Entries from the one that holds `from_sequence` on, or from the first acknowledged at `since` or later.
+
+        Only what this site has released, unless `ordered` asks for everything that it holds.
+        """
+        return Cursor(self, from_sequence=from_sequence, since=since, ordered=ordered)
+
+    def seek(self, sequence: int, *, ordered: bool = False) -> Cursor:
+        """Stand at the entry that holds this sequence number."""
+        return self.entries(from_sequence=sequence, ordered=ordered)
+
+    def seek_time(self, instant: Instant, *, ordered: bool = False) -> Cursor:
+        """Stand at the first entry acknowledged at or after this instant."""
+        return self.entries(since=instant, ordered=ordered)
+
+    def messages(
+        self,
+        *,
+        from_sequence: int = 1,
+        to_sequence: int = NUMBER_MAX,
+        since: Instant | None = None,
+        ordered: bool = False,
+    ) -> Iterator[Message]:
+        """Single messages, long ones put together again, for those who do not want blocks."""
+        opening = _Opening(self)
+        with self.entries(from_sequence=from_sequence, since=since, ordered=ordered) as cursor:
+            for entry in cursor:
+                for message in opening.messages(entry):
+                    if message.sequence > to_sequence:
+                        return
+                    if message.sequence >= from_sequence:
+                        yield message
+                if entry.end > to_sequence:
+                    return
+
+    def place(self, sequence: int, since: Instant | None) -> Place | None:
+        """Where reading begins; None while there is no entry. The later of the two conditions counts."""
+        firsts = self._firsts()
+        if not firsts:
+            return None
+        if since is None:
+            return self._index(firsts[max(bisect_right(firsts, sequence) - 1, 0)]).by_sequence(sequence)
+        after = bisect_left(firsts, since, key=self._latest_before)
+        place = self._index(firsts[max(after - 1, 0)]).by_time(since)
+        return place if place.sequence >= sequence else self.place(sequence, None)
+
+    def _firsts(self) -> list[int]:
+        """A last segment whose header is not written is not there yet."""
+        firsts = first_sequences(self.directory)
+        if firsts and file_size(self.directory / segment_name(firsts[-1])) < HEADER_SIZE:
+            firsts.pop()
+        return firsts
+
+    def _latest_before(self, first: int) -> Instant:
+        with Segment(self.directory / segment_name(first)) as segment:
+            return segment.header.latest_at
+
+    def _index(self, first: int) -> Index:
+        index = self._indexes.pop(first, None) or Index(self.directory / segment_name(first))
+        self._indexes[first] = index
+        if len(self._indexes) > INDEXES_MAX:
+            del self._indexes[next(iter(self._indexes))]  # the one that was wanted longest ago
+        return index
+
+
+class _Opening:
+    """Opens entries into messages. Knows, per stream, the fragments of a message that is not yet whole."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._assemblers: dict[Stream, Assembler] = {}
+
+    def messages(self, entry: Entry) -> Iterator[Message]:
+        """The messages that end in this entry."""
+        ordered, release = entry.ordered, entry.release
+        commit_at = release.commit_at if release else None
+        released_at = release.released_at if release else None
+        late = release.late if release else False
+        for span in ordered.spans:
+            shift = span.first - span.sequence
+            for sequence, payload in self._payloads(entry, span):
+                yield Message(
+                    sequence,
+                    span.source,
+                    span.incarnation,
+                    sequence + shift,
+                    ordered.token,
+                    ordered.acknowledged_at,
+                    commit_at,
+                    released_at,
+                    late,
+                    payload,
+                )
+
+    def _payloads(self, entry: Entry, span: Span) -> Iterator[tuple[int, bytes]]:
+        sequence = span.sequence
+        fragments = span.fragments or (False,) * len(span.bodies)
+        for body, count, fragment in zip(span.bodies, span.counts, fragments, strict=True):
+            if fragment:
+                payload = self._assembler(entry, span, body).add(body)
+                if payload is not None:
+                    yield sequence, payload
+            else:
+                try:
+                    yield from enumerate(unpack_messages(body, count), sequence)
+                except Malformed as error:
+                    raise Damaged(entry.path, entry.offset, sequence, str(error)) from None
+            sequence += count
+
+    def _assembler(self, entry: Entry, span: Span, body: bytes) -> Assembler:
+        stream = span.source, span.incarnation
+        assembler = self._assemblers.get(stream)
+        if assembler is None:
+            if len(self._assemblers) == STREAMS_MAX:
+                del self._assemblers[next(iter(self._assemblers))]
+            assembler = self._assemblers[stream] = Assembler()
+            if not _begins_message(body):
+                self._lead_in(assembler, entry, stream)
+        return assembler
+
+    def _lead_in(self, assembler: Assembler, entry: Entry, stream: Stream) -> None:
+        """Reading may begin in the middle of a long message: fetch the fragments that precede this entry."""
+        bodies: list[bytes] = []
+        sequence = entry.ordered.sequence
+        for _ in range(LEAD_IN_MAX):
+            earlier = self._entry_before(sequence)
+            if earlier is None:
+                break
+            sequence = earlier.ordered.sequence
+            found, begun = _trailing_fragments(earlier.ordered, stream)
+            bodies[:0] = found
+            if begun:
+                break
+        for body in bodies:
+            assembler.add(body)
+
+    def _entry_before(self, sequence: int) -> Entry | None:
+        with self._journal.seek(sequence - 1, ordered=True) as cursor:
+            entry = next(iter(cursor), None)
+        return entry if entry is not None and entry.ordered.sequence < sequence else None
+
+
+def _trailing_fragments(ordered: Ordered, stream: Stream) -> tuple[list[bytes], bool]:
+    """The fragments with which this stream ends here, and whether the message that they belong to begins here."""
+    bodies: list[bytes] = []
+    for span in reversed(ordered.spans):
+        if (span.source, span.incarnation) != stream:
+            continue
+        fragments = span.fragments or (False,) * len(span.bodies)
+        for body, fragment in zip(reversed(span.bodies), reversed(fragments), strict=True):
+            if not fragment:
+                return bodies, True
+            bodies.insert(0, body)
+            if _begins_message(body):
+                return bodies, True
+    return bodies, False
+
+
+def _begins_message(fragment: bytes) -> bool:
+    """A fragment opens with the length of the whole and its own place in it; `fairtape.wire.blocks` writes both."""
+    return fragment[4:8] == bytes(4)

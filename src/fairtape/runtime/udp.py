@@ -1,0 +1,228 @@
+"""UDP sockets that move trains of datagrams.
+
+A call into the kernel costs more than the bytes it moves, so datagrams travel in trains: consecutive datagrams of one
+size (the last may be shorter) leave in one call with `UDP_SEGMENT`, and with `UDP_GRO` a whole train arrives in one
+call with the size of its segments beside it. Where a kernel, a device or a route refuses, datagrams go one by one; the
+receiver sees the same datagrams in the same order either way.
+
+UDP may lose, but not silently: whatever the kernel would not take or could not keep is counted in `Traffic`.
+"""
+
+import errno
+import socket
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND
+from fairtape.runtime.complaints import Complaint
+
+Address: TypeAlias = tuple[str, int]
+
+TRAIN_MAX: Final = 64  # segments of one call, in every kernel that knows UDP_SEGMENT
+# With its Ethernet, IP and UDP headers a train must stay below 64 KiB, or the kernel cuts it up before the device.
+TRAIN_BYTES_MAX: Final = 65_535 - 14 - 20 - 8
+BUFFER_SIZE: Final = 4 << 20  # asked of the kernel for each direction
+PORT_MAX: Final = 65_535
+SEND_WAIT_MAX: Final = 1 * MILLISECOND  # how long one `send` may stand before a full queue
+SEND_RETRY_DELAY: Final = 50 * MICROSECOND
+
+_SOL_UDP: Final = socket.IPPROTO_UDP
+_UDP_SEGMENT: Final = 103
+_UDP_GRO: Final = 104
+_SO_RXQ_OVFL: Final = 40
+_SO_SNDBUFFORCE: Final = 32
+_SO_RCVBUFFORCE: Final = 33
+_RECEIVE_MAX: Final = 1 << 16
+_SEGMENT_SIZE: Final = struct.Struct("=H")
+_GRO_SIZE: Final = struct.Struct("=i")
+_OVERFLOWS: Final = struct.Struct("=I")
+_ANCILLARY_MAX: Final = socket.CMSG_SPACE(_GRO_SIZE.size) + socket.CMSG_SPACE(_OVERFLOWS.size)
+_FULL: Final = frozenset((errno.EAGAIN, errno.ENOBUFS))
+_REFUSES_TRAINS: Final = frozenset((errno.EINVAL, errno.EIO, errno.ENOPROTOOPT, errno.EMSGSIZE, errno.EOPNOTSUPP))
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What passed a socket, in datagrams, and what did not."""
+
+    sent: int = 0
+    dropped: int = 0  # the kernel would not send it
+    received: int = 0
+    overflowed: int = 0  # the kernel had no room to keep it for us; it counts a whole train once
+
+    def __add__(self, other: "Traffic") -> "Traffic":
+        return Traffic(
+            self.sent + other.sent,
+            self.dropped + other.dropped,
+            self.received + other.received,
+            self.overflowed + other.overflowed,
+        )
+
+
+class UdpSocket:
+    """A bound socket that never blocks."""
+
+    __slots__ = (
+        "_deaf_to",
+        "_refusing",
+        "_socket",
+        "_trains",
+        "address",
+        "fd",
+        "receive_buffer",
+        "send_buffer",
+        "traffic",
+    )
+
+    def __init__(self, bound: socket.socket, *, trains: bool = True, deaf_to: Address | None = None) -> None:
+        """Take over a bound socket. `deaf_to` names one sender that is not heard: a node's own echo."""
+        bound.settimeout(0)
+        self._socket = bound
+        self._deaf_to = deaf_to
+        self._trains = trains and _allows(bound, _SOL_UDP, _UDP_SEGMENT, 0)
+        self._refusing: set[Address] = set()  # a subset of the address book, hence bounded
+        if trains:
+            _allows(bound, _SOL_UDP, _UDP_GRO, 1)
+        _allows(bound, socket.SOL_SOCKET, _SO_RXQ_OVFL, 1)
+        self.fd: Final = bound.fileno()
+        self.address: Final[Address] = bound.getsockname()
+        self.receive_buffer: Final = _grant(bound, _SO_RCVBUFFORCE, socket.SO_RCVBUF)
+        self.send_buffer: Final = _grant(bound, _SO_SNDBUFFORCE, socket.SO_SNDBUF)
+        self.traffic: Final = Traffic()
+
+    def receive(self, datagrams_max: int) -> list[bytes]:
+        """What has arrived, oldest first. Stops at `datagrams_max`; the train that reaches that many stays whole."""
+        datagrams: list[bytes] = []
+        recvmsg, deaf_to = self._socket.recvmsg, self._deaf_to
+        try:
+            while len(datagrams) < datagrams_max:
+                data, ancillary, _, sender = recvmsg(_RECEIVE_MAX, _ANCILLARY_MAX)
+                if sender == deaf_to:
+                    datagrams_max -= 1  # an echo costs a call as well, and calls are what the limit is for
+                    continue
+                size = self._segment_size(ancillary) if ancillary else 0
+                if size:
+                    datagrams += [data[start : start + size] for start in range(0, len(data), size)]
+                else:
+                    datagrams.append(data)
+        except BlockingIOError:
+            pass
+        self.traffic.received += len(datagrams)
+        return datagrams
+
+    def send(self, datagrams: Sequence[bytes], *addresses: Address) -> None:
+        """Send all datagrams, in this order, to each address. A full queue is waited for a moment, then counted."""
+        give_up_at = 0  # the patience of the whole call, however many trains and addresses it has
+        for train in trains(datagrams):
+            for address in addresses:
+                give_up_at = self._send_train(train, address, give_up_at)
+
+    def close(self) -> None:
+        """Give the port back."""
+        self._socket.close()
+
+    def _send_train(self, train: Sequence[bytes], address: Address, give_up_at: int) -> int:
+        if len(train) > 1 and self._trains and address not in self._refusing:
+            segments = [(_SOL_UDP, _UDP_SEGMENT, _SEGMENT_SIZE.pack(len(train[0])))]
+            failure, give_up_at = self._transmit(train, segments, address, give_up_at)
+            if failure not in _REFUSES_TRAINS:
+                self._count(len(train), failure)
+                return give_up_at
+            # The route to this address takes no trains (a device without checksums, a smaller path): remembered.
+            self._refusing.add(address)
+        for datagram in train:
+            failure, give_up_at = self._transmit((datagram,), (), address, give_up_at)
+            self._count(1, failure)
+        return give_up_at
+
+    def _transmit(
+        self, buffers: Sequence[bytes], ancillary: Sequence[tuple[int, int, bytes]], address: Address, give_up_at: int
+    ) -> tuple[int, int]:
+        """One call, repeated for a while where the queue is full: (0 or the error's number, when patience ends)."""
+        while True:
+            try:
+                self._socket.sendmsg(buffers, ancillary, 0, address)
+            except OSError as error:
+                failure = error.errno or errno.EIO
+            else:
+                return 0, give_up_at
+            if failure not in _FULL:
+                return failure, give_up_at
+            tried_at = time.monotonic_ns()
+            give_up_at = give_up_at or tried_at + SEND_WAIT_MAX
+            if tried_at >= give_up_at:
+                return failure, give_up_at
+            time.sleep(SEND_RETRY_DELAY / SECOND)
+
+    def _count(self, datagrams: int, failure: int) -> None:
+        if failure:
+            self.traffic.dropped += datagrams
+        else:
+            self.traffic.sent += datagrams
+
+    def _segment_size(self, ancillary: list[tuple[int, int, bytes]]) -> int:
+        size = 0
+        for level, kind, value in ancillary:
+            if level == _SOL_UDP and kind == _UDP_GRO:
+                (size,) = _GRO_SIZE.unpack(value)
+            elif level == socket.SOL_SOCKET and kind == _SO_RXQ_OVFL:
+                (self.traffic.overflowed,) = _OVERFLOWS.unpack(value)
+        return size
+
+
+def trains(datagrams: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    """Cut a sequence into trains: as long as sizes are equal; a shorter datagram is the last of its train."""
+    start = size = last = room = 0
+    for position, datagram in enumerate(datagrams):
+        length = len(datagram)
+        joins = last == size >= length > 0 and length <= room and position - start < TRAIN_MAX
+        if not joins:
+            if position:
+                yield datagrams[start:position]
+            start, size, room = position, length, TRAIN_BYTES_MAX
+        last = length
+        room -= length
+    if datagrams:
+        yield datagrams[start:]
+
+
+def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
+    """A UDP socket on that address; `shared` lets several processes of this machine hear one multicast group."""
+    if not 0 <= port <= PORT_MAX:
+        raise Complaint(f"port is {port}; it must be from 0 to {PORT_MAX}")
+    bound = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, shared)
+        bound.bind((host, port))
+    except OSError as error:
+        bound.close()
+        raise Complaint(_bind_sentence(host, port, error)) from None
+    return bound
+
+
+def _bind_sentence(host: str, port: int, error: OSError) -> str:
+    match error.errno:
+        case errno.EADDRINUSE:
+            return f"port is {port} on {host}, which another program uses; stop that program or choose another port"
+        case errno.EADDRNOTAVAIL:
+            return f"host is {host}, which is no address of this machine; give one that is"
+        case errno.EACCES:
+            return f"port is {port} on {host}, which needs privileges; choose a port above 1023"
+    return f"host is {host} and port {port}, where no socket can be bound: {error.strerror or error}; choose another"
+
+
+def _allows(bound: socket.socket, level: int, option: int, value: int) -> bool:
+    try:
+        bound.setsockopt(level, option, value)
+    except OSError:
+        return False
+    return True
+
+
+def _grant(bound: socket.socket, force: int, option: int) -> int:
+    """Ask for a big buffer, past the system's limit where we may; what was granted (the kernel reports it twofold)."""
+    _ = _allows(bound, socket.SOL_SOCKET, force, BUFFER_SIZE) or _allows(bound, socket.SOL_SOCKET, option, BUFFER_SIZE)
+    return bound.getsockopt(socket.SOL_SOCKET, option) // 2

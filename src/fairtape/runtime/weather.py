@@ -1,0 +1,77 @@
+"""Injected weather: the receive path of one node, as if it stood behind real links.
+
+Ordinary machines cannot shape traffic, so what a link does to datagrams happens where they arrive: the sender named
+in the header selects the weather, chance decides, and a delayed datagram waits here until it is due. The simulator
+uses the same description (`fairtape.core.weather`), so a demonstration and a simulated world live in one climate.
+"""
+
+from collections.abc import Iterable, Mapping
+from heapq import heappop, heappush
+from typing import Final
+
+from fairtape.core.chance import Chance
+from fairtape.core.instants import Instant
+from fairtape.core.weather import CALM, Weather, fates
+from fairtape.runtime.complaints import Complaint
+from fairtape.wire.frames import NODE_MAX, NodeId
+
+WAITING_MAX: Final = 1 << 16
+_SENDER: Final = slice(12, 16)  # where the header names its sender; a shorter datagram names nobody
+
+
+class InjectedWeather:
+    """The weather on every link to one node. Equal chance and equal arrivals give equal fates."""
+
+    __slots__ = ("_arrivals", "_chance", "_links", "_waiting", "_waiting_max", "lost", "overflowed")
+
+    def __init__(self, links: Mapping[NodeId, Weather], chance: Chance, *, waiting_max: int = WAITING_MAX) -> None:
+        """`links` gives the weather from each sender to this node; whoever is not named has calm weather."""
+        if waiting_max < 1:
+            raise Complaint(f"waiting_max is {waiting_max}; at least one delayed datagram must fit")
+        for sender in links:
+            if not 0 <= sender <= NODE_MAX:
+                raise Complaint(f"weather names the sender {sender}; node numbers go from 0 to {NODE_MAX}")
+        # Keyed by the four bytes of the header, so that the lookup needs no decoding.
+        self._links = {sender.to_bytes(4): weather for sender, weather in links.items() if weather != CALM}
+        self._chance = chance
+        self._waiting: list[tuple[Instant, int, bytes]] = []
+        self._waiting_max = waiting_max
+        self._arrivals = 0  # breaks ties, so that equal delays keep the order of arrival
+        self.lost = 0
+        self.overflowed = 0  # lost because too many were waiting
+
+    def admit(self, datagrams: Iterable[bytes], now: Instant) -> list[bytes]:
+        """Take what the network brought; what is ready at once comes back, the rest waits or is lost."""
+        ready = []
+        links = self._links
+        for datagram in datagrams:
+            weather = links.get(datagram[_SENDER])
+            if weather is None:
+                ready.append(datagram)
+            else:
+                self._expose(datagram, weather, now, ready)
+        return ready
+
+    def due(self, now: Instant) -> list[bytes]:
+        """The delayed datagrams whose time has come, in the order of their instants."""
+        waiting = self._waiting
+        ready = []
+        while waiting and waiting[0][0] <= now:
+            ready.append(heappop(waiting)[2])
+        return ready
+
+    def deadline(self) -> Instant | None:
+        """When the next delayed datagram is due."""
+        return self._waiting[0][0] if self._waiting else None
+
+    def _expose(self, datagram: bytes, weather: Weather, now: Instant, ready: list[bytes]) -> None:
+        delays = fates(weather, self._chance)
+        self.lost += not delays
+        for delay in delays:
+            if delay == 0:
+                ready.append(datagram)
+            elif len(self._waiting) < self._waiting_max:
+                self._arrivals += 1
+                heappush(self._waiting, (now + delay, self._arrivals, datagram))
+            else:
+                self.overflowed += 1

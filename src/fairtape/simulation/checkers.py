@@ -1,0 +1,536 @@
+"""The guarantees, one checker each, named after what they guarantee.
+
+A checker watches what nodes really do: what they send, write, release and declare. It shares no code with the machines
+that it watches, and knows more than any of them, since it sees all nodes at once. The first breach raises `Violation`.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from fairtape.core.effects import Channel, Ordered, Release, Report, Span
+from fairtape.core.instants import Duration, Instant
+from fairtape.ring.formation import Formation
+from fairtape.wire.blocks import Assembler, unpack_messages
+from fairtape.wire.frames import Ack, Kind, Malformed, NodeId, decode_control
+
+_NONCE: Final = slice(12, 32)  # source, incarnation and first message number in the header of a block
+
+
+class Violation(Exception):
+    """A guarantee that was broken: which, by whom, when (true time), and how."""
+
+    def __init__(self, guarantee: str, node: NodeId | None, at: Instant, text: str) -> None:
+        super().__init__(guarantee, node, at, text)
+        self.guarantee = guarantee
+        self.node = node
+        self.at = at
+        self.text = text
+
+    def __str__(self) -> str:
+        where = "" if self.node is None else f" at node {self.node}"
+        return f"{self.guarantee}{where}: {self.text}"
+
+
+@dataclass(slots=True)
+class Facts:
+    """What all checkers may look up: the layout, what was really published, and how far each site really is."""
+
+    formation: Formation
+    published: Mapping[tuple[NodeId, int], Sequence[bytes]] = field(default_factory=dict)  # accepted, by incarnation
+    complete: Callable[[NodeId], int] = lambda _: 0  # the token through which a site is complete
+    claim: Callable[[NodeId], int] = lambda _: 0  # the token through which it claims that all are
+    grain: Mapping[NodeId, Duration] = field(default_factory=dict)  # how late a clock may show a site its own deadline
+    at: Instant = 0  # true time
+    placed: list[int] = field(default_factory=list)  # the tokens with messages, ascending
+    appended_through: dict[NodeId, int] = field(default_factory=dict)
+    appended_at: dict[tuple[NodeId, int], Instant] = field(default_factory=dict)  # by the site's own clock
+    late: int = 0  # releases marked late
+    reported: dict[NodeId, Report] = field(default_factory=dict)
+    down: set[NodeId] = field(default_factory=set)
+    paused: set[NodeId] = field(default_factory=set)
+    resumed_at: dict[NodeId, Instant] = field(default_factory=dict)  # by the site's own clock
+
+    def __post_init__(self) -> None:
+        for member in self.formation.members:
+            self.appended_through[member] = self.formation.first_token - 1
+
+    def last_placed(self, token: int) -> int:
+        """The last token up to `token` that has messages: who has appended it has appended everything before."""
+        position = bisect_right(self.placed, token)
+        return self.placed[position - 1] if position else self.formation.first_token - 1
+
+
+class Writing(NamedTuple):
+    """A site appends Msg(e) at `now` of its own clock."""
+
+    node: NodeId
+    ordered: Ordered
+    now: Instant
+
+
+class Releasing(NamedTuple):
+    """A site releases Msg(e) at `now` of its own clock."""
+
+    node: NodeId
+    ordered: Ordered
+    release: Release
+    now: Instant
+
+
+class Checker:
+    """One guarantee. Subclasses override what they want to see."""
+
+    def __init__(self, facts: Facts) -> None:
+        self.facts = facts
+
+    def block_sent(self, node: NodeId, datagram: bytes) -> None:
+        """A block crossed the network, from its source or as a repair."""
+
+    def ack_sent(self, node: NodeId, ack: Ack) -> None:
+        """A part of an acknowledgment crossed the network, from its token site or as a repair."""
+
+    def placed(self, ordered: Ordered) -> None:
+        """Msg(e) was appended somewhere for the first time."""
+
+    def appended(self, act: Writing) -> None:
+        """A site appended Msg(e)."""
+
+    def delivered(self, act: Releasing) -> None:
+        """A site released Msg(e)."""
+
+    def finished(self, clocks: Mapping[NodeId, Instant]) -> None:
+        """The run is over; what each clock shows."""
+
+    def violated(self, node: NodeId | None, text: str) -> None:
+        """Say so."""
+        raise Violation(type(self).__name__, node, self.facts.at, text)
+
+
+class OneOrder(Checker):
+    """Same number, same message, at every site.
+
+    The first site that appends Msg(e) fixes what Msg(e) is: its sequence numbers, its time, its bytes. Every other
+    site, and every release, must show exactly the same. This is the guarantee of all guarantees: a trade that is the
+    seven-hundredth in one city is the seven-hundredth in every city.
+    """
+
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
+        self._order: dict[int, Ordered] = {}
+
+    def appended(self, act: Writing) -> None:
+        """Equal to the first."""
+        self._compare(act.node, act.ordered)
+
+    def delivered(self, act: Releasing) -> None:
+        """Equal to the first."""
+        self._compare(act.node, act.ordered)
+
+    def _compare(self, node: NodeId, ordered: Ordered) -> None:
+        first = self._order.setdefault(ordered.token, ordered)
+        if first is not ordered and first != ordered:
+            self.violated(node, f"Msg({ordered.token}) is {_outline(ordered)} here and {_outline(first)} elsewhere")
+
+
+class NoGapNoDuplicateNothingInvented(Checker):
+    """Each site writes and releases every number once, in order, and nothing that no source published.
+
+    Tokens rise and sequence numbers follow on without a gap, both in the journal and in what applications get. What is
+    put in order is opened, its fragments are put together, and the result must be the beginning of what that
+    incarnation of that source really published.
+    """
+
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
+        first = facts.formation.first_sequence
+        self._append_next = dict.fromkeys(facts.formation.members, first)
+        self._release_next = dict.fromkeys(facts.formation.members, first)
+        self._readers: dict[tuple[NodeId, int], Iterator[bytes]] = {}
+        self._assemblers: dict[tuple[NodeId, int], Assembler] = {}
+
+    def placed(self, ordered: Ordered) -> None:
+        """Published, each message of it, and in the numbers that it claims."""
+        position = ordered.sequence
+        for span in ordered.spans:
+            if span.sequence != position:
+                self.violated(None, f"Msg({ordered.token}) numbers a span from {span.sequence}, expected {position}")
+            if span.count != sum(span.counts):
+                self.violated(None, f"Msg({ordered.token}) counts {span.count} messages in bodies of {span.counts}")
+            position += span.count
+            self._match(ordered.token, span)
+        if position != ordered.sequence + ordered.count:
+            self.violated(None, f"Msg({ordered.token}) counts {ordered.count} messages, its spans hold others")
+
+    def appended(self, act: Writing) -> None:
+        """A later token and the next number."""
+        through = self.facts.appended_through[act.node]
+        if act.ordered.token <= through:
+            self.violated(act.node, f"appended Msg({act.ordered.token}) after Msg({through})")
+        self._follow(act.node, act.ordered, self._append_next, "appended")
+
+    def delivered(self, act: Releasing) -> None:
+        """The next number, of something that is in the journal, and described as it is."""
+        if act.ordered.count == 0:
+            self.violated(act.node, f"released Msg({act.ordered.token}), which is empty")
+        if act.ordered.token > self.facts.appended_through[act.node]:
+            self.violated(act.node, f"released Msg({act.ordered.token}) before it was appended")
+        if (act.release.token, act.release.sequence, act.release.count) != (
+            act.ordered.token,
+            act.ordered.sequence,
+            act.ordered.count,
+        ):
+            self.violated(act.node, f"the act.release of Msg({act.ordered.token}) describes something else")
+        self._follow(act.node, act.ordered, self._release_next, "released")
+
+    def _follow(self, node: NodeId, ordered: Ordered, following: dict[NodeId, int], did: str) -> None:
+        if ordered.sequence != following[node]:
+            self.violated(node, f"{did} Msg({ordered.token}) from {ordered.sequence}, expected {following[node]}")
+        following[node] += ordered.count
+
+    def _match(self, token: int, span: Span) -> None:
+        key = span.source, span.incarnation
+        reader = self._readers.get(key)
+        if reader is None:
+            reader = self._readers[key] = iter(self.facts.published.get(key, ()))
+        fragments = span.fragments or (False,) * len(span.bodies)
+        try:
+            for body, count, fragment in zip(span.bodies, span.counts, fragments, strict=True):
+                for message in self._messages(key, body, count, fragment=fragment):
+                    if next(reader, None) != message:
+                        self.violated(None, f"Msg({token}) holds a message that {key} did not publish at that place")
+        except Malformed as fault:
+            self.violated(None, f"Msg({token}) holds a body of {key} that cannot be read: {fault}")
+
+    def _messages(self, key: tuple[NodeId, int], body: bytes, count: int, *, fragment: bool) -> list[bytes]:
+        if not fragment:
+            return unpack_messages(body, count)
+        whole = self._assemblers.setdefault(key, Assembler()).add(body)
+        return [] if whole is None else [whole]
+
+
+class SourceOrder(Checker):
+    """Messages of one source stay in the order in which it sent them.
+
+    Within one incarnation the numbers follow on from 1 without a hole. Once a later incarnation has a place in the
+    order, nothing of an earlier one comes after it: a restarted source never appears to speak twice at once.
+    """
+
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
+        self._next: dict[NodeId, tuple[int, int]] = {}
+
+    def placed(self, ordered: Ordered) -> None:
+        """Follow on."""
+        for span in ordered.spans:
+            incarnation, following = self._next.get(span.source, (-1, 1))
+            if span.incarnation > incarnation:
+                incarnation, following = span.incarnation, 1
+            if (span.incarnation, span.first) != (incarnation, following):
+                found = f"{span.source}.{span.incarnation}:{span.first}"
+                self.violated(None, f"Msg({ordered.token}) holds {found}, expected .{incarnation}:{following}")
+            self._next[span.source] = incarnation, following + span.count
+
+
+class OneTokenHolder(Checker):
+    """At most one token holder per formation: Ack(e) has one author and one content, for ever.
+
+    Every part of every acknowledgment on the network, first sent or repaired, by whomever, must name as its sender the
+    site whose turn e is, and must say what that part said the first time.
+    """
+
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
+        self._said: dict[tuple[int, int, int], tuple[object, ...]] = {}
+
+    def ack_sent(self, node: NodeId, ack: Ack) -> None:
+        """One author, one content."""
+        holder = self.facts.formation.holder(ack.token)
+        if ack.sender != holder:
+            self.violated(node, f"Ack({ack.token}) speaks for site {ack.sender}; the token is with {holder}")
+        content = (ack.sender, ack.sequence, ack.sent_at, ack.parts, ack.ranges)
+        said = self._said.setdefault((ack.formation, ack.token, ack.part), content)
+        if said != content:
+            self.violated(node, f"Ack({ack.token}) said {said} and now says {content}")
+
+
+class CompleteOrReforming(Checker):
+    """By t_e + Δ_R every operable site is complete through e, or reforming.
+
+    T-RMP §3: by t_e + (n + 1/2) T_R all operable receivers either have the message or started a reformation; §4 and
+    the 2001 paper give the separate count twice the retries. The time is the site's own. A site whose process stood
+    still has the same delay again from the moment at which it went on. A reforming site releases nothing from the
+    token on at which it declared the failure. RMP is event driven and promises no time.
+    """
+
+    def appended(self, act: Writing) -> None:
+        """In time."""
+        if act.node not in self.facts.reported and act.now > self._deadline(act.node, act.ordered.token):
+            late = (act.now - self._deadline(act.node, act.ordered.token)) / 1e6
+            self.violated(act.node, f"Msg({act.ordered.token}) became complete {late:.3f} ms after the deadline")
+
+    def delivered(self, act: Releasing) -> None:
+        """Nothing from the failed token on."""
+        report = self.facts.reported.get(act.node)
+        if report is not None and act.ordered.token >= report.token:
+            self.violated(
+                act.node, f"released Msg({act.ordered.token}) after it declared a failure at token {report.token}"
+            )
+
+    def finished(self, clocks: Mapping[NodeId, Instant]) -> None:
+        """Nobody waits beyond a deadline in silence."""
+        for node, now in clocks.items():
+            token = self.facts.complete(node) + 1
+            excused = node in self.facts.reported or node in self.facts.down or node in self.facts.paused
+            if not excused and now > self._deadline(node, token):
+                self.violated(node, f"Msg({token}) is neither complete nor given up")
+
+    def _deadline(self, node: NodeId, token: int) -> Instant:
+        formation = self.facts.formation
+        if not formation.timed:
+            return 1 << 63
+        starts_at = max(formation.scheduled_at(token), self.facts.resumed_at.get(node, 0))
+        waits = (1 if formation.timing.merged else 2) * formation.timing.retries_max + 1
+        return starts_at + formation.timing.reform_delay + waits * self.facts.grain.get(node, 0)
+
+
+class NeverEarly(Checker):
+    """No site releases before the commit instant, by its own clock.
+
+    The commit instant is Ack(e)'s time plus the commit delay, the same everywhere; a participant beside one site must
+    not learn anything before a participant beside another can. RMP commits as soon as it can, so nothing is early.
+    """
+
+    def delivered(self, act: Releasing) -> None:
+        """Not before t_e + Δ_C."""
+        formation, token = self.facts.formation, act.ordered.token
+        if not formation.timed:
+            return
+        commit_at = formation.scheduled_at(token) + formation.timing.commit_delay
+        if act.ordered.acknowledged_at != formation.scheduled_at(token):
+            self.violated(act.node, f"Msg({token}) bears another time than its schedule")
+        if act.release.commit_at != commit_at:
+            self.violated(act.node, f"Msg({token}) commits at {act.release.commit_at}, expected {commit_at}")
+        if act.now < commit_at or act.release.released_at < commit_at:
+            self.violated(act.node, f"Msg({token}) was released {(commit_at - act.now) / 1e6:.3f} ms early")
+
+
+class ReleasedTogether(Checker):
+    """All sites release Msg(e) at the same instant of their own clocks, except those that are marked late.
+
+    A site that could release on time must: its release stands at the commit instant, to the grain of its clock. A site
+    that marks itself late must have had a reason: it became complete, or learned that K + 1 sites hold the message,
+    only after the commit instant. A site whose process stood still then is excused. RMP has no common instant.
+    """
+
+    def delivered(self, act: Releasing) -> None:
+        """Together, or late for a reason."""
+        if act.release.released_at != act.now:
+            self.violated(
+                act.node, f"Msg({act.ordered.token}) says it was released at {act.release.released_at}; it is {act.now}"
+            )
+        if not self.facts.formation.timed or act.release.commit_at <= self.facts.resumed_at.get(act.node, -1):
+            return
+        behind = act.now - act.release.commit_at
+        if not act.release.late and behind > self.facts.grain.get(act.node, 0):
+            self.violated(act.node, f"Msg({act.ordered.token}) was released {behind / 1e6:.3f} ms late and not marked")
+        if act.release.late and behind <= 0:
+            self.violated(act.node, f"Msg({act.ordered.token}) was released on time and marked late")
+        known_at = self.facts.appended_at.get((act.node, act.ordered.token + self.facts.formation.resilience))
+        if act.release.late and known_at is not None and known_at <= act.release.commit_at:
+            self.violated(act.node, f"Msg({act.ordered.token}) was ready in time and released late")
+
+
+class SurvivesK(Checker):
+    """What one site has released survives the failure of any K sites.
+
+    When Msg(e) is released anywhere, at least K + 1 sites have it in their journals: RMP's K-resilience.
+    """
+
+    def delivered(self, act: Releasing) -> None:
+        """K + 1 holders."""
+        holders = sum(through >= act.ordered.token for through in self.facts.appended_through.values())
+        needed = self.facts.formation.resilience + 1
+        if holders < needed:
+            self.violated(act.node, f"released Msg({act.ordered.token}) while {holders} sites hold it; {needed} must")
+
+
+class TrueClaims(Checker):
+    """A claim "all receivers hold up to n" is true when made.
+
+    2001 §2: when the token has gone around, its holder knows what everybody holds. Sites forget messages by that
+    knowledge, so a false claim would lose a message that somebody still has to ask for.
+    """
+
+    def appended(self, act: Writing) -> None:
+        """Ask the site what it claims, and everybody else what they hold."""
+        claimed = self.facts.claim(act.node)
+        needed = self.facts.last_placed(claimed)
+        for member, through in self.facts.appended_through.items():
+            if through < needed and member != act.node:
+                self.violated(act.node, f"claims that all hold Msg({claimed}); site {member} does not")
+
+
+class NoNonceTwice(Checker):
+    """No nonce ever seals two texts.
+
+    The nonce of a block is its source and first number under a key of its incarnation. Two different datagrams with
+    the same three would give both texts away, so a resend and a repair must be the same bytes.
+    """
+
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
+        self._sealed: dict[bytes, bytes] = {}
+
+    def block_sent(self, node: NodeId, datagram: bytes) -> None:
+        """The same bytes as ever."""
+        sealed = self._sealed.setdefault(datagram[_NONCE], datagram)
+        if sealed is not datagram and sealed != datagram:
+            self.violated(node, f"two different blocks under the nonce {datagram[_NONCE].hex()}")
+
+
+class AppendBeforeAck(Checker):
+    """A site has written everything through e before it sends Ack(e).
+
+    By sending Ack(e) a site counts as a holder of everything up to and including Msg(e). A journal that is written
+    later could be lost together with the promise.
+    """
+
+    def ack_sent(self, node: NodeId, ack: Ack) -> None:
+        """Written first."""
+        if node != ack.sender:
+            return
+        through = self.facts.appended_through[node]
+        if through < (ack.token if ack.ranges else self.facts.last_placed(ack.token)):
+            self.violated(node, f"sent Ack({ack.token}) with a journal through {through}")
+
+
+class EverythingArrives(Checker):
+    """In a healed world without failures, everything that a source accepted is released everywhere.
+
+    Safety alone is easy: do nothing. This is the other half. It is asked only where no site crashed or declared a
+    failure, and only of the incarnations that are still alive: what a source had not got acknowledged when it crashed
+    died with its memory.
+    """
+
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
+        self._released: dict[tuple[NodeId, NodeId, int], int] = {}
+        self.alive: Callable[[tuple[NodeId, int]], int] = lambda _: 0  # how many numbers that incarnation has used
+
+    def delivered(self, act: Releasing) -> None:
+        """Count."""
+        for span in act.ordered.spans:
+            key = act.node, span.source, span.incarnation
+            self._released[key] = self._released.get(key, 0) + span.count
+
+    def missing(self) -> str | None:
+        """What has not been released where."""
+        for source, incarnation in self.facts.published:
+            wanted = self.alive((source, incarnation))
+            for member in self.facts.formation.members:
+                got = self._released.get((member, source, incarnation), 0)
+                if got < wanted:
+                    return f"site {member} released {got} of {wanted} messages of source {source}.{incarnation}"
+        return None
+
+    def demand(self) -> None:
+        """Everything must have arrived by now."""
+        missing = self.missing()
+        if missing is not None:
+            self.violated(None, missing)
+
+
+GUARANTEES: Final[tuple[type[Checker], ...]] = (
+    OneOrder,
+    NoGapNoDuplicateNothingInvented,
+    SourceOrder,
+    OneTokenHolder,
+    CompleteOrReforming,
+    NeverEarly,
+    ReleasedTogether,
+    SurvivesK,
+    TrueClaims,
+    NoNonceTwice,
+    AppendBeforeAck,
+    EverythingArrives,
+)
+
+
+class Jury:
+    """All checkers as one witness: each hears only what it asked for."""
+
+    def __init__(self, facts: Facts, guarantees: Sequence[type[Checker]] = GUARANTEES) -> None:
+        self.facts = facts
+        self.checkers = [guarantee(facts) for guarantee in guarantees]
+        self._placed_through = facts.formation.first_token - 1
+        self._on_block = self._asking("block_sent")
+        self._on_ack = self._asking("ack_sent")
+        self._on_placed = self._asking("placed")
+        self._on_appended = self._asking("appended")
+        self._on_delivered = self._asking("delivered")
+
+    def _asking(self, hook: str) -> list[Callable[..., None]]:
+        return [getattr(c, hook) for c in self.checkers if getattr(type(c), hook) is not getattr(Checker, hook)]
+
+    def sent(self, node: NodeId, _to: NodeId | Channel, datagram: bytes, at: Instant, /) -> None:
+        """A datagram crosses the network."""
+        self.facts.at = at
+        kind = datagram[2]
+        if kind == Kind.BLOCK:
+            for check in self._on_block:
+                check(node, datagram)
+        elif kind == Kind.ACK:
+            ack = decode_control(datagram)
+            for check in self._on_ack:
+                check(node, ack)
+
+    def appended(self, node: NodeId, ordered: Ordered, now: Instant, /) -> None:
+        """Msg(e) is in a journal."""
+        if ordered.token > self._placed_through:
+            self._placed_through = ordered.token
+            self.facts.placed.append(ordered.token)
+            for check in self._on_placed:
+                check(ordered)
+        writing = Writing(node, ordered, now)
+        for check in self._on_appended:
+            check(writing)
+        self.facts.appended_through[node] = ordered.token  # after the checks: they see what was before
+        self.facts.appended_at[node, ordered.token] = now
+
+    def delivered(self, node: NodeId, ordered: Ordered, release: Release, now: Instant, /) -> None:
+        """Msg(e) is released."""
+        self.facts.late += release.late
+        releasing = Releasing(node, ordered, release, now)
+        for check in self._on_delivered:
+            check(releasing)
+
+    def reported(self, node: NodeId, report: Report, _now: Instant, /) -> None:
+        """A failure is declared."""
+        self.facts.reported.setdefault(node, report)
+
+    def befell(self, node: NodeId, what: str, now: Instant, /) -> None:
+        """A fault."""
+        facts = self.facts
+        match what:
+            case "crash":
+                facts.down.add(node)
+                facts.paused.discard(node)
+            case "restart":
+                facts.down.discard(node)
+            case "pause":
+                facts.paused.add(node)
+            case "resume":
+                facts.paused.discard(node)
+                facts.resumed_at[node] = now
+
+    def finished(self, clocks: Mapping[NodeId, Instant]) -> None:
+        """The run is over."""
+        for checker in self.checkers:
+            checker.finished(clocks)
+
+
+def _outline(ordered: Ordered) -> str:
+    spans = " ".join(f"{s.source}.{s.incarnation}:{s.first}+{s.count}" for s in ordered.spans)
+    return f"{ordered.sequence}+{ordered.count} at {ordered.acknowledged_at} [{spans}]"

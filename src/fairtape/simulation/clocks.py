@@ -1,0 +1,165 @@
+"""The clocks of a world. True time is the world's; each node reads only its own clock.
+
+A clock is a function of true time, known from the beginning: pieces of constant rate, each starting at an offset of its
+own. Where one piece ends and the next begins elsewhere, the clock steps. Because the function is known, the instant at
+which a clock will show a given time can be computed, and a world needs no ticking.
+
+An honest clock stays within the bound that it declares. A clock that does not is a fault, called lying.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from random import Random
+from typing import Final, Protocol
+
+from fairtape.core.instants import NEVER, SECOND, Duration, Instant
+
+BILLION: Final = 1_000_000_000
+RATE_MAX: Final = 500_000  # parts per billion; a worse oscillator is broken hardware
+
+
+class Clock(Protocol):
+    """What one node believes the time to be."""
+
+    bound: Duration  # the error that the node declares
+
+    def read(self, at: Instant) -> Instant:
+        """What the clock shows at the true instant `at`."""
+
+    def when(self, shown: Instant, since: Instant) -> Instant:
+        """The first true instant, not before `since`, at which the clock shows at least `shown`."""
+
+
+class TrueClock:
+    """Shows the true time."""
+
+    __slots__ = ("bound",)
+
+    def __init__(self, bound: Duration = 0) -> None:
+        self.bound = bound
+
+    def read(self, at: Instant) -> Instant:
+        """The true time itself."""
+        return at
+
+    def when(self, shown: Instant, since: Instant) -> Instant:
+        """The instant itself, or now when it has passed."""
+        return max(shown, since)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """From true instant `since` on, the clock is `offset` ahead and gains `rate` parts per billion."""
+
+    since: Instant
+    offset: Duration
+    rate: int
+
+    def shows(self, at: Instant) -> Instant:
+        """The clock's time at `at`."""
+        elapsed = at - self.since
+        return at + self.offset + elapsed * self.rate // BILLION
+
+    def reaches(self, shown: Instant) -> Instant:
+        """The first instant of this piece at which the clock shows at least `shown`."""
+        wanted = shown - self.since - self.offset
+        if wanted <= 0:
+            return self.since
+        at = self.since + wanted * BILLION // (BILLION + self.rate)
+        while self.shows(at) < shown:
+            at += 1
+        while at > self.since and self.shows(at - 1) >= shown:
+            at -= 1
+        return at
+
+
+class WanderingClock:
+    """A clock that drifts, steps and, if it is given such pieces, lies; its readings may come a little late."""
+
+    __slots__ = ("_at", "_chance", "_floor", "_noise", "_piece", "_pieces", "_until", "bound")
+
+    def __init__(
+        self, pieces: Sequence[Piece], *, bound: Duration, noise: Duration = 0, chance: Random | None = None
+    ) -> None:
+        assert pieces
+        assert all(abs(piece.rate) <= RATE_MAX for piece in pieces)
+        assert all(earlier.since < later.since for earlier, later in pairwise(pieces))
+        assert noise == 0 or chance is not None
+        self.bound = bound
+        self._pieces = tuple(pieces)
+        self._noise = noise
+        self._chance = chance
+        self._enter(0)
+
+    def _enter(self, at: int) -> None:
+        self._at = at
+        self._piece = self._pieces[at]
+        self._until = self._pieces[at + 1].since if at + 1 < len(self._pieces) else NEVER
+        self._floor = 0  # noise alone never makes a clock go backwards; a step may
+
+    def _find(self, at: Instant) -> None:
+        self._enter(max(bisect_right(self._pieces, at, key=lambda piece: piece.since) - 1, 0))
+
+    def read(self, at: Instant) -> Instant:
+        """What the clock shows at the true instant `at`."""
+        if not self._piece.since <= at < self._until:
+            self._find(at)
+        shown = self._piece.shows(at)
+        if self._noise:
+            assert self._chance is not None
+            shown = self._floor = max(shown + int(self._chance.random() * self._noise), self._floor)
+        return shown
+
+    def when(self, shown: Instant, since: Instant) -> Instant:
+        """The first true instant, not before `since`, at which the clock shows at least `shown`."""
+        if not self._piece.since <= since < self._until:
+            self._find(since)
+        for position in range(self._at, len(self._pieces)):
+            piece = self._pieces[position]
+            begins = max(since, piece.since)
+            if piece.shows(begins) >= shown:
+                return begins
+            reached = piece.reaches(shown)
+            last = position + 1 == len(self._pieces)
+            if last or reached < self._pieces[position + 1].since:
+                return reached
+        raise AssertionError("the last piece has no end")
+
+    @property
+    def step_max(self) -> Duration:
+        """The largest jump between two pieces."""
+        jumps = (later.since + later.offset - earlier.shows(later.since) for earlier, later in pairwise(self._pieces))
+        return max(map(abs, jumps), default=0)
+
+
+def wandering(
+    chance: Random,
+    *,
+    since: Instant,
+    until: Instant,
+    bound: Duration,
+    within: Duration | None = None,
+    steps: bool = False,
+    noise: Duration = 0,
+) -> WanderingClock:
+    """A clock that stays within `within` of true time, which makes it honest where `within` is at most `bound`.
+
+    A daemon disciplines it every second or so: it chooses the rate that will bring the clock to a new random error, or,
+    where it may step, jumps there.
+    """
+    reach = max((bound if within is None else within) - noise, 0)
+    pieces = []
+    at, offset = since, chance.randint(-reach, reach)
+    while at < until:
+        period = chance.randint(SECOND // 5, 2 * SECOND)
+        aim = chance.randint(-reach, reach)
+        rate = max(-RATE_MAX, min((aim - offset) * BILLION // period, RATE_MAX))
+        if steps and chance.random() < 0.3:
+            offset, rate = aim, 0
+        pieces.append(Piece(at, offset, rate))
+        offset += period * rate // BILLION
+        at += period
+    pieces.append(Piece(at, offset, 0))
+    return WanderingClock(pieces, bound=bound, noise=noise, chance=chance)

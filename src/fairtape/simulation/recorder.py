@@ -1,0 +1,132 @@
+"""What happened in a world, in order: the common ground of golden traces and pictures."""
+
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from fairtape.core.effects import Channel, Ordered, Release, Report
+from fairtape.core.instants import NEVER, Duration, Instant
+from fairtape.ring.figures import Event, State
+from fairtape.ring.recovery import Observer
+from fairtape.simulation.sightings import Sighting, sight
+from fairtape.simulation.world import World
+from fairtape.wire.frames import NodeId
+
+HAPPENINGS_MAX: Final = 500_000
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A node sent a datagram, to one node or to a channel."""
+
+    at: Instant
+    node: NodeId
+    to: NodeId | Channel
+    sighting: Sighting
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """One copy of a datagram on one link; `arrives_at` is None where it was lost."""
+
+    at: Instant
+    node: NodeId
+    to: NodeId
+    arrives_at: Instant | None
+    sighting: Sighting
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A recovery moved along an arrow of its figure."""
+
+    at: Instant
+    node: NodeId
+    token: int
+    before: State
+    event: Event
+    after: State
+    retries: int
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """A site released Msg(e)."""
+
+    at: Instant
+    node: NodeId
+    release: Release
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A site declared a failure."""
+
+    at: Instant
+    node: NodeId
+    report: Report
+
+
+@dataclass(frozen=True, slots=True)
+class Befell:
+    """A fault hit a node."""
+
+    at: Instant
+    node: NodeId
+    what: str
+
+
+Happening: TypeAlias = Sent | Flight | Step | Released | Declared | Befell
+
+
+class Recorder:
+    """A witness that remembers what it sees between two true instants."""
+
+    def __init__(self, world: World, *, since: Instant = 0, until: Instant = NEVER) -> None:
+        self.happenings: list[Happening] = []
+        self._world = world
+        self._since = since
+        self._until = until
+        self._last: tuple[bytes, Sighting] | None = None
+        world.witnesses.insert(0, self)  # before the checkers, so that the breach itself is on record
+        world.network.watch = self._watch
+
+    def sent(self, node: NodeId, to: NodeId | Channel, datagram: bytes, at: Instant, /) -> None:
+        """A datagram leaves a node."""
+        self._keep(Sent(at, node, to, self._sight(datagram)))
+
+    def appended(self, _node: NodeId, _ordered: Ordered, _now: Instant, /) -> None:
+        """Journals are not told of: what is released says enough."""
+
+    def delivered(self, node: NodeId, _ordered: Ordered, release: Release, _now: Instant, /) -> None:
+        """A release."""
+        self._keep(Released(self._world.now, node, release))
+
+    def reported(self, node: NodeId, report: Report, _now: Instant, /) -> None:
+        """A failure is declared."""
+        self._keep(Declared(self._world.now, node, report))
+
+    def befell(self, node: NodeId, what: str, _now: Instant, /) -> None:
+        """A fault."""
+        self._keep(Befell(self._world.now, node, what))
+
+    def observer(self, node: NodeId) -> Observer:
+        """What a site's recoveries tell their steps to."""
+
+        def observe(token: int, before: State, event: Event, after: State, retries: int) -> None:
+            self._keep(Step(self._world.now, node, token, before, event, after, retries))
+
+        return observe
+
+    def _watch(self, origin: NodeId, to: NodeId, datagram: bytes, delay: Duration | None) -> None:
+        now = self._world.now
+        self._keep(Flight(now, origin, to, None if delay is None else now + delay, self._sight(datagram)))
+
+    def _keep(self, happening: Happening) -> None:
+        if self._since <= happening.at <= self._until and len(self.happenings) < HAPPENINGS_MAX:
+            self.happenings.append(happening)
+
+    def _sight(self, datagram: bytes) -> Sighting:
+        """A multicast is seen once for every listener and read once."""
+        if self._last is None or self._last[0] is not datagram:
+            self._last = datagram, sight(datagram)
+        return self._last[1]

@@ -1,0 +1,91 @@
+"""What a bystander on the network can read in a datagram: rules match it, traces print it."""
+
+from dataclasses import dataclass
+
+from fairtape.wire.frames import (
+    Ack,
+    Control,
+    Flag,
+    Hole,
+    Kind,
+    Malformed,
+    Progress,
+    Range,
+    Request,
+    TokenAck,
+    decode_block,
+    decode_control,
+    kind_of,
+)
+
+NAMES: dict[Kind, str] = {
+    Kind.BLOCK: "Block",
+    Kind.ACK: "Ack",
+    Kind.REQUEST: "Request",
+    Kind.HOLE: "Hole",
+    Kind.PROGRESS: "Progress",
+    Kind.TOKEN_ACK: "TokenAck",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """One datagram, read in passing."""
+
+    kind: Kind | None  # None: not a datagram that any node would send
+    tokens: tuple[int, ...]
+    label: str  # short, for an arrow: Ack(7)
+    text: str  # whole, for a line of a trace: Ack(7) 12..14 = 101:5..7
+
+
+def span(first: int, count: int) -> str:
+    """`7`, or `7..9`."""
+    return str(first) if count == 1 else f"{first}..{first + count - 1}"
+
+
+def named(wanted: Range) -> str:
+    """`101:5..7`, with the incarnation where it is not the first: `101.2:5..7`."""
+    reborn = f".{wanted.incarnation}" if wanted.incarnation > 1 else ""
+    return f"{wanted.source}{reborn}:{span(wanted.first, wanted.count)}"
+
+
+def sight(datagram: bytes) -> Sighting:
+    """Read one datagram; whatever it is, something can be said about it."""
+    try:
+        if kind_of(datagram) is Kind.BLOCK:
+            return _sight_block(datagram)
+        return _sight_control(decode_control(datagram))
+    except Malformed as fault:
+        return Sighting(None, (), "noise", f"noise of {len(datagram)} bytes ({fault})")
+
+
+def _sight_block(datagram: bytes) -> Sighting:
+    block = decode_block(datagram)
+    what = "Fragment" if block.flags & Flag.FRAGMENT else "Block"
+    name = named(Range(block.source, block.incarnation, block.first, block.count))
+    return Sighting(Kind.BLOCK, (), name, f"{what} {name}")
+
+
+def _sight_control(control: Control) -> Sighting:
+    match control:
+        case Ack(token=token):
+            label = f"Ack({token})" if control.parts == 1 else f"Ack({token}, part {control.part + 1}/{control.parts})"
+            return Sighting(Kind.ACK, (token,), label, label + _ranges(control))
+        case Request(tokens=tokens, ranges=ranges):
+            wants = [f"Ack({token})" for token in tokens] + [named(wanted) for wanted in ranges]
+            label = f"want {wants[0]}" + ("…" if len(wants) > 1 else "")
+            return Sighting(Kind.REQUEST, tokens, label, f"Request {' '.join(wants)}")
+        case Hole(missing=missing):
+            return Sighting(Kind.HOLE, (), f"hole {named(missing)}", f"Hole {named(missing)}")
+        case Progress(next=following, token=token):
+            text = f"Progress below {following}"
+            return Sighting(Kind.PROGRESS, (token,), f"through {following - 1}", text)
+        case TokenAck(token=token):
+            return Sighting(Kind.TOKEN_ACK, (token,), f"TokenAck({token})", f"TokenAck({token})")
+
+
+def _ranges(ack: Ack) -> str:
+    if not ack.ranges:
+        return " empty"
+    total = sum(wanted.count for wanted in ack.ranges)
+    return f" seq {span(ack.sequence, total)} = {' '.join(named(wanted) for wanted in ack.ranges)}"

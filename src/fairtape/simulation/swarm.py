@@ -1,0 +1,235 @@
+"""One seed, one whole configuration: who takes part, how fast, in which weather, and what goes wrong when.
+
+A `Configuration` is a value that can be printed and compared; `trial` builds and runs it. Most configurations can work
+and some cannot, because it is at the edge of the possible that protocols break.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Final
+
+from fairtape.core.instants import MICROSECOND, MILLISECOND, Duration, Instant
+from fairtape.core.timing import Timing
+from fairtape.ring.formation import Formation
+from fairtape.simulation.faults import Clog, Crash, Fault, Partition, Pause, Restart
+from fairtape.simulation.world import EPOCH
+from fairtape.wire.frames import NodeId
+
+FIRST_SITE: Final = 1
+FIRST_SOURCE: Final = 101
+LOSSES: Final = (0.0, 0.01, 0.05, 0.2)
+RETRIES: Final = {0.0: (3, 8), 0.01: (4, 10), 0.05: (7, 14), 0.2: (18, 32)}  # enough that loss alone seldom reforms
+LOSS_MAX: Final = 0.5  # beyond it no timing that is drawn here can work
+TOKENS: Final = (30, 120)  # the length of the safety phase
+
+
+def chance_for(what: str, seed: int) -> Random:
+    """Chance for one part of one world, so that a change in one part does not stir the others."""
+    return Random(f"{what} {seed}")  # noqa: S311 - worlds must be repeatable, not secret
+
+
+@dataclass(frozen=True, slots=True)
+class Burst:
+    """Messages that one source is given at one instant."""
+
+    at: Instant
+    source: NodeId
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clocks:
+    """How well the nodes know the time."""
+
+    bound: Duration = 0
+    steps: bool = False
+    noise: Duration = 0
+    liars: tuple[NodeId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration:
+    """Everything about one world."""
+
+    seed: int
+    sites: tuple[NodeId, ...]
+    sources: tuple[NodeId, ...]
+    timing: Timing
+    timed: bool
+    resilience: int
+    datagram_max: int
+    delay_max: Duration
+    jitter: Duration
+    loss: float
+    duplication: float
+    tree: bool
+    echo: bool
+    clocks: Clocks
+    bursts: tuple[Burst, ...]
+    faults: tuple[Fault, ...]
+    hostile_period: Duration  # 0: nobody intrudes
+    heals_at: Instant
+
+    @property
+    def starts_at(self) -> Instant:
+        """The time of the first token."""
+        return EPOCH + 10 * MILLISECOND + 2 * self.clocks.bound
+
+    @property
+    def formation(self) -> Formation:
+        """The loop."""
+        return Formation(
+            number=1,
+            members=self.sites,
+            timing=self.timing,
+            starts_at=self.starts_at,
+            resilience=self.resilience,
+            timed=self.timed,
+        )
+
+    def describe(self) -> str:
+        """One line for a person."""
+        timing = self.timing
+        kind = ("TRMP merged" if timing.merged else "TRMP separate") if self.timed else "RMP"
+        return (
+            f"{len(self.sites)} sites, {len(self.sources)} sources, {kind}, K={self.resilience}, "
+            f"T_R={timing.retry_period / 1e6:g} ms, n={timing.retries_max}, "
+            f"token {timing.token_period / 1e6:g} ms, commit {timing.commit_delay / 1e6:g} ms, "
+            f"delay up to {self.delay_max / 1e6:g} ms, loss {self.loss:.0%}{' along a tree' if self.tree else ''}, "
+            f"clock bound {self.clocks.bound / 1e3:g} µs, {len(self.faults)} faults"
+        )
+
+
+def draw(seed: int, *, loss: float | None = None) -> Configuration:
+    """The configuration of one seed; `loss` overrides what it would have drawn."""
+    chance = chance_for("configuration", seed)
+    sites = _draw_sites(chance)
+    sources = tuple(range(FIRST_SOURCE, FIRST_SOURCE + chance.randint(1, 6)))
+    drawn_loss = chance.choice(LOSSES)
+    loss = drawn_loss if loss is None else loss
+    delay_max = chance.choice((100 * MICROSECOND, 1 * MILLISECOND, 10 * MILLISECOND, 75 * MILLISECOND))
+    jitter = chance.choice((0, delay_max // 50, delay_max // 10))
+    resilience = chance.choice((0, 0, 1, chance.randrange(len(sites))))
+    resilience = min(resilience, len(sites) - 1)
+    timing = _draw_timing(chance, delay_max + 4 * jitter, loss, resilience)
+    timed = chance.random() < 0.8
+    clocks = _draw_clocks(chance, sites, timing)
+    length = chance.randint(*TOKENS) * max(timing.token_period, delay_max)
+    heals_at = EPOCH + 10 * MILLISECOND + 2 * clocks.bound + length
+    datagram_max = chance.choice((256, 512, 1_400, 1_400))
+    return Configuration(
+        seed=seed,
+        sites=sites,
+        sources=sources,
+        timing=timing,
+        timed=timed,
+        resilience=resilience,
+        datagram_max=datagram_max,
+        delay_max=delay_max,
+        jitter=jitter,
+        loss=loss,
+        duplication=chance.choice((0.0, 0.0, 0.02, 0.2)),
+        tree=chance.random() < 0.3,
+        echo=chance.random() < 0.3,
+        clocks=clocks,
+        bursts=tuple(_draw_bursts(chance, sources, heals_at)),
+        faults=tuple(_Misfortune(chance, sites, sources, heals_at, timing.reform_delay).draw()),
+        hostile_period=chance.choice((0, 0, length // 200)),
+        heals_at=heals_at,
+    )
+
+
+def _draw_sites(chance: Random) -> tuple[NodeId, ...]:
+    count = chance.randint(10, 20) if chance.random() < 0.05 else chance.randint(2, 9)
+    sites = list(range(FIRST_SITE, FIRST_SITE + count))
+    if chance.random() < 0.5:
+        chance.shuffle(sites)  # the token need not travel in the order of the names
+    return tuple(sites)
+
+
+def _draw_timing(chance: Random, one_way: Duration, loss: float, resilience: int) -> Timing:
+    """Mostly a timing that can work (T_R above a round trip, tokens not faster than they travel), sometimes not."""
+    strained = chance.random() < 0.1
+    retry_period = int(one_way * (chance.uniform(0.8, 2.0) if strained else chance.uniform(2.2, 4.0)))
+    low, high = RETRIES[max(known for known in RETRIES if known <= loss)]
+    retries_max = chance.randint(1, 3) if strained else chance.randint(low, high)
+    token_period = int(one_way * (chance.uniform(0.3, 1.0) if strained else chance.uniform(1.5 + 8 * loss, 6.0)))
+    timing = Timing(
+        retry_period=retry_period,
+        retries_max=retries_max,
+        token_period=token_period,
+        commit_delay=retry_period,
+        merged=chance.random() < 0.6,
+    )
+    commit_delay = chance.choice((retry_period, 2 * retry_period, timing.reform_delay // 2, timing.reform_delay))
+    if chance.random() < 0.15:  # the papers' first system: Δ_T = Δ_C = Δ_R
+        return replace(timing, token_period=timing.reform_delay, commit_delay=timing.reform_delay)
+    return replace(timing, commit_delay=commit_delay + resilience * token_period)
+
+
+def _draw_clocks(chance: Random, sites: tuple[NodeId, ...], timing: Timing) -> Clocks:
+    bound = chance.choice((0, 0, timing.retry_period // 50, timing.retry_period // 8))
+    lying = bound and chance.random() < 0.1
+    return Clocks(
+        bound=bound,
+        steps=chance.random() < 0.3,
+        noise=chance.choice((0, 0, 200)),
+        liars=(chance.choice(sites),) if lying else (),
+    )
+
+
+def _draw_bursts(chance: Random, sources: tuple[NodeId, ...], heals_at: Instant) -> Iterator[Burst]:
+    width = heals_at - EPOCH
+    for source in sources:
+        uniform = chance.choice((0, 0, 8, 44))
+        for _ in range(chance.choice((3, 10, 30, 60))):
+            count = chance.choice((1, 1, 2, 10, 50))
+            sizes = [uniform or chance.randint(1, 120) for _ in range(count)]
+            if chance.random() < 0.05:
+                sizes.append(chance.randint(1_500, 12_000))
+            yield Burst(EPOCH + chance.randrange(width), source, tuple(sizes))
+
+
+@dataclass(frozen=True, slots=True)
+class _Misfortune:
+    """Draws faults: when, to whom, and for how long."""
+
+    chance: Random
+    sites: tuple[NodeId, ...]
+    sources: tuple[NodeId, ...]
+    until: Instant
+    reform_delay: Duration
+
+    def draw(self) -> Iterator[Fault]:
+        """Every kind of fault has its own probability of being in a world at all."""
+        kinds = ((0.4, 12, self._clog), (0.15, 1, self._partition), (0.3, 3, self._pause), (0.3, 3, self._rebirth))
+        for probability, count_max, kind in kinds:
+            if self.chance.random() < probability:
+                for _ in range(self.chance.randint(1, count_max)):
+                    yield from kind()
+        if self.chance.random() < 0.15:
+            yield Crash(self._moment(), self.chance.choice(self.sites))
+
+    def _moment(self) -> Instant:
+        return EPOCH + self.chance.randrange(self.until - EPOCH)
+
+    def _period(self) -> Duration:
+        return int(self.reform_delay * self.chance.choice((0.05, 0.2, 0.2, 0.5, 1.5)))
+
+    def _clog(self) -> Iterator[Fault]:
+        origin, to = self.chance.sample(self.sites + self.sources, 2)
+        yield Clog(self._moment(), origin, to, self._period())
+
+    def _partition(self) -> Iterator[Fault]:
+        nodes = self.sites + self.sources
+        side = self.chance.sample(nodes, self.chance.randint(1, len(nodes) - 1))
+        yield Partition(self._moment(), tuple(side), self._period())
+
+    def _pause(self) -> Iterator[Fault]:
+        yield Pause(self._moment(), self.chance.choice(self.sites + self.sources), self._period())
+
+    def _rebirth(self) -> Iterator[Fault]:
+        at, source = self._moment(), self.chance.choice(self.sources)
+        yield Crash(at, source)
+        yield Restart(at + self._period(), source)

@@ -1,0 +1,277 @@
+"""A trial: one configuration, built and run twice over.
+
+First a safety phase with every fault on, in which nothing wrong may happen; then everything is healed, and what is
+right must happen. A world in which a site crashed, lied about the time or declared a failure is asked for safety only,
+because in this stage nothing heals a loop.
+"""
+
+import traceback
+from dataclasses import dataclass, field
+from typing import Final
+
+from fairtape.core.effects import Channel
+from fairtape.core.instants import SECOND, Duration, Instant
+from fairtape.core.machine import Machine
+from fairtape.core.weather import Weather
+from fairtape.nodes.receiver import Receiver
+from fairtape.nodes.source import Source
+from fairtape.simulation.checkers import EverythingArrives, Facts, Jury, Violation
+from fairtape.simulation.clocks import Clock, TrueClock, wandering
+from fairtape.simulation.faults import schedule
+from fairtape.simulation.hostility import Intruder
+from fairtape.simulation.network import Tree
+from fairtape.simulation.recorder import Recorder
+from fairtape.simulation.swarm import Burst, Configuration, chance_for, draw
+from fairtape.simulation.world import EPOCH, World
+from fairtape.wire.frames import NodeId
+from fairtape.wire.seals import Keys
+
+PENDING_MAX: Final = 10_000  # messages that wait for room in a source
+PATIENCE: Final = 400  # token periods of a healed world in which everything must arrive
+
+NEVER_RAISES: Final = "NeverRaises"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of one seed."""
+
+    seed: int
+    guarantee: str | None = None  # the one that was broken
+    node: NodeId | None = None
+    text: str = ""
+    lively: bool = False  # everything arrived; else only safety was asked for
+    reforming: int = 0  # sites that declared a failure
+    deliveries: int = 0  # datagrams handed to nodes
+    messages: int = 0  # messages put in order
+    late: int = 0  # releases marked late
+    simulated: Duration = 0
+    digest: int = 0
+
+    @property
+    def failed(self) -> bool:
+        """Whether a guarantee was broken."""
+        return self.guarantee is not None
+
+
+@dataclass(slots=True)
+class _Feed:
+    """The application behind one source: it keeps what the source had no room for, and survives its crashes."""
+
+    incarnation: int = 1
+    pending: list[bytes] = field(default_factory=list)
+
+
+class Trial:
+    """One configuration, built and running."""
+
+    def __init__(self, configuration: Configuration, *, record: tuple[Instant, Instant] | None = None) -> None:
+        self.configuration = configuration
+        self.formation = configuration.formation
+        self.published: dict[tuple[NodeId, int], list[bytes]] = {}
+        self._keys = Keys.from_secret(b"a swarm", configuration.sites, configuration.sources)
+        self._feeds = {source: _Feed() for source in configuration.sources}
+        self._text = chance_for("text", configuration.seed)
+        self.world = self._build_world()
+        self.facts = Facts(
+            formation=self.formation,
+            published=self.published,
+            complete=lambda node: self.receiver(node).complete_through,
+            claim=lambda node: self.receiver(node).stable_through,
+            grain=self._grains(),
+        )
+        self.jury = Jury(self.facts)
+        self.world.witnesses.append(self.jury)
+        self.recorder = None if record is None else Recorder(self.world, since=record[0], until=record[1])
+        self._seat_nodes()
+        self._schedule()
+
+    def receiver(self, node: NodeId) -> Receiver:
+        """The machine of a site."""
+        machine = self.world.machine(node)
+        assert isinstance(machine, Receiver)
+        return machine
+
+    def source(self, node: NodeId) -> Source:
+        """The machine of a source."""
+        machine = self.world.machine(node)
+        assert isinstance(machine, Source)
+        return machine
+
+    def run(self) -> bool:
+        """Both phases. Whether everything arrived, as it must unless there was a failure; `Violation` otherwise."""
+        world, configuration = self.world, self.configuration
+        world.run(configuration.heals_at)
+        self._heal()
+        step = 4 * max(configuration.timing.token_period, configuration.delay_max)
+        (arrival,) = (checker for checker in self.jury.checkers if isinstance(checker, EverythingArrives))
+        arrival.alive = self._numbers_used
+        for _ in range(PATIENCE // 4):
+            if self._excused() or self._arrived(arrival):
+                break
+            world.run(world.now + step)
+        self.jury.finished({site: world.clock(site).read(world.now) for site in configuration.sites})
+        if self._excused():
+            return False
+        arrival.demand()
+        return True
+
+    def outcome(self, broken: Violation | None = None, *, lively: bool = False) -> Outcome:
+        """What became of it."""
+        sites = self.configuration.sites
+        return Outcome(
+            seed=self.configuration.seed,
+            guarantee=broken.guarantee if broken else None,
+            node=broken.node if broken else None,
+            text=f"{(broken.at - EPOCH) / 1e9:.6f} s: {broken}" if broken else "",
+            lively=lively,
+            reforming=len(self.facts.reported),
+            deliveries=self.world.deliveries,
+            messages=max(self.receiver(site).next_sequence for site in sites) - 1,
+            late=self.facts.late,
+            simulated=self.world.now - EPOCH,
+            digest=self.world.digest,
+        )
+
+    def _build_world(self) -> World:
+        configuration = self.configuration
+        chance = chance_for("network", configuration.seed)
+        nodes = configuration.sites + configuration.sources
+        weathers: dict[tuple[NodeId, NodeId], Weather] = {}
+        for origin in nodes:
+            for to in nodes:
+                weathers[origin, to] = Weather(
+                    delay=int(configuration.delay_max * chance.uniform(0.1, 1.0)),
+                    jitter=configuration.jitter,
+                    loss=configuration.loss,
+                    duplication=configuration.duplication,
+                )
+        tree = Tree.grown(nodes, configuration.loss, chance) if configuration.tree else None
+        return World(chance=chance, sky=lambda origin, to: weathers[origin, to], tree=tree, echo=configuration.echo)
+
+    def _seat_nodes(self) -> None:
+        configuration = self.configuration
+        for site in configuration.sites:
+            clock = self._clock(site)
+            receiver = Receiver(
+                me=site,
+                formation=self.formation,
+                keys=self._keys,
+                born_at=clock.read(EPOCH),
+                datagram_max=configuration.datagram_max,
+                clock_bound=lambda clock=clock: clock.bound,  # type: ignore[misc]
+                observe=self.recorder.observer(site) if self.recorder else None,
+            )
+            self.world.add(site, receiver, channels=(Channel.DATA, Channel.CONTROL), clock=clock)
+        for source in configuration.sources:
+            self.world.add(source, self._new_source(source), channels=(Channel.CONTROL,), clock=self._clock(source))
+
+    def _new_source(self, source: NodeId) -> Source:
+        return Source(
+            me=source,
+            keys=self._keys.for_source(source),
+            timing=self.configuration.timing,
+            incarnation=self._feeds[source].incarnation,
+            datagram_max=self.configuration.datagram_max,
+        )
+
+    def _reborn(self, node: NodeId) -> Machine:
+        self._feeds[node].incarnation += 1
+        return self._new_source(node)
+
+    def _clock(self, node: NodeId) -> Clock:
+        clocks = self.configuration.clocks
+        if clocks.bound == 0:
+            return TrueClock()
+        return wandering(
+            chance_for(f"clock {node}", self.configuration.seed),
+            since=EPOCH,
+            until=self.configuration.heals_at + 10 * SECOND,
+            bound=clocks.bound,
+            within=clocks.bound * 20 if node in clocks.liars else None,
+            steps=clocks.steps,
+            noise=min(clocks.noise, clocks.bound),
+        )
+
+    def _grains(self) -> dict[NodeId, Duration]:
+        clocks = self.configuration.clocks
+        if clocks.bound == 0:
+            return {}
+        reach = clocks.bound * 20 if clocks.liars else clocks.bound
+        grain = 2 + clocks.noise + (2 * reach if clocks.steps else 0)
+        return dict.fromkeys(self.configuration.sites, grain)
+
+    def _schedule(self) -> None:
+        configuration, world = self.configuration, self.world
+        for burst in configuration.bursts:
+            world.at(burst.at, lambda burst=burst: self._publish(burst))  # type: ignore[misc]
+        for fault in configuration.faults:
+            schedule(world, fault, self._reborn)
+        if configuration.hostile_period:
+            intruder = Intruder(
+                world,
+                targets=configuration.sites + configuration.sources,
+                period=configuration.hostile_period,
+                chance=chance_for("intruder", configuration.seed),
+            )
+            world.witnesses.append(intruder)
+            intruder.stay(configuration.heals_at)
+
+    def _publish(self, burst: Burst) -> None:
+        feed = self._feeds[burst.source]
+        messages = [self._text.randbytes(size) for size in burst.sizes]
+        feed.pending += messages[: max(PENDING_MAX - len(feed.pending), 0)]
+        self._feed(burst.source)
+
+    def _feed(self, node: NodeId) -> None:
+        feed, world = self._feeds[node], self.world
+
+        def offer(now: Instant) -> None:
+            accepted = self.source(node).publish(feed.pending, now)
+            self.published.setdefault((node, feed.incarnation), []).extend(feed.pending[:accepted])
+            del feed.pending[:accepted]
+
+        if feed.pending and not world.is_paused(node):
+            world.touch(node, offer)
+        if feed.pending:
+            world.at(world.now + self.configuration.timing.retry_period, lambda: self._feed(node))
+
+    def _heal(self) -> None:
+        """End every fault that can end; a crashed source stays down only if nobody was to restart it."""
+        self.world.network.heal()
+        for node in self.configuration.sites + self.configuration.sources:
+            self.world.resume(node)
+
+    def _excused(self) -> bool:
+        sites_down = any(not self.world.is_up(site) for site in self.configuration.sites)
+        return sites_down or bool(self.facts.reported) or bool(self.configuration.clocks.liars)
+
+    def _numbers_used(self, stream: tuple[NodeId, int]) -> int:
+        source, incarnation = stream
+        if not self.world.is_up(source) or self._feeds[source].incarnation != incarnation:
+            return 0
+        return self.source(source).next_number - 1
+
+    def _arrived(self, arrival: EverythingArrives) -> bool:
+        sources = [source for source in self.configuration.sources if self.world.is_up(source)]
+        idle = all(self.source(source).idle and not self._feeds[source].pending for source in sources)
+        return idle and arrival.missing() is None
+
+
+def run_seed(seed: int, *, loss: float | None = None) -> Outcome:
+    """Draw, build and run one world. Never raises: what goes wrong is the outcome."""
+    try:
+        trial = Trial(draw(seed, loss=loss))
+    except Exception:  # noqa: BLE001 - a world that cannot be built is a finding, too
+        return Outcome(seed=seed, guarantee=NEVER_RAISES, text=_last_frames())
+    try:
+        return trial.outcome(lively=trial.run())
+    except Violation as broken:
+        return trial.outcome(broken)
+    except Exception:  # noqa: BLE001 - whatever a machine raises is a finding
+        return trial.outcome(Violation(NEVER_RAISES, None, trial.world.now, _last_frames()))
+
+
+def _last_frames() -> str:
+    lines = traceback.format_exc().strip().splitlines()
+    return " | ".join(line.strip() for line in lines[-5:])

@@ -1,0 +1,278 @@
+"""A world: virtual time, one queue of events, and the same machines that production runs.
+
+The world does for a machine what the UDP driver does, and no more: it hands over datagrams, wakes it at its deadline,
+and carries out its effects in order. Real bytes cross. Nothing depends on the wall clock, on hashing or on the memory's
+layout: events of one instant happen in the order in which they were scheduled, so one seed is one history.
+"""
+
+from collections.abc import Callable, Iterable
+from heapq import heappop, heappush
+from itertools import count
+from random import Random
+from typing import Final, Protocol, TypeAlias
+from zlib import crc32
+
+from fairtape.core.effects import Append, Channel, Deliver, Effect, Multicast, Ordered, Release, Report, Send
+from fairtape.core.instants import NEVER, SECOND, Duration, Instant
+from fairtape.core.machine import Machine
+from fairtape.simulation.clocks import Clock, TrueClock
+from fairtape.simulation.network import Network, Sky, Tree
+from fairtape.wire.frames import NodeId
+
+EPOCH: Final = 1_767_225_600 * SECOND  # 2026-01-01 UTC: worlds start at a time as wide as the real one
+BACKLOG_MAX: Final = 5_000  # datagrams in the socket of a paused node; more are lost, as in any kernel
+SPIN_MAX: Final = 1_000  # wakes of one node without time passing; more is a machine that never sleeps
+TURNS_MAX: Final = 5_000_000  # events of one world; more is a storm that feeds itself
+
+Event: TypeAlias = bytes | Callable[[], None] | None  # a datagram, a plan, or a wake
+
+
+class Spinning(Exception):
+    """A machine that wants to be woken again and again at the same instant."""
+
+
+class Storm(Exception):
+    """Machines that keep one another busy without end."""
+
+
+class Witness(Protocol):
+    """Sees everything that machines ask of the world; changes nothing."""
+
+    def sent(self, node: NodeId, to: NodeId | Channel, datagram: bytes, at: Instant, /) -> None:
+        """A node sent a datagram, to one node or to a channel."""
+
+    def appended(self, node: NodeId, ordered: Ordered, now: Instant, /) -> None:
+        """A node wrote Msg(e) to its journal at `now` of its own clock."""
+
+    def delivered(self, node: NodeId, ordered: Ordered, release: Release, now: Instant, /) -> None:
+        """A node released Msg(e) at `now` of its own clock."""
+
+    def reported(self, node: NodeId, report: Report, now: Instant, /) -> None:
+        """A node declared a failure at `now` of its own clock."""
+
+    def befell(self, node: NodeId, what: str, now: Instant, /) -> None:
+        """Something happened to a node: crash, restart, pause or resume."""
+
+
+class Seat:
+    """One node's place in the world: its machine, its clock, and what is being done to it."""
+
+    __slots__ = ("armed_for", "backlog", "clock", "machine", "node", "paused", "spins", "up", "wake_at")
+
+    def __init__(self, node: NodeId, machine: Machine, clock: Clock) -> None:
+        self.node = node
+        self.machine = machine
+        self.clock = clock
+        self.up = True
+        self.paused = False
+        self.backlog: list[bytes] = []
+        self.disarm()
+
+    def disarm(self) -> None:
+        """Forget the timer; a wake that is already in the queue is then stale."""
+        self.armed_for: Instant = NEVER  # by the node's clock
+        self.wake_at: Instant = NEVER  # in true time
+        self.spins = 0
+
+
+class World:
+    """Nodes, their clocks, the network between them, and the time."""
+
+    def __init__(self, *, chance: Random, sky: Sky, tree: Tree | None = None, echo: bool = False) -> None:
+        self.now: Instant = EPOCH
+        self.deliveries = 0  # datagrams handed to nodes
+        self.digest = 0  # of everything sent and delivered: equal digests, equal histories
+        self.witnesses: list[Witness] = []
+        self.network = Network(sky=sky, chance=chance, deliver=self._post, tree=tree, echo=echo)
+        self._chance = chance
+        self._seats: dict[NodeId, Seat] = {}
+        self._queue: list[tuple[Instant, int, Seat | None, Event]] = []
+        self._tick = count().__next__
+
+    def add(
+        self, node: NodeId, machine: Machine, *, channels: Iterable[Channel] = (), clock: Clock | None = None
+    ) -> None:
+        """Seat a node."""
+        assert node not in self._seats
+        self._seats[node] = Seat(node, machine, clock or TrueClock())
+        self.network.join(node, channels)
+        self.touch(node)
+
+    def at(self, instant: Instant, plan: Callable[[], None]) -> None:
+        """Do something to the world at a true instant."""
+        heappush(self._queue, (max(instant, self.now), self._tick(), None, plan))
+
+    def run(self, until: Instant) -> None:
+        """Let time pass."""
+        queue = self._queue
+        while queue and queue[0][0] <= until:
+            at, turn, seat, event = heappop(queue)
+            self.now = at
+            if turn > TURNS_MAX:
+                raise Storm(f"{TURNS_MAX} events by {at}")
+            if seat is None:
+                assert callable(event)
+                event()
+            elif event is None:
+                if seat.wake_at == at and seat.up and not seat.paused:
+                    self._wake(seat)
+            else:
+                assert isinstance(event, bytes)
+                self._receive(seat, event)
+        self.now = until
+
+    def machine(self, node: NodeId) -> Machine:
+        """The machine in a seat."""
+        return self._seats[node].machine
+
+    def clock(self, node: NodeId) -> Clock:
+        """A node's clock."""
+        return self._seats[node].clock
+
+    def is_up(self, node: NodeId) -> bool:
+        """Whether the node has not crashed."""
+        return self._seats[node].up
+
+    def is_paused(self, node: NodeId) -> bool:
+        """Whether the node's process stands still."""
+        return self._seats[node].paused
+
+    def touch(self, node: NodeId, act: Callable[[Instant], None] | None = None) -> None:
+        """Act on a machine from outside, as an application does, then carry out what it wants."""
+        seat = self._seats[node]
+        if not seat.up:
+            return
+        now = seat.clock.read(self.now)
+        if act is not None:
+            act(now)
+        self._settle(seat, now)
+
+    def inject(self, node: NodeId, datagram: bytes, delay: Duration = 0) -> None:
+        """Let a datagram from nowhere arrive at a node."""
+        self._post(delay, node, datagram)
+
+    def crash(self, node: NodeId) -> None:
+        """Stop a node for good, or until `restart`."""
+        seat = self._seats[node]
+        if not seat.up:
+            return
+        seat.up = seat.paused = False
+        seat.backlog.clear()
+        seat.disarm()
+        self._tell(seat, "crash")
+
+    def restart(self, node: NodeId, machine: Machine) -> None:
+        """Put a new incarnation into a seat."""
+        self.crash(node)
+        seat = self._seats[node]
+        seat.machine = machine
+        seat.up = True
+        self._tell(seat, "restart")
+        self.touch(node)
+
+    def pause(self, node: NodeId) -> None:
+        """Let a node's process stand still."""
+        seat = self._seats[node]
+        if seat.up and not seat.paused:
+            seat.paused = True
+            self._tell(seat, "pause")
+
+    def resume(self, node: NodeId) -> None:
+        """Let it go on. Whether sockets or timers are looked at first is as open as in any event loop."""
+        seat = self._seats[node]
+        if not seat.up or not seat.paused:
+            return
+        seat.paused = False
+        self._tell(seat, "resume")
+        backlog, seat.backlog = seat.backlog, []
+        if self._chance.random() < 0.5:
+            self._wake(seat)
+        for datagram in backlog:
+            self._receive(seat, datagram)
+        self._wake(seat)
+
+    def _post(self, delay: Duration, node: NodeId, datagram: bytes) -> None:
+        heappush(self._queue, (self.now + delay, self._tick(), self._seats[node], datagram))
+
+    def _receive(self, seat: Seat, datagram: bytes) -> None:
+        """One turn: everything that arrives at this node in this instant, as a driver empties a socket."""
+        if not seat.up:
+            return
+        if seat.paused:
+            if len(seat.backlog) < BACKLOG_MAX:
+                seat.backlog.append(datagram)
+            return
+        at, queue, machine = self.now, self._queue, seat.machine
+        now = seat.clock.read(at)
+        self.deliveries += 1
+        machine.receive(datagram, now)
+        while queue and queue[0][0] == at and queue[0][2] is seat and isinstance(event := queue[0][3], bytes):
+            heappop(queue)
+            self.deliveries += 1
+            machine.receive(event, now)
+        self._settle(seat, now)
+
+    def _wake(self, seat: Seat) -> None:
+        now = seat.clock.read(self.now)
+        deadline = seat.machine.deadline()
+        seat.armed_for = seat.wake_at = NEVER
+        if deadline is None:
+            return
+        if deadline <= now:
+            seat.machine.wake(now)
+            self._settle(seat, now)
+        else:
+            self._arm(seat, deadline)
+
+    def _settle(self, seat: Seat, now: Instant) -> None:
+        effects = seat.machine.drain()
+        if effects:
+            self._carry_out(seat, effects, now)
+        deadline = seat.machine.deadline()
+        if deadline is not None and deadline < seat.armed_for:
+            self._arm(seat, deadline)
+
+    def _arm(self, seat: Seat, deadline: Instant) -> None:
+        wake_at = seat.clock.when(deadline, self.now)
+        if wake_at == self.now:
+            seat.spins += 1
+            if seat.spins > SPIN_MAX:
+                raise Spinning(f"node {seat.node} wants to wake at {deadline} again and again")
+        else:
+            seat.spins = 0
+        seat.armed_for = deadline
+        seat.wake_at = wake_at
+        heappush(self._queue, (wake_at, self._tick(), seat, None))
+
+    def _carry_out(self, seat: Seat, effects: list[Effect], now: Instant) -> None:
+        for effect in effects:
+            if isinstance(effect, Multicast):
+                for datagram in effect.datagrams:
+                    self._note(seat.node, effect.channel, datagram)
+                    self.network.multicast(seat.node, effect.channel, datagram)
+            elif isinstance(effect, Send):
+                for datagram in effect.datagrams:
+                    self._note(seat.node, effect.to, datagram)
+                    if effect.to in self._seats:
+                        self.network.send(seat.node, effect.to, datagram)
+            else:
+                self._testify(seat.node, effect, now)
+
+    def _testify(self, node: NodeId, effect: Append | Deliver | Report, now: Instant) -> None:
+        for witness in self.witnesses:
+            if isinstance(effect, Append):
+                witness.appended(node, effect.ordered, now)
+            elif isinstance(effect, Deliver):
+                self.digest = hash((self.digest, node, effect.release.sequence, effect.release.released_at))
+                witness.delivered(node, effect.ordered, effect.release, now)
+            else:
+                witness.reported(node, effect, now)
+
+    def _note(self, node: NodeId, to: NodeId | Channel, datagram: bytes) -> None:
+        self.digest = hash((self.digest, self.now, node, crc32(datagram)))
+        for witness in self.witnesses:
+            witness.sent(node, to, datagram, self.now)
+
+    def _tell(self, seat: Seat, what: str) -> None:
+        for witness in self.witnesses:
+            witness.befell(seat.node, what, seat.clock.read(self.now))

@@ -1,0 +1,377 @@
+"""The driver turns toy machines over real sockets: order, timers, weather, journals, and a clean stop."""
+
+import os
+import resource
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from random import Random
+
+import pytest
+
+from fairtape.core.effects import (
+    Append,
+    Channel,
+    Deliver,
+    Effect,
+    Multicast,
+    Ordered,
+    Reason,
+    Release,
+    Report,
+    Send,
+)
+from fairtape.core.instants import MICROSECOND, MILLISECOND, Instant
+from fairtape.core.weather import Weather
+from fairtape.runtime.carriers import AddressBook, Groups, IpMulticast, Mesh, Role, multicast_works
+from fairtape.runtime.clock import SharedClock
+from fairtape.runtime.complaints import Complaint
+from fairtape.runtime.driver import DATAGRAMS_MAX, STALLED_TURNS_MAX, WATCHED_MAX, Driver, Seat
+from fairtape.runtime.udp import TRAIN_MAX
+from fairtape.runtime.weather import InjectedWeather
+from fairtape.wire.frames import HEADER, MAGIC, VERSION, Kind, NodeId
+from loopback.wires import at_home, free_port, within_patience
+
+ONE, TWO = 1, 2
+OPEN_FILES_MAX = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 64
+ORDERED = Ordered(0, 1, 1, 1, 1, 0, ())
+RELEASE = Release(1, 1, 1, 0, 0, late=False, clock_bound=1)
+REPORT = Report(TWO, 1, Reason.ACK_SILENT, 0)
+
+
+@dataclass
+class Toy:
+    """A machine that remembers what it heard and asks for whatever it is told to ask for."""
+
+    heard: list[tuple[bytes, Instant]] = field(default_factory=list)
+    wanted: list[Effect] = field(default_factory=list)
+
+    def receive(self, datagram: bytes, now: Instant) -> None:
+        self.heard.append((datagram, now))
+
+    def wake(self, now: Instant) -> None:
+        raise AssertionError(f"woken at {now} without having asked")
+
+    def deadline(self) -> Instant | None:
+        return None
+
+    def drain(self) -> list[Effect]:
+        wanted, self.wanted = self.wanted, []
+        return wanted
+
+
+class Echo(Toy):
+    """Sends every datagram back."""
+
+    def receive(self, datagram: bytes, now: Instant) -> None:
+        super().receive(datagram, now)
+        self.wanted.append(Send(ONE, [datagram]))
+
+
+class Ticking(Toy):
+    """Wants a wake at every period, and counts them."""
+
+    def __init__(self, starts_at: Instant, period: int) -> None:
+        super().__init__()
+        self.due_at = starts_at
+        self.period = period
+        self.wakes = 0
+
+    def deadline(self) -> Instant | None:
+        return self.due_at
+
+    def wake(self, now: Instant) -> None:
+        assert now >= self.due_at, "woken early"
+        self.wakes += 1
+        self.due_at = now + self.period
+
+
+class Idler(Toy):
+    """Asks to be woken and then does nothing."""
+
+    def deadline(self) -> Instant | None:
+        return 1
+
+    def wake(self, now: Instant) -> None:
+        pass
+
+
+@dataclass
+class Ledger:
+    """A journal, a consumer and a reporter that write into one list, so that order can be seen."""
+
+    lines: list[object] = field(default_factory=list)
+    sync_at: Instant | None = None
+    machine: Toy | None = None
+
+    def append(self, ordered: Ordered, now: Instant) -> None:
+        assert now > 0
+        self.lines.append(ordered)
+
+    def release(self, release: Release, now: Instant) -> None:
+        assert now > 0
+        self.lines.append(release)
+
+    def deadline(self) -> Instant | None:
+        return self.sync_at
+
+    def wake(self, now: Instant) -> None:
+        assert self.sync_at is not None
+        assert now >= self.sync_at
+        self.lines.append("sync")
+        self.sync_at = None
+
+    def close(self) -> None:
+        self.lines.append("closed")
+
+    def consume(self, delivery: Deliver) -> None:
+        self.lines.append(f"consumed {delivery.release.token}")
+        if self.machine is not None:
+            self.machine.wanted.append(REPORT)
+
+    def report(self, report: Report) -> None:
+        self.lines.append(report)
+
+
+@dataclass
+class Feeder:
+    """Feeds a toy one multicast of `size` datagrams at a time."""
+
+    toy: Toy
+    left: int
+    size: int = 1
+    fed_at: list[Instant] = field(default_factory=list)
+
+    def deadline(self) -> Instant | None:
+        return 0 if self.left else None
+
+    def wake(self, now: Instant) -> None:
+        self.left -= 1
+        self.fed_at.append(now)
+        self.toy.wanted.append(Multicast(Channel.DATA, [datagram(ONE, self.left)] * self.size))
+
+
+def datagram(sender: NodeId, number: int) -> bytes:
+    return HEADER.pack(MAGIC, VERSION, Kind.BLOCK, 0, 0, 0, 0, sender) + number.to_bytes(4)
+
+
+def number_of(text: bytes) -> int:
+    return int.from_bytes(text[HEADER.size :])
+
+
+@pytest.fixture
+def book() -> AddressBook:
+    return {ONE: at_home(Role.SITE), TWO: at_home(Role.SITE)}
+
+
+@pytest.fixture
+def meshes(book: AddressBook) -> Iterator[tuple[Mesh, Mesh]]:
+    one, two = Mesh(ONE, book), Mesh(TWO, book)
+    yield one, two
+    one.close()
+    two.close()
+
+
+def driver_of(*seats: Seat) -> "closing[Driver]":
+    return closing(Driver(seats, SharedClock()))
+
+
+def test_a_datagram_goes_out_and_its_echo_comes_back(meshes: tuple[Mesh, Mesh]) -> None:
+    caller, echo = Toy(), Echo()
+    calls = [datagram(ONE, n) for n in range(300)]
+    caller.wanted = [Send(TWO, calls)]
+    with driver_of(Seat(caller, meshes[0]), Seat(echo, meshes[1])) as driver:
+        driver.run(within_patience(lambda: len(caller.heard) == len(calls)))
+    assert [text for text, _ in caller.heard] == calls
+
+
+def test_effects_are_carried_out_in_order_and_a_release_is_journalled_before_it_is_consumed(
+    meshes: tuple[Mesh, Mesh],
+) -> None:
+    toy, ledger, other = Toy(), Ledger(), Toy()
+    toy.wanted = [REPORT, Append(ORDERED), Multicast(Channel.DATA, [b"m"]), Deliver(ORDERED, RELEASE), Append(ORDERED)]
+    seat = Seat(toy, meshes[0], journal=ledger, consumer=ledger.consume, reporter=ledger.report)
+    with driver_of(seat, Seat(other, meshes[1])) as driver:
+        driver.run(within_patience(lambda: bool(other.heard)))
+    assert ledger.lines == [REPORT, ORDERED, RELEASE, "consumed 1", ORDERED, "closed"]
+    assert [text for text, _ in other.heard] == [b"m"]
+
+
+def test_effects_without_anyone_to_take_them_are_let_go(meshes: tuple[Mesh, Mesh]) -> None:
+    toy = Toy(wanted=[Append(ORDERED), Deliver(ORDERED, RELEASE), REPORT])
+    with driver_of(Seat(toy, meshes[0])) as driver:
+        driver.turn()
+    assert toy.wanted == []
+
+
+def test_what_a_consumer_gives_the_machine_is_carried_out_in_the_same_turn(meshes: tuple[Mesh, Mesh]) -> None:
+    toy = Toy(wanted=[Deliver(ORDERED, RELEASE)])
+    ledger = Ledger(machine=toy)
+    with driver_of(Seat(toy, meshes[0], consumer=ledger.consume, reporter=ledger.report)) as driver:
+        driver.turn()
+    assert ledger.lines == ["consumed 1", REPORT]
+
+
+def test_what_a_consumer_gives_the_machine_of_an_earlier_seat_waits_for_no_timer(meshes: tuple[Mesh, Mesh]) -> None:
+    fed, feeding = Toy(), Toy(wanted=[Deliver(ORDERED, RELEASE)])
+    ledger = Ledger(machine=fed)
+    seats = Seat(fed, meshes[0], reporter=ledger.report), Seat(feeding, meshes[1], consumer=ledger.consume)
+    with driver_of(*seats) as driver:
+        driver.turn()
+        driver.turn()
+    assert ledger.lines == ["consumed 1", REPORT]
+
+
+@pytest.mark.skipif(not multicast_works(), reason="no multicast on this machine's loopback")
+def test_an_acknowledgment_never_overtakes_the_messages_it_names(book: AddressBook) -> None:
+    groups = Groups(data=("239.195.2.1", free_port()), control=("239.195.2.2", free_port()))
+    sender, hearer = Toy(), Toy()
+
+    class Pairs:
+        """Gives a block and the acknowledgment that names it, in one turn."""
+
+        left = 500
+        woken_at: Instant = 0
+
+        def deadline(self) -> Instant | None:
+            return self.woken_at if self.left else None
+
+        def wake(self, now: Instant) -> None:
+            self.left -= 1
+            self.woken_at = now
+            text = datagram(ONE, self.left)
+            sender.wanted += [Multicast(Channel.DATA, [b"data" + text]), Multicast(Channel.CONTROL, [b"ack." + text])]
+
+    seats = (
+        Seat(sender, IpMulticast(ONE, book, groups), producer=Pairs()),
+        Seat(hearer, IpMulticast(TWO, book, groups)),
+    )
+    with driver_of(*seats) as driver:
+        driver.run(within_patience(lambda: len(hearer.heard) == 1_000))
+    heard = [text for text, _ in hearer.heard]
+    assert len(heard) == 1_000
+    assert all(heard.index(b"data" + text[4:]) < place for place, text in enumerate(heard) if text.startswith(b"ack."))
+
+
+def test_a_machine_is_never_woken_early_and_every_deadline_comes(meshes: tuple[Mesh, Mesh]) -> None:
+    clock = SharedClock()
+    slow = Ticking(clock.now(), 2 * MILLISECOND)
+    fast = Ticking(clock.now(), 300 * MICROSECOND)
+    with closing(Driver([Seat(slow, meshes[0]), Seat(fast, meshes[1])], clock)) as driver:
+        driver.run(within_patience(lambda: slow.wakes >= 10 and fast.wakes >= 10))
+    assert slow.wakes >= 10
+    assert fast.wakes >= 10
+
+
+def test_with_a_spin_period_a_machine_is_not_woken_early_either(meshes: tuple[Mesh, Mesh]) -> None:
+    clock = SharedClock()
+    ticking = Ticking(clock.now(), MILLISECOND)
+    with closing(Driver([Seat(ticking, meshes[0])], clock, spin_period=200 * MICROSECOND)) as driver:
+        driver.run(within_patience(lambda: ticking.wakes >= 10))
+    assert ticking.wakes >= 10
+
+
+def test_a_flood_starves_no_timer(meshes: tuple[Mesh, Mesh]) -> None:
+    """One turn takes a bounded number of datagrams, and then wakes what is due."""
+    flooded = Ticking(SharedClock().now(), 1)
+    meshes[0].send(TWO, [datagram(ONE, n) for n in range(4 * DATAGRAMS_MAX)])
+    with driver_of(Seat(flooded, meshes[1])) as driver:
+        while not flooded.heard:
+            driver.turn()
+        assert len(flooded.heard) < DATAGRAMS_MAX + TRAIN_MAX
+        assert flooded.wakes > 0
+        driver.run(within_patience(lambda: len(flooded.heard) == 4 * DATAGRAMS_MAX))
+    assert [number_of(text) for text, _ in flooded.heard] == list(range(4 * DATAGRAMS_MAX))
+
+
+def test_a_machine_that_asks_to_be_woken_and_does_nothing_is_a_bug(meshes: tuple[Mesh, Mesh]) -> None:
+    with driver_of(Seat(Idler(), meshes[0])) as driver:
+        for _ in range(STALLED_TURNS_MAX - 1):
+            driver.turn()
+        with pytest.raises(AssertionError, match="Idler asks to be woken at 1 and does nothing"):
+            driver.turn()
+
+
+def test_delayed_datagrams_arrive_after_their_delay_and_in_order(meshes: tuple[Mesh, Mesh]) -> None:
+    sender, hearer = Toy(), Toy()
+    delay = 3 * MILLISECOND
+    feeder = Feeder(sender, left=20)
+    weather = InjectedWeather({ONE: Weather(delay=delay)}, Random(1))
+    with driver_of(Seat(sender, meshes[0], producer=feeder), Seat(hearer, meshes[1], weather=weather)) as driver:
+        driver.run(within_patience(lambda: len(hearer.heard) == 20))
+    assert [number_of(text) for text, _ in hearer.heard] == list(reversed(range(20)))
+    assert all(at >= fed_at + delay for (_, at), fed_at in zip(hearer.heard, feeder.fed_at, strict=True))
+
+
+def test_lossy_weather_lets_through_what_it_does_not_lose(meshes: tuple[Mesh, Mesh]) -> None:
+    sender, hearer = Toy(), Toy()
+    weather = InjectedWeather({ONE: Weather(loss=0.3)}, Random(7))
+    feeder = Feeder(sender, left=10, size=50)
+    with driver_of(Seat(sender, meshes[0], producer=feeder), Seat(hearer, meshes[1], weather=weather)) as driver:
+        driver.run(within_patience(lambda: len(hearer.heard) + weather.lost == 500))
+    assert weather.lost > 0
+    assert len(hearer.heard) + weather.lost == 500
+
+
+def test_a_producer_is_woken_until_it_has_nothing_more(meshes: tuple[Mesh, Mesh]) -> None:
+    sender, hearer = Toy(), Toy()
+    feeder = Feeder(sender, left=50)
+    with driver_of(Seat(sender, meshes[0], producer=feeder), Seat(hearer, meshes[1])) as driver:
+        driver.run(within_patience(lambda: len(hearer.heard) == 50))
+    assert len(feeder.fed_at) == len(hearer.heard) == 50
+
+
+def test_a_journal_is_woken_at_its_deadline_and_closed_with_the_driver(meshes: tuple[Mesh, Mesh]) -> None:
+    clock = SharedClock()
+    ledger = Ledger(sync_at=clock.now() + MILLISECOND)
+    with closing(Driver([Seat(Toy(), meshes[0], journal=ledger)], clock)) as driver:
+        driver.run(within_patience(lambda: "sync" in ledger.lines))
+    assert ledger.lines == ["sync", "closed"]
+
+
+def test_another_thread_may_stop_the_driver(meshes: tuple[Mesh, Mesh]) -> None:
+    with driver_of(Seat(Toy(), meshes[0])) as driver:
+        runner = threading.Thread(target=driver.run)
+        runner.start()
+        driver.stop()
+        runner.join(timeout=10)
+        assert not runner.is_alive()
+
+
+def test_a_nudge_ends_the_wait_however_many_there_were(meshes: tuple[Mesh, Mesh]) -> None:
+    with driver_of(Seat(Toy(), meshes[0])) as driver:
+        for _ in range(10_000):
+            driver.nudge()
+        driver.turn()
+
+
+@pytest.mark.skipif(OPEN_FILES_MAX <= WATCHED_MAX, reason="this process may not open so many files")
+def test_sockets_beyond_the_reach_of_select_are_told_in_one_sentence(meshes: tuple[Mesh, Mesh]) -> None:
+    with ExitStack() as held:
+        while held.enter_context(socket.socket()).fileno() < WATCHED_MAX:
+            pass
+        with pytest.raises(Complaint, match=f"they must stay below {WATCHED_MAX}: run fewer sites in one process"):
+            Driver([Seat(Toy(), meshes[0])], SharedClock())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_the_driver_and_the_old_handlers_come_back(
+    meshes: tuple[Mesh, Mesh], number: signal.Signals
+) -> None:
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+
+    class Killer(Feeder):
+        def wake(self, now: Instant) -> None:
+            super().wake(now)
+            os.kill(os.getpid(), number)
+
+    killer = Killer(Toy(), left=1)
+    patience = within_patience(lambda: False)
+    with driver_of(Seat(killer.toy, meshes[0], producer=killer)) as driver:
+        driver.run(patience)
+    assert not patience(), "the signal did not end the run"
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+    assert signal.set_wakeup_fd(-1) == -1

@@ -1,0 +1,217 @@
+"""The rules of the house. Each looks at one page and yields a sentence for every breach.
+
+A rule is a plain function, so that the test can also show it a page that breaks it: a rule that cannot fail is none.
+"""
+
+import ast
+import re
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path, PurePosixPath
+from typing import Final, TypeAlias
+
+from fairtape import __version__
+
+ROOT: Final = Path(__file__).parents[2]
+HIDDEN_BUT_OURS: Final = {".ci", ".github"}
+
+FILE_LINES_MAX: Final = 500
+FUNCTION_LINES_MAX: Final = 60
+LINE_MAX: Final = 120
+JOB_WORDS_MIN: Final = 4
+TEST_NAME_WORDS_MIN: Final = 3
+
+# Each pattern has a letter in brackets, so that this page does not break its own rule.
+UNFINISHED: Final = re.compile(r"\b(?:T[O]DO|F[I]XME|X[X]X|H[A]CK)\b")
+INDEX_HOST: Final = re.compile(r"p[y]pi\.org|python[h]osted\.org|[i]ndex-url|find-[l]inks")
+PRIVATE_PATH: Final = re.compile(r"(?<![\w.])/(?:home|root|work|Users)/\w")
+PIN: Final = re.compile(r"[\w.-]+==[\w.!+]+")
+LINK: Final = re.compile(r"\]\(([^)\s]+)\)")
+QUOTED_PATH: Final = re.compile(r"`((?:src|tests|docs|benchmarks|examples|\.ci)/[\w./-]+)`")
+
+Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One text file of the repository."""
+
+    path: PurePosixPath  # from the root of the repository
+    text: str
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines without their ends; only a line feed ends one."""
+        return self.text.split("\n")
+
+    @property
+    def nodes(self) -> list[ast.AST]:
+        """The syntax tree of Python code, flat; nothing for other pages."""
+        return list(ast.walk(ast.parse(self.text))) if self.path.suffix == ".py" else []
+
+    @property
+    def functions(self) -> list[Function]:
+        """All functions and methods."""
+        return [node for node in self.nodes if isinstance(node, Function)]
+
+    @property
+    def docstring(self) -> str:
+        """What the module says about itself."""
+        return ast.get_docstring(ast.parse(self.text)) or ""
+
+    def is_in(self, *folders: str) -> bool:
+        """Whether one of these folders is above the page."""
+        return bool(set(folders) & set(self.path.parts[:-1]))
+
+
+Rule: TypeAlias = Callable[[Page], Iterator[str]]
+
+
+def every_page() -> Iterator[Page]:
+    """All text files that belong to the project, whether or not they are committed yet."""
+    ignored = [line.strip("/") for line in (ROOT / ".gitignore").read_text().splitlines() if line.endswith("/")]
+    yield from _pages_under(ROOT, ignored)
+
+
+def _pages_under(folder: Path, ignored: list[str]) -> Iterator[Page]:
+    for entry in sorted(folder.iterdir()):
+        if entry.is_dir():
+            hidden = entry.name.startswith(".") and entry.name not in HIDDEN_BUT_OURS
+            if not hidden and not any(fnmatch(entry.name, pattern) for pattern in ignored):
+                yield from _pages_under(entry, ignored)
+        elif entry.is_file() and b"\0" not in (content := entry.read_bytes()):
+            yield Page(PurePosixPath(entry.relative_to(ROOT).as_posix()), content.decode())
+
+
+def pure_rooms() -> list[str]:
+    """The rooms that the import contract calls pure; there is one list of them."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    (contract,) = (each for each in settings["tool"]["importlinter"]["contracts"] if each["id"] == "pure")
+    return [module.rpartition(".")[2] for module in contract["source_modules"]]
+
+
+def modules_have_a_docstring(page: Page) -> Iterator[str]:
+    """A module opens with what it is for."""
+    if page.path.suffix == ".py" and not page.docstring:
+        yield "has no docstring"
+
+
+def rooms_state_their_job(page: Page) -> Iterator[str]:
+    """A room's `__init__` says what the room does, in a sentence."""
+    if page.path.name == "__init__.py" and page.is_in("src"):
+        first = page.docstring.partition("\n\n")[0]
+        if len(first.split()) < JOB_WORDS_MIN or not first.endswith("."):
+            yield "does not state the job of its room in a sentence"
+
+
+def files_are_short(page: Page) -> Iterator[str]:
+    """One idea per module."""
+    if page.path.suffix == ".py" and len(page.text.splitlines()) > FILE_LINES_MAX:
+        yield f"has {len(page.text.splitlines())} lines; at most {FILE_LINES_MAX}"
+
+
+def functions_fit_a_screen(page: Page) -> Iterator[str]:
+    """Decisions in the parent, work in leaves."""
+    for function in page.functions:
+        assert function.end_lineno is not None
+        size = function.end_lineno - function.lineno + 1
+        if size > FUNCTION_LINES_MAX:
+            yield f"{function.name} has {size} lines; at most {FUNCTION_LINES_MAX}"
+
+
+def lines_are_short(page: Page) -> Iterator[str]:
+    """Two pages fit side by side."""
+    if page.path.suffix == ".py":
+        for number, line in enumerate(page.lines, 1):
+            if len(line) > LINE_MAX:
+                yield f"line {number} has {len(line)} characters; at most {LINE_MAX}"
+
+
+def only_the_command_line_prints(page: Page) -> Iterator[str]:
+    """A library speaks through values and effects."""
+    if not page.is_in("cli", "benchmarks"):
+        for node in page.nodes:
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":
+                yield f"line {node.lineno} prints"
+
+
+def pure_rooms_hold_no_global(page: Page) -> Iterator[str]:
+    """Equal inputs in equal order give equal effects, so nothing is remembered beside the machine."""
+    if page.is_in("src") and page.is_in(*pure_rooms()):
+        for node in page.nodes:
+            if isinstance(node, ast.Global):
+                yield f"line {node.lineno} declares {', '.join(node.names)} global"
+
+
+def nothing_is_left_unfinished(page: Page) -> Iterator[str]:
+    """What is not done is not in the code; what should be done is in an issue."""
+    yield from _finds(UNFINISHED, page)
+
+
+def no_index_host_is_named(page: Page) -> Iterator[str]:
+    """Where packages come from is the business of each machine."""
+    yield from _finds(INDEX_HOST, page)
+
+
+def no_private_path_is_named(page: Page) -> Iterator[str]:
+    """Nobody else has that folder."""
+    yield from _finds(PRIVATE_PATH, page)
+
+
+def blanks_are_clean(page: Page) -> Iterator[str]:
+    """No tab (but those of a Makefile), no blank at a line's end, no carriage return, one line feed at the end."""
+    for number, line in enumerate(page.lines, 1):
+        if line.endswith("\r"):
+            yield f"line {number} ends with a carriage return"
+        if line.rstrip("\r").endswith((" ", "\t")):
+            yield f"line {number} ends with a blank"
+        if "\t" in (line.lstrip("\t") if page.path.name == "Makefile" else line):
+            yield f"line {number} has a tab"
+    if page.text and (not page.text.endswith("\n") or page.text.endswith("\n\n")):
+        yield "does not end with exactly one line feed"
+
+
+def names_of_tests_are_sentences(page: Page) -> Iterator[str]:
+    """A test's name says what is true when it passes."""
+    if page.path.name.startswith("test_"):
+        for function in page.functions:
+            if function.name.startswith("test_") and len(function.name.split("_")) <= TEST_NAME_WORDS_MIN:
+                yield f"{function.name} has fewer than {TEST_NAME_WORDS_MIN} words"
+
+
+def documents_name_only_what_exists(page: Page) -> Iterator[str]:
+    """Relative links resolve, and so do paths in backquotes."""
+    if page.path.suffix != ".md":
+        return
+    here = ROOT / page.path.parent
+    for target in LINK.findall(page.text):
+        file = target.partition("#")[0]
+        if file and ":" not in file and not (here / file).exists():
+            yield f"links to {target}, which does not exist"
+    for path in QUOTED_PATH.findall(page.text):
+        if not (ROOT / path).exists():
+            yield f"names {path}, which does not exist"
+
+
+def the_changelog_names_the_version(page: Page) -> Iterator[str]:
+    """The topmost heading of the changelog is the version of the package."""
+    if page.path.name == "CHANGELOG.md":
+        topmost = next((line for line in page.lines if line.startswith("## ")), "no heading")
+        if not re.search(rf"(?<![\d.]){re.escape(__version__)}(?![\d.])", topmost):
+            yield f"begins with {topmost!r}; the version is {__version__}"
+
+
+def constraints_pin_everything(page: Page) -> Iterator[str]:
+    """The same packages on every machine, from wherever that machine gets its packages."""
+    if page.path.name == "constraints.txt":
+        for number, line in enumerate(page.lines, 1):
+            if line and not line.startswith("#") and not PIN.fullmatch(line):
+                yield f"line {number} is {line!r}; expected name==version"
+
+
+def _finds(pattern: re.Pattern[str], page: Page) -> Iterator[str]:
+    for number, line in enumerate(page.lines, 1):
+        if found := pattern.search(line):
+            yield f"line {number} has {found[0]!r}"

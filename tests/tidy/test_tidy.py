@@ -1,0 +1,121 @@
+"""Keeps the house. Each rule is held against every page of the project, and against a page that breaks it."""
+
+import tomllib
+from importlib.metadata import requires
+from pathlib import PurePosixPath
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from fairtape import __version__
+from tidy import rules
+from tidy.rules import ROOT, Page, Rule
+
+MODULE = "src/fairtape/core/example.py"
+TEST = "tests/unit/test_example.py"
+
+# For each rule, pages that break it: where they stand and what they say.
+BREACHES: dict[Rule, list[tuple[str, str]]] = {
+    rules.modules_have_a_docstring: [(MODULE, "x = 1\n"), (TEST, "# A comment is no docstring.\n")],
+    rules.rooms_state_their_job: [
+        ("src/fairtape/core/__init__.py", '"""Core."""\n'),
+        ("src/fairtape/core/__init__.py", '"""What every machine shares"""\n'),
+    ],
+    rules.files_are_short: [(MODULE, "x = 1\n" * 501)],
+    rules.functions_fit_a_screen: [
+        (MODULE, "def long():\n" + "    x = 1\n" * 60),
+        (MODULE, "class Box:\n    async def long(self):\n" + "        x = 1\n" * 60),
+    ],
+    rules.lines_are_short: [(MODULE, "x" * 121 + "\n")],
+    rules.only_the_command_line_prints: [(MODULE, "print(1)\n"), (TEST, "def f():\n    print()\n")],
+    rules.pure_rooms_hold_no_global: [
+        (f"src/fairtape/{room}/example.py", "def f():\n    global x\n    x = 1\n") for room in rules.pure_rooms()
+    ],
+    rules.nothing_is_left_unfinished: [
+        (MODULE, f"# {word}: later\n") for word in ("T\x4fDO", "F\x49XME", "X\x58X", "H\x41CK")
+    ],
+    rules.no_index_host_is_named: [
+        ("constraints.txt", "--\x69ndex-url https://p\x79pi.org/simple\n"),
+        ("docs/install.md", "from files.python\x68osted.org\n"),
+        ("Makefile", "\tpip install --find-\x6cinks wheels\n"),
+    ],
+    rules.no_private_path_is_named: [
+        ("README.md", f"cd {path}/fairtape\n") for path in ("/\x68ome/ada", "/\x72oot", "/\x77ork", "/\x55sers/ada")
+    ],
+    rules.blanks_are_clean: [
+        (MODULE, "x = 1 \n"),
+        (MODULE, "\tx = 1\n"),
+        (MODULE, "x = 1\r\n"),
+        (MODULE, "x = 1"),
+        (MODULE, "x = 1\n\n"),
+        ("Makefile", "test:\n\tpytest\t-q\n"),
+    ],
+    rules.names_of_tests_are_sentences: [(TEST, "def test_it_works(): ...\n"), (TEST, "def test_bounds(): ...\n")],
+    rules.documents_name_only_what_exists: [
+        ("README.md", "[the map](NOWHERE.md)\n"),
+        ("docs/guide.md", "[the map](README.md#top)\n"),
+        ("README.md", "`src/fairtape/nowhere.py` does it\n"),
+    ],
+    rules.the_changelog_names_the_version: [
+        ("CHANGELOG.md", "## 99.0.0\n"),
+        ("CHANGELOG.md", f"## {__version__}.1\n"),
+        ("CHANGELOG.md", "nothing yet\n"),
+    ],
+    rules.constraints_pin_everything: [
+        ("constraints.txt", line + "\n")
+        for line in ("click", "click>=8", "click==8.1 --hash=x", "-e .", "a @ https://b")
+    ],
+}
+
+
+def name_of(rule: Rule) -> str:
+    return rule.__name__
+
+
+@pytest.mark.parametrize("rule", BREACHES, ids=name_of)
+def test_the_house_keeps_the_rule(rule: Rule) -> None:
+    breaches = [f"{page.path} {breach}" for page in rules.every_page() for breach in rule(page)]
+    assert not breaches, "\n" + "\n".join(breaches)
+
+
+@pytest.mark.parametrize("rule", BREACHES, ids=name_of)
+def test_the_rule_can_fail(rule: Rule) -> None:
+    for path, text in BREACHES[rule]:
+        assert list(rule(Page(PurePosixPath(path), text))), f"{name_of(rule)} lets {text!r} in {path} pass"
+
+
+def test_every_rule_of_the_house_is_applied() -> None:
+    written = {thing for thing in vars(rules).values() if getattr(thing, "__annotations__", {}).get("page") is Page}
+    assert {rule for rule in written if not rule.__name__.startswith("_")} == set(BREACHES)
+
+
+def test_the_rules_see_the_whole_house() -> None:
+    seen = {str(page.path) for page in rules.every_page()}
+    assert {"Makefile", "pyproject.toml", ".ci/run", "src/fairtape/__init__.py", "tests/tidy/rules.py"} <= seen
+    assert not any(path.startswith((".venv", ".git/")) or "__pycache__" in path for path in seen)
+
+
+def test_a_package_that_is_needed_directly_or_indirectly_is_pinned() -> None:
+    """The build backend too: otherwise the same commit would build differently next month."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    wanted = [
+        Requirement("fairtape[dev]"),
+        Requirement("editables"),
+        *map(Requirement, settings["build-system"]["requires"]),
+    ]
+    needed: set[str] = set()
+    while wanted:
+        requirement = wanted.pop()
+        name = canonicalize_name(requirement.name)
+        if name not in needed:
+            needed.add(name)
+            extras = requirement.extras or {""}
+            wanted += [
+                each
+                for each in map(Requirement, requires(name) or ())
+                if each.marker is None or any(each.marker.evaluate({"extra": extra}) for extra in extras)
+            ]
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pinned = {canonicalize_name(line.partition("==")[0]) for line in lines if not line.startswith("#")}
+    assert needed - {"fairtape"} <= pinned

@@ -1,0 +1,145 @@
+"""Ordered content for journals: a steady stream to write, and Hypothesis strategies over the width of every field."""
+
+import random
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from hypothesis import strategies as st
+
+from fairtape.core.effects import Ordered, Release, Span
+from fairtape.core.instants import MILLISECOND
+from fairtape.runtime.journal import Sync, Writer
+from fairtape.wire.blocks import pack_messages, split_message
+from fairtape.wire.frames import COUNT_MAX, FORMATION_MAX, NODE_MAX, NUMBER_MAX
+
+STRIPE = 3
+STARTS_AT = 1_750_000_000_000_000_000
+TOKEN_PERIOD = MILLISECOND
+COMMIT_DELAY = 2 * MILLISECOND
+FRAGMENT_ROOM = 40
+
+
+def token_at(token: int) -> int:
+    return STARTS_AT + token * TOKEN_PERIOD
+
+
+def released(ordered: Ordered, *, late: bool = False) -> Release:
+    commit_at = ordered.acknowledged_at + COMMIT_DELAY
+    return Release(ordered.token, ordered.sequence, ordered.count, commit_at, commit_at + 7, late, 1_000)
+
+
+def stream(seed: int, *, size_max: int = 60, sequence: int = 1, token: int = 1) -> Iterator[Ordered]:
+    """An endless order of three sources; now and then a token without messages, or a message longer than a block."""
+    chance = random.Random(seed)
+    numbers = dict.fromkeys((1, 2, 9), 1)
+    while True:
+        spans, start = [], sequence
+        for source in chance.sample(sorted(numbers), chance.randint(1, 3)):
+            bodies, counts, fragments = [], [], []
+            for _ in range(chance.randint(1, 3)):
+                if chance.random() < 0.1:
+                    parts = list(split_message(chance.randbytes(100), FRAGMENT_ROOM))
+                    bodies += parts
+                    counts += [1] * len(parts)
+                    fragments += [True] * len(parts)
+                else:
+                    messages = [chance.randbytes(chance.randint(0, size_max)) for _ in range(chance.randint(1, 4))]
+                    bodies.append(pack_messages(messages))
+                    counts.append(len(messages))
+                    fragments.append(False)
+            flags = tuple(fragments) if any(fragments) else ()
+            count = sum(counts)
+            spans.append(Span(source, 5, numbers[source], count, sequence, tuple(bodies), tuple(counts), flags))
+            numbers[source] += count
+            sequence += count
+        yield Ordered(STRIPE, 1, token, start, sequence - start, token_at(token), tuple(spans))
+        token += chance.randint(1, 3)
+
+
+def first(count: int, *, seed: int = 1, size_max: int = 60) -> list[Ordered]:
+    source = stream(seed, size_max=size_max)
+    return [next(source) for _ in range(count)]
+
+
+def tiny(count: int) -> list[Ordered]:
+    """The smallest entries there are: one message each."""
+    return [
+        Ordered(STRIPE, 1, at, at, 1, token_at(at), (Span(1, 5, at, 1, at, (pack_messages([b"x"]),), (1,)),))
+        for at in range(1, count + 1)
+    ]
+
+
+def write(directory: Path, entries: Sequence[Ordered], *, behind: int = 2, segment_size_max: int = 4 << 10) -> None:
+    """A whole journal whose release marks run `behind` entries behind, as commits do; they all arrive in the end."""
+    with Writer.open(directory, stripe=STRIPE, sync=Sync.NEVER, segment_size_max=segment_size_max) as writer:
+        for position, ordered in enumerate(entries):
+            writer.append(ordered, ordered.acknowledged_at)
+            if position >= behind:
+                mark(writer, entries[position - behind])
+        for ordered in entries[max(len(entries) - behind, 0) :]:
+            mark(writer, ordered)
+
+
+def mark(writer: Writer, ordered: Ordered) -> None:
+    writer.release(released(ordered, late=ordered.token % 5 == 0), ordered.acknowledged_at + COMMIT_DELAY)
+
+
+def copy(directory: Path, to: Path) -> Path:
+    shutil.copytree(directory, to, ignore=lambda _, names: [name for name in names if name == "lock"])
+    return to
+
+
+def segments(directory: Path) -> list[Path]:
+    return sorted(directory.glob("*.segment"))
+
+
+@st.composite
+def spans(draw: st.DrawFn, sequence: int) -> Span:
+    blocks = draw(
+        st.lists(
+            st.one_of(
+                st.tuples(st.binary(min_size=1, max_size=64), st.integers(1, COUNT_MAX), st.just(False)),
+                st.tuples(st.binary(min_size=1, max_size=64), st.just(1), st.just(True)),
+            ),
+            min_size=1,
+            max_size=5,
+        )
+    )
+    bodies, counts, fragments = zip(*blocks, strict=True)
+    first_number = draw(st.integers(1, NUMBER_MAX - sum(counts)))
+    return Span(
+        draw(st.integers(0, NODE_MAX)),
+        draw(st.integers(0, NUMBER_MAX)),
+        first_number,
+        sum(counts),
+        sequence,
+        bodies,
+        counts,
+        fragments if any(fragments) else (),
+    )
+
+
+@st.composite
+def ordered_contents(draw: st.DrawFn) -> Ordered:
+    start = sequence = draw(st.integers(1, NUMBER_MAX - 100 * COUNT_MAX))
+    drawn = []
+    for _ in range(draw(st.integers(1, 4))):
+        drawn.append(draw(spans(sequence)))
+        sequence += drawn[-1].count
+    formation = draw(st.integers(0, FORMATION_MAX))
+    token, acknowledged_at = draw(st.integers(1, NUMBER_MAX)), draw(st.integers(0, NUMBER_MAX))
+    return Ordered(STRIPE, formation, token, start, sequence - start, acknowledged_at, tuple(drawn))
+
+
+numbers = st.integers(0, NUMBER_MAX)
+releases = st.builds(
+    Release,
+    token=numbers,
+    sequence=st.integers(1, NUMBER_MAX // 2),
+    count=st.integers(1, (1 << 32) - 1),
+    commit_at=numbers,
+    released_at=numbers,
+    late=st.booleans(),
+    clock_bound=numbers,
+)

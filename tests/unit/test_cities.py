@@ -1,0 +1,79 @@
+"""The nine-city world is complete, symmetric and physically possible."""
+
+from itertools import combinations
+
+import pytest
+
+from fairtape.core.cities import (
+    CITIES,
+    ROUND_TRIPS,
+    WITHIN_CITY,
+    City,
+    city,
+    distance_km,
+    light_round_trip,
+    round_trip,
+    weather_between,
+)
+from fairtape.core.timing import PROFILES
+
+PAIRS = list(combinations(CITIES, 2))
+
+
+def names(pair: tuple[City, City]) -> str:
+    return f"{pair[0].name} to {pair[1].name}"
+
+
+def test_there_are_nine_cities_and_every_pair_has_a_round_trip() -> None:
+    assert len({place.name for place in CITIES}) == 9
+    assert set(ROUND_TRIPS) == {frozenset(pair) for pair in PAIRS}
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=names)
+def test_no_round_trip_beats_light_in_fibre(pair: tuple[City, City]) -> None:
+    assert round_trip(*pair) > light_round_trip(*pair)
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=names)
+def test_no_round_trip_is_a_slip_of_the_pen(pair: tuple[City, City]) -> None:
+    """Carriers detour, but none needs four times the great circle over the distances of this table."""
+    assert round_trip(*pair) < 4 * light_round_trip(*pair)
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=names)
+def test_round_trips_and_weather_are_the_same_both_ways(pair: tuple[City, City]) -> None:
+    one, other = pair
+    assert round_trip(one, other) == round_trip(other, one)
+    assert weather_between(one, other) == weather_between(other, one)
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=names)
+def test_the_wan_profile_waits_at_least_a_round_trip(pair: tuple[City, City]) -> None:
+    """T_R is one request and its answer, queueing included.  T-RMP §5."""
+    weather = weather_between(*pair)
+    assert 2 * (weather.delay + weather.jitter) < PROFILES["wan"].retry_period
+
+
+def test_distances_agree_with_an_atlas() -> None:
+    assert distance_km(city("New York"), city("London")) == pytest.approx(5_570, rel=0.01)
+    assert distance_km(city("Singapore"), city("Sydney")) == pytest.approx(6_300, rel=0.01)
+    assert distance_km(city("Tokyo"), city("Tokyo")) == 0
+
+
+def test_two_sites_of_one_city_are_a_short_hop_apart() -> None:
+    london = city("London")
+    assert round_trip(london, london) == WITHIN_CITY
+    assert weather_between(london, london).delay == WITHIN_CITY // 2
+
+
+def test_weather_takes_half_the_round_trip_and_the_loss_it_is_given() -> None:
+    weather = weather_between(city("New York"), city("London"), loss=0.01, duplication=0.02)
+    assert 2 * weather.delay == round_trip(city("London"), city("New York"))
+    assert weather.jitter > 0
+    assert (weather.loss, weather.duplication) == (0.01, 0.02)
+
+
+def test_a_city_is_found_in_any_case_and_an_unknown_one_is_refused_with_the_known_ones() -> None:
+    assert city("são paulo").name == "São Paulo"
+    with pytest.raises(ValueError, match=r"'Atlantis'; expected one of New York, Chicago"):
+        city("Atlantis")

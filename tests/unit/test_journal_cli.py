@@ -1,0 +1,143 @@
+"""`fairtape journal` as a person meets it."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fairtape.cli import run
+from fairtape.cli.journal import format_instant, parse_instant
+from fairtape.core.effects import Ordered, Span
+from fairtape.market.prices import ONE
+from fairtape.market.trades import Trade, TradeFlag, encode
+from fairtape.wire.blocks import pack_messages
+from unit import journal_values as values
+
+ENTRIES = values.first(60)
+TRADE = Trade(2, "BTC-USD", 61_804 * ONE, ONE // 4, values.STARTS_AT, 9, TradeFlag.SOLD)
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    values.write(tmp_path / "journal", ENTRIES)
+    return tmp_path / "journal"
+
+
+def flip(directory: Path, at: int = -40) -> Path:
+    file = values.segments(directory)[1]
+    content = bytearray(file.read_bytes())
+    content[at] ^= 4
+    file.write_bytes(content)
+    return file
+
+
+def test_ls_shows_every_segment_and_its_extent(journal: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["journal", "ls", str(journal)]) == 0
+    title, *lines = capsys.readouterr().out.splitlines()
+    assert title.split()[:2] == ["file", "sequences"]
+    assert [line.split()[0] for line in lines] == [file.name for file in values.segments(journal)]
+    assert run(["journal", "ls", "--json", str(journal)]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["last_sequence"] + 1 for row in rows[:-1]] == [row["first_sequence"] for row in rows[1:]]
+    assert sum(row["entries"] for row in rows) == len(ENTRIES)
+    assert rows[0]["first_acknowledged_at_ns"] == ENTRIES[0].acknowledged_at
+    assert rows[-1]["last_acknowledged_at_ns"] == ENTRIES[-1].acknowledged_at
+
+
+def test_cat_prints_the_range_that_was_asked_for(journal: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["journal", "cat", str(journal), "--from-seq", "50", "--to-seq", "80", "--json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["sequence"] for row in rows] == sorted(row["sequence"] for row in rows)
+    assert all(50 <= row["sequence"] <= 80 for row in rows)
+    assert all(row["released_at_ns"] == row["commit_at_ns"] + 7 for row in rows)
+
+
+def test_cat_begins_at_a_time_in_either_spelling(journal: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ordered = ENTRIES[30]
+    answers = set()
+    for since in (str(ordered.acknowledged_at), format_instant(ordered.acknowledged_at)):
+        assert run(["journal", "cat", str(journal), "--since", since, "--limit", "1", "--json"]) == 0
+        answers.add(capsys.readouterr().out)
+    (answer,) = answers
+    assert json.loads(answer)["token"] == ordered.token
+
+
+def test_cat_shows_trades_text_and_bytes_each_in_its_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    body = pack_messages([encode(TRADE), b"hello", b"\x00\xff", b"x" * 200])
+    span = Span(7, 1, 1, 4, 1, (body,), (4,))
+    values.write(tmp_path, [Ordered(values.STRIPE, 1, 5, 1, 4, values.STARTS_AT, (span,))])
+    assert run(["journal", "cat", str(tmp_path)]) == 0
+    trade, text, binary, long = capsys.readouterr().out.splitlines()
+    assert trade.endswith("LATE 7.1#1 token 5 BTC-USD@2 0.25 at 61804 sold")
+    assert text.endswith('"hello"')
+    assert binary.endswith("0x00ff")
+    assert long.endswith('x…"')
+    assert run(["journal", "cat", str(tmp_path), "--json", "--limit", "1"]) == 0
+    fields = json.loads(capsys.readouterr().out)["trade"]
+    assert (fields["symbol"], fields["price"], fields["trade_id"]) == ("BTC-USD", "61804", 9)
+
+
+def test_verify_says_sound_and_exits_with_0(journal: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["journal", "verify", str(journal)]) == 0
+    assert ": sound, sequence 1…" in capsys.readouterr().out
+
+
+def test_verify_names_the_flipped_byte_and_exits_with_1(journal: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = flip(journal)
+    assert run(["journal", "verify", str(journal)]) == 1
+    output = capsys.readouterr().out
+    assert "DAMAGED" in output
+    assert f"{file.name}, byte " in output
+    assert run(["journal", "verify", "--json", str(journal)]) == 1
+    (found,) = json.loads(capsys.readouterr().out)["journals"]
+    (problem,) = found["problems"]
+    assert problem["file"] == str(file)
+    assert problem["sequence"] >= int(file.stem)
+
+
+def test_verify_of_several_sites_compares_them(
+    journal: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    twin, other = tmp_path / "twin", tmp_path / "other"
+    values.write(twin, ENTRIES, behind=5)
+    values.write(other, [*ENTRIES[:20], replace(ENTRIES[20], formation=9), *ENTRIES[21:]])
+    assert run(["journal", "verify", str(journal), str(twin)]) == 0
+    assert "the same order everywhere" in capsys.readouterr().out
+    assert run(["journal", "verify", str(journal), str(twin), str(other)]) == 1
+    assert f"DIFFERENT from sequence {ENTRIES[20].sequence}" in capsys.readouterr().out
+    flip(twin)
+    assert run(["journal", "verify", str(journal), str(twin)]) == 1
+    assert "not compared" in capsys.readouterr().out
+
+
+def test_damage_met_while_printing_ends_with_1_and_the_place(journal: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = flip(journal)
+    assert run(["journal", "cat", str(journal), "--ordered"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out
+    assert str(file) in captured.err
+    assert len(captured.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", ["ls", "cat", "verify"])
+def test_a_directory_without_a_journal_is_a_mistake(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["journal", command, str(tmp_path)]) == 2
+    assert "holds no journal" in capsys.readouterr().err
+    assert run(["journal", command, str(tmp_path / "nowhere")]) == 2
+    assert "does not exist" in capsys.readouterr().err
+
+
+def test_a_time_that_is_none_is_a_mistake(journal: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["journal", "cat", str(journal), "--since", "yesterday"]) == 2
+    assert "--since is 'yesterday'" in capsys.readouterr().err
+
+
+def test_instants_are_read_and_written_in_utc() -> None:
+    assert parse_instant("1970-01-01T00:00:01.5") == 1_500_000_000
+    assert parse_instant("1970-01-01T01:00:00+01:00") == 0
+    assert parse_instant("123") == 123
+    assert format_instant(1_500_000_001) == "1970-01-01T00:00:01.500000001Z"
+    assert format_instant((1 << 63) - 1) == "2262-04-11T23:47:16.854775807Z"

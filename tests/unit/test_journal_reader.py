@@ -1,0 +1,264 @@
+"""Reading: what is released, what is ordered, from any number and any time, while it is being written."""
+
+import random
+from contextlib import suppress
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fairtape.core.effects import Ordered, Span
+from fairtape.runtime.complaints import Complaint
+from fairtape.runtime.journal import Damaged, Journal, Message, Sync, Writer, verify
+from fairtape.wire.blocks import Assembler, split_message, unpack_messages
+from unit import journal_values as values
+
+ENTRIES = values.first(200)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("journal")
+    values.write(path, ENTRIES)
+    return path
+
+
+def plain_messages(entries: list[Ordered]) -> list[tuple[int, int, int, bytes]]:
+    """A dumb twin of `Journal.messages`: sequence, source, number, payload."""
+    assemblers: dict[int, Assembler] = {}
+    found = []
+    for span in chain.from_iterable(ordered.spans for ordered in entries):
+        sequence = span.sequence
+        for position, (body, count) in enumerate(zip(span.bodies, span.counts, strict=True)):
+            if span.fragments and span.fragments[position]:
+                whole = assemblers.setdefault(span.source, Assembler()).add(body)
+                payloads = [] if whole is None else [whole]
+            else:
+                payloads = unpack_messages(body, count)
+            for index, payload in enumerate(payloads):
+                number = span.first + sequence + index - span.sequence
+                found.append((sequence + index, span.source, number, payload))
+            sequence += count
+    return found
+
+
+def plainly(message: Message) -> tuple[int, int, int, bytes]:
+    return message.sequence, message.source, message.number, message.payload
+
+
+def test_every_entry_comes_back_with_its_release(directory: Path) -> None:
+    with Journal.open(directory).entries() as cursor:
+        found = list(cursor)
+    assert [entry.ordered for entry in found] == ENTRIES
+    assert [entry.release for entry in found] == [
+        values.released(ordered, late=ordered.token % 5 == 0) for ordered in ENTRIES
+    ]
+
+
+def test_every_message_comes_back_and_long_ones_are_whole(directory: Path) -> None:
+    messages = list(Journal.open(directory).messages())
+    assert list(map(plainly, messages)) == plain_messages(ENTRIES)
+    assert any(len(message.payload) == 100 for message in messages)
+    for message in messages:
+        assert message.acknowledged_at == values.token_at(message.token)
+        assert message.commit_at == message.acknowledged_at + values.COMMIT_DELAY
+        assert message.released_at == message.commit_at + 7
+        assert message.late == (message.token % 5 == 0)
+
+
+def test_reading_from_any_number_gives_exactly_the_rest(directory: Path) -> None:
+    """Also from within a long message, whose beginning lies before."""
+    journal = Journal.open(directory)
+    whole = plain_messages(ENTRIES)
+    last = whole[-1][0]
+    for sequence in [1, last, last + 1, *random.Random(5).sample(range(1, last), 150)]:
+        rest = [message for message in whole if message[0] >= sequence]
+        assert list(map(plainly, journal.messages(from_sequence=sequence, to_sequence=sequence + 30))) == [
+            message for message in rest if message[0] <= sequence + 30
+        ]
+
+
+def test_a_long_message_may_be_spread_over_many_entries(tmp_path: Path) -> None:
+    entries = spread_message(40)
+    values.write(tmp_path, entries)
+    journal = Journal.open(tmp_path)
+    for sequence in (1, 2, 20, 40):
+        [message] = journal.messages(from_sequence=sequence)
+        assert (message.sequence, message.number, len(message.payload)) == (40, 40, 40 * 32)
+    assert list(journal.messages(to_sequence=39)) == []
+
+
+def spread_message(count: int) -> list[Ordered]:
+    bodies = list(split_message(bytes(range(32)) * count, values.FRAGMENT_ROOM))
+    assert len(bodies) == count
+    return [
+        Ordered(values.STRIPE, 1, at, at, 1, values.token_at(at), (Span(1, 5, at, 1, at, (body,), (1,), (True,)),))
+        for at, body in enumerate(bodies, 1)
+    ]
+
+
+def test_seek_stands_at_the_entry_that_holds_the_number(directory: Path) -> None:
+    journal = Journal.open(directory)
+    for ordered in ENTRIES:
+        for sequence in (ordered.sequence, ordered.sequence + ordered.count - 1):
+            with journal.seek(sequence) as cursor:
+                assert next(iter(cursor)).ordered == ordered
+
+
+def test_seek_time_stands_at_the_first_entry_acknowledged_then_or_later(directory: Path) -> None:
+    journal = Journal.open(directory)
+    for ordered in ENTRIES:
+        with journal.seek_time(ordered.acknowledged_at) as cursor:
+            assert next(iter(cursor)).ordered == ordered
+    with journal.seek_time(0) as cursor:
+        assert next(iter(cursor)).ordered == ENTRIES[0]
+    with journal.seek_time(ENTRIES[-1].acknowledged_at + 1) as cursor:
+        assert list(cursor) == []
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@given(times=st.lists(st.integers(0, 50), min_size=60, max_size=60), wanted=st.integers(0, 51))
+def test_seek_time_is_right_even_where_clocks_disagree(
+    times: list[int], wanted: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """RMP's acknowledgments bear their token sites' clocks, which do not always agree."""
+    path = tmp_path_factory.mktemp("times")
+    entries = [replace(ordered, acknowledged_at=at) for ordered, at in zip(ENTRIES, times, strict=False)]
+    values.write(path, entries)
+    expected = next((ordered for ordered in entries if ordered.acknowledged_at >= wanted), None)
+    with Journal.open(path).seek_time(wanted) as cursor:
+        found = next(iter(cursor), None)
+    assert (found and found.ordered) == expected
+
+
+def test_only_what_is_released_is_shown_unless_everything_is_asked_for(tmp_path: Path) -> None:
+    entries = values.first(10)
+    with Writer.open(tmp_path, stripe=values.STRIPE, sync=Sync.NEVER) as writer:
+        for ordered in entries:
+            writer.append(ordered, 0)
+        for ordered in entries[:4]:
+            values.mark(writer, ordered)
+    journal = Journal.open(tmp_path)
+    with journal.entries() as cursor:
+        assert [entry.ordered for entry in cursor] == entries[:4]
+    with journal.entries(ordered=True) as cursor:
+        assert [(entry.ordered, entry.release is not None) for entry in cursor] == [
+            (ordered, position < 4) for position, ordered in enumerate(entries)
+        ]
+    assert {message.released_at is None for message in journal.messages(ordered=True)} == {False, True}
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_cursor_follows_the_writer_from_the_very_beginning(tmp_path: Path, ordered: bool) -> None:
+    journal = Journal.open(tmp_path)
+    seen: list[Ordered] = []
+    entries = ENTRIES[:120]
+    with (
+        Writer.open(tmp_path, stripe=values.STRIPE, sync=Sync.NEVER, segment_size_max=4 << 10) as writer,
+        journal.entries(ordered=ordered) as cursor,
+    ):
+        assert list(cursor) == []
+        for position, written in enumerate(entries):
+            writer.append(written, 0)
+            if position >= 3:
+                values.mark(writer, entries[position - 3])
+            if position % 4:
+                seen += [entry.ordered for entry in cursor]
+                assert seen == entries[: position + 1 if ordered else max(position - 2, 0)]
+    assert len(values.segments(tmp_path)) > 3
+
+
+def test_a_cursor_sees_an_entry_only_when_it_is_whole(tmp_path: Path) -> None:
+    entries = values.first(3, size_max=10)
+    values.write(tmp_path / "whole", entries, behind=0)
+    (segment,) = values.segments(tmp_path / "whole")
+    growing = tmp_path / "growing"
+    growing.mkdir()
+    seen: list[Ordered] = []
+    with Journal.open(growing).entries() as cursor, (growing / segment.name).open("wb", buffering=0) as file:
+        for byte in segment.read_bytes():
+            file.write(bytes([byte]))
+            seen += [entry.ordered for entry in cursor]
+            assert seen == entries[: len(seen)]
+    assert seen == entries
+
+
+def test_an_empty_directory_is_an_empty_journal(tmp_path: Path) -> None:
+    journal = Journal.open(tmp_path)
+    assert list(journal.messages()) == []
+    assert list(journal.summaries()) == []
+    assert verify(tmp_path).sound
+
+
+def test_a_directory_that_is_not_there_is_told_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(Complaint, match="does not exist"):
+        Journal.open(tmp_path / "nowhere")
+
+
+def test_a_missing_segment_is_never_a_silent_hole(directory: Path, tmp_path: Path) -> None:
+    holed = values.copy(directory, tmp_path / "holed")
+    values.segments(holed)[2].unlink()
+    with pytest.raises(Damaged, match="what follows is missing up to sequence"):
+        list(Journal.open(holed).messages())
+
+
+def test_damage_is_named_by_file_byte_and_sequence_number(directory: Path, tmp_path: Path) -> None:
+    damaged = values.copy(directory, tmp_path / "damaged")
+    file = values.segments(damaged)[1]
+    with Journal.open(damaged).seek(int(file.stem)) as cursor:
+        entries = iter(cursor)
+        next(entries)
+        second = next(entries)
+    content = bytearray(file.read_bytes())
+    content[second.offset + 100] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(Damaged) as caught:
+        list(Journal.open(damaged).messages())
+    assert (caught.value.path, caught.value.offset) == (file, second.offset)
+    assert caught.value.sequence == second.ordered.sequence
+    assert all(str(part) in str(caught.value) for part in (file, second.offset, second.ordered.sequence))
+
+
+def read_everything(directory: Path) -> None:
+    """Every way in; only `Damaged` may come out."""
+    journal = Journal.open(directory)
+    for ordered in (False, True):
+        for way in (
+            lambda ordered=ordered: list(journal.messages(ordered=ordered)),
+            lambda ordered=ordered: list(journal.seek(7, ordered=ordered)),
+            lambda ordered=ordered: list(journal.seek_time(values.token_at(9), ordered=ordered)),
+            lambda: list(journal.summaries()),
+            lambda: verify(directory),
+        ):
+            with suppress(Damaged):
+                way()
+
+
+@settings(max_examples=150)
+@given(contents=st.lists(st.binary(max_size=400), min_size=1, max_size=3))
+def test_garbage_files_raise_nothing_but_damaged(
+    contents: list[bytes], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("garbage")
+    for position, content in enumerate(contents):
+        (path / f"{1 + 100 * position:019d}.segment").write_bytes(content)
+    read_everything(path)
+
+
+@settings(max_examples=100)
+@given(data=st.data())
+def test_a_journal_with_garbage_written_over_it_raises_nothing_but_damaged(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("garbled")
+    values.write(path, ENTRIES[:25])
+    file = data.draw(st.sampled_from(values.segments(path)))
+    content = bytearray(file.read_bytes())
+    at = data.draw(st.integers(0, len(content)))
+    garbage = data.draw(st.binary(max_size=80))
+    content[at : at + data.draw(st.integers(0, 80))] = garbage
+    file.write_bytes(content)
+    read_everything(path)

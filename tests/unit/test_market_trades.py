@@ -1,0 +1,171 @@
+"""A trade and its 64 bytes, one by one and a whole body at once."""
+
+import string
+import struct
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from fairtape.market.prices import FIXED_MAX
+from fairtape.market.symbols import SYMBOL_MAX, VENUE_NUMBER_MAX
+from fairtape.market.trades import (
+    FLAGS_ALLOWED,
+    TRADE_DTYPE,
+    TRADE_ID_MAX,
+    TRADE_KIND,
+    TRADE_SIZE,
+    TRADE_VERSION,
+    BadTrade,
+    Trade,
+    TradeFlag,
+    blank_trades,
+    decode,
+    encode,
+    records,
+)
+
+INK = string.ascii_letters + string.digits + string.punctuation
+positive = st.integers(0, FIXED_MAX)
+trades = st.builds(
+    Trade,
+    venue=st.integers(0, VENUE_NUMBER_MAX),
+    symbol=st.text(INK, min_size=1, max_size=SYMBOL_MAX),
+    price=positive,
+    quantity=positive,
+    traded_at=positive,
+    trade_id=st.integers(0, TRADE_ID_MAX),
+    flags=st.integers(0, FLAGS_ALLOWED),
+)
+
+TRADE = Trade(7, "BRK.B", 61_804_800_000_000, 4_000_000_000, 1_723_161_256_419_684_465, 849_714_402, TradeFlag.SOLD)
+
+
+@given(trades)
+def test_a_trade_survives_its_bytes(trade: Trade) -> None:
+    payload = encode(trade)
+    assert len(payload) == TRADE_SIZE
+    assert decode(payload) == trade
+
+
+def test_the_layout_is_the_one_that_the_protocol_names() -> None:
+    name = b"BRK.B" + bytes(11)
+    head = bytes([TRADE_KIND, TRADE_VERSION]) + struct.pack("<HI", 7, 2) + name
+    tail = struct.pack("<qqqQQ", TRADE.price, TRADE.quantity, TRADE.traded_at, TRADE.trade_id, 0)
+    assert encode(TRADE) == head + tail
+
+
+@given(st.lists(trades, max_size=20))
+def test_a_body_of_trades_is_an_array_of_the_same_values(many: list[Trade]) -> None:
+    found = records(b"".join(map(encode, many)))
+    assert found.dtype == TRADE_DTYPE
+    assert [
+        Trade(
+            int(row["venue"]),
+            row["symbol"].decode(),
+            int(row["price"]),
+            int(row["quantity"]),
+            int(row["traded_at"]),
+            int(row["trade_id"]),
+            int(row["flags"]),
+        )
+        for row in found
+    ] == many
+
+
+def test_records_are_not_copied() -> None:
+    body = bytearray(encode(TRADE))
+    found = records(body)
+    body[24:32] = (5).to_bytes(8, "little")
+    assert found["price"].tolist() == [5]
+
+
+@given(trades, st.integers(0, TRADE_SIZE - 1), st.integers(0, 255))
+@example(TRADE, 8 + 2, 0)  # a NUL within the symbol
+@example(TRADE, 8, 0)  # a symbol that begins with NUL
+@example(TRADE, 31, 0x80)  # a negative price
+@example(TRADE, 63, 1)  # spare bytes in use
+def test_a_batch_refuses_exactly_what_a_single_trade_refuses(trade: Trade, position: int, value: int) -> None:
+    payload = bytearray(encode(trade))
+    payload[position] = value
+    alone = together = True
+    try:
+        decode(bytes(payload))
+    except BadTrade:
+        alone = False
+    try:
+        records(encode(TRADE) + payload)
+    except BadTrade:
+        together = False
+    assert alone == together
+
+
+@given(st.binary(max_size=2 * TRADE_SIZE))
+def test_hostile_bytes_raise_nothing_but_bad_trade(payload: bytes) -> None:
+    for read in (decode, records):
+        try:
+            read(payload)
+        except BadTrade:
+            continue
+
+
+@pytest.mark.parametrize(
+    ("field", "position", "value"),
+    [
+        ("kind", 0, 0),
+        ("version", 1, 9),
+        ("flags", 4, 4),
+        ("symbol", 8, 0xE9),
+        ("symbol", 9, 0x20),
+        ("price", 31, 0xFF),
+        ("quantity", 39, 0xFF),
+        ("traded_at", 47, 0xFF),
+        ("spare", 56, 1),
+    ],
+)
+def test_a_refusal_names_the_field(field: str, position: int, value: int) -> None:
+    payload = bytearray(encode(TRADE))
+    payload[position] = value
+    with pytest.raises(BadTrade, match=f"^{field} is "):
+        decode(bytes(payload))
+    with pytest.raises(BadTrade, match=f"^{field} of record 1 is "):
+        records(encode(TRADE) + payload)
+
+
+@pytest.mark.parametrize("size", [0, 1, 63, 65, 128])
+def test_a_message_of_another_size_is_refused(size: int) -> None:
+    with pytest.raises(BadTrade, match=f"^size is {size} bytes"):
+        decode(bytes(size))
+
+
+def test_a_body_that_ends_within_a_record_is_refused() -> None:
+    with pytest.raises(BadTrade, match="multiple of 64"):
+        records(encode(TRADE)[:-1])
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("venue", -1),
+        ("venue", VENUE_NUMBER_MAX + 1),
+        ("symbol", ""),
+        ("symbol", "É"),
+        ("price", -1),
+        ("price", FIXED_MAX + 1),
+        ("quantity", -1),
+        ("traded_at", -1),
+        ("trade_id", TRADE_ID_MAX + 1),
+        ("flags", 4),
+    ],
+)
+def test_a_trade_refuses_nonsense_at_birth(field: str, value: int | str) -> None:
+    with pytest.raises(BadTrade, match=f"^{field} is "):
+        replace(TRADE, **{field: value})  # type: ignore[arg-type]  # that is what is tried
+
+
+def test_blank_trades_need_only_a_symbol_to_be_trades() -> None:
+    blank = blank_trades(3)
+    blank["symbol"] = b"A"
+    assert np.array_equal(records(blank.tobytes()), blank)

@@ -1,0 +1,114 @@
+"""Injected weather: every datagram is ready, waiting or counted, and comes out in the order of its instants."""
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairtape.core.instants import MILLISECOND, SECOND
+from fairtape.core.weather import CALM, Weather
+from fairtape.runtime.complaints import Complaint
+from fairtape.runtime.weather import InjectedWeather
+from fairtape.wire.frames import HEADER, MAGIC, VERSION, Kind
+
+NOW = 1_767_225_600 * SECOND
+NEAR, FAR = 1, 2
+
+RATES = st.floats(0.0, 1.0)
+WEATHERS = st.builds(
+    Weather,
+    delay=st.integers(0, 200 * MILLISECOND),
+    jitter=st.integers(0, 20 * MILLISECOND),
+    loss=RATES,
+    duplication=RATES,
+)
+
+
+def datagram(sender: int, number: int) -> bytes:
+    return HEADER.pack(MAGIC, VERSION, Kind.ACK, 0, 0, 0, 1, sender) + number.to_bytes(4)
+
+
+def far_away(weather: Weather, *, seed: int = 0, waiting_max: int = 1_000) -> InjectedWeather:
+    return InjectedWeather({FAR: weather}, Random(seed), waiting_max=waiting_max)
+
+
+def test_calm_weather_and_unnamed_senders_pass_at_once() -> None:
+    weather = InjectedWeather({NEAR: CALM, FAR: Weather(delay=SECOND)}, Random(0))
+    arrivals = [datagram(NEAR, 0), datagram(99, 1)]
+    assert weather.admit(arrivals, NOW) == arrivals
+    assert weather.deadline() is None
+
+
+@given(st.lists(st.binary(max_size=15)))
+def test_bytes_without_a_whole_header_pass_at_once(arrivals: list[bytes]) -> None:
+    assert far_away(Weather(loss=1.0)).admit(arrivals, NOW) == arrivals
+
+
+def test_a_constant_delay_keeps_the_order_and_releases_exactly_when_due() -> None:
+    weather = far_away(Weather(delay=10 * MILLISECOND))
+    early, late = [datagram(FAR, n) for n in range(5)], [datagram(FAR, n) for n in range(5, 9)]
+    assert weather.admit(early, NOW) == []
+    assert weather.admit(late, NOW + MILLISECOND) == []
+    assert weather.deadline() == NOW + 10 * MILLISECOND
+    assert weather.due(NOW + 10 * MILLISECOND - 1) == []
+    assert weather.due(NOW + 10 * MILLISECOND) == early
+    assert weather.deadline() == NOW + 11 * MILLISECOND
+    assert weather.due(NOW + SECOND) == late
+    assert weather.deadline() is None
+
+
+@given(WEATHERS, st.integers(0, 60), st.integers(0, 1_000))
+def test_nothing_is_invented_and_whatever_is_missing_is_counted(weather: Weather, count: int, seed: int) -> None:
+    injected = far_away(weather, seed=seed, waiting_max=40)
+    arrivals = [datagram(FAR, n) for n in range(count)]
+    came = injected.admit(arrivals, NOW) + injected.due(NOW + 10 * SECOND)
+    assert set(came) <= set(arrivals)
+    assert all(came.count(each) <= 2 for each in arrivals)
+    copies = len(came) + injected.overflowed
+    assert count - injected.lost <= copies <= 2 * (count - injected.lost)
+
+
+@given(WEATHERS, st.integers(0, 1_000))
+def test_equal_chance_decides_equally(weather: Weather, seed: int) -> None:
+    arrivals = [datagram(FAR, n) for n in range(30)]
+    one, other = far_away(weather, seed=seed), far_away(weather, seed=seed)
+    assert one.admit(arrivals, NOW) == other.admit(arrivals, NOW)
+    assert one.deadline() == other.deadline()
+    assert one.due(NOW + SECOND) == other.due(NOW + SECOND)
+
+
+@given(st.integers(0, 1_000))
+def test_stepping_from_deadline_to_deadline_gives_the_order_of_one_great_step(seed: int) -> None:
+    weather = Weather(delay=MILLISECOND, jitter=5 * MILLISECOND, duplication=0.2)
+    stepped, leapt = far_away(weather, seed=seed), far_away(weather, seed=seed)
+    arrivals = [datagram(FAR, n) for n in range(30)]
+    stepped.admit(arrivals, NOW)
+    leapt.admit(arrivals, NOW)
+    came: list[bytes] = []
+    while (deadline := stepped.deadline()) is not None:
+        assert stepped.due(deadline - 1) == []
+        came += stepped.due(deadline)
+    assert came == leapt.due(NOW + SECOND)
+
+
+def test_total_loss_loses_everything_and_counts_it() -> None:
+    weather = far_away(Weather(loss=1.0, delay=MILLISECOND))
+    assert weather.admit([datagram(FAR, n) for n in range(7)], NOW) == []
+    assert weather.lost == 7
+    assert weather.deadline() is None
+
+
+def test_a_full_queue_loses_what_comes_after_and_counts_it() -> None:
+    weather = far_away(Weather(delay=MILLISECOND), waiting_max=3)
+    arrivals = [datagram(FAR, n) for n in range(5)]
+    weather.admit(arrivals, NOW)
+    assert weather.overflowed == 2
+    assert weather.due(NOW + SECOND) == arrivals[:3]
+
+
+def test_a_queue_without_room_and_a_sender_out_of_range_are_refused() -> None:
+    with pytest.raises(Complaint, match="waiting_max is 0; at least one"):
+        far_away(CALM, waiting_max=0)
+    with pytest.raises(Complaint, match="weather names the sender -1; node numbers go from 0"):
+        InjectedWeather({-1: CALM}, Random(0))
