@@ -129,7 +129,7 @@ class _Audit:
         for offset, record, tip in verified(segment):
             if isinstance(record, Head):
                 self._report.entries += 1
-                self._report.messages += record.count
+                self._report.messages += record.messages
             else:
                 self._check_mark(record, segment, offset)
             self._advance(tip)
@@ -155,7 +155,7 @@ class _Audit:
         while step is not None and not isinstance(step[1], Head):
             step = self._heads.step()
         head = step[1] if step else None
-        if head is None or (head.token, head.sequence, head.count) != (mark.token, mark.sequence, mark.count):
+        if head is None or (head.token, head.sequence, head.messages) != (mark.token, mark.sequence, mark.count):
             raise Damaged(segment.path, offset, mark.sequence, "a release mark names no entry")
 
 

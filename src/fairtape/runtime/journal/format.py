@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 from zlib import crc32
 
 from fairtape.core.effects import Ordered, Release, Span
@@ -84,16 +84,15 @@ class Header:
     previous: bytes  # the digest of the last entry before this segment
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
-    """The head of ORDERED(e): all that an index needs, and the size of the rest."""
+class Head(NamedTuple):
+    """The head of ORDERED(e): all that an index needs, and the size of the rest. A tuple: hops make many of them."""
 
     stripe: int
     formation: int
     span_count: int
     body_count: int
     size: int  # bytes between this head and the digest
-    count: int  # messages
+    messages: int
     token: int
     sequence: int
     acknowledged_at: Instant
@@ -101,7 +100,7 @@ class Head:
     @property
     def end(self) -> int:
         """The sequence number after the last one."""
-        return self.sequence + self.count
+        return self.sequence + self.messages
 
     @property
     def stored(self) -> int:
@@ -112,8 +111,7 @@ class Head:
 Record: TypeAlias = Head | Release
 
 
-@dataclass(frozen=True, slots=True)
-class Tip:
+class Tip(NamedTuple):
     """Where a journal stands: what the next entry and the next release mark must continue."""
 
     token: int  # the last one ordered
@@ -127,14 +125,13 @@ class Tip:
         """Before the first entry of a segment."""
         return cls(header.token - 1, header.sequence, header.released, header.latest_at, header.previous)
 
-    def ordered(self, entry: Head | Ordered, digest: bytes) -> "Tip":
+    def ordered(self, *, token: int, sequence: int, end: int, acknowledged_at: Instant, digest: bytes) -> "Tip":
         """After this entry."""
-        if entry.sequence != self.sequence:
-            raise Malformed(f"an entry begins with sequence {entry.sequence}, and {self.sequence} is next")
-        if entry.token <= self.token:
-            raise Malformed(f"token {entry.token} after token {self.token}")
-        end = entry.sequence + entry.count
-        return Tip(entry.token, end, self.released, max(self.latest_at, entry.acknowledged_at), digest)
+        if sequence != self.sequence:
+            raise Malformed(f"an entry begins with sequence {sequence}, and {self.sequence} is next")
+        if token <= self.token:
+            raise Malformed(f"token {token} after token {self.token}")
+        return Tip(token, end, self.released, max(self.latest_at, acknowledged_at), digest)
 
     def release(self, mark: Release) -> "Tip":
         """After this release mark."""
@@ -310,7 +307,7 @@ def decode_ordered(head: Head, encoded: bytes) -> Ordered:
         position += size
     spans = _decode_spans(head, encoded[HEAD_SIZE:table_at], tuple(bodies), stored_counts)
     return Ordered(
-        head.stripe, head.formation, head.token, head.sequence, head.count, head.acknowledged_at, tuple(spans)
+        head.stripe, head.formation, head.token, head.sequence, head.messages, head.acknowledged_at, tuple(spans)
     )
 
 

@@ -136,7 +136,7 @@ class Cursor:
             if not isinstance(head, Head):
                 continue
             path = trail.segment.path
-            if mark is not None and (mark.token, mark.count) != (head.token, head.count):
+            if mark is not None and (mark.token, mark.count) != (head.token, head.messages):
                 raise Damaged(path, offset, head.sequence, "its release mark names another token or count")
             encoded, self._previous = trail.segment.encoded(offset, head, self._previous)
             try:

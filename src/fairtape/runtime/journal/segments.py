@@ -160,7 +160,13 @@ def verified(segment: Segment) -> Iterator[Step]:
             if isinstance(record, Head):
                 encoded, digest = segment.encoded(offset, record, tip.digest)
                 decode_ordered(record, encoded)
-                tip = tip.ordered(record, digest)
+                tip = tip.ordered(
+                    token=record.token,
+                    sequence=record.sequence,
+                    end=record.end,
+                    acknowledged_at=record.acknowledged_at,
+                    digest=digest,
+                )
             else:
                 tip = tip.release(record)
         except Malformed as error:

@@ -39,6 +39,7 @@ from fairtape.runtime.journal.segments import Segment, file_size, first_sequence
 from fairtape.wire.frames import STRIPE_MAX, Malformed
 
 SEGMENT_SIZE_MAX: Final = 64 << 20
+SEGMENT_ENTRIES_MAX: Final = 1 << 16  # so that hopping over a segment stays quick, however small its entries are
 SEGMENT_SIZE_MIN: Final = 1 << 10
 SYNC_PERIOD: Final = 100 * MILLISECOND
 LOCK_NAME: Final = "lock"
@@ -74,7 +75,8 @@ class _Output:
 
     path: Path
     file: int
-    size: int
+    size: int  # bytes
+    entries: int
 
 
 class Writer:
@@ -140,12 +142,13 @@ class Writer:
         encoded = encode_ordered(ordered)
         digest = link(tip.digest, encoded)
         following = self._following(tip, ordered, digest)
-        if self._output is not None and self._output.size + len(encoded) + len(digest) > self._size_max:
+        if self._output is not None and self._is_full(self._output, len(encoded) + len(digest)):
             self._finish_segment()
         if self._output is None:
-            self._begin_segment(ordered, tip, [encoded, digest])
+            self._output = self._begin_segment(ordered, tip, [encoded, digest])
         else:
             self._write(self._output, [encoded, digest])
+        self._output.entries += 1
         self._tip = following
         self._written(now)
         if self._sync is Sync.TOKEN:
@@ -212,14 +215,23 @@ class Writer:
     def _following(self, tip: Tip, ordered: Ordered, digest: bytes) -> Tip:
         """The tip after this entry; a run that began anew does not continue an old journal."""
         try:
-            return tip.ordered(ordered, digest)
+            return tip.ordered(
+                token=ordered.token,
+                sequence=ordered.sequence,
+                end=ordered.sequence + ordered.count,
+                acknowledged_at=ordered.acknowledged_at,
+                digest=digest,
+            )
         except Malformed as error:
             raise Complaint(
                 f"journal directory {str(self.directory)!r} holds the order up to sequence {tip.sequence - 1}, "
                 f"token {tip.token} ({error}); give every run that starts anew a directory of its own"
             ) from None
 
-    def _begin_segment(self, ordered: Ordered, tip: Tip, first: list[bytes]) -> None:
+    def _is_full(self, output: _Output, size: int) -> bool:
+        return output.size + size > self._size_max or output.entries == SEGMENT_ENTRIES_MAX
+
+    def _begin_segment(self, ordered: Ordered, tip: Tip, first: list[bytes]) -> _Output:
         """The file, its header and its first entry come into being together; then the directory knows it for good."""
         header = Header(
             self._stripe, self._number + 1, ordered.token, ordered.sequence, tip.released, tip.latest_at, tip.digest
@@ -229,7 +241,7 @@ class Writer:
             file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise self._fail(path, error) from None
-        output = _Output(path, file, 0)
+        output = _Output(path, file, 0, 0)
         try:
             self._write(output, [encode_header(header), *first])
         except Unwritten:
@@ -237,9 +249,9 @@ class Writer:
             with suppress(OSError):
                 path.unlink()
             raise
-        self._output = output
         self._number += 1
         self._confirm_directory()
+        return output
 
     def _finish_segment(self) -> None:
         assert self._output is not None

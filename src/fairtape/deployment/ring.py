@@ -1,0 +1,100 @@
+"""A ring on real sockets: one plan that all of its processes share, and the seat of each of its nodes.
+
+The plan is a value. It can be sent to a process as it is, and two processes with equal plans understand each other.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from fairtape.core.effects import Deliver, Report
+from fairtape.core.weather import Weather
+from fairtape.nodes.receiver import Receiver
+from fairtape.nodes.source import Source
+from fairtape.ring.formation import Formation
+from fairtape.ring.window import WINDOW_MAX
+from fairtape.runtime.carriers import AddressBook, Carrier, Groups, IpMulticast, Mesh
+from fairtape.runtime.clock import Clock
+from fairtape.runtime.driver import Producer, Seat
+from fairtape.runtime.journal import Writer
+from fairtape.runtime.weather import InjectedWeather
+from fairtape.wire.frames import DATAGRAM_MAX, NodeId
+from fairtape.wire.seals import Keys
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RingPlan:
+    """What the processes of one ring must agree on."""
+
+    formation: Formation
+    keys: Keys
+    book: AddressBook
+    groups: Groups | None  # None: a mesh of unicasts, for networks without multicast
+    stripe: int = 0
+    datagram_max: int = DATAGRAM_MAX
+    window_max: int = WINDOW_MAX
+    weather: Mapping[NodeId, Mapping[NodeId, Weather]] = field(default_factory=dict)  # at a node, by sender
+    weather_seed: int = 0
+
+    def carrier(self, me: NodeId) -> Carrier:
+        """The way into the core for one node."""
+        return Mesh(me, self.book) if self.groups is None else IpMulticast(me, self.book, self.groups)
+
+    def weather_at(self, me: NodeId) -> InjectedWeather | None:
+        """What is done to the datagrams that reach one node."""
+        links = self.weather.get(me)
+        if not links:
+            return None
+        return InjectedWeather(links, Random(f"{self.weather_seed}/{me}"))  # noqa: S311 - weather, not secrets
+
+
+def site_seat(
+    plan: RingPlan,
+    me: NodeId,
+    clock: Clock,
+    *,
+    journal: Path | None = None,
+    consumer: Callable[[Deliver], None] | None = None,
+    reporter: Callable[[Report], None] | None = None,
+    producer: Producer | None = None,
+) -> tuple[Receiver, Seat]:
+    """A receiver and its seat: sockets bound, journal open."""
+    receiver = Receiver(
+        me=me,
+        formation=plan.formation,
+        keys=plan.keys,
+        born_at=clock.now(),
+        stripe=plan.stripe,
+        datagram_max=plan.datagram_max,
+        clock_bound=clock.bound,
+    )
+    writer = None if journal is None else Writer.open(journal, stripe=plan.stripe)
+    seat = Seat(
+        receiver,
+        plan.carrier(me),
+        weather=plan.weather_at(me),
+        journal=writer,
+        consumer=consumer,
+        reporter=reporter,
+        producer=producer,
+    )
+    return receiver, seat
+
+
+def source_of(plan: RingPlan, me: NodeId, clock: Clock) -> Source:
+    """A new incarnation of one source, born now."""
+    return Source(
+        me=me,
+        keys=plan.keys.for_source(me),
+        timing=plan.formation.timing,
+        incarnation=clock.now(),
+        stripe=plan.stripe,
+        datagram_max=plan.datagram_max,
+        window_max=plan.window_max,
+    )
+
+
+def source_seat(plan: RingPlan, source: Source, *, producer: Producer | None = None) -> Seat:
+    """The seat of a source: it hears only the control channel."""
+    return Seat(source, plan.carrier(source.me), weather=plan.weather_at(source.me), producer=producer)
