@@ -113,14 +113,24 @@ def test_names_sort_as_their_numbers_do() -> None:
 def test_a_tip_refuses_a_gap_a_repetition_and_a_release_of_what_is_not_ordered() -> None:
     one, two = values.first(2)
     start = Tip(0, 1, 1, 0, GENESIS)
-    after = start.ordered(one, b"")
+    after = follow(start, one)
     with pytest.raises(Malformed, match="is next"):
-        start.ordered(two, b"")
+        follow(start, two)
     with pytest.raises(Malformed, match="is next"):
-        after.ordered(one, b"")
+        follow(after, one)
     with pytest.raises(Malformed, match="after token"):
-        after.ordered(replace(two, token=one.token), b"")
+        follow(after, replace(two, token=one.token))
     with pytest.raises(Malformed, match="nothing is ordered"):
         start.release(values.released(one))
     with pytest.raises(Malformed, match="is next"):
-        after.ordered(two, b"").release(values.released(two))
+        follow(after, two).release(values.released(two))
+
+
+def follow(tip: Tip, ordered: Ordered) -> Tip:
+    return tip.ordered(
+        token=ordered.token,
+        sequence=ordered.sequence,
+        end=ordered.sequence + ordered.count,
+        acknowledged_at=ordered.acknowledged_at,
+        digest=b"",
+    )

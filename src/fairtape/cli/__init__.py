@@ -16,6 +16,7 @@ from fairtape.cli.lazy import Entry, LazyGroup
 from fairtape.runtime.complaints import Complaint
 
 COMMANDS: Final = {
+    "bench": Entry("Proof", "fairtape.cli.bench", "bench", "Measure fairtape on this machine, beside what it is compared with."),
     "journal": Entry("The record", "fairtape.cli.journal", "journal", "Read and check a site's journal."),
 }
 

@@ -70,6 +70,7 @@ class Receiver:
         self._desk = RecoveryDesk(
             timing=formation.timing, timed=formation.timed, ledger=self._ordering, observe=observe
         )
+        self._stirred = False  # blocks have come that may complete something
         self._watched = formation.first_token  # the lowest token whose silence has not been noticed yet
         self._accept_token_if_mine(born_at)
 
@@ -87,7 +88,10 @@ class Receiver:
 
     def wake(self, now: Instant) -> None:
         """Notice silence, end waits, send what has gathered, take the turn, release."""
+        self._stirred = False
         if self.reforming is None:
+            for token in self._desk.messages_arrived(now):
+                self._ordering.completed(token)
             self._notice_silence(now)
             self._desk.wake(now)
             self._repeat_pass(now)
@@ -96,6 +100,8 @@ class Receiver:
 
     def deadline(self) -> Instant | None:
         """The one timer."""
+        if self._stirred:
+            return 0
         earliest = self._releases.deadline()
         if self.reforming is None:
             earliest = min(earliest, self._desk.deadline(), self._ack_due_at(), self._silence_at())
@@ -149,24 +155,21 @@ class Receiver:
         outcome = self._holdings.accept(frame, datagram)
         self.counts[outcome] += 1
         if outcome == "duplicate":
-            self._answer_duplicate(frame, now)
+            self._answer_duplicate(frame, datagram, now)
             return
-        if self._desk:
-            for token in self._desk.messages_arrived(now):
-                self._ordering.completed(token)
-            self._advance(now)
-        elif not self.formation.timed:
-            self._advance(now)
         if outcome == "ahead" and self._token.held is not None:
             self._ask_for_holes(now)
+        # A turn brings many blocks: what they complete is looked at once, in the wake that ends it.
+        self._stirred = self._stirred or bool(self._desk) or not self.formation.timed
 
-    def _answer_duplicate(self, frame: BlockFrame, now: Instant) -> None:
+    def _answer_duplicate(self, frame: BlockFrame, datagram: bytes, now: Instant) -> None:
         """Decision 5: a source that repeats an acknowledged message has missed its acknowledgment."""
         stream = self._holdings.find((frame.source, frame.incarnation))
         if stream is None or frame.first + frame.count > stream.acked or not self._is_token_site(now):
             return
         if now - stream.told_at < self.formation.timing.retry_period:
             return
+        stream.seal.open(datagram, frame.first)  # what is dropped needs no proof, what is answered does
         stream.told_at = now
         told = Progress(
             self._stripe, self.formation.number, self.me, frame.incarnation, stream.acked, self.complete_through
@@ -200,9 +203,10 @@ class Receiver:
         message = decode_control(datagram)
         if message.stripe != self._stripe:
             raise Malformed("another stripe")
-        verdict = self._postbox.verdict(message, datagram, fresh=not isinstance(message, Ack))
-        if verdict is None and message.formation != self.formation.number:
-            verdict = "foreign"
+        if message.formation != self.formation.number:
+            verdict: str | None = "foreign"
+        else:
+            verdict = self._postbox.verdict(message, datagram, fresh=not isinstance(message, Ack))
         if verdict is not None:
             self.counts[verdict] += 1
             return

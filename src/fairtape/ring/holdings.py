@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, TypeAlias
 from fairtape.core.effects import Span
 from fairtape.core.instants import Instant
 from fairtape.wire.blocks import check_body
-from fairtape.wire.frames import BlockFrame, Flag, Malformed, NodeId, Range
+from fairtape.wire.frames import RANGE_COUNT_MAX, BlockFrame, Flag, Malformed, NodeId, Range
 from fairtape.wire.seals import Keys, Marker, Seal
 
 HELD_BLOCKS_MAX: Final = 16_384  # unacknowledged blocks of one stream
@@ -36,7 +36,9 @@ class Held(NamedTuple):
 class Stream:
     """What this site holds of one incarnation of one source."""
 
-    __slots__ = ("acked", "asked_at", "beyond", "blocks", "incarnation", "next", "seal", "source", "told_at", "waiting")
+    __slots__ = (
+        "acked", "asked_at", "beyond", "blocks", "ended", "incarnation", "next", "seal", "source", "told_at", "waiting",
+    )  # fmt: skip
 
     def __init__(self, source: NodeId, incarnation: int, seal: Seal) -> None:
         self.source = source
@@ -47,6 +49,7 @@ class Stream:
         self.blocks: dict[int, Held] = {}  # below `next`
         self.beyond: dict[int, Held] = {}  # above a hole
         self.waiting = 0  # blocks that are held and not acknowledged
+        self.ended = False  # a later incarnation is in the order
         self.asked_at: Instant = 0  # when the source was last asked for a hole
         self.told_at: Instant = 0  # when the source was last told of its progress
 
@@ -71,7 +74,8 @@ class Stream:
         """The first stretch that is missing below something held."""
         if not self.beyond:
             return None
-        return Range(self.source, self.incarnation, self.next, min(self.beyond) - self.next)
+        count = min(min(self.beyond) - self.next, RANGE_COUNT_MAX)  # a source may jump further than a range can say
+        return Range(self.source, self.incarnation, self.next, count)
 
     def find(self, first: int) -> Held | None:
         """The block that begins with this number."""
@@ -139,6 +143,7 @@ class Stream:
             first += self.blocks.pop(first).messages
         self.next = self.acked
         self.waiting = 0
+        self.ended = True
 
 
 class Holdings:
@@ -175,6 +180,8 @@ class Holdings:
         first = frame.first
         if first < stream.next or first in stream.beyond:
             return "duplicate"
+        if stream.ended:
+            raise Malformed("an earlier incarnation")
         if stream.waiting >= HELD_BLOCKS_MAX and not (first == stream.next and stream.beyond):
             return "over_limit"  # the one block that closes a hole is always welcome, or a full table would stay full
         body = stream.seal.open(datagram, first)
@@ -260,7 +267,7 @@ class Holdings:
         secret = self._keys.sources.get(key[0])
         if secret is None:
             raise Malformed("an unknown source")
-        return Stream(*key, Seal(secret, stripe=self._stripe, source=key[0], incarnation=key[1]))
+        return Stream(*key, self._keys.seal(secret, stripe=self._stripe, source=key[0], incarnation=key[1]))
 
     def _admit(self, stream: Stream) -> None:
         known = self._incarnations.setdefault(stream.source, [])

@@ -21,7 +21,7 @@ from fairtape.wire.blocks import (
     split_message,
 )
 from fairtape.wire.frames import Flag, NodeId, Range, encode_block_header
-from fairtape.wire.seals import SEAL_ROOM, Keys, Seal
+from fairtape.wire.seals import SEAL_ROOM, Keys
 
 QUEUE_MAX: Final = 16 << 20  # bytes that wait to be cut
 FLIGHT_BLOCKS_MAX: Final = 8_192
@@ -141,7 +141,7 @@ class Transmission:
         self._source = source
         self._incarnation = incarnation
         self._stripe = stripe
-        self._seal = Seal(keys.sources[source], stripe=stripe, source=source, incarnation=incarnation)
+        self._seal = keys.seal(keys.sources[source], stripe=stripe, source=source, incarnation=incarnation)
         self._datagram_max = datagram_max
         self._body_max = datagram_max - SEAL_ROOM
         self._resend_delay = resend_delay

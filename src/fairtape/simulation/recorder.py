@@ -1,11 +1,11 @@
 """What happened in a world, in order: the common ground of golden traces and pictures."""
 
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Final, TypeAlias
 
 from fairtape.core.effects import Channel, Ordered, Release, Report
 from fairtape.core.instants import NEVER, Duration, Instant
-from fairtape.ring.figures import Event, State
 from fairtape.ring.recovery import Observer
 from fairtape.simulation.sightings import Sighting, sight
 from fairtape.simulation.world import World
@@ -42,9 +42,9 @@ class Step:
     at: Instant
     node: NodeId
     token: int
-    before: State
-    event: Event
-    after: State
+    before: IntEnum
+    event: IntEnum
+    after: IntEnum
     retries: int
 
 
@@ -112,7 +112,7 @@ class Recorder:
     def observer(self, node: NodeId) -> Observer:
         """What a site's recoveries tell their steps to."""
 
-        def observe(token: int, before: State, event: Event, after: State, retries: int) -> None:
+        def observe(token: int, before: IntEnum, event: IntEnum, after: IntEnum, retries: int) -> None:
             self._keep(Step(self._world.now, node, token, before, event, after, retries))
 
         return observe

@@ -36,26 +36,6 @@ def derive(secret: bytes, person: bytes, context: bytes) -> bytes:
     return hashlib.blake2b(context, key=secret, digest_size=KEY_SIZE, person=person).digest()
 
 
-@dataclass(frozen=True, slots=True)
-class Keys:
-    """The keys that one node holds. A site holds all of them; a source holds only its own."""
-
-    sites: Mapping[NodeId, bytes]
-    sources: Mapping[NodeId, bytes]
-
-    @classmethod
-    def from_secret(cls, secret: bytes, sites: Iterable[NodeId], sources: Iterable[NodeId]) -> "Keys":
-        """All keys of a deployment from one secret."""
-        return cls(
-            {node: derive(secret, b"ft-site", node.to_bytes(4)) for node in sites},
-            {node: derive(secret, b"ft-source", node.to_bytes(4)) for node in sources},
-        )
-
-    def for_source(self, source: NodeId) -> "Keys":
-        """What one source is given."""
-        return Keys({}, {source: self.sources[source]})
-
-
 class Seal:
     """Seals and opens the blocks of one incarnation of one source on one stripe."""
 
@@ -77,6 +57,27 @@ class Seal:
             )
         except InvalidTag:
             raise Malformed("a wrong seal") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The keys that one node holds. A site holds all of them; a source holds only its own."""
+
+    sites: Mapping[NodeId, bytes]
+    sources: Mapping[NodeId, bytes]
+    seal: type[Seal] = Seal
+
+    @classmethod
+    def from_secret(cls, secret: bytes, sites: Iterable[NodeId], sources: Iterable[NodeId]) -> "Keys":
+        """All keys of a deployment from one secret."""
+        return cls(
+            {node: derive(secret, b"ft-site", node.to_bytes(4)) for node in sites},
+            {node: derive(secret, b"ft-source", node.to_bytes(4)) for node in sources},
+        )
+
+    def for_source(self, source: NodeId) -> "Keys":
+        """What one source is given."""
+        return Keys({}, {source: self.sources[source]}, self.seal)
 
 
 class Authenticator:

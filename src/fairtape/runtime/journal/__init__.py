@@ -7,8 +7,9 @@ is the only thing that bad bytes can raise; it names the file, the byte and the 
 from fairtape.runtime.journal.audit import Comparison, Difference, Problem, Report, compare, verify
 from fairtape.runtime.journal.format import Damaged, Tip
 from fairtape.runtime.journal.reader import Cursor, Entry, Journal, Message
+from fairtape.runtime.journal.repair import Cut
 from fairtape.runtime.journal.segments import Summary
-from fairtape.runtime.journal.writer import Cut, Sync, Unwritten, Writer
+from fairtape.runtime.journal.writer import Sync, Unwritten, Writer
 
 __all__ = [
     "Comparison",

@@ -151,9 +151,7 @@ class _Audit:
         assert self._heads is not None
         if mark.sequence < self._heads.sequence:
             return
-        step = self._heads.step()
-        while step is not None and not isinstance(step[1], Head):
-            step = self._heads.step()
+        step = self._heads.next_head()
         head = step[1] if step else None
         if head is None or (head.token, head.sequence, head.messages) != (mark.token, mark.sequence, mark.count):
             raise Damaged(segment.path, offset, mark.sequence, "a release mark names no entry")

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, Self, TypeAlias
 from fairtape.core.effects import Ordered, Release, Span
 from fairtape.core.instants import Instant
 from fairtape.runtime.complaints import Complaint
-from fairtape.runtime.journal.format import HEADER_SIZE, Damaged, Head, decode_ordered, segment_name
+from fairtape.runtime.journal.format import HEADER_SIZE, Damaged, decode_ordered, segment_name
 from fairtape.runtime.journal.segments import (
     Index,
     Place,
@@ -131,20 +131,19 @@ class Cursor:
         return self._mark
 
     def _read(self, trail: Trail, mark: Release | None) -> Entry | None:
-        while (step := trail.step()) is not None:
-            offset, head = step
-            if not isinstance(head, Head):
-                continue
-            path = trail.segment.path
-            if mark is not None and (mark.token, mark.count) != (head.token, head.messages):
-                raise Damaged(path, offset, head.sequence, "its release mark names another token or count")
-            encoded, self._previous = trail.segment.encoded(offset, head, self._previous)
-            try:
-                ordered = decode_ordered(head, encoded)
-            except Malformed as error:
-                raise Damaged(path, offset, head.sequence, str(error)) from None
-            return Entry(ordered, mark, encoded, path, offset)
-        return None
+        step = trail.next_head()
+        if step is None:
+            return None
+        offset, head = step
+        path = trail.segment.path
+        if mark is not None and (mark.token, mark.count) != (head.token, head.messages):
+            raise Damaged(path, offset, head.sequence, "its release mark names another token or count")
+        encoded, self._previous = trail.segment.encoded(offset, head, self._previous)
+        try:
+            ordered = decode_ordered(head, encoded)
+        except Malformed as error:
+            raise Damaged(path, offset, head.sequence, str(error)) from None
+        return Entry(ordered, mark, encoded, path, offset)
 
 
 class Journal:

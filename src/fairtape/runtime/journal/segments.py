@@ -211,6 +211,14 @@ class Trail:
         self.offset += stored_size(record)
         return offset, record
 
+    def next_head(self) -> tuple[int, Head] | None:
+        """The next ordered entry, past whatever lies before it."""
+        while (step := self.step()) is not None:
+            offset, record = step
+            if isinstance(record, Head):
+                return offset, record
+        return None
+
     def damaged(self, offset: int, reason: str) -> Damaged:
         """What to raise about a byte of the present segment."""
         return Damaged(self.segment.path, offset, self.sequence, reason)

@@ -9,7 +9,7 @@ What each sync policy promises of an entry once `append` has returned:
 
 Release marks are local and can be made again, so no policy waits for them; they reach the disk with the next sync.
 Every segment is confirmed before the next one begins (except under `never`), so that only the last one can be torn.
-Opening a journal for writing cuts its torn tail off, sets it aside in a file beside the segment, and says so.
+Opening a journal for writing repairs it first; `cut` says what was torn.
 """
 
 import fcntl
@@ -25,8 +25,6 @@ from fairtape.core.instants import MILLISECOND, Duration, Instant
 from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.journal.format import (
     GENESIS,
-    HEADER_SIZE,
-    Damaged,
     Header,
     Tip,
     encode_header,
@@ -35,11 +33,11 @@ from fairtape.runtime.journal.format import (
     link,
     segment_name,
 )
-from fairtape.runtime.journal.segments import Segment, file_size, first_sequences, stored_size, verified
+from fairtape.runtime.journal.repair import Cut, recover, sync_directory
 from fairtape.wire.frames import STRIPE_MAX, Malformed
 
 SEGMENT_SIZE_MAX: Final = 64 << 20
-SEGMENT_ENTRIES_MAX: Final = 1 << 16  # so that hopping over a segment stays quick, however small its entries are
+SEGMENT_ENTRIES_MAX: Final = 1 << 14  # so that hopping over a segment stays quick, however small its entries are
 SEGMENT_SIZE_MIN: Final = 1 << 10
 SYNC_PERIOD: Final = 100 * MILLISECOND
 LOCK_NAME: Final = "lock"
@@ -55,18 +53,6 @@ class Sync(Enum):
 
 class Unwritten(Complaint):
     """The journal could not be written: nothing more will be, and what was confirmed before stays."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """What opening for writing took off the end of a journal."""
-
-    path: Path
-    offset: int
-    size: int  # bytes
-    sequence: int  # the first one that is not kept
-    reason: str
-    kept_in: Path  # nothing is destroyed
 
 
 @dataclass(slots=True)
@@ -117,7 +103,7 @@ class Writer:
         lock = _lock(directory)
         writer = cls(directory, lock, stripe=stripe, sync=sync, sync_period=sync_period, size_max=segment_size_max)
         try:
-            writer._recover()
+            writer._resume()
         except BaseException:
             os.close(lock)
             raise
@@ -244,13 +230,13 @@ class Writer:
         output = _Output(path, file, 0, 0)
         try:
             self._write(output, [encode_header(header), *first])
+            self._confirm_directory()
         except Unwritten:
             os.close(file)
             with suppress(OSError):
                 path.unlink()
             raise
         self._number += 1
-        self._confirm_directory()
         return output
 
     def _finish_segment(self) -> None:
@@ -284,7 +270,7 @@ class Writer:
 
     def _confirm_directory(self) -> None:
         try:
-            _sync_directory(self.directory)
+            sync_directory(self.directory)
         except OSError as error:
             raise self._fail(self.directory, error) from None
 
@@ -296,41 +282,18 @@ class Writer:
         )
         return self._failure
 
-    def _recover(self) -> None:
-        """Find the end of the journal, and cut off what a crash left unfinished there."""
-        firsts = first_sequences(self.directory)
-        paths = [self.directory / segment_name(first) for first in firsts]
-        if not paths:
+    def _resume(self) -> None:
+        """Go on where the journal ended, once what a crash left unfinished there has been cut off."""
+        whole, self._cut = recover(self.directory, stripe=self._stripe)
+        if whole is None:
             return
-        tip, end, damage = _scan(paths[-1])
-        if end < file_size(paths[-1]) or tip is None:
-            self._cut = _cut(paths[-1], end if tip else 0, tip.sequence if tip else firsts[-1], damage)
-        if tip is None:
-            paths.pop()
-            if not paths:
-                return
-            tip, end, damage = _scan(paths[-1])
-            if damage is not None:
-                raise damage
-            if tip is None or tip.sequence != firsts[-1] or end != file_size(paths[-1]):
-                raise Damaged(paths[-1], end, firsts[-1], "it does not reach up to the segment after it")
-        self._resume(paths[-1], tip)
-
-    def _resume(self, path: Path, tip: Tip) -> None:
-        with Segment(path) as segment:
-            header, size = segment.header, segment.size
-        if header.stripe != self._stripe:
-            raise Complaint(
-                f"journal directory {str(self.directory)!r} belongs to stripe {header.stripe}, not {self._stripe}; "
-                "give every stripe a directory of its own"
-            )
         try:
-            file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+            file = os.open(whole.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         except OSError as error:
-            raise Complaint(f"journal file {str(path)!r} cannot be written ({error.strerror})") from None
-        self._output = _Output(path, file, size)
-        self._number = header.number
-        self._tip = tip
+            raise Complaint(f"journal file {str(whole.path)!r} cannot be written ({error.strerror})") from None
+        self._output = _Output(whole.path, file, whole.end, whole.entries)
+        self._number = whole.number
+        self._tip = whole.tip
 
 
 def _lock(directory: Path) -> int:
@@ -338,7 +301,7 @@ def _lock(directory: Path) -> int:
     try:
         if not directory.is_dir():
             directory.mkdir(parents=True)
-            _sync_directory(directory.parent)
+            sync_directory(directory.parent)
         lock = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise Complaint(
@@ -357,50 +320,3 @@ def _lock(directory: Path) -> int:
     os.ftruncate(lock, 0)
     os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
     return lock
-
-
-def _sync_directory(directory: Path) -> None:
-    file = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
-
-
-def _scan(path: Path) -> tuple[Tip | None, int, Damaged | None]:
-    """Where the whole part of a segment ends, and what ended it. Without a whole entry, there is no tip."""
-    tip, end = None, HEADER_SIZE
-    try:
-        with Segment(path) as segment:
-            for step in verified(segment):
-                tip, end = step.tip, step.offset + stored_size(step.record)
-    except Damaged as damage:
-        return tip, end, damage
-    return tip, end, None
-
-
-def _cut(path: Path, offset: int, sequence: int, damage: Damaged | None) -> Cut:
-    """Set the torn tail aside, then take it off; without a whole entry the segment goes as a whole."""
-    kept_in = path.with_name(f"{path.name}.cut-{offset}")
-    reason = damage.reason if damage else "an entry is cut short"
-    try:
-        size = file_size(path) - offset
-        if offset == 0:
-            path.rename(kept_in)
-        else:
-            _move_tail(path, offset, kept_in)
-        _sync_directory(path.parent)
-    except OSError as error:
-        raise Complaint(f"journal file {str(path)!r} is torn and cannot be repaired ({error.strerror})") from None
-    return Cut(path, offset, size, sequence, reason, kept_in)
-
-
-def _move_tail(path: Path, offset: int, kept_in: Path) -> None:
-    with path.open("r+b") as torn, kept_in.open("wb") as aside:
-        torn.seek(offset)
-        while chunk := torn.read(1 << 20):
-            aside.write(chunk)
-        aside.flush()
-        os.fsync(aside.fileno())
-        torn.truncate(offset)
-        os.fsync(torn.fileno())

@@ -1,0 +1,345 @@
+"""How fast and how exact a ring is on this machine: throughput, release error, and latency under loss.
+
+Every figure comes from separate processes on loopback multicast, sealed, with journals on. The yardstick runs first,
+in the same run, with packets of the same size.
+"""
+
+import gc
+import secrets
+import shutil
+import struct
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from fairtape.bench.bare import bare_receiver, bare_sender
+from fairtape.bench.crew import Crew, crew
+from fairtape.bench.figures import percentile, resident_bytes
+from fairtape.core.effects import Deliver
+from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration, Instant
+from fairtape.core.timing import Timing
+from fairtape.core.weather import Weather
+from fairtape.deployment.ring import RingPlan, site_seat, source_of, source_seat
+from fairtape.nodes.receiver import Receiver
+from fairtape.nodes.source import Source
+from fairtape.ring.formation import Formation
+from fairtape.runtime.carriers import LOOPBACK, Groups, Peer, Role
+from fairtape.runtime.clock import SharedClock
+from fairtape.runtime.driver import Driver
+from fairtape.runtime.journal import Writer
+from fairtape.runtime.udp import bind
+from fairtape.wire.blocks import records_room, unpack_messages
+from fairtape.wire.frames import DATAGRAM_MAX, NodeId
+from fairtape.wire.seals import SEAL_ROOM, Keys
+
+WARM_PERIOD = 500 * MILLISECOND
+START_DELAY = 200 * MILLISECOND
+SOURCE_FIRST = 101
+CHUNK_RECORDS = 2_048  # that a flooding producer hands over at once
+QUEUED_MIN = 256 << 10  # bytes below which it hands over more
+SAMPLES_MAX = 2_000_000
+_STAMP = struct.Struct(">q")
+
+BULK = Timing(
+    retry_period=20 * MILLISECOND, retries_max=50, token_period=5 * MILLISECOND, commit_delay=25 * MILLISECOND
+)
+"""For throughput: tokens that carry some hundred blocks each, and patience with two busy cores."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One run of one ring."""
+
+    receivers: int = 3
+    senders: int = 1
+    size: int = 64
+    seconds: float = 5.0
+    timing: Timing = BULK
+    rate: int | None = None  # messages per second of each sender; None floods
+    loss: float = 0.0  # into the first receiver
+    keys: Callable[[Keys], Keys] = field(default=lambda keys: keys)
+
+    @property
+    def window(self) -> Duration:
+        """The measured time."""
+        return int(self.seconds * SECOND)
+
+
+class Flood:
+    """A producer that keeps a source's queue full."""
+
+    def __init__(self, source: Source, size: int, ends_at: Instant) -> None:
+        self._source = source
+        self._size = size
+        self._ends_at = ends_at
+        self._chunk = bytes(size) * CHUNK_RECORDS
+        self.published = 0
+
+    def deadline(self) -> Instant | None:
+        """At once while the queue is low."""
+        return 0 if self._source.queued < QUEUED_MIN and not self.over else None
+
+    @property
+    def over(self) -> bool:
+        """Whether it has stopped."""
+        return self._ends_at == 0
+
+    def wake(self, now: Instant) -> None:
+        """Fill up."""
+        if now >= self._ends_at:
+            self._ends_at = 0
+            return
+        self.published += self._source.publish_records(self._chunk, self._size, now)
+
+
+class Metronome:
+    """A producer that publishes one stamped message every so often."""
+
+    def __init__(self, source: Source, size: int, rate: int, starts_at: Instant, ends_at: Instant) -> None:
+        self._source = source
+        self._filler = bytes(size - _STAMP.size)
+        self._period = SECOND // rate
+        self._next_at = starts_at
+        self._ends_at = ends_at
+        self.published = 0
+
+    def deadline(self) -> Instant | None:
+        """The next beat."""
+        return None if self.over else self._next_at
+
+    @property
+    def over(self) -> bool:
+        """Whether it has stopped."""
+        return self._next_at >= self._ends_at
+
+    def wake(self, now: Instant) -> None:
+        """Publish what is due, stamped with the time at which it was due."""
+        while self._next_at <= now and not self.over:
+            self.published += self._source.publish([_STAMP.pack(self._next_at) + self._filler], now)
+            self._next_at += self._period
+
+
+@dataclass(slots=True)
+class Tally:
+    """What one receiver delivered in the measured time."""
+
+    starts_at: Instant
+    ends_at: Instant
+    stamped: bool
+    messages: int = 0
+    late: int = 0
+    all_messages: int = 0
+    errors: list[Duration] = field(default_factory=list)  # released_at - commit_at, of those in time
+    latencies: list[Duration] = field(default_factory=list)  # from publish to release
+    memory: list[int] = field(default_factory=list)
+
+    def take(self, delivery: Deliver) -> None:
+        """Count one delivery."""
+        release = delivery.release
+        self.all_messages += release.count
+        if not self.starts_at <= release.released_at < self.ends_at:
+            return
+        self.messages += release.count
+        if release.late:
+            self.late += release.count
+        elif len(self.errors) < SAMPLES_MAX:
+            self.errors.append(release.released_at - release.commit_at)
+        if self.stamped and len(self.latencies) < SAMPLES_MAX:
+            self._take_latencies(delivery)
+
+    def _take_latencies(self, delivery: Deliver) -> None:
+        for span in delivery.ordered.spans:
+            for body, count in zip(span.bodies, span.counts, strict=True):
+                for message in unpack_messages(body, count):
+                    self.latencies.append(delivery.release.released_at - _STAMP.unpack_from(message)[0])
+
+
+def receiver_process(pipe: Connection, me: NodeId, journal: Path | None, setting: Setting) -> None:
+    """One site: runs until it is told the last number, and says what it saw."""
+    clock = SharedClock()
+    pipe.send("ready")
+    plan: RingPlan = pipe.recv()
+    starts_at = plan.formation.starts_at + WARM_PERIOD
+    tally = Tally(starts_at, starts_at + setting.window, setting.rate is not None)
+    receiver, seat = site_seat(plan, me, clock, journal=journal, consumer=tally.take)
+    driver = Driver([seat], clock)
+    pipe.send("seated")
+    gc.collect()
+    gc.freeze()
+    samples = _Sampler(clock, tally, pipe, receiver)
+    driver.run(until=samples.done)
+    digest = seat.journal.tip.digest if isinstance(seat.journal, Writer) and seat.journal.tip else b""
+    driver.close()
+    pipe.send((tally, digest, dict(receiver.counts), seat.carrier.traffic(), str(receiver.reforming or "")))
+
+
+class _Sampler:
+    """Looks after a receiver now and then: its memory, and whether everything has been released."""
+
+    def __init__(self, clock: SharedClock, tally: Tally, pipe: Connection, receiver: Receiver) -> None:
+        self._clock = clock
+        self._tally = tally
+        self._pipe = pipe
+        self._receiver = receiver
+        self._next_at = tally.starts_at
+        self._period = max((tally.ends_at - tally.starts_at) // 20, SECOND // 4)
+        self._last: int | None = None
+
+    def done(self) -> bool:
+        """Whether all that was published has been released, or can no longer be."""
+        now = self._clock.now()
+        if now >= self._next_at:
+            self._next_at += self._period
+            self._tally.memory.append(resident_bytes())
+            if self._last is None and self._pipe.poll():
+                self._last = self._pipe.recv()
+        if self._last is None:
+            return False
+        return self._tally.all_messages >= self._last or self._receiver.reforming is not None
+
+
+def sender_process(pipe: Connection, me: NodeId, setting: Setting) -> None:
+    """One source: publishes for the time of the run, then until all is acknowledged."""
+    clock = SharedClock()
+    pipe.send("ready")
+    plan: RingPlan = pipe.recv()
+    starts_at = plan.formation.starts_at
+    ends_at = starts_at + WARM_PERIOD + setting.window
+    source = source_of(plan, me, clock)
+    producer: Flood | Metronome
+    if setting.rate is None:
+        producer = Flood(source, setting.size, ends_at)
+    else:
+        producer = Metronome(source, setting.size, setting.rate, starts_at + (me * 337 % 1000) * MICROSECOND, ends_at)
+    driver = Driver([source_seat(plan, source, producer=producer)], clock)
+    pipe.send("seated")
+    while clock.now() < starts_at:
+        time.sleep(0.01)
+    gc.collect()
+    gc.freeze()
+    give_up_at = ends_at + 20 * SECOND
+    driver.run(until=lambda: (producer.over and source.idle) or clock.now() > give_up_at)
+    driver.close()
+    pipe.send((producer.published, dict(source.counts)))
+
+
+def _free_port() -> int:
+    probe = bind(LOOPBACK, 0)
+    port: int = probe.getsockname()[1]
+    probe.close()
+    return port
+
+
+def plan_for(setting: Setting) -> RingPlan:
+    """A ring of this size on free ports; the start is set when everyone is there."""
+    sites = range(1, setting.receivers + 1)
+    sources = range(SOURCE_FIRST, SOURCE_FIRST + setting.senders)
+    book = {node: Peer(LOOPBACK, _free_port(), Role.SITE) for node in sites}
+    book |= {node: Peer(LOOPBACK, _free_port(), Role.SOURCE) for node in sources}
+    formation = Formation(number=1, members=tuple(sites), timing=setting.timing, starts_at=0)
+    loss = Weather(loss=setting.loss)
+    return RingPlan(
+        formation=formation,
+        keys=setting.keys(Keys.from_secret(secrets.token_bytes(32), sites, sources)),
+        book=book,
+        groups=Groups(data=("239.195.7.1", _free_port()), control=("239.195.7.2", _free_port())),
+        weather={1: {node: loss for node in book if node != 1}} if setting.loss else {},
+    )
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="fairtape-bench-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What one run of one ring showed."""
+
+    messages_per_s: float
+    one_order: bool
+    late_fraction: float
+    release_error_p50_us: float
+    release_error_p99_us: float
+    latency_p50_ms: float
+    latency_p99_ms: float
+    memory_mib: tuple[float, float]  # of the largest receiver, after the warm-up and at the end
+    recoveries: int
+    dropped: int
+    failures: tuple[str, ...]
+
+
+def run_ring(setting: Setting) -> Outcome:
+    """Run one ring and gather what its processes say."""
+    with _scratch() as folder:
+        sites = [
+            (receiver_process, (site, folder / f"site-{site}", replace(setting, keys=_same)))
+            for site in range(1, setting.receivers + 1)
+        ]
+        senders = [
+            (sender_process, (SOURCE_FIRST + number, replace(setting, keys=_same))) for number in range(setting.senders)
+        ]
+        with crew([*sites, *senders]) as members:
+            return _gather(members, setting)
+
+
+def _same(keys: Keys) -> Keys:
+    return keys
+
+
+def _gather(members: Crew, setting: Setting) -> Outcome:
+    members.hear_all()
+    plan = plan_for(setting)
+    starts_at = SharedClock().now() + START_DELAY + 50 * MILLISECOND * len(members)
+    members.tell_all(replace(plan, formation=replace(plan.formation, starts_at=starts_at)))
+    members.hear_all()
+    wait_max = setting.seconds + 60
+    published = 0
+    for number in range(setting.senders):
+        count, _ = members.hear(setting.receivers + number, wait_max)
+        published += count
+    for site in range(setting.receivers):
+        members.tell(site, published)
+    answers = [members.hear(site, wait_max) for site in range(setting.receivers)]
+    tallies: list[Tally] = [answer[0] for answer in answers]
+    errors = [error for tally in tallies for error in tally.errors]
+    latencies = [latency for tally in tallies for latency in tally.latencies]
+    largest = max(tallies, key=lambda tally: tally.memory[-1])
+    return Outcome(
+        messages_per_s=min(tally.messages for tally in tallies) / setting.seconds,
+        one_order=len({answer[1] for answer in answers}) == 1 and min(t.all_messages for t in tallies) == published,
+        late_fraction=sum(tally.late for tally in tallies) / max(sum(tally.messages for tally in tallies), 1),
+        release_error_p50_us=percentile(errors, 0.5) / MICROSECOND,
+        release_error_p99_us=percentile(errors, 0.99) / MICROSECOND,
+        latency_p50_ms=percentile(latencies, 0.5) / MILLISECOND,
+        latency_p99_ms=percentile(latencies, 0.99) / MILLISECOND,
+        memory_mib=(largest.memory[0] / (1 << 20), largest.memory[-1] / (1 << 20)),
+        recoveries=sum(answer[2].get("requests_sent", 0) for answer in answers),
+        dropped=sum(answer[3].overflowed + answer[3].dropped for answer in answers),
+        failures=tuple(answer[4] for answer in answers if answer[4]),
+    )
+
+
+def run_bare(*, receivers: int, size: int, seconds: float) -> float:
+    """Packets per second that each bare receiver gets, on the average."""
+    group = "239.195.7.3", _free_port()
+    tasks = [(bare_receiver, (group, seconds))] * receivers + [(bare_sender, (group, size, seconds))]
+    with crew(tasks) as members:
+        members.hear_all()
+        members.tell_all(time.time() + 0.2)
+        counts = members.hear_all(seconds + 60)
+    received = counts[:receivers]
+    return float(sum(received)) / receivers / seconds
+
+
+def messages_per_packet(size: int) -> int:
+    """How many messages of one size fill a datagram."""
+    return max(records_room(DATAGRAM_MAX - SEAL_ROOM, size), 1)

@@ -1,0 +1,21 @@
+"""Progress of long work: one line per step on standard error, so that standard output stays for results."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+
+
+@contextmanager
+def steps(*, quiet: bool) -> Iterator[Callable[[str], None]]:
+    """A function that says what is being done now."""
+    console = Console(stderr=True, quiet=quiet)
+    with console.status("starting") as status:
+
+        def step(text: str) -> None:
+            if console.is_terminal:
+                status.update(text)
+            else:
+                console.print(text)
+
+        yield step

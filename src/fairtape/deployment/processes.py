@@ -1,0 +1,222 @@
+"""Children of a command: started together, spoken with over pipes, and never left behind.
+
+A child is a fresh interpreter that runs one function with a `Link` to its parent. The parent decides when it ends, so a
+child does not hear the Ctrl-C of the terminal that both share; but a child whose parent is gone, however it went, reads
+the end of its pipe and ends by itself. News may be dropped when the parent is slow: no site ever waits for a screen.
+"""
+
+import multiprocessing
+import select
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from types import TracebackType
+from typing import Any, Final, Self, TypeAlias, TypeVar
+
+from fairtape.core.instants import MILLISECOND, SECOND, Duration
+from fairtape.runtime.complaints import Complaint
+
+START_PERIOD_MAX: Final = 60 * SECOND  # for all interpreters to start, on a machine that is busy with other things
+STOP_PERIOD_MAX: Final = 5 * SECOND  # for a child to close its files before it is ended by force
+LOOK_PERIOD: Final = 50 * MILLISECOND  # how often a child looks for orders
+CHILDREN_MAX: Final = 64
+
+Order = TypeVar("Order")
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The child has started and waits for its first order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The order to end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """A complaint that ended the child: the parent's user has to hear it."""
+
+    sentence: str
+
+
+class Deserted(Exception):
+    """A child ended although nobody had asked it to."""
+
+
+class Link:
+    """The child's end of the pipe."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._look_at = 0
+        self.stopped = False  # told to stop, or the parent is gone
+
+    def tell(self, news: object) -> None:
+        """Send, and wait until it is sent."""
+        with suppress(OSError):
+            self._connection.send(news)
+
+    def offer(self, news: object) -> bool:
+        """Send if that needs no waiting; whether it was sent."""
+        try:
+            if not select.select((), (self._connection,), (), 0)[1]:
+                return False
+            self._connection.send(news)
+        except OSError:
+            self.stopped = True
+            return False
+        return True
+
+    def expect(self, kind: type[Order]) -> Order | None:
+        """Wait for an order of this kind; None when the child is to end instead."""
+        while not self.stopped:
+            order = self._take()
+            if isinstance(order, kind):
+                return order
+        return None
+
+    def orders(self) -> Iterator[object]:
+        """What has been ordered since the last look. Looking often costs little: most calls only read a clock."""
+        now = time.monotonic_ns()
+        if now < self._look_at:
+            return
+        self._look_at = now + LOOK_PERIOD
+        while not self.stopped and self._connection.poll():
+            order = self._take()
+            if order is not None:
+                yield order
+
+    def _take(self) -> object | None:
+        try:
+            order: object = self._connection.recv()
+        except (EOFError, OSError):
+            order = Stop()
+        if isinstance(order, Stop):
+            self.stopped = True
+            return None
+        return order
+
+
+Work: TypeAlias = Callable[..., None]  # takes a Link, then the arguments it was started with
+
+
+class Crew:
+    """The children of one command, by name. Leaving the context ends all of them."""
+
+    def __init__(self) -> None:
+        self._context = multiprocessing.get_context("spawn")
+        self._children: dict[str, tuple[SpawnProcess, Connection]] = {}
+        self._gone: set[str] = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _kind: type[BaseException] | None, _error: object, _trace: TracebackType | None) -> None:
+        self.dismiss()
+
+    def start(self, name: str, work: Work, *arguments: Any) -> None:
+        """Start a child that runs `work(link, *arguments)`."""
+        assert name not in self._children
+        assert len(self._children) < CHILDREN_MAX
+        ours, theirs = self._context.Pipe()
+        process = self._context.Process(target=_run, args=(work, theirs, arguments), name=f"fairtape {name}")
+        with _interrupts_held_back():
+            process.start()
+        theirs.close()
+        self._children[name] = process, ours
+
+    def await_ready(self, names: set[str]) -> None:
+        """Wait until these children have started."""
+        give_up_at = time.monotonic_ns() + START_PERIOD_MAX
+        waiting = set(names)
+        while waiting:
+            left = give_up_at - time.monotonic_ns()
+            if left <= 0:
+                raise Complaint(
+                    f"{len(waiting)} of {len(names)} processes did not start within {START_PERIOD_MAX // SECOND} s;"
+                    " try again when the machine is less busy"
+                )
+            waiting -= {name for name, news in self.hear(left) if isinstance(news, Ready)}
+
+    def tell(self, name: str, order: object) -> None:
+        """Give an order. A child that has gone is noticed when it is next listened to."""
+        with suppress(OSError):
+            self._children[name][1].send(order)
+
+    def tell_all(self, order: object) -> None:
+        """Give the same order to everyone."""
+        for name in self._children:
+            self.tell(name, order)
+
+    def hear(self, wait_period: Duration) -> list[tuple[str, object]]:
+        """News, at most one from each child, once there is any or the period is over.
+
+        Raises `Complaint` with what a child complains of, and `Deserted` where one ended unasked.
+        """
+        names = {id(ours): name for name, (_, ours) in self._children.items() if name not in self._gone}
+        open_ends = [ours for name, (_, ours) in self._children.items() if name not in self._gone]
+        heard = []
+        for ready in wait(open_ends, timeout=wait_period / SECOND):
+            assert isinstance(ready, Connection)
+            name = names[id(ready)]
+            try:
+                news = ready.recv()
+            except (EOFError, OSError):
+                self._gone.add(name)
+                raise Deserted(f"the process of {name} ended unasked, with {self._how(name)}") from None
+            if isinstance(news, Trouble):
+                self._gone.add(name)
+                raise Complaint(news.sentence)
+            heard.append((name, news))
+        return heard
+
+    def dismiss(self) -> None:
+        """Order everyone to stop, and see to it that they do."""
+        self.tell_all(Stop())
+        give_up_at = time.monotonic() + STOP_PERIOD_MAX / SECOND
+        for process, ours in self._children.values():
+            while process.is_alive() and time.monotonic() < give_up_at:
+                _read_away(ours)  # a child that is telling something must not wait for us
+                process.join(0.02)
+            for end in (process.terminate, process.kill):
+                if process.is_alive():
+                    end()
+                    process.join(1)
+            ours.close()
+        self._children.clear()
+
+    def _how(self, name: str) -> str:
+        process, _ = self._children[name]
+        process.join(1)
+        return "no exit code" if process.exitcode is None else f"exit code {process.exitcode}"
+
+
+def _run(work: Work, connection: Connection, arguments: tuple[Any, ...]) -> None:
+    """What a child does."""
+    link = Link(connection)
+    try:
+        work(link, *arguments)
+    except Complaint as complaint:
+        link.tell(Trouble(str(complaint)))
+
+
+def _read_away(connection: Connection) -> None:
+    with suppress(EOFError, OSError):
+        while connection.poll():
+            connection.recv_bytes()
+
+
+@contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """A child keeps the signal mask under which it was started, so it never hears the terminal's Ctrl-C."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,0 +1,133 @@
+"""One site as a process: it takes its seat when the plan comes, runs until it is told to stop, and tells how it fares."""
+
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from fairtape.core.effects import Deliver, Ordered, Release, Report
+from fairtape.core.instants import MILLISECOND, Duration, Instant
+from fairtape.deployment.processes import Link, Ready
+from fairtape.deployment.ring import RingPlan, site_seat
+from fairtape.nodes.receiver import Receiver
+from fairtape.runtime.clock import SharedClock
+from fairtape.runtime.driver import Driver
+from fairtape.runtime.udp import Traffic
+from fairtape.wire.blocks import unpack_messages
+from fairtape.wire.frames import NodeId
+
+NEWS_PERIOD: Final = 50 * MILLISECOND
+RELEASES_MAX: Final = 256  # of one piece of news
+MESSAGES_MAX: Final = 24  # of one piece of news: what a screen shows; the journal has all of them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteNews:
+    """How one site fares. Counts are totals since it started."""
+
+    site: NodeId
+    heard_through: int  # token
+    sequence: int  # the last one released
+    late: int  # messages
+    requests: int  # made for what it missed
+    repairs: int  # datagrams sent to others who missed them
+    lost: int  # datagrams that the injected weather took
+    traffic: Traffic
+    releases: tuple[Release, ...]  # since the last news, the latest ones
+    messages: tuple[tuple[int, bytes], ...]  # the latest ones with their numbers, from a site that was asked to show
+    failure: Report | None
+
+
+def run_site(link: Link, me: NodeId, journal: Path, shows: bool = False) -> None:
+    """The whole life of a site's process. With `shows` its news carry messages as well."""
+    link.tell(Ready())
+    plan = link.expect(RingPlan)
+    if plan is None:
+        return
+    clock = SharedClock()
+    diary = _Diary(shows=shows)
+    receiver, seat = site_seat(plan, me, clock, journal=journal, consumer=diary.delivered, reporter=diary.reported)
+    driver = Driver([seat], clock)
+    tell_at: Instant = clock.now() + NEWS_PERIOD * plan.formation.members.index(me) // len(plan.formation.members)
+
+    def news() -> SiteNews:
+        weather_lost = seat.weather.lost if seat.weather else 0
+        return diary.news(receiver, lost=weather_lost, traffic=seat.carrier.traffic())
+
+    def ended() -> bool:
+        nonlocal tell_at
+        for _ in link.orders():
+            pass
+        now = clock.now()
+        if now >= tell_at:
+            tell_at = _next_after(tell_at, now, NEWS_PERIOD)
+            if link.offer(news()):
+                diary.told()
+        return link.stopped
+
+    try:
+        driver.run(ended)
+    finally:
+        driver.close()
+
+
+def _next_after(due_at: Instant, now: Instant, period: Duration) -> Instant:
+    """The next multiple of the period: sites keep out of one another's way however late one is."""
+    return due_at + ((now - due_at) // period + 1) * period
+
+
+class _Diary:
+    """What happened since the last news."""
+
+    def __init__(self, *, shows: bool) -> None:
+        self._shows = shows
+        self._sequence = 0
+        self._late = 0
+        self._failure: Report | None = None
+        self._releases: deque[Release] = deque(maxlen=RELEASES_MAX)
+        self._orders: deque[Ordered] = deque(maxlen=MESSAGES_MAX)
+
+    def delivered(self, delivery: Deliver) -> None:
+        """Only note it: at the commit instant every site of the machine wants a core, and reading can wait."""
+        release = delivery.release
+        self._sequence = release.sequence + release.count - 1
+        self._late += release.count if release.late else 0
+        self._releases.append(release)
+        if self._shows:
+            self._orders.append(delivery.ordered)
+
+    def reported(self, report: Report) -> None:
+        self._failure = report
+
+    def told(self) -> None:
+        self._releases.clear()
+        self._orders.clear()
+
+    def news(self, receiver: Receiver, *, lost: int, traffic: Traffic) -> SiteNews:
+        return SiteNews(
+            site=receiver.me,
+            heard_through=receiver.heard_through,
+            sequence=self._sequence,
+            late=self._late,
+            requests=receiver.counts["requests_sent"] + receiver.counts["holes_asked"],
+            repairs=receiver.counts["repairs"],
+            lost=lost,
+            traffic=traffic,
+            releases=tuple(self._releases),
+            messages=tuple(_latest_messages(self._orders)),
+            failure=self._failure,
+        )
+
+
+def _latest_messages(orders: deque[Ordered]) -> list[tuple[int, bytes]]:
+    """The last few messages of these tokens, oldest first. Fragments of long messages are left out."""
+    latest: deque[tuple[int, bytes]] = deque(maxlen=MESSAGES_MAX)
+    for ordered in orders:
+        for span in ordered.spans:
+            sequence = span.sequence
+            fragments = span.fragments or (False,) * len(span.bodies)
+            for body, count, fragment in zip(span.bodies, span.counts, fragments, strict=True):
+                if not fragment:
+                    latest.extend(enumerate(unpack_messages(body, count), sequence))
+                sequence += count
+    return list(latest)
