@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from fairtape.bench.ring import Outcome, Setting, messages_per_packet, run_bare, run_ring
-from fairtape.bench.unsealed import unsealed
+from fairtape.bench.unsealed import OpenSeal
 from fairtape.core.timing import profile
 from fairtape.wire.frames import DATAGRAM_MAX
 
@@ -57,7 +57,7 @@ def _variations(receivers: int, size: int, seconds: float, step: Step) -> Figure
         "messages_per_s_1kb": replace(base, size=KILOBYTE),
         "messages_per_s_1_receiver": replace(base, receivers=1),
         "messages_per_s_8_receivers": replace(base, receivers=8),
-        "messages_per_s_unsealed": replace(base, keys=unsealed),
+        "messages_per_s_unsealed": replace(base, seal=OpenSeal),
     }
     figures: Figures = {}
     for name, setting in runs.items():

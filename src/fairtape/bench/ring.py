@@ -10,7 +10,7 @@ import shutil
 import struct
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
@@ -34,7 +34,7 @@ from fairtape.runtime.journal import Writer
 from fairtape.runtime.udp import bind
 from fairtape.wire.blocks import records_room, unpack_messages
 from fairtape.wire.frames import DATAGRAM_MAX, NodeId
-from fairtape.wire.seals import SEAL_ROOM, Keys
+from fairtape.wire.seals import SEAL_ROOM, Keys, Seal
 
 WARM_PERIOD = 500 * MILLISECOND
 START_DELAY = 200 * MILLISECOND
@@ -45,7 +45,7 @@ SAMPLES_MAX = 2_000_000
 _STAMP = struct.Struct(">q")
 
 BULK = Timing(
-    retry_period=20 * MILLISECOND, retries_max=50, token_period=5 * MILLISECOND, commit_delay=25 * MILLISECOND
+    retry_period=40 * MILLISECOND, retries_max=25, token_period=10 * MILLISECOND, commit_delay=60 * MILLISECOND
 )
 """For throughput: tokens that carry some hundred blocks each, and patience with two busy cores."""
 
@@ -61,7 +61,7 @@ class Setting:
     timing: Timing = BULK
     rate: int | None = None  # messages per second of each sender; None floods
     loss: float = 0.0  # into the first receiver
-    keys: Callable[[Keys], Keys] = field(default=lambda keys: keys)
+    seal: type[Seal] = Seal
 
     @property
     def window(self) -> Duration:
@@ -244,7 +244,7 @@ def plan_for(setting: Setting) -> RingPlan:
     loss = Weather(loss=setting.loss)
     return RingPlan(
         formation=formation,
-        keys=setting.keys(Keys.from_secret(secrets.token_bytes(32), sites, sources)),
+        keys=replace(Keys.from_secret(secrets.token_bytes(32), sites, sources), seal=setting.seal),
         book=book,
         groups=Groups(data=("239.195.7.1", _free_port()), control=("239.195.7.2", _free_port())),
         weather={1: {node: loss for node in book if node != 1}} if setting.loss else {},
@@ -281,18 +281,11 @@ def run_ring(setting: Setting) -> Outcome:
     """Run one ring and gather what its processes say."""
     with _scratch() as folder:
         sites = [
-            (receiver_process, (site, folder / f"site-{site}", replace(setting, keys=_same)))
-            for site in range(1, setting.receivers + 1)
+            (receiver_process, (site, folder / f"site-{site}", setting)) for site in range(1, setting.receivers + 1)
         ]
-        senders = [
-            (sender_process, (SOURCE_FIRST + number, replace(setting, keys=_same))) for number in range(setting.senders)
-        ]
+        senders = [(sender_process, (SOURCE_FIRST + number, setting)) for number in range(setting.senders)]
         with crew([*sites, *senders]) as members:
             return _gather(members, setting)
-
-
-def _same(keys: Keys) -> Keys:
-    return keys
 
 
 def _gather(members: Crew, setting: Setting) -> Outcome:

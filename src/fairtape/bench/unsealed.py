@@ -1,9 +1,7 @@
 """What a ring would do without seals, to show what they cost. Only a benchmark may leave a block open."""
 
-from dataclasses import replace
-
 from fairtape.wire.frames import BLOCK_HEADER, TAG_SIZE
-from fairtape.wire.seals import Keys, Seal
+from fairtape.wire.seals import Seal
 
 
 class OpenSeal(Seal):
@@ -18,8 +16,3 @@ class OpenSeal(Seal):
     def open(self, datagram: bytes, first: int) -> bytes:  # noqa: ARG002 - no nonce is needed
         """The body as it is."""
         return datagram[BLOCK_HEADER.size : -TAG_SIZE]
-
-
-def unsealed(keys: Keys) -> Keys:
-    """The same keys, and no use of them for blocks."""
-    return replace(keys, seal=OpenSeal)

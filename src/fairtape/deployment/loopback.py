@@ -32,7 +32,7 @@ def free_ports(count: int) -> list[int]:
 
 def loopback_book(sites: Iterable[NodeId], sources: Iterable[NodeId]) -> AddressBook:
     """An address on this machine for every node."""
-    roles = {node: Role.SITE for node in sites} | {node: Role.SOURCE for node in sources}
+    roles = dict.fromkeys(sites, Role.SITE) | dict.fromkeys(sources, Role.SOURCE)
     ports = free_ports(len(roles))
     return {node: Peer(LOOPBACK, port, role) for (node, role), port in zip(roles.items(), ports, strict=True)}
 

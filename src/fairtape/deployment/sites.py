@@ -1,4 +1,4 @@
-"""One site as a process: it takes its seat when the plan comes, runs until it is told to stop, and tells how it fares."""
+"""One site as a process: it takes its seat when the plan comes, runs until it is told to stop, tells how it fares."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Final
 
 from fairtape.core.effects import Deliver, Ordered, Release, Report
-from fairtape.core.instants import MILLISECOND, Duration, Instant
+from fairtape.core.instants import MILLISECOND, Instant
 from fairtape.deployment.processes import Link, Ready
 from fairtape.deployment.ring import RingPlan, site_seat
 from fairtape.nodes.receiver import Receiver
+from fairtape.ring.formation import Formation
 from fairtape.runtime.clock import SharedClock
 from fairtape.runtime.driver import Driver
 from fairtape.runtime.udp import Traffic
@@ -48,20 +49,14 @@ def run_site(link: Link, me: NodeId, journal: Path, shows: bool = False) -> None
     diary = _Diary(shows=shows)
     receiver, seat = site_seat(plan, me, clock, journal=journal, consumer=diary.delivered, reporter=diary.reported)
     driver = Driver([seat], clock)
-    tell_at: Instant = clock.now() + NEWS_PERIOD * plan.formation.members.index(me) // len(plan.formation.members)
-
-    def news() -> SiteNews:
-        weather_lost = seat.weather.lost if seat.weather else 0
-        return diary.news(receiver, lost=weather_lost, traffic=seat.carrier.traffic())
+    rounds = Rounds(plan.formation, turn=plan.formation.members.index(me), turns=len(plan.formation.members))
 
     def ended() -> bool:
-        nonlocal tell_at
-        for _ in link.orders():
-            pass
-        now = clock.now()
-        if now >= tell_at:
-            tell_at = _next_after(tell_at, now, NEWS_PERIOD)
-            if link.offer(news()):
+        if rounds.come(clock.now()):
+            for _ in link.orders():
+                pass
+            weather_lost = seat.weather.lost if seat.weather else 0
+            if link.offer(diary.news(receiver, lost=weather_lost, traffic=seat.carrier.traffic())):
                 diary.told()
         return link.stopped
 
@@ -71,9 +66,22 @@ def run_site(link: Link, me: NodeId, journal: Path, shows: bool = False) -> None
         driver.close()
 
 
-def _next_after(due_at: Instant, now: Instant, period: Duration) -> Instant:
-    """The next multiple of the period: sites keep out of one another's way however late one is."""
-    return due_at + ((now - due_at) // period + 1) * period
+class Rounds:
+    """When the processes of one machine do what can wait: each in its turn, and well away from the commit instants.
+
+    At a commit instant all sites of the machine want a core at once, and whoever else wants one spoils the release.
+    """
+
+    def __init__(self, formation: Formation, *, turn: int, turns: int) -> None:
+        quiet, room = NEWS_PERIOD // 8, NEWS_PERIOD // 2
+        self._due_at = formation.commit_at(formation.first_token) % NEWS_PERIOD + quiet + room * turn // turns
+
+    def come(self, now: Instant) -> bool:
+        """Whether it is time, once in each round."""
+        if now < self._due_at:
+            return False
+        self._due_at += ((now - self._due_at) // NEWS_PERIOD + 1) * NEWS_PERIOD
+        return True
 
 
 class _Diary:

@@ -153,14 +153,16 @@ class Receiver:
         if frame.stripe != self._stripe or len(datagram) > self._datagram_max:
             raise Malformed("another stripe, or longer than agreed")
         outcome = self._holdings.accept(frame, datagram)
-        self.counts[outcome] += 1
         if outcome == "duplicate":
             self._answer_duplicate(frame, datagram, now)
+        self.counts[outcome] += 1
+        if outcome == "duplicate":
             return
         if outcome == "ahead" and self._token.held is not None:
             self._ask_for_holes(now)
         # A turn brings many blocks: what they complete is looked at once, in the wake that ends it.
-        self._stirred = self._stirred or bool(self._desk) or not self.formation.timed
+        if self._desk.running or not self.formation.timed:
+            self._stirred = True
 
     def _answer_duplicate(self, frame: BlockFrame, datagram: bytes, now: Instant) -> None:
         """Decision 5: a source that repeats an acknowledged message has missed its acknowledgment."""
@@ -234,6 +236,8 @@ class Receiver:
         if isinstance(self._token, EventToken):
             self._token.confirmed(token - 1)
             self._notice_overtaken(now)
+        if self.reforming is not None:
+            return
         if self._ordering.whole(token) and self._desk.acknowledged(token, now):
             self._ordering.completed(token)
 

@@ -135,46 +135,51 @@ class Source:
             raise Malformed("another stripe")
         match message:
             case Ack():
-                self._receive_ack(message)
+                outcome = self._receive_ack(message, now)
             case Hole() | Progress():
-                if self._believes(message.sender, datagram):
-                    self._receive_word(message)
+                outcome = self._verdict(message.sender, datagram) or self._receive_word(message, now)
             case _:
                 raise Malformed("not for a source")
-        self._pump(now)
+        self.counts[outcome] += 1
 
-    def _receive_ack(self, ack: Ack) -> None:
-        """The ranges that name this incarnation, each proved under this source's own key."""
-        sequence = ack.sequence
+    def _receive_ack(self, ack: Ack, now: Instant) -> str:
+        """The ranges that name this incarnation, each proved under this source's own key: all of them, or none."""
+        sequence, through = ack.sequence, 0
         for named, mark in zip(ack.ranges, ack.marks, strict=True):
             if (named.source, named.incarnation) == (self.me, self.incarnation):
                 if self._marker.mark(ack.formation, ack.token, sequence, named) != mark:
-                    self.counts["forged"] += 1
-                    return
-                self.counts["acks"] += 1
-                self._transmission.acknowledged(named.end - 1)
+                    return "forged"
+                through = named.end - 1
             sequence += named.count
+        if not through:
+            return "acks_of_others"
+        self._acknowledged(through, now)
+        return "acks"
 
-    def _believes(self, sender: NodeId, datagram: bytes) -> bool:
+    def _verdict(self, sender: NodeId, datagram: bytes) -> str | None:
+        """Why a datagram must be ignored, or None."""
         if not self._authenticator.holds(datagram):
-            self.counts["forged"] += 1
-            return False
+            return "forged"
         if sender not in self._windows and len(self._windows) >= SENDERS_MAX:
-            self.counts["over_limit"] += 1
-            return False
+            return "over_limit"
         if not self._windows.setdefault(sender, ReplayWindow()).accept(serial_of(datagram)):
-            self.counts["replayed"] += 1
-            return False
-        return True
+            return "replayed"
+        return None
 
-    def _receive_word(self, message: Hole | Progress) -> None:
+    def _receive_word(self, message: Hole | Progress, now: Instant) -> str:
         if isinstance(message, Progress):
-            if message.incarnation == self.incarnation:
-                self.counts["progress"] += 1
-                self._transmission.acknowledged(message.next - 1)
-        elif (message.missing.source, message.missing.incarnation) == (self.me, self.incarnation):
-            self.counts["holes"] += 1
-            self._multicast(self._transmission.missing(message.missing), "resent")
+            if message.incarnation != self.incarnation:
+                return "other_incarnation"
+            self._acknowledged(message.next - 1, now)
+            return "progress"
+        if (message.missing.source, message.missing.incarnation) != (self.me, self.incarnation):
+            return "other_incarnation"
+        self._multicast(self._transmission.missing(message.missing), "resent")
+        return "holes"
+
+    def _acknowledged(self, through: int, now: Instant) -> None:
+        self._transmission.acknowledged(through)
+        self._pump(now)
 
     def _pump(self, now: Instant) -> None:
         self._multicast(self._transmission.cut(now), "blocks")

@@ -9,12 +9,12 @@ is therefore how every limit here is kept.
 """
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 from fairtape.core.effects import Span
 from fairtape.core.instants import Instant
 from fairtape.wire.blocks import check_body
-from fairtape.wire.frames import RANGE_COUNT_MAX, BlockFrame, Flag, Malformed, NodeId, Range
+from fairtape.wire.frames import RANGE_COUNT_MAX, BlockFrame, Malformed, NodeId, Range
 from fairtape.wire.seals import Keys, Marker, Seal
 
 HELD_BLOCKS_MAX: Final = 16_384  # unacknowledged blocks of one stream
@@ -24,13 +24,10 @@ MISSING_RANGES_MAX: Final = 64  # holes of one range that are named in one reque
 StreamKey: TypeAlias = tuple[NodeId, int]
 
 
-class Held(NamedTuple):
-    """One block: its messages for the order, its datagram for repairs."""
+Held: TypeAlias = tuple[int, bytes, bytes, bool]
+"""One block: how many messages, the body for the order, the datagram for repairs, whether it is a fragment.
 
-    messages: int  # how many
-    body: bytes
-    datagram: bytes
-    fragment: bool
+A plain tuple, because one is made for every datagram."""
 
 
 class Stream:
@@ -65,7 +62,7 @@ class Stream:
         for start in sorted(number for number in self.beyond if position <= number < end):
             if start > position:
                 gaps.append(Range(self.source, self.incarnation, position, start - position))
-            position = max(position, start + self.beyond[start].messages)
+            position = max(position, start + self.beyond[start][0])
         if position < end:
             gaps.append(Range(self.source, self.incarnation, position, end - position))
         return gaps[:MISSING_RANGES_MAX]
@@ -88,12 +85,15 @@ class Stream:
             self.beyond[first] = held
             return
         self.blocks[first] = held
-        self.next = first + held.messages
-        while self.beyond and (following := self.beyond.pop(self.next, None)) is not None:
-            self.blocks[self.next] = following
-            self.next += following.messages
+        self.next = first + held[0]
         if self.beyond:
-            self._drop_overlapping()
+            self._close_holes()
+
+    def _close_holes(self) -> None:
+        while (following := self.beyond.pop(self.next, None)) is not None:
+            self.blocks[self.next] = following
+            self.next += following[0]
+        self._drop_overlapping()
 
     def _drop_overlapping(self) -> None:
         """A source that cuts its numbers twice loses the second cut: its own fault, and nobody else's trouble."""
@@ -106,11 +106,11 @@ class Stream:
         bodies, counts, fragments = [], [], []
         first = named.first
         while first < named.end:
-            held = self.blocks[first]
-            bodies.append(held.body)
-            counts.append(held.messages)
-            fragments.append(held.fragment)
-            first += held.messages
+            messages, body, _, fragment = self.blocks[first]
+            bodies.append(body)
+            counts.append(messages)
+            fragments.append(fragment)
+            first += messages
         self.waiting -= len(bodies)
         self.acked = named.end
         return Span(
@@ -133,14 +133,14 @@ class Stream:
     def drop(self, first: int, end: int) -> None:
         """Forget acknowledged blocks that nobody needs any more."""
         while first < end:
-            first += self.blocks.pop(first).messages
+            first += self.blocks.pop(first)[0]
 
     def end(self) -> None:
         """A later incarnation is in the order: forget whatever has no place in it."""
         self.beyond.clear()
         first = self.acked
         while first < self.next:
-            first += self.blocks.pop(first).messages
+            first += self.blocks.pop(first)[0]
         self.next = self.acked
         self.waiting = 0
         self.ended = True
@@ -175,24 +175,25 @@ class Holdings:
 
     def accept(self, frame: BlockFrame, datagram: bytes) -> str:
         """Take one block; the name of what became of it. `Malformed` where it proves itself wrong."""
-        key = frame.source, frame.incarnation
-        stream = self._streams.get(key) or self._newcomer(key)
-        first = frame.first
+        flags, _, source, incarnation, first, count = frame
+        key = source, incarnation
+        known = self._streams.get(key)
+        stream = known or self._newcomer(key)
         if first < stream.next or first in stream.beyond:
             return "duplicate"
-        if stream.ended:
-            raise Malformed("an earlier incarnation")
         if stream.waiting >= HELD_BLOCKS_MAX and not (first == stream.next and stream.beyond):
             return "over_limit"  # the one block that closes a hole is always welcome, or a full table would stay full
         body = stream.seal.open(datagram, first)
-        fragment = bool(frame.flags & Flag.FRAGMENT)
-        check_body(body, frame.count, fragment=fragment)
-        if key not in self._streams:
+        check_body(body, count, fragment=flags != 0)
+        if known is None:
             self._admit(stream)
-        stream.add(first, Held(frame.count, body, datagram, fragment))
-        if stream.next > stream.acked:
-            self._fresh[key] = stream
-        return "ahead" if stream.beyond else "block"
+        stream.add(first, (count, body, datagram, flags != 0))
+        if stream.beyond:
+            if stream.next > stream.acked:
+                self._fresh[key] = stream
+            return "ahead"
+        self._fresh[key] = stream
+        return "block"
 
     def named(self, named: Range) -> Stream:
         """The stream that an acknowledgment names, which may be older than any that was heard here."""
@@ -222,7 +223,7 @@ class Holdings:
         """The oldest unacknowledged block alone: RMP gives every source message an acknowledgment of its own."""
         for named in self.unacknowledged(1):
             stream = self._streams[named.source, named.incarnation]
-            return [Range(named.source, named.incarnation, named.first, stream.blocks[named.first].messages)]
+            return [Range(named.source, named.incarnation, named.first, stream.blocks[named.first][0])]
         return []
 
     def fits(self, named: Range) -> bool:

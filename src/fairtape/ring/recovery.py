@@ -75,7 +75,7 @@ class RecoveryDesk:
         self._table: Table[Recovery] = (
             FIGURE_2 if not timed else FIGURE_3_MERGED if timing.merged else FIGURE_3_SEPARATE
         )
-        self._running: dict[int, Recovery] = {}
+        self.running: dict[int, Recovery] = {}  # neither complete nor reforming
         self._observe = observe
         self._gathered: dict[int, Recovery] = {}
         self._ask_at: Instant = NEVER
@@ -83,10 +83,10 @@ class RecoveryDesk:
     @property
     def has_room(self) -> bool:
         """Whether one more recovery may start; a site that was asleep for long catches up step by step."""
-        return len(self._running) < RECOVERIES_MAX
+        return len(self.running) < RECOVERIES_MAX
 
     def __len__(self) -> int:
-        return len(self._running)
+        return len(self.running)
 
     def acknowledged(self, token: int, now: Instant) -> bool:
         """All parts of Ack(token) are held. True when that completes it."""
@@ -102,18 +102,18 @@ class RecoveryDesk:
 
     def messages_arrived(self, now: Instant) -> list[int]:
         """Blocks have come in: the tokens that are complete by it."""
-        waiting = [r for r in self._running.values() if r.state is State.AWAIT_REQUESTED_MESSAGES]
+        waiting = [r for r in self.running.values() if r.state is State.AWAIT_REQUESTED_MESSAGES]
         return [r.token for r in waiting if self._fire(r, Event.MESSAGES, now)]
 
     def wake(self, now: Instant) -> None:
         """Let every wait end whose time is up."""
-        for recovery in [r for r in self._running.values() if r.expires_at <= now]:
+        for recovery in [r for r in self.running.values() if r.expires_at <= now]:
             self._fire(recovery, Event.TIMEOUT, now)
 
     def deadline(self) -> Instant:
         """When the next wait ends or gathered requests must go."""
         earliest = self._ask_at
-        for recovery in self._running.values():
+        for recovery in self.running.values():
             earliest = min(earliest, recovery.expires_at)
         return earliest
 
@@ -133,18 +133,18 @@ class RecoveryDesk:
     def forget(self, tokens: Iterable[int]) -> None:
         """Drop these recoveries."""
         for token in tokens:
-            self._running.pop(token, None)
+            self.running.pop(token, None)
 
     def stop(self) -> None:
         """Ask for nothing more."""
-        self._running.clear()
+        self.running.clear()
         self._gathered.clear()
         self._ask_at = NEVER
 
     def _recovery(self, token: int) -> Recovery:
-        recovery = self._running.get(token)
+        recovery = self.running.get(token)
         if recovery is None:
-            recovery = self._running[token] = Recovery(token, self)
+            recovery = self.running[token] = Recovery(token, self)
         return recovery
 
     def _fire(self, recovery: Recovery, event: Event, now: Instant) -> bool:
@@ -155,5 +155,5 @@ class RecoveryDesk:
             self._observe(recovery.token, before, event, recovery.state, recovery.retries)
         if recovery.running:
             return False
-        self._running.pop(recovery.token, None)
+        self.running.pop(recovery.token, None)
         return recovery.state is State.COMPLETE

@@ -33,6 +33,7 @@ def _blocks(wanted: Range, holdings: Holdings, room: int) -> list[bytes]:
         held = stream.find(first)
         if held is None:
             break
-        datagrams.append(held.datagram)
-        first += held.messages
+        messages, _, datagram, _ = held
+        datagrams.append(datagram)
+        first += messages
     return datagrams

@@ -18,6 +18,7 @@ from fairtape.wire.blocks import (
     pack_messages,
     pack_records,
     records_room,
+    records_size,
     split_message,
 )
 from fairtape.wire.frames import Flag, NodeId, Range, encode_block_header
@@ -95,22 +96,22 @@ class Records:
     """Back-to-back records of one size: no work per message."""
 
     def __init__(self, records: bytes, record_size: int) -> None:
-        self._records = memoryview(records)
+        self._records = records
         self._record_size = record_size
+        self._at = 0
         self.size = len(records)
 
     def need(self) -> int:
         """One record and the size before it."""
-        return len(pack_records(b"", 0)) + self._record_size
+        return records_size(1, self._record_size)
 
     def cut(self, room: int) -> Cut:
         """As many records as fit."""
-        count = min(max(records_room(room, self._record_size), 1), self.size // self._record_size)
-        end = count * self._record_size
-        body = pack_records(bytes(self._records[:end]), self._record_size)
-        self._records = self._records[end:]
-        self.size -= end
-        return Cut(body, count)
+        size = self._record_size
+        count = min(records_room(room, size) or 1, self.size // size)
+        start, self._at = self._at, self._at + count * size
+        self.size -= count * size
+        return Cut(pack_records(self._records[start : self._at], size), count)
 
 
 @dataclass(slots=True)
@@ -211,6 +212,8 @@ class Transmission:
 
     def _room(self, batch: Batch) -> int | None:
         """The body size that Figure 1 allows; a first message larger than that goes alone."""
+        if self.queued >= self._datagram_max and self._window.available >= 2 * self._datagram_max:
+            return self._body_max  # what the rule gives where there is plenty of everything
         size = packet_size(
             offered=self.queued + SEAL_ROOM,
             window=self._window.size,

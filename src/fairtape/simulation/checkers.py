@@ -46,7 +46,8 @@ class Facts:
     placed: list[int] = field(default_factory=list)  # the tokens with messages, ascending
     appended_through: dict[NodeId, int] = field(default_factory=dict)
     appended_at: dict[tuple[NodeId, int], Instant] = field(default_factory=dict)  # by the site's own clock
-    late: int = 0  # releases marked late
+    released: int = 0  # releases
+    late: int = 0  # of them marked late
     reported: dict[NodeId, Report] = field(default_factory=dict)
     down: set[NodeId] = field(default_factory=set)
     paused: set[NodeId] = field(default_factory=set)
@@ -501,6 +502,7 @@ class Jury:
 
     def delivered(self, node: NodeId, ordered: Ordered, release: Release, now: Instant, /) -> None:
         """Msg(e) is released."""
+        self.facts.released += 1
         self.facts.late += release.late
         releasing = Releasing(node, ordered, release, now)
         for check in self._on_delivered:

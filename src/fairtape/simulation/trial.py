@@ -27,7 +27,7 @@ from fairtape.wire.frames import NodeId
 from fairtape.wire.seals import Keys
 
 PENDING_MAX: Final = 10_000  # messages that wait for room in a source
-PATIENCE: Final = 400  # token periods of a healed world in which everything must arrive
+PATIENCE: Final = 60  # token or retry periods without any release after which a healed world is stuck
 
 NEVER_RAISES: Final = "NeverRaises"
 
@@ -60,6 +60,7 @@ class _Feed:
 
     incarnation: int = 1
     pending: list[bytes] = field(default_factory=list)
+    chatter: int = 0  # messages at the end that nobody will wait for
 
 
 class Trial:
@@ -103,18 +104,36 @@ class Trial:
         world, configuration = self.world, self.configuration
         world.run(configuration.heals_at)
         self._heal()
-        step = 4 * max(configuration.timing.token_period, configuration.delay_max)
         (arrival,) = (checker for checker in self.jury.checkers if isinstance(checker, EverythingArrives))
         arrival.alive = self._numbers_used
-        for _ in range(PATIENCE // 4):
-            if self._excused() or self._arrived(arrival):
-                break
-            world.run(world.now + step)
+        self._wait_for(arrival)
         self.jury.finished({site: world.clock(site).read(world.now) for site in configuration.sites})
         if self._excused():
             return False
         arrival.demand()
+        if not self._arrived(arrival):
+            arrival.violated(None, "a source could not send all that it was given")
         return True
+
+    def _wait_for(self, arrival: EverythingArrives) -> None:
+        """As long as anything moves, and a while longer."""
+        timing = self.configuration.timing
+        step = max(timing.token_period, timing.retry_period, self.configuration.delay_max)
+        patience, progress = PATIENCE, -1
+        while patience and not self._excused() and not self._arrived(arrival):
+            patience = patience - 1 if self.facts.released == progress else PATIENCE
+            progress = self.facts.released
+            self._chat()
+            self.world.run(self.world.now + step)
+
+    def _chat(self) -> None:
+        """RMP notices a lost acknowledgment only by a later one (2001 §2), so its sources must not fall silent."""
+        source = self.configuration.sources[0]
+        if self.formation.timed or not self.world.is_up(source) or self._feeds[source].pending:
+            return
+        self._feeds[source].chatter += 1
+        self._feeds[source].pending.append(b"chatter")
+        self._feed(source)
 
     def outcome(self, broken: Violation | None = None, *, lively: bool = False) -> Outcome:
         """What became of it."""
@@ -250,12 +269,12 @@ class Trial:
         source, incarnation = stream
         if not self.world.is_up(source) or self._feeds[source].incarnation != incarnation:
             return 0
-        return self.source(source).next_number - 1
+        return self.source(source).next_number - 1 - self._feeds[source].chatter
 
     def _arrived(self, arrival: EverythingArrives) -> bool:
         sources = [source for source in self.configuration.sources if self.world.is_up(source)]
-        idle = all(self.source(source).idle and not self._feeds[source].pending for source in sources)
-        return idle and arrival.missing() is None
+        taken = all(self.source(source).queued == 0 and not self._feeds[source].pending for source in sources)
+        return taken and arrival.missing() is None
 
 
 def run_seed(seed: int, *, loss: float | None = None) -> Outcome:

@@ -51,6 +51,11 @@ def records_room(room: int, size: int) -> int:
     return min((room - _SIZE.size) // size, COUNT_MAX)
 
 
+def records_size(count: int, size: int) -> int:
+    """The body that holds this many records of one size."""
+    return _SIZE.size + count * size
+
+
 def message_room(room: int) -> int:
     """The longest message that a body of `room` bytes holds unfragmented."""
     return room - 2 * _SIZE.size
@@ -93,12 +98,11 @@ def check_body(body: bytes, count: int, *, fragment: bool) -> None:
         return
     if len(body) < _SIZE.size:
         raise Malformed("a body without a size")
-    (size,) = _SIZE.unpack_from(body)
-    if size:
-        if len(body) != _SIZE.size + size * count:
-            raise Malformed("a uniform body of another length")
-    else:
+    size = body[0] << 8 | body[1]
+    if not size:
         unpack_messages(body, count)
+    elif len(body) != size * count + 2:
+        raise Malformed("a uniform body of another length")
 
 
 def uniform_records(body: bytes, count: int) -> tuple[int, memoryview] | None:

@@ -8,6 +8,7 @@ layout is normative in PROTOCOL.md.
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
 NodeId: TypeAlias = int
@@ -174,18 +175,22 @@ def kind_of(datagram: bytes) -> Kind:
     return kind
 
 
+_unpack_block: Final = BLOCK_HEADER.unpack_from
+_block_frame: Final = partial(tuple.__new__, BlockFrame)  # what BlockFrame(...) does, without its detour
+
+
 def decode_block(datagram: bytes) -> BlockFrame:
     """The clear header of a source block. The seal is checked elsewhere, after the cheap checks."""
     if len(datagram) <= BLOCK_HEADER.size + TAG_SIZE:
         raise Malformed("a block without a body")
-    _, _, _, flags, stripe, count, formation, source, incarnation, first = BLOCK_HEADER.unpack_from(datagram)
-    if flags & ~_BLOCK_FLAGS or formation:
+    _, _, _, flags, stripe, count, formation, source, incarnation, first = _unpack_block(datagram)
+    if flags > _BLOCK_FLAGS or formation:
         raise Malformed("a flag or a formation where none belongs")
-    if count == 0 or first == 0 or first + count > NUMBER_MAX or incarnation > NUMBER_MAX:
+    if not count or not 0 < first <= NUMBER_MAX - count or incarnation > NUMBER_MAX:
         raise Malformed("block numbers out of bounds")
-    if flags & Flag.FRAGMENT and count != 1:
+    if flags and count != 1:
         raise Malformed("a fragment counts as one")
-    return BlockFrame(flags, stripe, source, incarnation, first, count)
+    return _block_frame((flags, stripe, source, incarnation, first, count))
 
 
 def encode_block_header(flags: int, stripe: int, source: NodeId, incarnation: int, first: int, count: int) -> bytes:

@@ -24,6 +24,7 @@ REPLAY_WINDOW: Final = 4_096
 SEAL_ROOM: Final = BLOCK_HEADER.size + TAG_SIZE  # what a sealed block adds to its body
 
 _NONCE: Final = struct.Struct(">IQ")
+_HEADER_SIZE: Final = BLOCK_HEADER.size
 _CONTEXT: Final = struct.Struct(">HIQ")
 _MARK: Final = struct.Struct(">IQQIQQI")
 _CONTROL_PERSON: Final = b"ft-control"
@@ -39,22 +40,21 @@ def derive(secret: bytes, person: bytes, context: bytes) -> bytes:
 class Seal:
     """Seals and opens the blocks of one incarnation of one source on one stripe."""
 
-    __slots__ = ("_aead", "_source")
+    __slots__ = ("_decrypt", "_encrypt", "_source")
 
     def __init__(self, key: bytes, *, stripe: int, source: NodeId, incarnation: int) -> None:
-        self._aead = AESGCM(derive(key, _BLOCK_PERSON, _CONTEXT.pack(stripe, source, incarnation)))
+        aead = AESGCM(derive(key, _BLOCK_PERSON, _CONTEXT.pack(stripe, source, incarnation)))
+        self._encrypt, self._decrypt = aead.encrypt, aead.decrypt
         self._source = source
 
     def close(self, header: bytes, first: int, body: bytes) -> bytes:
         """The datagram: the header in clear, the body sealed, both authenticated."""
-        return header + self._aead.encrypt(_NONCE.pack(self._source, first), body, header)
+        return header + self._encrypt(_NONCE.pack(self._source, first), body, header)
 
     def open(self, datagram: bytes, first: int) -> bytes:
         """The body, or `Malformed` where the seal is wrong."""
         try:
-            return self._aead.decrypt(
-                _NONCE.pack(self._source, first), datagram[BLOCK_HEADER.size :], datagram[: BLOCK_HEADER.size]
-            )
+            return self._decrypt(_NONCE.pack(self._source, first), datagram[_HEADER_SIZE:], datagram[:_HEADER_SIZE])
         except InvalidTag:
             raise Malformed("a wrong seal") from None
 

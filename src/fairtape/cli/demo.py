@@ -1,0 +1,162 @@
+"""`fairtape demo`: a whole market on this machine, shown while it runs and proved when it is over."""
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import click
+from rich.console import Console
+from rich.live import Live
+
+from fairtape.core.instants import SECOND, Instant
+from fairtape.core.timing import Timing
+from fairtape.demo.findings import Findings
+from fairtape.demo.play import play
+from fairtape.demo.tally import Tally
+from fairtape.demo.view import line, screen
+from fairtape.demo.world import FLOORS, RESILIENCE, SITES, TIMING, World, longest_way
+from fairtape.deployment.loopback import carrier_words, loopback_groups
+from fairtape.runtime.clock import SharedClock
+from fairtape.runtime.complaints import Complaint
+
+EXIT_BROKEN: Final = 1
+EXIT_INTERRUPTED: Final = 130
+SECONDS_MAX: Final = 24 * 3_600
+LOSS_MAX: Final = 0.5
+RATE_MAX: Final = 5_000  # messages per second: nine sites have to share what cores there are
+LINE_PERIOD: Final = 2 * SECOND  # between two lines where there is no terminal
+
+
+@click.command()
+@click.option("--seconds", default=20.0, show_default=True, help="How long the floors trade.")
+@click.option("--loss", default=0.01, show_default=True, help="The share of datagrams that every link loses.")
+@click.option("--rate", default=400.0, show_default=True, help="Messages per second of all floors together.")
+@click.option("--seed", default=1, show_default=True, help="Another seed: other trades, other losses.")
+@click.option("--mesh", is_flag=True, help="Unicasts between all sites, even where IP multicast works.")
+@click.option("--journals", type=click.Path(path_type=Path), help="A new folder for the journals. [default: temporary]")
+@click.option("--json", "as_json", is_flag=True, help="The report as one JSON object and nothing else.")
+@click.pass_context
+def demo(
+    ctx: click.Context,
+    *,
+    seconds: float,
+    loss: float,
+    rate: float,
+    seed: int,
+    mesh: bool,
+    journals: Path | None,
+    as_json: bool,
+) -> None:
+    """Run a whole market on this machine: nine sites on five continents, six trading floors, one order.
+
+    Every site is a process of its own with real UDP sockets; the delays of the real distances and losses are injected
+    where datagrams arrive. Ctrl-C closes the floors and reports what was done; a second one leaves at once. The exit
+    code is 1 when a site declared a failure or the order is not the same everywhere.
+    """
+    _refuse(seconds=seconds, loss=loss, rate=rate, seed=seed)
+    groups = loopback_groups(mesh=mesh)
+    world = World(
+        seconds=seconds, loss=loss, rate=rate, seed=seed, groups=groups, carrier=carrier_words(groups, mesh=mesh)
+    )
+    folder = Path(tempfile.mkdtemp(prefix="fairtape-demo-")) if journals is None else journals
+    with _audience() as audience:
+        findings = play(world, folder, audience)
+    click.echo(json.dumps(findings.as_json()) if as_json else report(findings))
+    if findings.failures or not findings.one_order:
+        ctx.exit(EXIT_BROKEN)
+    ctx.exit(EXIT_INTERRUPTED if findings.interrupted else 0)
+
+
+def _refuse(*, seconds: float, loss: float, rate: float, seed: int) -> None:
+    if not 0 < seconds <= SECONDS_MAX:
+        raise Complaint(f"--seconds is {seconds:g}; give more than 0 and at most {SECONDS_MAX}")
+    if not 0 <= loss <= LOSS_MAX:
+        raise Complaint(f"--loss is {loss:g}; give a share from 0 to {LOSS_MAX:g}, such as 0.01 for 1 %")
+    if not 0 < rate <= RATE_MAX:
+        raise Complaint(f"--rate is {rate:g}; give more than 0 and at most {RATE_MAX} messages per second")
+    if seed < 0:
+        raise Complaint(f"--seed is {seed}; give 0 or more")
+
+
+@contextmanager
+def _audience() -> Iterator[Callable[[Tally], None]]:
+    """A screen on a terminal, a line now and then elsewhere."""
+    console = Console(stderr=True)
+    clock = SharedClock()
+    if not console.is_terminal:
+        yield _Lines(console, clock)
+        return
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+
+        def show(tally: Tally) -> None:
+            live.update(screen(tally, clock.now(), console.height), refresh=True)
+
+        yield show
+
+
+class _Lines:
+    """Progress for a file or a pipe."""
+
+    def __init__(self, console: Console, clock: SharedClock) -> None:
+        self._console = console
+        self._clock = clock
+        self._next_at: Instant = 0
+
+    def __call__(self, tally: Tally) -> None:
+        now = self._clock.now()
+        if now >= self._next_at:
+            if not self._next_at:
+                click.echo(f"{len(SITES)} sites and {len(FLOORS)} floors, {tally.world.carrier}", err=True)
+            self._next_at = now + LINE_PERIOD
+            click.echo(line(tally, now), err=True)
+
+
+def report(findings: Findings) -> str:
+    """What a person reads at the end."""
+    world = findings.world
+    first_journal = next(iter(findings.journals.values()))
+    rows = [
+        ("world", f"{len(SITES)} sites, {len(FLOORS)} trading floors, {world.loss:.2%} loss, delays of real distances"),
+        ("carrier", world.carrier),
+        ("published", f"{findings.published:,} messages"),
+        ("delivered", f"{findings.delivered_min:,} messages at every site"),
+        (f"one order at all {len(SITES)} sites", "yes" if findings.one_order else f"NO: {findings.problem}"),
+        ("guaranteed delay", _delay_words(findings, TIMING)),
+        ("late", f"{findings.late_fraction:.3%} of all releases"),
+        ("release spread", _spread_words(findings)),
+        ("recoveries", _recovery_words(findings)),
+        ("journals", str(first_journal.parent)),
+        ("look at one", f"fairtape journal cat {first_journal} --limit 20"),
+    ]
+    rows += [("FAILURE", sentence) for sentence in findings.failures]
+    if findings.interrupted:
+        rows.insert(2, ("interrupted", "the floors closed early; this is what was done until then"))
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)
+
+
+def _delay_words(findings: Findings, timing: Timing) -> str:
+    parts = (
+        f"{longest_way() / 1e6:.0f} the longest way, {timing.token_period / 1e6:.0f} the wait for a token,"
+        f" {timing.commit_delay / 1e6:.0f} the commit delay"
+    )
+    return f"{findings.guaranteed_delay / 1e6:,.0f} ms from publication to release ({parts})"
+
+
+def _spread_words(findings: Findings) -> str:
+    if findings.spread_p50 is None or findings.spread_p99 is None:
+        return "nothing was released at several sites"
+    return (
+        f"p50 {findings.spread_p50 / 1e3:,.0f} µs, p99 {findings.spread_p99 / 1e3:,.0f} µs between the first and the"
+        f" last site, clocks equal to {findings.clock_bound / 1e3:g} µs"
+    )
+
+
+def _recovery_words(findings: Findings) -> str:
+    return (
+        f"{findings.lost:,} datagrams lost, {findings.requests:,} requests, {findings.repairs:,} repairs;"
+        f" every message at {RESILIENCE + 1} sites before its release"
+    )

@@ -1,0 +1,157 @@
+"""The live view: the token on its way, the one ticker, and how each site fares. Drawn from a tally, changes nothing."""
+
+from typing import Final
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.layout import Layout
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from fairtape.core.instants import SECOND, Instant
+from fairtape.demo.tally import Tally, percentile
+from fairtape.demo.world import FLOORS, SITES
+from fairtape.market.prices import format_fixed
+from fairtape.market.symbols import VENUES
+
+HEAD_LINES: Final = 3
+RING_LINES: Final = 3
+FOOT_LINES: Final = 5
+TICKER_WIDTH: Final = 40
+COLOURS: Final = dict(
+    zip(
+        (venue.number for venue in FLOORS.values()),
+        ("cyan", "green", "magenta", "yellow", "blue", "red"),
+        strict=True,
+    )
+)
+
+_VENUE_NAMES: Final = {venue.number: venue.name for venue in VENUES}
+
+
+def screen(tally: Tally, now: Instant, height: int) -> Layout:
+    """The whole screen. A smaller one shows less of it and never more lines than it has."""
+    layout = Layout()
+    layout.split_column(
+        Layout(_head(tally, now), size=HEAD_LINES),
+        Layout(_ring(tally), size=RING_LINES),
+        Layout(name="middle", ratio=1),
+        Layout(_foot(tally), size=FOOT_LINES),
+    )
+    rows = max(height - HEAD_LINES - RING_LINES - FOOT_LINES - 3, 1)
+    layout["middle"].split_row(
+        Layout(_panel("one order: the unified ticker", _ticker(tally, rows)), size=TICKER_WIDTH),
+        Layout(_panel("sites", _sites(tally)), ratio=1),
+    )
+    return layout
+
+
+def line(tally: Tally, now: Instant) -> str:
+    """The same in one line, for those who have no screen."""
+    return (
+        f"{_elapsed(tally, now):5.1f} s: published {tally.published:,}, released everywhere {tally.delivered_min:,},"
+        f" late {tally.late_fraction:.2%}, requests {_requests(tally):,}, release spread {_spread(tally)}"
+    )
+
+
+def _panel(title: str, content: RenderableType) -> Panel:
+    return Panel(content, title=f"[bold]{title}", title_align="left", box=box.ROUNDED, border_style="dim", padding=0)
+
+
+def _head(tally: Tally, now: Instant) -> RenderableType:
+    elapsed, seconds = _elapsed(tally, now), tally.world.seconds
+    top = Table.grid(expand=True)
+    top.add_column(no_wrap=True, overflow="ellipsis")
+    top.add_column(justify="right", no_wrap=True)
+    state = "closing the floors" if tally.closing else f"{elapsed:.1f} of {seconds:g} s"
+    top.add_row(Text.assemble((" fairtape", "bold"), ("  one market, one order, one moment", "dim")), f"{state} ")
+    world = (
+        f" {len(SITES)} sites, {len(FLOORS)} floors, real delays between the cities, {tally.world.loss:.2g} loss,"
+        f" {'mesh' if tally.world.groups is None else 'IP multicast'}"
+    )
+    bar = ProgressBar(total=seconds, completed=elapsed, complete_style="cyan", finished_style="cyan")
+    return Group(top, Text(world, style="dim", no_wrap=True, overflow="ellipsis"), bar)
+
+
+def _ring(tally: Tally) -> RenderableType:
+    """Where the token is, and where it has just been."""
+    token, formation = tally.token, tally.formation
+    text = Text(no_wrap=True, overflow="ellipsis", justify="center")
+    for position, member in enumerate(formation.members):
+        if position:
+            text.append("→", style="dim")
+        if formation.holder(token) == member:
+            style = "bold black on bright_cyan"
+        else:
+            style = "cyan" if token > 1 and formation.holder(token - 1) == member else "none"
+        text.append(SITES[member].name, style=style)
+    return _panel(f"token {token:,}", text)
+
+
+def _ticker(tally: Tally, rows: int) -> Table:
+    table = Table(box=None, padding=(0, 1, 0, 0), expand=True, header_style="dim")
+    table.add_column("number", justify="right", no_wrap=True)
+    table.add_column("floor", no_wrap=True)
+    table.add_column("symbol", no_wrap=True)
+    table.add_column("price", justify="right", no_wrap=True)
+    table.add_column("shares", justify="right", no_wrap=True)
+    for sequence, trade in list(tally.ticker)[-rows:]:
+        venue = Text(_VENUE_NAMES.get(trade.venue, str(trade.venue)), style=COLOURS.get(trade.venue, "white"))
+        shares = format_fixed(trade.quantity)
+        table.add_row(f"{sequence}", venue, trade.symbol, f"{trade.price / 1e9:.2f}", shares)
+    return table
+
+
+def _sites(tally: Tally) -> Table:
+    table = Table(box=None, padding=(0, 1, 0, 0), expand=True, header_style="dim")
+    table.add_column("site", no_wrap=True)
+    for title in ("released", "late", "asked", "helped"):
+        table.add_column(title, justify="right", no_wrap=True)
+    holder = tally.formation.holder(tally.token)
+    for node, city in SITES.items():
+        news = tally.sites.get(node)
+        style = "bright_cyan" if node == holder else "red" if news and news.failure else "none"
+        if news is None:
+            table.add_row(city.name, "", "", "", "", style="dim")
+        else:
+            late = Text(f"{news.late}", style="yellow" if news.late else "none")
+            table.add_row(city.name, f"{news.sequence}", late, f"{news.requests}", f"{news.repairs}", style=style)
+    return table
+
+
+def _foot(tally: Tally) -> Panel:
+    if tally.failures:
+        return _panel("a failure", Text("\n".join(tally.failures), style="bold red", overflow="ellipsis"))
+    news = tally.sites.values()
+    rows = (
+        (("published", f"{tally.published:,}"), ("released everywhere", f"{tally.delivered_min:,}")),
+        (("late", f"{tally.late_fraction:.2%}"), ("release spread", _spread(tally))),
+        (
+            ("lost to the weather", f"{sum(each.lost for each in news):,}"),
+            ("recovered", f"{_requests(tally):,} requests, {sum(each.repairs for each in news):,} repairs"),
+        ),
+    )
+    table = Table.grid(expand=True, padding=(0, 1))
+    for style in ("dim", "bold", "dim", "bold"):
+        table.add_column(style=style, no_wrap=True)
+    for left, right in rows:
+        table.add_row(*left, *right)
+    return _panel("so far", table)
+
+
+def _elapsed(tally: Tally, now: Instant) -> float:
+    return min(max((now - tally.formation.starts_at) / SECOND, 0.0), tally.world.seconds)
+
+
+def _requests(tally: Tally) -> int:
+    return sum(each.requests for each in tally.sites.values())
+
+
+def _spread(tally: Tally) -> str:
+    spreads = list(tally.spreads)
+    half, most = percentile(spreads, 0.5), percentile(spreads, 0.99)
+    if half is None or most is None:
+        return "none yet"
+    return f"p50 {half / 1e3:,.0f} µs, p99 {most / 1e3:,.0f} µs"

@@ -1,0 +1,312 @@
+"""The picture of a run: a space-time diagram, written as SVG by hand.
+
+Time flows to the right and every node has a line. A datagram is an arrow from the instant it left to the instant it
+arrived, coloured by what it is; one that was lost ends in a cross. The token is a golden band on the line of the site
+that has it. A release is a dot, and where all sites release together the dots stand above one another on one line.
+What was asked for and repaired is warm, everything else is cool, so trouble can be seen from afar.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Final
+
+from fairtape.core.effects import Channel
+from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration, Instant
+from fairtape.simulation.recorder import Befell, Declared, Flight, Happening, Released, Sent
+from fairtape.simulation.sightings import span
+from fairtape.simulation.world import EPOCH
+from fairtape.wire.frames import Kind, NodeId
+
+WIDTH: Final = 1_600
+LEFT: Final = 112
+RIGHT: Final = 36
+TOP: Final = 96
+ROW: Final = 104
+FOOT: Final = 92
+FLIGHTS_MAX: Final = 220  # more arrows than that are a thicket
+CANDIDATES_MAX: Final = 400  # stretches that are compared before one is drawn
+LETTER: Final = 6.3  # the width of a letter of a label, near enough
+LOST_AT: Final = 0.62  # how far a lost datagram gets in the picture
+TICKS: Final = tuple(
+    base * unit for unit in (MICROSECOND, MILLISECOND, SECOND) for base in (1, 2, 5, 10, 20, 50, 100, 200, 500)
+)
+
+
+DEEP: Final = "#243b6b"
+ALARM: Final = "#d11a2a"
+
+
+@dataclass(frozen=True, slots=True)
+class Ink:
+    """How one kind of datagram is drawn."""
+
+    name: str
+    colour: str
+    width: float
+    means: str
+
+
+BLOCK: Final = Ink("block", "#7d96c4", 1.0, "block of a source")
+ACK: Final = Ink("ack", "#1f7a6d", 1.5, "acknowledgment, passes the token")
+REQUEST: Final = Ink("request", "#e08a1e", 1.5, "request")
+REPAIR: Final = Ink("repair", "#c8451b", 1.7, "repair")
+HOLE: Final = Ink("hole", "#b8326a", 1.5, "hole told to a source")
+NOTE: Final = Ink("note", "#8d7aa8", 1.1, "progress, token acknowledgment")
+INKS: Final = (BLOCK, ACK, REQUEST, REPAIR, HOLE, NOTE)
+_BY_KIND: Final = {Kind.REQUEST: REQUEST, Kind.HOLE: HOLE, Kind.PROGRESS: NOTE, Kind.TOKEN_ACK: NOTE}
+
+_STYLE: Final = """
+text { font: 12px "Inter", "Segoe UI", "DejaVu Sans", sans-serif; fill: #2b2f36; }
+.title { font-size: 16px; font-weight: 600; }
+.quiet { fill: #6b7280; font-size: 11px; }
+.label { font-size: 10.5px; }
+.halo { font-size: 10.5px; fill: #fff; stroke: #fff; stroke-width: 3.5px; stroke-linejoin: round; }
+.line { stroke: #9aa1ab; stroke-width: 1.4; }
+.grid { stroke: #eceef1; stroke-width: 1; }
+.token { stroke: #f2c94c; stroke-width: 9; stroke-linecap: round; opacity: .75; }
+.release { stroke: #243b6b; stroke-width: 1.3; stroke-dasharray: 2 3; }
+.cross { stroke: #d11a2a; stroke-width: 2; }
+.down { stroke: #fff; stroke-width: 5; stroke-dasharray: 3 5; }
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The part of a run that is drawn."""
+
+    since: Instant
+    until: Instant
+
+
+def choose_window(happenings: Sequence[Happening], *, period: Duration, commit_delay: Duration) -> Window:
+    """The stretch most worth seeing: something is repaired, something is released, and the arrows can be told apart."""
+    departures = sorted(one.at for one in happenings if isinstance(one, Flight))
+    requests = [one.at for one in happenings if isinstance(one, Sent) and one.sighting.kind is Kind.REQUEST]
+    releases = sorted(one.at for one in happenings if isinstance(one, Released))
+    begins = [at - period for at in (requests or releases)[:CANDIDATES_MAX]] or [EPOCH]
+    width = min(commit_delay + 2 * period, 6 * period)
+    windows = [_readable(Window(max(at, EPOCH), max(at, EPOCH) + width), departures, period) for at in begins]
+    return max(windows, key=lambda window: _interest(window, requests, releases))
+
+
+def _readable(window: Window, departures: list[Instant], period: Duration) -> Window:
+    """Cut short before the arrows become a thicket."""
+    last = bisect_left(departures, window.since) + FLIGHTS_MAX
+    if last >= len(departures) or departures[last] >= window.until:
+        return window
+    return Window(window.since, max(departures[last], window.since + period))
+
+
+def _interest(window: Window, requests: list[Instant], releases: list[Instant]) -> float:
+    asked = bisect_left(requests, window.until) - bisect_left(requests, window.since)
+    released = bisect_left(releases, window.until) - bisect_left(releases, window.since)
+    return min(asked, 3) + min(released, 12) / 4
+
+
+def draw_svg(
+    happenings: Sequence[Happening],
+    *,
+    window: Window,
+    sources: Sequence[NodeId],
+    sites: Sequence[NodeId],
+    title: str,
+    subtitle: str,
+) -> str:
+    """The picture."""
+    return _Picture(happenings, window, (*sources, *sites), frozenset(sites)).draw(title, subtitle)
+
+
+class _Picture:
+    def __init__(
+        self, happenings: Sequence[Happening], window: Window, nodes: Sequence[NodeId], sites: frozenset[NodeId]
+    ) -> None:
+        self._window = window
+        self._sites = sites
+        self._rows = {node: TOP + ROW // 2 + position * ROW for position, node in enumerate(nodes)}
+        self._bottom = TOP + len(nodes) * ROW
+        self._height = self._bottom + FOOT
+        self._happenings = [one for one in happenings if self._touches(one)]
+        self._acks = [one for one in self._happenings if isinstance(one, Sent) and _passes_token(one)]
+        self._passes = {(ack.at, ack.sighting.label) for ack in self._acks}
+        self._taken: dict[tuple[NodeId, int], float] = {}  # where the last label ends, by line and level
+
+    def draw(self, title: str, subtitle: str) -> str:
+        """All layers, the important ones last."""
+        layers = (
+            self._ground(title, subtitle),
+            self._axis(),
+            self._tokens(),
+            self._lines(),
+            self._flights(),
+            self._labels(),
+            self._releases(),
+            self._faults(),
+            self._legend(),
+        )
+        return "\n".join(line for layer in layers for line in layer) + "\n</svg>\n"
+
+    def _touches(self, happening: Happening) -> bool:
+        ends_at = happening.arrives_at if isinstance(happening, Flight) and happening.arrives_at else happening.at
+        return happening.at <= self._window.until and ends_at >= self._window.since
+
+    def _x(self, at: Instant) -> float:
+        share = (at - self._window.since) / (self._window.until - self._window.since)
+        return round(LEFT + share * (WIDTH - LEFT - RIGHT), 1)
+
+    def _ground(self, title: str, subtitle: str) -> Iterator[str]:
+        yield (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {self._height}" '
+            f'width="{WIDTH}" height="{self._height}" role="img">'
+        )
+        yield f"<title>{escape(title)}</title><style>{_STYLE}</style><defs>"
+        frame = f'x="{LEFT}" y="0" width="{WIDTH - LEFT - 8}" height="{self._height}"'
+        yield f'<clipPath id="frame"><rect {frame}/></clipPath>'
+        for ink in INKS:
+            yield (
+                f'<marker id="{ink.name}" viewBox="0 0 8 8" refX="7.4" refY="4" markerWidth="7" markerHeight="7" '
+                f'markerUnits="userSpaceOnUse" orient="auto"><path d="M0 .6 8 4 0 7.4Z" fill="{ink.colour}"/></marker>'
+            )
+        yield f'</defs><rect width="{WIDTH}" height="{self._height}" fill="#fff"/>'
+        yield f'<text x="24" y="34" class="title">{escape(title)}</text>'
+        yield f'<text x="24" y="54" class="quiet">{escape(subtitle)}</text>'
+
+    def _axis(self) -> Iterator[str]:
+        width = self._window.until - self._window.since
+        tick = next((tick for tick in TICKS if width / tick <= 14), TICKS[-1])
+        decimals = 3 if tick >= MILLISECOND else 6
+        at = EPOCH - (EPOCH - self._window.since) // tick * tick
+        while at <= self._window.until:
+            if at >= self._window.since:
+                x = self._x(at)
+                yield f'<line class="grid" x1="{x}" y1="{TOP - 8}" x2="{x}" y2="{self._bottom}"/>'
+                text = f"{(at - EPOCH) / SECOND:.{decimals}f} s"
+                yield f'<text class="quiet" x="{x}" y="{self._bottom + 18}" text-anchor="middle">{text}</text>'
+            at += tick
+
+    def _lines(self) -> Iterator[str]:
+        for node, y in self._rows.items():
+            what = "site" if node in self._sites else "source"
+            yield f'<line class="line" x1="{LEFT}" y1="{y}" x2="{WIDTH - 8}" y2="{y}"/>'
+            yield f'<text x="24" y="{y + 4}">{what} <tspan font-weight="600">{node}</tspan></text>'
+
+    def _tokens(self) -> Iterator[str]:
+        """The token is with a site from the acknowledgment that passed it on to the one that this site sends."""
+        before = self._window.since
+        for ack in self._acks:
+            if ack.at >= self._window.since:
+                y = self._rows[ack.node]
+                yield f'<line class="token" x1="{self._x(before)}" y1="{y}" x2="{self._x(ack.at)}" y2="{y}"/>'
+                before = ack.at
+
+    def _flights(self) -> Iterator[str]:
+        yield '<g clip-path="url(#frame)" fill="none">'
+        for one in self._happenings:
+            if isinstance(one, Flight) and one.node in self._rows and one.to in self._rows and one.node != one.to:
+                yield from self._flight(one, self._ink(one))
+        yield "</g>"
+
+    def _flight(self, flight: Flight, ink: Ink) -> Iterator[str]:
+        x1, y1, y2 = self._x(flight.at), self._rows[flight.node], self._rows[flight.to]
+        pen = f'stroke="{ink.colour}" stroke-width="{ink.width}"'
+        if flight.arrives_at is not None:
+            x2 = self._x(flight.arrives_at)
+            yield f'<path d="M{x1} {y1}L{x2} {y2}" {pen} marker-end="url(#{ink.name})" opacity=".85"/>'
+            return
+        x2 = x1 + 14 + abs(y2 - y1) * 0.06
+        x, y = x1 + (x2 - x1) * LOST_AT, y1 + (y2 - y1) * LOST_AT
+        yield f'<path d="M{x1} {y1}L{x:.1f} {y:.1f}" {pen} stroke-dasharray="4 3"/>'
+        yield f'<path class="cross" d="M{x - 4:.1f} {y - 4:.1f}l8 8m0 -8l-8 8"/>'
+
+    def _ink(self, one: Sent | Flight) -> Ink:
+        kind = one.sighting.kind
+        if kind is Kind.BLOCK:
+            return REPAIR if one.node in self._sites else BLOCK
+        if kind is Kind.ACK:
+            return ACK if (one.at, one.sighting.label) in self._passes else REPAIR
+        return NOTE if kind is None else _BY_KIND.get(kind, NOTE)
+
+    def _labels(self) -> Iterator[str]:
+        for one in self._happenings:
+            if isinstance(one, Sent) and one.node in self._rows and one.at >= self._window.since:
+                yield from self._label(one.node, self._x(one.at), one.sighting.label, self._ink(one))
+
+    def _label(self, node: NodeId, x: float, text: str, ink: Ink) -> Iterator[str]:
+        """Beside the line, at the first level where there is room; a label without room is left out."""
+        width = len(text) * LETTER
+        if x + width > WIDTH - 8:
+            return
+        for level, rise in enumerate((-8, -20, 18)):
+            if self._taken.get((node, level), 0.0) <= x:
+                self._taken[node, level] = x + width + 6
+                y = self._rows[node] + rise
+                yield _label(x + 3, y, text, ink.colour)
+                return
+
+    def _releases(self) -> Iterator[str]:
+        together: dict[tuple[Instant, int], list[Released]] = {}
+        for one in self._happenings:
+            if isinstance(one, Released):
+                together.setdefault((one.at, one.release.token), []).append(one)
+        end = 0.0
+        for (at, _), dots in together.items():
+            x = self._x(at)
+            heights = sorted(self._rows[dot.node] for dot in dots)
+            yield f'<line class="release" x1="{x}" y1="{heights[0]}" x2="{x}" y2="{heights[-1]}"/>'
+            text = f"release {span(dots[0].release.sequence, dots[0].release.count)}"
+            if len(dots) == len(self._sites) and x >= end:
+                end = x + len(text) * LETTER
+                yield f'<line class="release" x1="{x}" y1="{TOP - 4}" x2="{x}" y2="{heights[0]}"/>'
+                yield _label(x + 4, TOP - 8, text, DEEP)
+            yield from (self._dot(x, dot) for dot in dots)
+
+    def _dot(self, x: float, dot: Released) -> str:
+        y = self._rows[dot.node]
+        fill, edge = ("#fff", ALARM) if dot.release.late else (DEEP, "#fff")
+        return f'<circle cx="{x}" cy="{y}" r="5" fill="{fill}" stroke="{edge}" stroke-width="1.6"/>'
+
+    def _faults(self) -> Iterator[str]:
+        for one in self._happenings:
+            if isinstance(one, Befell | Declared):
+                x, y = self._x(one.at), self._rows[one.node]
+                text = one.what if isinstance(one, Befell) else f"declares site {one.report.suspect} failed"
+                yield f'<path class="cross" d="M{x} {y - 12}v24"/>'
+                yield _label(x + 5, y + 30, text, ALARM)
+
+    def _legend(self) -> Iterator[str]:
+        x, y = 24.0, self._bottom + 52
+        for ink in INKS:
+            yield (
+                f'<path d="M{x} {y - 4}h26" stroke="{ink.colour}" stroke-width="{ink.width + 0.5}" '
+                f'marker-end="url(#{ink.name})"/><text x="{x + 33}" y="{y}">{ink.means}</text>'
+            )
+            x += 33 + len(ink.means) * 6.6 + 26
+        x, y = 24.0, y + 24
+        marks = (
+            (f'<path class="cross" d="M{{x}} {y - 8}l8 8m0 -8l-8 8"/>', "lost"),
+            (f'<line class="token" x1="{{x}}" y1="{y - 4}" x2="{{x2}}" y2="{y - 4}"/>', "has the token"),
+            (f'<circle cx="{{x}}" cy="{y - 4}" r="5" fill="#243b6b"/>', "release"),
+            (
+                f'<circle cx="{{x}}" cy="{y - 4}" r="5" fill="#fff" stroke="#d11a2a" stroke-width="1.6"/>',
+                "late release",
+            ),
+        )
+        for shape, means in marks:
+            yield shape.format(x=x + 6, x2=x + 22) + f'<text x="{x + 33}" y="{y}">{means}</text>'
+            x += 33 + len(means) * 6.6 + 26
+
+
+def _label(x: float, y: float, text: str, colour: str) -> str:
+    """A label with a halo, so that it can be read across arrows."""
+    place, words = f'x="{x:.1f}" y="{y}"', escape(text)
+    return f'<text class="halo" {place}>{words}</text><text class="label" {place} style="fill:{colour}">{words}</text>'
+
+
+def _passes_token(sent: Sent) -> bool:
+    return isinstance(sent.to, Channel) and sent.sighting.kind is Kind.ACK
+
+
+def count_flights(happenings: Iterable[Happening], window: Window) -> int:
+    """How many arrows the picture of this window has."""
+    return sum(isinstance(one, Flight) and window.since <= one.at <= window.until for one in happenings)

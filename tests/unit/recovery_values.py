@@ -1,0 +1,94 @@
+"""One receiver's recovery of one acknowledgment, with nothing around it: what has arrived, and the time."""
+
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+
+from fairtape.core.instants import MILLISECOND, Instant
+from fairtape.core.timing import Timing
+from fairtape.ring.figures import Event, State
+from fairtape.ring.recovery import RecoveryDesk
+
+T_R = 100 * MILLISECOND
+E = 5  # the token that is recovered
+T_E = 1_000 * T_R  # t_e
+TIMING = Timing(retry_period=T_R, retries_max=3, token_period=T_R, commit_delay=T_R)
+
+
+@dataclass(slots=True)
+class Shelf:
+    """A ledger: the tokens all of whose messages are held."""
+
+    held: set[int] = field(default_factory=set)
+
+    def holds_messages(self, token: int) -> bool:
+        return token in self.held
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of the machine as its observer saw it."""
+
+    at: IntEnum
+    on: IntEnum
+    to: IntEnum
+    retries: int
+
+
+class Patient:
+    """Ack(e) at one receiver: the figure's machine, run by the real desk."""
+
+    def __init__(self, *, retries_max: int = 3, merged: bool = True, timed: bool = True) -> None:
+        self.steps: list[Step] = []
+        self.asked_at: list[Instant] = []
+        self.shelf = Shelf()
+        timing = replace(TIMING, retries_max=retries_max, merged=merged)
+        self.desk = RecoveryDesk(timing=timing, timed=timed, ledger=self.shelf, observe=self._saw)
+
+    def _saw(self, token: int, at: IntEnum, on: IntEnum, to: IntEnum, retries: int) -> None:
+        assert token == E
+        self.steps.append(Step(at, on, to, retries))
+        if to in (State.AWAIT_REQUESTED_ACK, State.AWAIT_REQUESTED_MESSAGES):
+            self.asked_at.append(self.desk.now)
+
+    @property
+    def state(self) -> IntEnum:
+        return self.steps[-1].to if self.steps else State.AWAIT_ACK
+
+    @property
+    def retries(self) -> int:
+        return self.steps[-1].retries if self.steps else 0
+
+    def silence(self) -> None:
+        """Ack(e) has not come by t_e + T_R/2."""
+        self.desk.overdue(E, T_E + T_R // 2)
+
+    def ack(self, at: Instant) -> None:
+        self.desk.acknowledged(E, at)
+
+    def messages(self, at: Instant) -> None:
+        self.shelf.held.add(E)
+        self.desk.messages_arrived(at)
+
+    def wait(self) -> Instant:
+        """Let the current wait run out; when that was."""
+        at = self.expires_at
+        self.desk.wake(at)
+        return at
+
+    @property
+    def expires_at(self) -> Instant:
+        self.desk.wants(self.desk.now + self.desk.timing.request_delay)  # send what has gathered: only the wait is left
+        return self.desk.deadline()
+
+    def wait_out(self) -> Instant:
+        """Let waits run out until the machine has ended; when it did."""
+        at = self.desk.now
+        while self.state < State.REFORM:
+            at = self.wait()
+        return at
+
+    def path(self) -> list[tuple[IntEnum, IntEnum, IntEnum]]:
+        return [(step.at, step.on, step.to) for step in self.steps]
+
+
+__all__ = ["E", "T_E", "T_R", "Event", "Patient", "Shelf", "State", "Step"]
