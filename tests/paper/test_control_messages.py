@@ -1,6 +1,7 @@
 """When there are no losses there is one control message per token, independent of the number of receivers."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -8,9 +9,11 @@ from fairtape.core.effects import Channel, Ordered, Release, Report
 from fairtape.core.instants import Instant
 from fairtape.core.weather import Weather
 from fairtape.wire.frames import Kind, NodeId, kind_of
-from unit.ring_values import SOURCE, TIMING, Ring
+from unit.ring_values import SOURCE, Ring
+from unit.ring_values import TIMING as IMPATIENT
 
 TOKENS = 60
+TIMING = replace(IMPATIENT, retries_max=12)
 
 
 class Count:
@@ -39,7 +42,7 @@ class Count:
 
 
 def ran(receivers: int, *, messages: int, loss: float = 0.0) -> Count:
-    ring = Ring(receivers, sources=2, weather=Weather(delay=TIMING.retry_period // 4, loss=loss))
+    ring = Ring(receivers, timing=TIMING, sources=2, weather=Weather(delay=TIMING.retry_period // 4, loss=loss))
     count = Count()
     ring.world.witnesses.append(count)
     for number in range(messages):

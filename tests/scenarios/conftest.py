@@ -1,3 +1,5 @@
+"""The option that writes golden traces anew."""
+
 import pytest
 
 

@@ -8,7 +8,9 @@ from fairtape.core.effects import Channel, Ordered, Reason, Release, Report, Spa
 from fairtape.core.instants import MILLISECOND, Instant
 from fairtape.core.timing import Timing
 from fairtape.ring.formation import Formation
-from fairtape.simulation.checkers import GUARANTEES, Checker, EverythingArrives, Facts, Jury, Violation
+from fairtape.simulation.checkers import GUARANTEES, Checker, EverythingArrives
+from fairtape.simulation.facts import Facts, Violation
+from fairtape.simulation.jury import Jury
 from fairtape.wire.blocks import pack_messages, split_message
 from fairtape.wire.frames import Ack, NodeId, Range, encode_block_header, encode_control
 from fairtape.wire.seals import Authenticator, Seal

@@ -1,3 +1,5 @@
+"""The clocks of a world: honest ones keep their bound, and their readings can be foretold."""
+
 from random import Random
 
 from hypothesis import given

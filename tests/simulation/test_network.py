@@ -1,3 +1,5 @@
+"""What the network does to datagrams: trees, clogs, partitions, rules and healing."""
+
 from random import Random
 
 import pytest

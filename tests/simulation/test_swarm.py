@@ -1,3 +1,5 @@
+"""Seeds: smoke, regressions, determinism, and how wide the swarm goes."""
+
 import os
 import subprocess
 import sys

@@ -1,3 +1,5 @@
+"""The world turns toy machines exactly as the contract says."""
+
 import pytest
 
 from fairtape.core.effects import Effect
@@ -34,7 +36,7 @@ def test_a_paused_node_gets_everything_late_and_nothing_twice() -> None:
     world, speaker, sleeper = (
         calm_world(),
         Toy(say(MILLISECOND, b"one"), say(2 * MILLISECOND, b"two")),
-        Toy(say(0, b"")),
+        Toy(say(3 * MILLISECOND, b"")),
     )
     seat(world, {1: speaker, 2: sleeper})
     world.pause(2)
@@ -82,6 +84,5 @@ def test_a_machine_that_never_sleeps_is_found_out() -> None:
             return []
 
     world = calm_world()
-    world.add(1, Restless())
     with pytest.raises(Spinning, match="node 1"):
-        world.run(EPOCH + SECOND)
+        world.add(1, Restless())

@@ -129,6 +129,13 @@ class Voice:
         return self.say(ack(layout, token, sequence, ranges))
 
 
+def hear(machine: Machine, datagram: bytes, now: Instant) -> None:
+    """One turn, as a driver takes it: a datagram, then whatever has fallen due by it."""
+    machine.receive(datagram, now)
+    while (deadline := machine.deadline()) is not None and deadline <= now:
+        machine.wake(now)
+
+
 def let_pass(machine: Machine, until: Instant) -> list[tuple[Instant, Effect]]:
     """Let time pass for one machine, waking it exactly when it wants; its effects and their instants."""
     seen: list[tuple[Instant, Effect]] = []

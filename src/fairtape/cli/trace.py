@@ -6,7 +6,7 @@ import click
 
 from fairtape.core.instants import NEVER, SECOND, Instant
 from fairtape.runtime.complaints import Complaint
-from fairtape.simulation.checkers import Violation
+from fairtape.simulation.facts import Violation
 from fairtape.simulation.scenario import lines
 from fairtape.simulation.swarm import LOSS_MAX, draw
 from fairtape.simulation.tracing import Window, choose_window, count_flights, draw_svg

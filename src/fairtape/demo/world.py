@@ -21,7 +21,7 @@ from fairtape.wire.seals import KEY_SIZE, Keys
 SITES: Final[dict[NodeId, City]] = dict(enumerate(CITIES, 1))
 FLOORS: Final[dict[NodeId, Venue]] = {100 + venue.number: venue for venue in VENUES[:6]}
 TIMING: Final = PROFILES["wan"]
-RESILIENCE: Final = 1  # a message commits when two sites hold it, so it survives any one of them
+RESILIENCE: Final = 2  # a message commits when three sites hold it, so it survives any two of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -181,6 +181,8 @@ class Holdings:
         stream = known or self._newcomer(key)
         if first < stream.next or first in stream.beyond:
             return "duplicate"
+        if stream.ended:
+            raise Malformed("an earlier incarnation")
         if stream.waiting >= HELD_BLOCKS_MAX and not (first == stream.next and stream.beyond):
             return "over_limit"  # the one block that closes a hole is always welcome, or a full table would stay full
         body = stream.seal.open(datagram, first)

@@ -7,6 +7,7 @@ byte for byte, until an acknowledgment covers it. Numbers are contiguous, so one
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Final, Protocol
 
 from fairtape.core.instants import NEVER, Duration, Instant
@@ -136,6 +137,7 @@ class Transmission:
         keys: Keys,
         datagram_max: int,
         resend_delay: Duration,
+        round_trip_max: Duration,
         window: Window,
         pace: Pace,
     ) -> None:
@@ -146,6 +148,7 @@ class Transmission:
         self._datagram_max = datagram_max
         self._body_max = datagram_max - SEAL_ROOM
         self._resend_delay = resend_delay
+        self._round_trip_max = round_trip_max
         self._window = window
         self._pace = pace
         self._queue: deque[Batch] = deque()
@@ -250,17 +253,16 @@ class Transmission:
         self._pace.sent(len(datagram), now)
         return datagram
 
-    def acknowledged(self, through: int) -> None:
+    def acknowledged(self, through: int, now: Instant) -> None:
         """Everything up to `through` has its place in the order."""
         if not self.acked_through < through < self.next_number:
             return
         self.acked_through = through
-        size = 0
-        for first in list(self._flight):
-            if first > through:
-                break
-            size += len(self._flight.pop(first).datagram)
-        self._window.acknowledged(size, self._datagram_max)
+        covered = list(takewhile(lambda first: first <= through, self._flight))
+        flights = [self._flight.pop(first) for first in covered]
+        newest = flights[-1]
+        behind = newest.delay == self._resend_delay and newest.due_at - newest.delay < now - self._round_trip_max
+        self._window.acknowledged(sum(len(f.datagram) for f in flights), self._datagram_max, behind=behind)
 
     def missing(self, wanted: Range) -> list[bytes]:
         """A token site misses these: the same bytes again."""

@@ -22,7 +22,12 @@ def packet_size(*, offered: int, window: int, available: int, packet_min: int, p
 
 @dataclass(slots=True)
 class Window:
-    """A sliding window in bytes that opens with acknowledgments and closes with losses. RMP §7."""
+    """A sliding window in bytes that opens with acknowledgments and closes with losses. RMP §7.
+
+    Receivers that fall behind lose nothing at first: they are late. So the window also closes with delay. The newest
+    block that an acknowledgment covers had to wait for no token; if it took longer than a round trip all the same, it
+    waited in somebody's queue, and a source that kept filling that queue would hold up the token itself.
+    """
 
     minimum: int = WINDOW_MIN  # a market source must not be starved by 1 % loss on a long path
     maximum: int = WINDOW_MAX
@@ -39,9 +44,12 @@ class Window:
         """A packet has left for the first time."""
         self.flight += size
 
-    def acknowledged(self, size: int, packet_max: int) -> None:
-        """Packets of this size together have been acknowledged."""
+    def acknowledged(self, size: int, packet_max: int, *, behind: bool) -> None:
+        """Packets of this size together have been acknowledged; `behind` where the newest took too long."""
         self.flight -= size
+        if behind:
+            self.threshold = self.size = max(self.size - self.size // 4, self.minimum)
+            return
         growth = size if self.size < self.threshold else packet_max * size // self.size
         self.size = min(self.size + growth, self.maximum)
 

@@ -32,7 +32,7 @@ from fairtape.runtime.udp import UdpSocket
 from fairtape.runtime.weather import InjectedWeather
 
 HOUSEKEEPING_PERIOD: Final = 50 * MILLISECOND  # the longest wait: the stop condition and a stepped clock are noticed
-DATAGRAMS_MAX: Final = 128  # read from one socket in one turn; each recv call brings at least one, so calls are bounded
+DATAGRAMS_MAX: Final = 1_024  # read from one socket in one turn: a few milliseconds of work at full rate
 DRAINS_MAX: Final = 16  # a consumer may feed the machine whose delivery it hears; the rest waits for the next turn
 STALLED_TURNS_MAX: Final = 1_000  # wakes without any movement before we call it a bug of the machine
 WATCHED_MAX: Final = 1_024  # FD_SETSIZE: file descriptors from this one on are beyond `select`

@@ -4,80 +4,16 @@ A checker watches what nodes really do: what they send, write, release and decla
 that it watches, and knows more than any of them, since it sees all nodes at once. The first breach raises `Violation`.
 """
 
-from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
 
-from fairtape.core.effects import Channel, Ordered, Release, Report, Span
-from fairtape.core.instants import Duration, Instant
-from fairtape.ring.formation import Formation
+from fairtape.core.effects import Ordered, Span
+from fairtape.core.instants import Instant
+from fairtape.simulation.facts import Facts, Releasing, Violation, Writing
 from fairtape.wire.blocks import Assembler, unpack_messages
-from fairtape.wire.frames import Ack, Kind, Malformed, NodeId, decode_control
+from fairtape.wire.frames import Ack, Malformed, NodeId
 
 _NONCE: Final = slice(12, 32)  # source, incarnation and first message number in the header of a block
-
-
-class Violation(Exception):
-    """A guarantee that was broken: which, by whom, when (true time), and how."""
-
-    def __init__(self, guarantee: str, node: NodeId | None, at: Instant, text: str) -> None:
-        super().__init__(guarantee, node, at, text)
-        self.guarantee = guarantee
-        self.node = node
-        self.at = at
-        self.text = text
-
-    def __str__(self) -> str:
-        where = "" if self.node is None else f" at node {self.node}"
-        return f"{self.guarantee}{where}: {self.text}"
-
-
-@dataclass(slots=True)
-class Facts:
-    """What all checkers may look up: the layout, what was really published, and how far each site really is."""
-
-    formation: Formation
-    published: Mapping[tuple[NodeId, int], Sequence[bytes]] = field(default_factory=dict)  # accepted, by incarnation
-    complete: Callable[[NodeId], int] = lambda _: 0  # the token through which a site is complete
-    claim: Callable[[NodeId], int] = lambda _: 0  # the token through which it claims that all are
-    grain: Mapping[NodeId, Duration] = field(default_factory=dict)  # how late a clock may show a site its own deadline
-    at: Instant = 0  # true time
-    placed: list[int] = field(default_factory=list)  # the tokens with messages, ascending
-    appended_through: dict[NodeId, int] = field(default_factory=dict)
-    appended_at: dict[tuple[NodeId, int], Instant] = field(default_factory=dict)  # by the site's own clock
-    released: int = 0  # releases
-    late: int = 0  # of them marked late
-    reported: dict[NodeId, Report] = field(default_factory=dict)
-    down: set[NodeId] = field(default_factory=set)
-    paused: set[NodeId] = field(default_factory=set)
-    resumed_at: dict[NodeId, Instant] = field(default_factory=dict)  # by the site's own clock
-
-    def __post_init__(self) -> None:
-        for member in self.formation.members:
-            self.appended_through[member] = self.formation.first_token - 1
-
-    def last_placed(self, token: int) -> int:
-        """The last token up to `token` that has messages: who has appended it has appended everything before."""
-        position = bisect_right(self.placed, token)
-        return self.placed[position - 1] if position else self.formation.first_token - 1
-
-
-class Writing(NamedTuple):
-    """A site appends Msg(e) at `now` of its own clock."""
-
-    node: NodeId
-    ordered: Ordered
-    now: Instant
-
-
-class Releasing(NamedTuple):
-    """A site releases Msg(e) at `now` of its own clock."""
-
-    node: NodeId
-    ordered: Ordered
-    release: Release
-    now: Instant
 
 
 class Checker:
@@ -443,6 +379,11 @@ class EverythingArrives(Checker):
             self.violated(None, missing)
 
 
+def _outline(ordered: Ordered) -> str:
+    spans = " ".join(f"{s.source}.{s.incarnation}:{s.first}+{s.count}" for s in ordered.spans)
+    return f"{ordered.sequence}+{ordered.count} at {ordered.acknowledged_at} [{spans}]"
+
+
 GUARANTEES: Final[tuple[type[Checker], ...]] = (
     OneOrder,
     NoGapNoDuplicateNothingInvented,
@@ -457,82 +398,3 @@ GUARANTEES: Final[tuple[type[Checker], ...]] = (
     AppendBeforeAck,
     EverythingArrives,
 )
-
-
-class Jury:
-    """All checkers as one witness: each hears only what it asked for."""
-
-    def __init__(self, facts: Facts, guarantees: Sequence[type[Checker]] = GUARANTEES) -> None:
-        self.facts = facts
-        self.checkers = [guarantee(facts) for guarantee in guarantees]
-        self._placed_through = facts.formation.first_token - 1
-        self._on_block = self._asking("block_sent")
-        self._on_ack = self._asking("ack_sent")
-        self._on_placed = self._asking("placed")
-        self._on_appended = self._asking("appended")
-        self._on_delivered = self._asking("delivered")
-
-    def _asking(self, hook: str) -> list[Callable[..., None]]:
-        return [getattr(c, hook) for c in self.checkers if getattr(type(c), hook) is not getattr(Checker, hook)]
-
-    def sent(self, node: NodeId, _to: NodeId | Channel, datagram: bytes, at: Instant, /) -> None:
-        """A datagram crosses the network."""
-        self.facts.at = at
-        kind = datagram[2]
-        if kind == Kind.BLOCK:
-            for check in self._on_block:
-                check(node, datagram)
-        elif kind == Kind.ACK:
-            ack = decode_control(datagram)
-            for check in self._on_ack:
-                check(node, ack)
-
-    def appended(self, node: NodeId, ordered: Ordered, now: Instant, /) -> None:
-        """Msg(e) is in a journal."""
-        if ordered.token > self._placed_through:
-            self._placed_through = ordered.token
-            self.facts.placed.append(ordered.token)
-            for check in self._on_placed:
-                check(ordered)
-        writing = Writing(node, ordered, now)
-        for check in self._on_appended:
-            check(writing)
-        self.facts.appended_through[node] = ordered.token  # after the checks: they see what was before
-        self.facts.appended_at[node, ordered.token] = now
-
-    def delivered(self, node: NodeId, ordered: Ordered, release: Release, now: Instant, /) -> None:
-        """Msg(e) is released."""
-        self.facts.released += 1
-        self.facts.late += release.late
-        releasing = Releasing(node, ordered, release, now)
-        for check in self._on_delivered:
-            check(releasing)
-
-    def reported(self, node: NodeId, report: Report, _now: Instant, /) -> None:
-        """A failure is declared."""
-        self.facts.reported.setdefault(node, report)
-
-    def befell(self, node: NodeId, what: str, now: Instant, /) -> None:
-        """A fault."""
-        facts = self.facts
-        match what:
-            case "crash":
-                facts.down.add(node)
-                facts.paused.discard(node)
-            case "restart":
-                facts.down.discard(node)
-            case "pause":
-                facts.paused.add(node)
-            case "resume":
-                facts.paused.discard(node)
-                facts.resumed_at[node] = now
-
-    def finished(self, clocks: Mapping[NodeId, Instant]) -> None:
-        """The run is over."""
-        for checker in self.checkers:
-            checker.finished(clocks)
-
-
-def _outline(ordered: Ordered) -> str:
-    spans = " ".join(f"{s.source}.{s.incarnation}:{s.first}+{s.count}" for s in ordered.spans)
-    return f"{ordered.sequence}+{ordered.count} at {ordered.acknowledged_at} [{spans}]"

@@ -18,6 +18,7 @@ from the start of the world; Ack(e) is scheduled at e token periods. Every link 
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from itertools import groupby
 from typing import Final
 
@@ -29,8 +30,10 @@ from fairtape.nodes.receiver import Receiver
 from fairtape.nodes.source import Source
 from fairtape.ring.figures import State
 from fairtape.ring.formation import Formation
-from fairtape.simulation.checkers import GUARANTEES, EverythingArrives, Facts, Jury
+from fairtape.simulation.checkers import GUARANTEES, EverythingArrives
+from fairtape.simulation.facts import Facts
 from fairtape.simulation.faults import Clog, Crash, Fault, Pause, Restart, schedule
+from fairtape.simulation.jury import Jury
 from fairtape.simulation.network import Rule
 from fairtape.simulation.recorder import Befell, Declared, Flight, Happening, Recorder, Released, Sent, Step
 from fairtape.simulation.sightings import NAMES, span
@@ -224,9 +227,9 @@ class _Stage:
         for fault in self._script.faults:
             schedule(self._world, fault, self._reborn)
         for at, rule in self._script.rules:
-            self._world.at(at, lambda rule=rule: self._world.network.rules.append(rule))  # type: ignore[misc]
+            self._world.at(at, partial(self._world.network.rules.append, rule))
         for at, source, messages in self._script.publications:
-            self._world.at(at, lambda source=source, messages=messages: self._publish(source, messages))  # type: ignore[misc]
+            self._world.at(at, partial(self._publish, source, messages))
         self._world.run(EPOCH + self._script.period)
 
     def _receiver(self, site: NodeId) -> Receiver:

@@ -7,6 +7,7 @@ because in this stage nothing heals a loop.
 
 import traceback
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from fairtape.core.effects import Channel
@@ -15,10 +16,12 @@ from fairtape.core.machine import Machine
 from fairtape.core.weather import Weather
 from fairtape.nodes.receiver import Receiver
 from fairtape.nodes.source import Source
-from fairtape.simulation.checkers import EverythingArrives, Facts, Jury, Violation
+from fairtape.simulation.checkers import EverythingArrives
 from fairtape.simulation.clocks import Clock, TrueClock, wandering
+from fairtape.simulation.facts import Facts, Violation
 from fairtape.simulation.faults import schedule
 from fairtape.simulation.hostility import Intruder
+from fairtape.simulation.jury import Jury
 from fairtape.simulation.network import Tree
 from fairtape.simulation.recorder import Recorder
 from fairtape.simulation.swarm import Burst, Configuration, chance_for, draw
@@ -223,7 +226,7 @@ class Trial:
     def _schedule(self) -> None:
         configuration, world = self.configuration, self.world
         for burst in configuration.bursts:
-            world.at(burst.at, lambda burst=burst: self._publish(burst))  # type: ignore[misc]
+            world.at(burst.at, partial(self._publish, burst))
         for fault in configuration.faults:
             schedule(world, fault, self._reborn)
         if configuration.hostile_period:

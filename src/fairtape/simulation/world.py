@@ -21,8 +21,8 @@ from fairtape.wire.frames import NodeId
 
 EPOCH: Final = 1_767_225_600 * SECOND  # 2026-01-01 UTC: worlds start at a time as wide as the real one
 BACKLOG_MAX: Final = 5_000  # datagrams in the socket of a paused node; more are lost, as in any kernel
-SPIN_MAX: Final = 1_000  # wakes of one node without time passing; more is a machine that never sleeps
-TURNS_MAX: Final = 5_000_000  # events of one world; more is a storm that feeds itself
+SPIN_MAX: Final = 1_000  # wakes of one node in one turn; more is a machine that never sleeps
+TURNS_MAX: Final = 300_000  # events of one world; more is a storm that feeds itself
 
 Event: TypeAlias = bytes | Callable[[], None] | None  # a datagram, a plan, or a wake
 
@@ -57,7 +57,7 @@ class Witness(Protocol):
 class Seat:
     """One node's place in the world: its machine, its clock, and what is being done to it."""
 
-    __slots__ = ("armed_for", "backlog", "clock", "machine", "node", "paused", "spins", "up", "wake_at")
+    __slots__ = ("armed_for", "backlog", "clock", "machine", "node", "paused", "up", "wake_at")
 
     def __init__(self, node: NodeId, machine: Machine, clock: Clock) -> None:
         self.node = node
@@ -72,7 +72,6 @@ class Seat:
         """Forget the timer; a wake that is already in the queue is then stale."""
         self.armed_for: Instant = NEVER  # by the node's clock
         self.wake_at: Instant = NEVER  # in true time
-        self.spins = 0
 
 
 class World:
@@ -187,9 +186,11 @@ class World:
         backlog, seat.backlog = seat.backlog, []
         if self._chance.random() < 0.5:
             self._wake(seat)
+        now = seat.clock.read(self.now)
         for datagram in backlog:
-            self._receive(seat, datagram)
-        self._wake(seat)
+            self.deliveries += 1
+            seat.machine.receive(datagram, now)
+        self._settle(seat, now)
 
     def _post(self, delay: Duration, node: NodeId, datagram: bytes) -> None:
         heappush(self._queue, (self.now + delay, self._tick(), self._seats[node], datagram))
@@ -213,36 +214,30 @@ class World:
         self._settle(seat, now)
 
     def _wake(self, seat: Seat) -> None:
-        now = seat.clock.read(self.now)
-        deadline = seat.machine.deadline()
-        seat.armed_for = seat.wake_at = NEVER
-        if deadline is None:
-            return
-        if deadline <= now:
-            seat.machine.wake(now)
-            self._settle(seat, now)
-        else:
-            self._arm(seat, deadline)
+        seat.disarm()
+        self._settle(seat, seat.clock.read(self.now))
 
     def _settle(self, seat: Seat, now: Instant) -> None:
-        effects = seat.machine.drain()
-        if effects:
-            self._carry_out(seat, effects, now)
-        deadline = seat.machine.deadline()
-        if deadline is not None and deadline < seat.armed_for:
-            self._arm(seat, deadline)
+        """End a turn: carry out what the machine wants, and wake it as long as something is already due."""
+        machine = seat.machine
+        for _ in range(SPIN_MAX):
+            effects = machine.drain()
+            if effects:
+                self._carry_out(seat, effects, now)
+            deadline = machine.deadline()
+            if deadline is None:
+                return
+            if deadline > now:
+                if deadline < seat.armed_for:
+                    self._arm(seat, deadline)
+                return
+            machine.wake(now)
+        raise Spinning(f"node {seat.node} wants to wake at {deadline} again and again")
 
     def _arm(self, seat: Seat, deadline: Instant) -> None:
-        wake_at = seat.clock.when(deadline, self.now)
-        if wake_at == self.now:
-            seat.spins += 1
-            if seat.spins > SPIN_MAX:
-                raise Spinning(f"node {seat.node} wants to wake at {deadline} again and again")
-        else:
-            seat.spins = 0
         seat.armed_for = deadline
-        seat.wake_at = wake_at
-        heappush(self._queue, (wake_at, self._tick(), seat, None))
+        seat.wake_at = seat.clock.when(deadline, self.now)
+        heappush(self._queue, (seat.wake_at, self._tick(), seat, None))
 
     def _carry_out(self, seat: Seat, effects: list[Effect], now: Instant) -> None:
         for effect in effects:

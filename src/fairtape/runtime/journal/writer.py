@@ -4,16 +4,18 @@ What each sync policy promises of an entry once `append` has returned:
 
     policy     kill -9 of this process     loss of power
     token      kept                        kept: the site counts as a holder only after the disk has confirmed it
-    interval   kept                        the last `sync_period` may be lost
+    interval   kept                        what came after the last sync began, one `sync_period` ago, may be lost
     never      kept                        whatever the kernel had not written may be lost, not only at the end
 
 Release marks are local and can be made again, so no policy waits for them; they reach the disk with the next sync.
 Every segment is confirmed before the next one begins (except under `never`), so that only the last one can be torn.
+Under `interval` the disk confirms in the background: a release must never wait for a disk.
 Opening a journal for writing repairs it first; `cut` says what was torn.
 """
 
 import fcntl
 import os
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -80,6 +82,8 @@ class Writer:
         self._number = -1  # of the last segment
         self._cut: Cut | None = None
         self._unsynced_since: Instant | None = None
+        self._background = ThreadPoolExecutor(1, thread_name_prefix="journal-sync")  # starts no thread until used
+        self._syncing: Future[None] | None = None
         self._failure: Unwritten | None = None
         self._closed = False
 
@@ -160,12 +164,31 @@ class Writer:
     def wake(self, now: Instant) -> None:
         """Sync if that has fallen due."""
         due_at = self.deadline()
-        if due_at is not None and now >= due_at:
-            self.flush()
+        if due_at is None or now < due_at:
+            return
+        if self._syncing is not None and not self._syncing.done():
+            self._unsynced_since = now  # a slow disk: try again a period later
+            return
+        self._settle()
+        if self._output is not None:
+            self._syncing = self._background.submit(os.fdatasync, self._output.file)
+        self._unsynced_since = None
+
+    def _settle(self) -> None:
+        """Wait for the disk to end what it was asked in the background, and hear how it went."""
+        syncing, self._syncing = self._syncing, None
+        if syncing is None:
+            return
+        try:
+            syncing.result()
+        except OSError as error:
+            assert self._output is not None
+            raise self._fail(self._output.path, error) from None
 
     def flush(self) -> None:
         """Have the disk confirm everything that was written, whatever the policy."""
         self._check_usable()
+        self._settle()
         if self._output is not None and self._unsynced_since is not None:
             self._confirm(self._output.file, self._output.path)
         self._unsynced_since = None
@@ -179,6 +202,7 @@ class Writer:
                 self.flush()
         finally:
             self._closed = True
+            self._background.shutdown()
             if self._output is not None:
                 os.close(self._output.file)
             os.close(self._lock)

@@ -1,0 +1,266 @@
+"""Hostile bytes raise nothing, change nothing and are all counted: at a receiver, at a source, at the journal reader.
+
+`make test` throws thirty thousand; the environment variable FAIRTAPE_DATAGRAMS asks for more:
+
+    FAIRTAPE_DATAGRAMS=1000000 python -m pytest tests/unit/test_hostile.py
+"""
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Final
+
+import pytest
+
+from fairtape.core.effects import Multicast
+from fairtape.core.instants import MILLISECOND, Instant
+from fairtape.nodes.receiver import Receiver
+from fairtape.nodes.source import Source
+from fairtape.ring.formation import Formation
+from fairtape.runtime.journal import Damaged, Journal, Sync, Writer, verify
+from fairtape.wire.frames import Hole, Progress, Request, TokenAck
+from unit import journal_values
+from unit.hostile_values import Forger, snapshot
+from unit.ring_values import (
+    OTHER_SOURCE,
+    SOURCE,
+    STARTS_AT,
+    Voice,
+    ack,
+    block,
+    formation,
+    hear,
+    let_pass,
+    named,
+    only,
+    receiver,
+    source,
+)
+
+DATAGRAMS: Final = int(os.environ.get("FAIRTAPE_DATAGRAMS", "30000"))
+AT_RECEIVERS: Final = DATAGRAMS // 2
+AT_SOURCES: Final = DATAGRAMS * 3 // 10
+AT_JOURNALS: Final = DATAGRAMS - AT_RECEIVERS - AT_SOURCES
+BATCH: Final = 200  # datagrams between two looks at the whole state
+
+LAYOUT: Final = formation((1, 2, 3, 4), number=7, resilience=1)
+SOURCES: Final = (SOURCE, OTHER_SOURCE)
+
+
+def elsewhere(layout: Formation, voice: Voice) -> list[bytes]:
+    """Rightly proved, and none of this formation's or this stripe's business; and words for others."""
+    foreign = replace(layout, number=layout.number + 1)
+    words = [
+        ack(foreign, 3, 9, [named(9)]),
+        Request(0, foreign.number, 3, (1, 2), (named(1),)),
+        TokenAck(0, foreign.number, 2, 5),
+        replace(ack(layout, 3, 9, [named(9)]), stripe=1),
+        Request(1, layout.number, 3, (1,), (named(1),)),
+    ]
+    told = [Hole(0, layout.number, 3, named(1, 2)), Progress(0, layout.number, 3, 1, 4, 2)]
+    return [
+        *map(voice.say, words),
+        *(voice.tell(OTHER_SOURCE, word) for word in told),
+        block(9, stripe=1),
+        block(9, incarnation=1, node=OTHER_SOURCE, stripe=2),
+    ]
+
+
+class ReceiverTarget:
+    """A receiver in the middle of its work: holds, holes, an unanswered recovery, commits that wait."""
+
+    def __init__(self, me: int, layout: Formation = LAYOUT) -> None:
+        self.machine: Receiver = receiver(me, layout)
+        self.heard: list[bytes] = []
+        voice = Voice()
+        self.kept = elsewhere(layout, voice)
+        self._tell(layout, me, voice)
+        self.now: Instant = layout.scheduled_at(3) + 10 * MILLISECOND
+        let_pass(self.machine, self.now)
+        for datagram in list(self.heard):  # a repeated block is answered once in a retry period: that is over now
+            hear(self.machine, datagram, self.now)
+        self.machine.drain()
+
+    def _tell(self, layout: Formation, me: int, voice: Voice) -> None:
+        at = layout.scheduled_at(1)
+        tokens = {1: [named(1, 2), named(1, node=OTHER_SOURCE)], 2: [named(3)], 3: [named(4, 3)]}
+        for first, node in ((1, SOURCE), (3, SOURCE), (1, OTHER_SOURCE), (2, OTHER_SOURCE), (4, OTHER_SOURCE)):
+            messages = (b"one", b"two") if (first, node) == (1, SOURCE) else (b"alone",)
+            self._say(block(first, messages, node=node), at)
+        self._say(block(1, node=SOURCE, incarnation=2), at)
+        sequence = 1
+        for token, ranges in tokens.items():
+            if layout.holder(token) != me:
+                self._say(voice.say(ack(layout, token, sequence, ranges)), layout.scheduled_at(token) + 1)
+            sequence += sum(one.count for one in ranges)
+        peer = 4 if me != 4 else 3
+        self._say(voice.say(Request(0, layout.number, peer, (1,), (named(1, 2),))), layout.scheduled_at(3) + 2)
+
+    def _say(self, datagram: bytes, at: Instant) -> None:
+        let_pass(self.machine, at)
+        hear(self.machine, datagram, at)
+        self.heard.append(datagram)
+
+
+class SourceTarget:
+    """A source with blocks that are acknowledged, blocks in flight and words that it has heard."""
+
+    def __init__(self) -> None:
+        self.machine: Source = source()
+        self.heard: list[bytes] = []
+        voice = Voice()
+        self.kept = [*elsewhere(LAYOUT, voice), voice.ack(LAYOUT, 2, 5, [named(1, node=OTHER_SOURCE)])]
+        self.now: Instant = STARTS_AT
+        for number in range(12):
+            self.machine.publish([b"trade %d" % number], self.now)
+        sent = [datagram for effect in only(Multicast, self.machine.drain()) for datagram in effect.datagrams]
+        words = [
+            voice.ack(LAYOUT, 1, 1, [named(1, 3), named(1, node=OTHER_SOURCE)]),
+            voice.tell(SOURCE, Progress(0, LAYOUT.number, 2, 1, 6, 2)),
+            voice.tell(SOURCE, Hole(0, LAYOUT.number, 3, named(8, 2))),
+        ]
+        for datagram in words:
+            hear(self.machine, datagram, self.now)
+            self.heard.append(datagram)
+        self.kept += sent
+        self.machine.drain()
+
+
+def strike(target: ReceiverTarget | SourceTarget, datagrams: int, seed: int) -> Counter[str]:
+    """Throw them all; how they were counted."""
+    machine, now = target.machine, target.now
+    forger = Forger(Random(seed), heard=target.heard, kept=target.kept, sources=SOURCES)
+    before, deadline = snapshot(machine), machine.deadline()
+    counted = Counter(machine.counts)
+    for thrown in range(1, datagrams + 1):
+        machine.receive(forger.forge(), now)
+        assert machine.drain() == []
+        assert machine.counts.total() == counted.total() + thrown
+        if thrown % BATCH == 0 or thrown == datagrams:
+            assert machine.deadline() == deadline
+            assert snapshot(machine) == before
+    return machine.counts - counted
+
+
+@pytest.mark.parametrize("me", [1, 2, 3, 4])
+def test_hostile_datagrams_change_nothing_at_a_receiver(me: int) -> None:
+    counted = strike(ReceiverTarget(me), AT_RECEIVERS // 5, seed=me)
+    assert counted.total() == AT_RECEIVERS // 5
+    assert set(counted) == {"malformed", "forged", "replayed", "duplicate", "foreign"} | ({"own"} & set(counted))
+
+
+def test_hostile_datagrams_change_nothing_at_an_event_driven_receiver() -> None:
+    layout = formation((1, 2, 3, 4, 5), timed=False)
+    target = ReceiverTarget(1, layout)
+    assert target.machine.complete_through == 2
+    counted = strike(target, AT_RECEIVERS - 4 * (AT_RECEIVERS // 5), seed=5)
+    assert counted.total() == AT_RECEIVERS - 4 * (AT_RECEIVERS // 5)
+
+
+def test_hostile_datagrams_change_nothing_at_a_source() -> None:
+    counted = strike(SourceTarget(), AT_SOURCES, seed=6)
+    assert counted.total() == AT_SOURCES
+    assert set(counted) == {"malformed", "forged", "replayed", "acks", "acks_of_others"}
+
+
+def test_the_targets_are_in_the_middle_of_their_work() -> None:
+    """A machine at rest has nothing to lose: these have holes, recoveries, waiting commits and flights."""
+    for me in (1, 2, 3, 4):
+        machine = ReceiverTarget(me).machine
+        assert machine.complete_through >= 2
+        assert machine.released_through < machine.complete_through
+        assert len(machine._desk) > 0 or me == 3
+        assert machine._holdings.with_holes()
+    assert SourceTarget().machine.in_flight > 0
+
+
+def test_a_snapshot_sees_every_change() -> None:
+    """The yardstick itself: a genuine block, an acknowledgment, a request and the time each change it."""
+    target = ReceiverTarget(4)
+    machine, seen = target.machine, [snapshot(target.machine)]
+    for datagram in (
+        block(4, (b"a", b"b", b"c")),
+        Voice(first_serial=1 << 40).say(Request(0, LAYOUT.number, 2, (1,), ())),
+        block(3, node=OTHER_SOURCE),
+    ):
+        machine.receive(datagram, target.now)
+        seen.append(snapshot(machine))
+    machine.wake(target.now)
+    seen.append(snapshot(machine))
+    assert all(one != other for one, other in zip(seen, seen[1:], strict=False))
+
+
+class JournalTarget:
+    """A journal of two small segments, whose files are bent one at a time and put back."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.entries = journal_values.first(8, seed=3, size_max=12)
+        with Writer.open(directory, stripe=3, sync=Sync.NEVER, segment_size_max=900) as writer:
+            for position, ordered in enumerate(self.entries):
+                writer.append(ordered, ordered.acknowledged_at)
+                if position:
+                    journal_values.mark(writer, self.entries[position - 1])
+        self.files = {path: path.read_bytes() for path in journal_values.segments(directory)}
+        assert len(self.files) > 1
+        self.whole = verify(directory)
+        assert self.whole.sound
+
+    def judged(self, path: Path, bent: bytes) -> str:
+        """What the reader and the audit say about a bent file: never more than was written, never in silence."""
+        path.write_bytes(bent)
+        try:
+            return self._read(bent == self.files[path])
+        finally:
+            assert path.read_bytes() == bent
+            path.write_bytes(self.files[path])
+
+    def _read(self, unchanged: bool) -> str:
+        found = []
+        damage: Damaged | None = None
+        try:
+            with Journal.open(self.directory).entries(ordered=True) as cursor:
+                found.extend(entry.ordered for entry in cursor)
+        except Damaged as complaint:
+            damage = complaint
+        assert found == self.entries[: len(found)]
+        report = verify(self.directory)
+        if unchanged:
+            assert report == self.whole
+            return "unchanged"
+        if not report.sound:
+            return "damaged"
+        assert damage is None
+        if report.unfinished:
+            return "unfinished"
+        assert (report.entries, report.released_sequence) < (self.whole.entries, self.whole.released_sequence)
+        return "shorter"
+
+
+def bent_files(target: JournalTarget, chance: Random) -> Iterator[tuple[Path, bytes]]:
+    """One hostile file after the other."""
+    paths = list(target.files)
+    forgers = {
+        path: Forger(Random(position), heard=[content], kept=list(target.files.values()), sources=SOURCES)
+        for position, (path, content) in enumerate(target.files.items())
+    }
+    while True:
+        path = chance.choice(paths)
+        yield path, forgers[path].forge()
+
+
+def test_hostile_bytes_change_nothing_at_the_journal_reader(tmp_path: Path) -> None:
+    target = JournalTarget(tmp_path)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    outcomes: Counter[str] = Counter()
+    for path, bent in bent_files(target, Random(7)):
+        outcomes[target.judged(path, bent)] += 1
+        if outcomes.total() == AT_JOURNALS:
+            break
+    assert outcomes.total() == AT_JOURNALS
+    assert outcomes["damaged"] > outcomes["shorter"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+    assert {path: path.read_bytes() for path in target.files} == target.files
