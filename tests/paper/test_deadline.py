@@ -14,7 +14,8 @@ from fairtape.core.effects import Append, Deliver, Report, Send
 from fairtape.core.instants import Duration, Instant
 from fairtape.core.timing import Timing
 from fairtape.nodes.receiver import Receiver
-from unit.recovery_values import E, Patient, State
+from fairtape.ring.figures import State
+from unit.recovery_values import E, Patient
 from unit.ring_values import KEYS, STARTS_AT, TIMING, Voice, block, formation, named
 
 ME = 64  # last in a loop of 64: it awaits every token of these tests and holds none
@@ -91,7 +92,6 @@ class Siege:
         timing = self.layout.timing
         passed = (self.now - timing.reform_delay - STARTS_AT - 1) // timing.token_period + 1
         assert self.machine.complete_through >= min(passed, TOKENS)
-
 
 
 def by_time(schedule: list[Arrival], timing: Timing) -> list[Arrival]:
@@ -177,7 +177,7 @@ def test_one_recovery_ends_by_the_deadline_and_ends_well_if_the_answers_came_in_
 
 @pytest.mark.parametrize("merged", [True, False])
 def test_the_deadline_is_tight(merged: bool) -> None:
-    """The bound is reached: an adversary can delay the declaration until that very instant, and no longer.  T-RMP §3."""
+    """The bound is reached: an adversary can delay the declaration to that very instant, no longer.  T-RMP §3."""
     patient = Patient(retries_max=3, merged=merged)
     patient.silence()
     if merged:

@@ -14,7 +14,6 @@ P_R^n + n P_R^(n-1) (1 - P_R), whence the odd-looking last bracket of the paper'
 approximations of the drawn machine. They are the machine.
 """
 
-from collections import Counter
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -67,7 +66,11 @@ def step(table: Table[Recovery], retries_max: int, place: Place, event: Event) -
     shelf = Shelf({E} if place.holds else set())
     recovery = Recovery(E, RecoveryDesk(timing=TIMING, timed=True, ledger=shelf))
     recovery.retries_max = retries_max
-    recovery.state, recovery.ack_retries, recovery.message_retries = place.state, place.ack_retries, place.message_retries
+    recovery.state, recovery.ack_retries, recovery.message_retries = (
+        place.state,
+        place.ack_retries,
+        place.message_retries,
+    )
     assert table.fire(recovery, event)
     return Place(State(recovery.state), recovery.ack_retries, recovery.message_retries, place.holds)
 
@@ -84,22 +87,20 @@ def outcomes(place: Place, p: Losses) -> list[tuple[Fraction, Place, Event]]:
 
 def walk(table: Table[Recovery], retries_max: int, p: Losses) -> dict[State, Fraction]:
     """The probability of each end."""
-    chain = Counter(
-        {
-            Place(State.AWAIT_ACK, 0, 0, True): 1 - p.messages,
-            Place(State.AWAIT_ACK, 0, 0, False): p.messages,
-        }
-    )
+    chain = {
+        Place(State.AWAIT_ACK, 0, 0, True): 1 - p.messages,
+        Place(State.AWAIT_ACK, 0, 0, False): p.messages,
+    }
     ends: dict[State, Fraction] = {State.COMPLETE: Fraction(0), State.REFORM: Fraction(0)}
     while chain:
-        following: Counter[Place] = Counter()
+        following: dict[Place, Fraction] = {}
         for place, weight in chain.items():
             for probability, before, event in outcomes(place, p):
                 after = step(table, retries_max, before, event)
                 if after.state in ends:
                     ends[after.state] += weight * probability
                 else:
-                    following[after] += weight * probability
+                    following[after] = following.get(after, Fraction(0)) + weight * probability
         chain = following
     return ends
 

@@ -3,7 +3,8 @@
 import pytest
 
 from fairtape.core.instants import Instant
-from unit.recovery_values import T_E, T_R, Event, Patient, State
+from fairtape.ring.figures import Event, State
+from unit.recovery_values import T_E, T_R, Patient
 
 HALF = T_R // 2
 COUNTS = pytest.mark.parametrize("merged", [True, False], ids=["merged", "separate"])
@@ -91,10 +92,12 @@ def test_messages_that_are_missing_are_asked_for_at_once(merged: bool) -> None:
     """… otherwise it moves to state 5. The operation of 5 and 6 is the same as 2 and 3.  TRMP 2001 §5.1."""
     patient = Patient(merged=merged)
     patient.ack(T_E)
-    assert patient.state is State.AWAIT_REQUESTED_MESSAGES
     assert patient.asked_at == [T_E]
     patient.messages(T_E + T_R - 1)
-    assert patient.state is State.COMPLETE
+    assert patient.path() == [
+        (State.AWAIT_ACK, Event.ACK, State.AWAIT_REQUESTED_MESSAGES),
+        (State.AWAIT_REQUESTED_MESSAGES, Event.MESSAGES, State.COMPLETE),
+    ]
 
 
 @pytest.mark.parametrize("retries_max", [1, 2, 5])
@@ -170,7 +173,7 @@ def test_figure_2_knows_no_schedule_and_figure_3_no_later_acknowledgment() -> No
 
 
 def test_figure_2_counts_its_two_recoveries_apart() -> None:
-    """RMP limits each recovery by itself: the receiver requests until it decides the server is inoperable.  T-RMP §2."""
+    """RMP limits each recovery by itself: it requests until it decides the server is inoperable.  T-RMP §2."""
     patient = Patient(timed=False, retries_max=2)
     patient.desk.overtaken(5, T_E)
     patient.wait()

@@ -52,9 +52,7 @@ def test_no_packet_is_larger_than_the_largest() -> None:
     packet_min=st.integers(1, 500),
     packet_max=st.integers(500, 2_000),
 )
-def test_the_function_is_the_figure(
-    offered: int, window: int, flight: int, packet_min: int, packet_max: int
-) -> None:
+def test_the_function_is_the_figure(offered: int, window: int, flight: int, packet_min: int, packet_max: int) -> None:
     """All lines together, for any numbers.  RMP Figure 1."""
     available = max(window - flight, 0)
     found = packet_size(

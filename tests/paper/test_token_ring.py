@@ -10,7 +10,6 @@ from fairtape.ring.formation import Formation
 from fairtape.ring.resilience import Resilience
 from fairtape.wire.frames import Ack, Hole, NodeId, Progress, Request, TokenAck, decode_control, is_block
 from unit.ring_values import (
-    SITES,
     SOURCE,
     STARTS_AT,
     TIMING,

@@ -71,7 +71,9 @@ def _attributes(value: object) -> list[str]:
 class Forger:
     """Makes one hostile datagram after the other, all of them from one seed."""
 
-    def __init__(self, chance: Random, *, heard: Sequence[bytes], kept: Sequence[bytes], sources: Sequence[NodeId]) -> None:
+    def __init__(
+        self, chance: Random, *, heard: Sequence[bytes], kept: Sequence[bytes], sources: Sequence[NodeId]
+    ) -> None:
         self._chance = chance
         self._heard = list(heard)  # what the target has received: repeating it is a replay
         self._prey = [*heard, *kept]  # whatever crossed the network, at any time

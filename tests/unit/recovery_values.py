@@ -5,7 +5,7 @@ from enum import IntEnum
 
 from fairtape.core.instants import MILLISECOND, Instant
 from fairtape.core.timing import Timing
-from fairtape.ring.figures import Event, State
+from fairtape.ring.figures import State
 from fairtape.ring.recovery import RecoveryDesk
 
 T_R = 100 * MILLISECOND
@@ -89,6 +89,3 @@ class Patient:
 
     def path(self) -> list[tuple[IntEnum, IntEnum, IntEnum]]:
         return [(step.at, step.on, step.to) for step in self.steps]
-
-
-__all__ = ["E", "T_E", "T_R", "Event", "Patient", "Shelf", "State", "Step"]

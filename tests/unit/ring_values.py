@@ -61,7 +61,9 @@ def receiver(me: NodeId, layout: Formation | None = None, *, datagram_max: int =
     )
 
 
-def source(*, node: NodeId = SOURCE, incarnation: int = 1, timing: Timing = TIMING, datagram_max: int = 1_400) -> Source:
+def source(
+    *, node: NodeId = SOURCE, incarnation: int = 1, timing: Timing = TIMING, datagram_max: int = 1_400
+) -> Source:
     return Source(
         me=node, keys=KEYS.for_source(node), timing=timing, incarnation=incarnation, datagram_max=datagram_max
     )
@@ -96,15 +98,19 @@ def ack(
     *,
     part: int = 0,
     parts: int = 1,
+    stripe: int = 0,
 ) -> Ack:
     """Ack(token) as its token site would write it, on time, marks and all."""
     ranges = tuple(ranges)
     marks, position = [], sequence
     for one in ranges:
-        marks.append(Marker(KEYS.sources[one.source], stripe=0).mark(layout.number, token, position, one))
+        marks.append(Marker(KEYS.sources[one.source], stripe=stripe).mark(layout.number, token, position, one))
         position += one.count
     sent_at = layout.scheduled_at(token)
-    return Ack(0, layout.number, layout.holder(token), token, sequence, sent_at, 0, part, parts, ranges, tuple(marks))
+    sender = layout.holder(token)
+    return Ack(
+        stripe, layout.number, sender, token, sequence, sent_at, 0, part, parts, ranges, tuple(marks)
+    )  # fmt: skip
 
 
 class Voice:

@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ from fairtape.core.timing import Timing
 from fairtape.demo.findings import Findings
 from fairtape.demo.play import play
 from fairtape.demo.tally import Tally
-from fairtape.demo.view import line, screen
+from fairtape.demo.view import line, percent, screen
 from fairtape.demo.world import FLOORS, RESILIENCE, SITES, TIMING, World, longest_way
 from fairtape.deployment.loopback import carrier_words, loopback_groups
 from fairtape.runtime.clock import SharedClock
@@ -27,6 +28,7 @@ EXIT_INTERRUPTED: Final = 130
 SECONDS_MAX: Final = 24 * 3_600
 LOSS_MAX: Final = 0.5
 RATE_MAX: Final = 5_000  # messages per second: nine sites have to share what cores there are
+REPORT_WIDTH: Final = 79
 LINE_PERIOD: Final = 2 * SECOND  # between two lines where there is no terminal
 
 
@@ -117,9 +119,8 @@ class _Lines:
 def report(findings: Findings) -> str:
     """What a person reads at the end."""
     world = findings.world
-    first_journal = next(iter(findings.journals.values()))
     rows = [
-        ("world", f"{len(SITES)} sites, {len(FLOORS)} trading floors, {world.loss:.2%} loss, delays of real distances"),
+        ("world", f"{len(SITES)} sites, {len(FLOORS)} trading floors, {percent(world.loss)} loss, real distances"),
         ("carrier", world.carrier),
         ("published", f"{findings.published:,} messages"),
         ("delivered", f"{findings.delivered_min:,} messages at every site"),
@@ -128,35 +129,49 @@ def report(findings: Findings) -> str:
         ("late", f"{findings.late_fraction:.3%} of all releases"),
         ("release spread", _spread_words(findings)),
         ("recoveries", _recovery_words(findings)),
-        ("journals", str(first_journal.parent)),
-        ("look at one", f"fairtape journal cat {first_journal} --limit 20"),
     ]
-    rows += [("FAILURE", sentence) for sentence in findings.failures]
     if findings.interrupted:
         rows.insert(2, ("interrupted", "the floors closed early; this is what was done until then"))
-    width = max(len(name) for name, _ in rows)
-    return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)
+    rows += [("FAILURE", sentence) for sentence in findings.failures]
+    first_journal = next(iter(findings.journals.values()))
+    return "\n".join(
+        [
+            *_wrapped(rows),
+            f"journals: {first_journal.parent}",
+            f"look at one: fairtape journal cat {first_journal} --limit 20",
+            f"prove them all: fairtape journal verify {first_journal.parent}/*",
+        ]
+    )
+
+
+def _wrapped(rows: list[tuple[str, str]]) -> Iterator[str]:
+    """Names beside their texts, in lines that fit the narrowest terminal."""
+    width = max(len(name) for name, _ in rows) + 2
+    for name, text in rows:
+        yield textwrap.fill(
+            text, REPORT_WIDTH, initial_indent=name.ljust(width), subsequent_indent=" " * width, break_long_words=False
+        )
 
 
 def _delay_words(findings: Findings, timing: Timing) -> str:
     parts = (
-        f"{longest_way() / 1e6:.0f} the longest way, {timing.token_period / 1e6:.0f} the wait for a token,"
-        f" {timing.commit_delay / 1e6:.0f} the commit delay"
+        f"{longest_way() / 1e6:.0f} ms the longest way to a site, {timing.token_period / 1e6:.0f} ms the wait for a"
+        f" token, {timing.commit_delay / 1e6:,.0f} ms the commit delay"
     )
-    return f"{findings.guaranteed_delay / 1e6:,.0f} ms from publication to release ({parts})"
+    return f"{findings.guaranteed_delay / 1e6:,.0f} ms from publication to release: {parts}"
 
 
 def _spread_words(findings: Findings) -> str:
     if findings.spread_p50 is None or findings.spread_p99 is None:
         return "nothing was released at several sites"
     return (
-        f"p50 {findings.spread_p50 / 1e3:,.0f} µs, p99 {findings.spread_p99 / 1e3:,.0f} µs between the first and the"
-        f" last site, clocks equal to {findings.clock_bound / 1e3:g} µs"
+        f"p50 {findings.spread_p50 / 1e3:,.0f} µs, p99 {findings.spread_p99 / 1e3:,.0f} µs from the first to the last"
+        f" site; clock bound {findings.clock_bound / 1e3:g} µs"
     )
 
 
 def _recovery_words(findings: Findings) -> str:
     return (
-        f"{findings.lost:,} datagrams lost, {findings.requests:,} requests, {findings.repairs:,} repairs;"
-        f" every message at {RESILIENCE + 1} sites before its release"
+        f"{findings.lost:,} datagrams lost, {findings.requests:,} requests, {findings.repairs:,} repairs; no message"
+        f" is released before {RESILIENCE + 1} sites hold it"
     )

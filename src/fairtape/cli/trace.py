@@ -6,11 +6,10 @@ import click
 
 from fairtape.core.instants import NEVER, SECOND, Instant
 from fairtape.runtime.complaints import Complaint
-from fairtape.simulation.facts import Violation
 from fairtape.simulation.scenario import lines
 from fairtape.simulation.swarm import LOSS_MAX, draw
 from fairtape.simulation.tracing import Window, choose_window, count_flights, draw_svg
-from fairtape.simulation.trial import Trial
+from fairtape.simulation.trial import Trial, judge
 from fairtape.simulation.world import EPOCH
 
 
@@ -56,10 +55,10 @@ def trace(*, seed: int, svg: Path | None, since: float | None, until: float | No
 
 
 def _run(trial: Trial) -> str:
-    try:
-        return "everything was released everywhere" if trial.run() else "safe, with a failure declared or injected"
-    except Violation as broken:
+    lively, broken = judge(trial)
+    if broken is not None:
         return f"broke {broken}"
+    return "everything was released everywhere" if lively else "safe, with a failure declared or injected"
 
 
 def _instant(seconds: float | None, otherwise: Instant) -> Instant:

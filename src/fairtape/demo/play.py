@@ -1,11 +1,8 @@
 """The run of the demonstration: start every process, agree on a beginning, watch, close, and prove what happened."""
 
-import signal
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Final
 
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
@@ -13,7 +10,7 @@ from fairtape.demo.findings import Findings, find
 from fairtape.demo.floors import Close, run_floors
 from fairtape.demo.tally import Tally
 from fairtape.demo.world import SITES, TIMING, World
-from fairtape.deployment.processes import Crew, Deserted
+from fairtape.deployment.processes import Crew, Deserted, Interrupts
 from fairtape.deployment.sites import Rounds, run_site
 from fairtape.runtime.clock import SharedClock
 from fairtape.runtime.complaints import Complaint
@@ -28,22 +25,11 @@ Audience = Callable[[Tally], None]
 """Shown the state several times a second."""
 
 
-class Interrupts:
-    """How often the user asked for the end: once closes the floors and flushes, twice leaves at once."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def __call__(self, _number: int, _frame: FrameType | None) -> None:
-        """A signal has come."""
-        self.count += 1
-
-
 def play(world: World, folder: Path, audience: Audience) -> Findings:
     """The whole demonstration, with the journals below `folder`."""
     journals = journals_in(folder)
     clock = SharedClock()
-    with _counting_interrupts() as interrupts:
+    with Interrupts() as interrupts:
         with Crew(imports=[run_site.__module__]) as crew:
             _start(crew, world, journals)
             starts_at = clock.now() + START_DELAY
@@ -115,15 +101,3 @@ def _hear(crew: Crew, tally: Tally, wait_period: Duration, clock: SharedClock) -
             tally.hear(news, clock.now())
     except Deserted as desertion:
         tally.fail(str(desertion), clock.now() + TIMING.reform_delay)
-
-
-@contextmanager
-def _counting_interrupts() -> Iterator[Interrupts]:
-    """Ctrl-C and a polite kill ask for the end; nothing is torn by them."""
-    interrupts = Interrupts()
-    previous = {number: signal.signal(number, interrupts) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield interrupts
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
-from types import TracebackType
+from types import FrameType
 from typing import Any, Final, Self, TypeAlias, TypeVar
 
 from fairtape.core.instants import SECOND, Duration
@@ -100,6 +100,25 @@ class Link:
         return order
 
 
+class Interrupts:
+    """How often the user asked for the end, by Ctrl-C or a polite kill. While it lasts, nothing is torn by either."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        self._previous = {number: signal.signal(number, self._add) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _add(self, _number: int, _frame: FrameType | None) -> None:
+        self.count += 1
+
+
 Work: TypeAlias = Callable[..., None]  # takes a Link, then the arguments it was started with
 
 
@@ -116,7 +135,7 @@ class Crew:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, _kind: type[BaseException] | None, _error: object, _trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.dismiss()
 
     def start(self, name: str, work: Work, *arguments: Any) -> None:

@@ -17,7 +17,7 @@ from fairtape.runtime.udp import Traffic
 from fairtape.wire.blocks import unpack_messages
 from fairtape.wire.frames import NodeId
 
-NEWS_PERIOD: Final = 50 * MILLISECOND
+NEWS_PERIOD: Final = 100 * MILLISECOND
 RELEASES_MAX: Final = 256  # of one piece of news
 MESSAGES_MAX: Final = 24  # of one piece of news: what a screen shows; the journal has all of them
 

@@ -4,7 +4,7 @@ When tokens pass faster than recoveries end (T-RMP §5) several run at once; wha
 and asked of each site in one combined request.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from enum import IntEnum
 from typing import Final, Protocol
 
@@ -129,11 +129,6 @@ class RecoveryDesk:
         self._ask_at = NEVER
         gathered, self._gathered = self._gathered, {}
         return [recovery for recovery in gathered.values() if recovery.running]
-
-    def forget(self, tokens: Iterable[int]) -> None:
-        """Drop these recoveries."""
-        for token in tokens:
-            self.running.pop(token, None)
 
     def stop(self) -> None:
         """Ask for nothing more."""

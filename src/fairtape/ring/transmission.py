@@ -258,7 +258,9 @@ class Transmission:
         if not self.acked_through < through < self.next_number:
             return
         self.acked_through = through
-        covered = list(takewhile(lambda first: first <= through, self._flight))
+        covered = list(takewhile(lambda first: first + self._flight[first].count - 1 <= through, self._flight))
+        if not covered:  # an honest site acknowledges whole blocks
+            return
         flights = [self._flight.pop(first) for first in covered]
         newest = flights[-1]
         behind = newest.delay == self._resend_delay and newest.due_at - newest.delay < now - self._round_trip_max

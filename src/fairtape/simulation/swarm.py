@@ -183,8 +183,8 @@ def _draw_bursts(chance: Random, sources: tuple[NodeId, ...], heals_at: Instant)
     width = heals_at - EPOCH
     for source in sources:
         uniform = chance.choice((0, 0, 8, 44))
-        for _ in range(chance.choice((3, 10, 30, 60))):
-            count = chance.choice((1, 1, 2, 10, 50))
+        for _ in range(chance.choice((3, 10, 20, 40))):
+            count = chance.choice((1, 1, 2, 10, 50, 50, 400))
             sizes = [uniform or chance.randint(1, 120) for _ in range(count)]
             if chance.random() < 0.05:
                 sizes.append(chance.randint(1_500, 12_000))

@@ -286,12 +286,18 @@ def run_seed(seed: int, *, loss: float | None = None) -> Outcome:
         trial = Trial(draw(seed, loss=loss))
     except Exception:  # noqa: BLE001 - a world that cannot be built is a finding, too
         return Outcome(seed=seed, guarantee=NEVER_RAISES, text=_last_frames())
+    lively, broken = judge(trial)
+    return trial.outcome(broken, lively=lively)
+
+
+def judge(trial: Trial) -> tuple[bool, Violation | None]:
+    """Run a trial: whether everything arrived, and which guarantee was broken."""
     try:
-        return trial.outcome(lively=trial.run())
+        return trial.run(), None
     except Violation as broken:
-        return trial.outcome(broken)
+        return False, broken
     except Exception:  # noqa: BLE001 - whatever a machine raises is a finding
-        return trial.outcome(Violation(NEVER_RAISES, None, trial.world.now, _last_frames()))
+        return False, Violation(NEVER_RAISES, None, trial.world.now, _last_frames())
 
 
 def _last_frames() -> str:

@@ -182,6 +182,7 @@ class World:
         if not seat.up or not seat.paused:
             return
         seat.paused = False
+        seat.disarm()  # a timer that ran out in the meantime found nobody
         self._tell(seat, "resume")
         backlog, seat.backlog = seat.backlog, []
         if self._chance.random() < 0.5:

@@ -1,0 +1,149 @@
+"""A ring in a folder: what is published into it comes out in one order, and every mistake is one sentence."""
+
+import json
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from subprocess import Popen
+
+import pytest
+
+from fairtape.runtime.journal import verify
+from loopback.commands import await_line, finish, interrupt, run, start
+
+CSV = """time,symbol,price,quantity,venue,trade_id
+2024-08-09T00:00:00.300Z,BTC,61804.8,0.25,XLON,3
+2024-08-09T00:00:00.100Z,ETH,2680.55,1,XLON,1
+2024-08-09T00:00:00.200Z,BTC,61804.7,2,XLON,2
+"""
+
+
+@contextmanager
+def ring(folder: Path, *arguments: object) -> Iterator[Popen[str]]:
+    listen = start("listen", folder, *arguments)
+    try:
+        await_line(listen, "publish from another terminal")
+        yield listen
+    finally:
+        listen.kill()
+
+
+@pytest.fixture
+def trades(tmp_path: Path) -> Path:
+    path = tmp_path / "trades.csv"
+    path.write_text(CSV)
+    return path
+
+
+@pytest.mark.alone
+def test_what_is_published_is_listened_to_in_one_order(tmp_path: Path, trades: Path) -> None:
+    folder = tmp_path / "ring"
+    with ring(folder, "--json") as listen:
+        code, output, errors = run("publish", folder, trades)
+        assert (code, errors) == (0, "")
+        assert output.startswith("3 trades of XNYS acknowledged in ")
+        assert run("publish", folder, trades, "--speed", 10, "--source", "xlon")[0] == 0
+        assert run("publish", folder, "--generate", 5_000, "--source", "3", "--max", 4_000)[0] == 0
+        assert run("publish", folder, trades, "--rate", 100, "--max", 2)[0] == 0  # a new incarnation of the first
+        interrupt(listen)
+        code, output, errors = finish(listen)
+    assert code == 0
+    lines = [json.loads(line) for line in output.splitlines()]
+    assert [line["sequence"] for line in lines] == list(range(1, 3 + 3 + 4_000 + 2 + 1))
+    assert [line["trade_id"] for line in lines[:3]] == [3, 1, 2]  # in the order of the file
+    assert [line["trade_id"] for line in lines[3:6]] == [1, 2, 3]  # in the order of time
+    assert [line["source"] for line in lines[2:7]] == ["XNYS", "XLON", "XLON", "XLON", "XTKS"]
+    assert lines[0] | {"commit_at_ns": 0, "late": False} == {
+        "sequence": 1,
+        "commit_at_ns": 0,
+        "late": False,
+        "source": "XNYS",
+        "venue": "XLON",
+        "symbol": "BTC",
+        "price": "61804.8",
+        "quantity": "0.25",
+        "traded_at_ns": 1_723_161_600_300_000_000,
+        "trade_id": 3,
+    }
+    journals = list(folder.glob("journals/*/site-*"))
+    assert len(journals) == 3
+    assert len({verify(journal).digest for journal in journals}) == 1
+    assert stat.S_IMODE((folder / "keys.json").stat().st_mode) == 0o600
+
+
+@pytest.mark.alone
+def test_a_mesh_of_two_sites_prints_lines_until_its_time_is_over(tmp_path: Path, trades: Path) -> None:
+    folder = tmp_path / "ring"
+    with ring(folder, "--mesh", "--sites", 2, "--seconds", 4) as listen:
+        assert run("publish", folder, trades)[0] == 0
+        code, output, errors = finish(listen)
+    assert code == 0
+    assert "3 trades in one order" in errors
+    first = output.splitlines()[0].split()
+    assert first[0] == "1"
+    assert first[2:] == ["XNYS", "XLON", "BTC", "61804.8", "0.25"]
+
+
+@pytest.mark.alone
+def test_a_folder_is_refused_while_its_ring_runs_and_serves_again_afterwards(tmp_path: Path, trades: Path) -> None:
+    folder = tmp_path / "ring"
+    with ring(folder) as listen:
+        code, output, errors = run("listen", folder)
+        assert (code, output) == (2, "")
+        assert errors.endswith("holds a ring that is running; stop it or name another folder\n")
+        interrupt(listen)
+        assert finish(listen)[0] == 0
+    code, output, errors = run("publish", folder, trades)
+    assert (code, output) == (2, "")
+    assert "is not running; start it with: fairtape listen" in errors
+    with ring(folder) as listen:
+        assert run("publish", folder, trades)[0] == 0
+        listen.kill()
+        finish(listen)  # returns when the last process has closed the pipes: no site outlives its parent
+    assert len(list(folder.glob("journals/*"))) == 2
+
+
+@pytest.mark.alone
+def test_mistakes_of_a_publisher_are_one_sentence_each(tmp_path: Path, trades: Path) -> None:
+    folder = tmp_path / "ring"
+    bad = tmp_path / "bad.csv"
+    bad.write_text("time,symbol,price,quantity\n1,BTC,cheap,1\n")
+    with ring(folder):
+        for arguments, complaint in (
+            ((), "there is neither a file nor --generate; give one of them"),
+            ((trades, "--generate", 3), "there is both a file and --generate; give one of them"),
+            ((trades, "--speed", 1, "--rate", 1), "--speed is 1 and --rate is 1; give one of them"),
+            ((trades, "--rate", -1), "--rate is -1; give more than 0"),
+            ((trades, "--source", "XXXX"), "--source is 'XXXX'; the ring knows XNYS (1), XLON (2), XTKS (3)"),
+            ((tmp_path / "none.csv",), "none.csv cannot be read as CSV: No such file or directory"),
+            ((bad,), "bad.csv, row 1: price is 'cheap'; expected a decimal number"),
+        ):
+            code, output, errors = run("publish", folder, *arguments)
+            assert (code, output) == (2, ""), arguments
+            assert complaint in errors
+            assert errors.count("\n") == 1
+
+
+def test_a_folder_without_a_ring_is_refused_in_one_sentence(tmp_path: Path, trades: Path) -> None:
+    code, output, errors = run("publish", tmp_path / "nowhere", trades)
+    assert (code, output) == (2, "")
+    assert "holds no ring; start one there with: fairtape listen" in errors
+    code, output, errors = run("listen", tmp_path)
+    assert (code, output) == (2, "")
+    assert errors.endswith("holds other files and no ring; name a new or empty folder\n")
+    code, output, errors = run("listen", trades / "ring")
+    assert (code, output) == (2, "")
+    assert "where nothing can be written (Not a directory)" in errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--sites", "0"), "--sites is 0; give from 1 to 16"),
+        (("--seconds", "0"), "--seconds is 0; give more than 0"),
+    ],
+)
+def test_a_ring_that_cannot_be_is_refused(tmp_path: Path, arguments: tuple[str, ...], complaint: str) -> None:
+    assert run("listen", tmp_path / "ring", *arguments) == (2, "", f"fairtape: {complaint}\n")
+    assert not (tmp_path / "ring").exists()

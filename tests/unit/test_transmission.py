@@ -1,0 +1,261 @@
+"""The source's side: cut once, sealed once, repeated byte for byte, limited everywhere."""
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairtape.core.instants import NEVER, SECOND
+from fairtape.ring import transmission as room
+from fairtape.ring.transmission import BACKOFF_MAX, QUEUE_MAX, RESEND_MAX, MessageTooLong, Transmission
+from fairtape.ring.window import WINDOW_MAX, Pace, Window
+from fairtape.wire.blocks import MESSAGE_MAX, Assembler, unpack_messages
+from fairtape.wire.frames import Flag, decode_block
+from fairtape.wire.seals import SEAL_ROOM, Seal
+from unit.ring_values import KEYS, SOURCE, STARTS_AT, TIMING, named
+
+NOW = STARTS_AT
+DELAY = TIMING.resend_delay
+ROUND_TRIP = TIMING.retry_period
+
+
+def sender(*, datagram_max: int = 1_400, window: Window | None = None, pace: Pace | None = None) -> Transmission:
+    return Transmission(
+        source=SOURCE,
+        incarnation=1,
+        stripe=0,
+        keys=KEYS,
+        datagram_max=datagram_max,
+        resend_delay=DELAY,
+        round_trip_max=ROUND_TRIP,
+        window=window or Window(size=WINDOW_MAX),
+        pace=pace or Pace(),
+    )
+
+
+def opened(datagrams: list[bytes]) -> list[bytes]:
+    """What receivers would read in these blocks, long messages put together."""
+    seal = Seal(KEYS.sources[SOURCE], stripe=0, source=SOURCE, incarnation=1)
+    assembler = Assembler()
+    messages: list[bytes] = []
+    for datagram in datagrams:
+        frame = decode_block(datagram)
+        body = seal.open(datagram, frame.first)
+        if frame.flags & Flag.FRAGMENT:
+            whole = assembler.add(body)
+            messages += [] if whole is None else [whole]
+        else:
+            messages += unpack_messages(body, frame.count)
+    return messages
+
+
+def test_small_messages_share_a_block() -> None:
+    sending = sender()
+    assert sending.offer([b"a", b"bb", b"ccc"]) == 3
+    (datagram,) = sending.cut(NOW)
+    frame = decode_block(datagram)
+    assert (frame.source, frame.incarnation, frame.first, frame.count) == (SOURCE, 1, 1, 3)
+    assert opened([datagram]) == [b"a", b"bb", b"ccc"]
+    assert (sending.next_number, sending.in_flight, sending.queued) == (4, 1, 0)
+    assert not sending.idle
+
+
+@settings(max_examples=60)
+@given(
+    sizes=st.lists(st.one_of(st.integers(1, 300), st.integers(1_000, 6_000)), min_size=1, max_size=40),
+    datagram_max=st.sampled_from([256, 512, 1_400]),
+    rounds=st.integers(1, 4),
+)
+def test_every_message_leaves_once_and_in_order(sizes: list[int], datagram_max: int, rounds: int) -> None:
+    sending, chance = sender(datagram_max=datagram_max), Random(1)
+    messages = [chance.randbytes(size) for size in sizes]
+    sent: list[bytes] = []
+    for number in range(rounds):
+        share = messages[number::rounds]
+        assert sending.offer(share) == len(share)
+        sent += sending.cut(NOW)
+    assert opened(sent) == [message for number in range(rounds) for message in messages[number::rounds]]
+    assert all(len(datagram) <= datagram_max for datagram in sent)
+    following = 1
+    for datagram in sent:
+        frame = decode_block(datagram)
+        assert frame.first == following
+        following += frame.count
+    assert sending.next_number == following
+
+
+def test_records_fill_blocks_without_being_looked_at() -> None:
+    sending = sender()
+    records = bytes(range(256)) * 64
+    assert sending.offer_records(records, 64) == 256
+    sent = sending.cut(NOW)
+    assert b"".join(opened(sent)) == records
+    assert all(len(datagram) == len(sent[0]) for datagram in sent[:-1])
+    assert sending.queued == 0
+
+
+def test_what_cannot_be_sent_at_all_is_refused() -> None:
+    sending = sender()
+    for bad in (b"", bytes(MESSAGE_MAX + 1)):
+        with pytest.raises(MessageTooLong, match=str(len(bad))):
+            sending.offer([b"fine", bad])
+    for records, size in ((b"abc", 2), (b"", 0), (bytes(5_000), 5_000)):
+        with pytest.raises(MessageTooLong, match="record_size"):
+            sending.offer_records(records, size)
+    assert sending.offer_records(b"", 8) == 0
+    assert sending.offer([]) == 0
+    assert sending.idle
+
+
+def test_a_full_queue_takes_what_fits_and_no_more() -> None:
+    sending = sender(window=Window(minimum=1_000, maximum=1_000, size=1_000))
+    message = bytes(MESSAGE_MAX)
+    assert sending.offer([message] * 20) == QUEUE_MAX // MESSAGE_MAX
+    assert sending.queued == QUEUE_MAX
+    assert sending.offer([b"one more"]) == 0
+    assert sending.offer_records(bytes(8), 8) == 0
+
+
+def test_the_window_limits_what_is_under_way() -> None:
+    sending = sender(window=Window(minimum=4_000, maximum=4_000, size=4_000))
+    sending.offer([bytes(100)] * 200)
+    first = sending.cut(NOW)
+    assert sum(map(len, first)) <= 4_000
+    assert sending.cut(NOW) == []
+    sending.acknowledged(decode_block(first[-1]).first + decode_block(first[-1]).count - 1, NOW)
+    assert sending.cut(NOW) != []
+
+
+def test_a_message_larger_than_the_window_goes_alone() -> None:
+    sending = sender(window=Window(minimum=600, maximum=600, size=600))
+    sending.offer([bytes(1_000), bytes(1_000)])
+    assert len(sending.cut(NOW)) == 1
+    assert sending.cut(NOW) == []
+    sending.acknowledged(1, NOW)
+    assert len(sending.cut(NOW)) == 1
+
+
+def test_there_is_a_limit_to_blocks_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "FLIGHT_BLOCKS_MAX", 3)
+    sending = sender()
+    sending.offer([bytes(1_300)] * 5)
+    assert len(sending.cut(NOW)) == 3
+
+
+def test_the_pace_holds_blocks_back_and_says_until_when() -> None:
+    sending = sender(pace=Pace(bytes_per_s=10_000, burst=1_500))
+    sending.offer([bytes(1_300)] * 3)
+    left = len(sending.cut(NOW))
+    assert 1 <= left < 3
+    assert NOW < sending.deadline() < NOW + SECOND
+    assert len(sending.cut(sending.deadline())) == 1
+
+
+def test_an_unacknowledged_block_is_repeated_byte_for_byte_less_and_less_often() -> None:
+    sending = sender()
+    sending.offer([b"again"])
+    (datagram,) = sending.cut(NOW)
+    assert sending.deadline() == NOW + DELAY
+    assert sending.overdue(NOW + DELAY - 1) == []
+    at, waits = NOW, []
+    for _ in range(6):
+        waits.append(sending.deadline() - at)
+        at = sending.deadline()
+        assert sending.overdue(at) == [datagram]
+    assert waits == [DELAY, 2 * DELAY, 4 * DELAY, *[BACKOFF_MAX * DELAY] * 3]
+
+
+def test_one_expiry_repeats_a_limited_number_of_blocks() -> None:
+    sending = sender()
+    sending.offer([bytes(1_300)] * (RESEND_MAX + 10))
+    sending.cut(NOW)
+    assert len(sending.overdue(NOW + DELAY)) == RESEND_MAX
+
+
+def test_an_acknowledgment_ends_the_flight_of_everything_up_to_it() -> None:
+    sending = sender()
+    sending.offer([bytes(1_300)] * 4)
+    sending.cut(NOW)
+    sending.acknowledged(3, NOW)
+    assert (sending.in_flight, sending.acked_through) == (1, 3)
+    sending.acknowledged(2, NOW)
+    assert sending.acked_through == 3
+    sending.acknowledged(4, NOW)
+    assert sending.idle
+    assert sending.deadline() == NEVER
+
+
+def test_an_acknowledgment_of_what_was_never_sent_is_ignored() -> None:
+    sending = sender()
+    sending.offer([b"one"])
+    sending.cut(NOW)
+    sending.acknowledged(2, NOW)
+    assert (sending.in_flight, sending.acked_through) == (1, 0)
+
+
+def test_an_acknowledgment_that_cuts_a_block_ends_no_flight_and_breaks_nothing() -> None:
+    """No honest site says this; a corrupt one must not be able to stop a source."""
+    sending = sender()
+    sending.offer([b"a", b"b", b"c"])
+    sending.cut(NOW)
+    for through in (1, 2):
+        sending.acknowledged(through, NOW)
+        assert sending.in_flight == 1
+    sending.acknowledged(3, NOW)
+    assert sending.idle
+
+
+def test_a_slow_acknowledgment_closes_the_window_and_that_of_a_repeated_block_does_not() -> None:
+    for waited, repeated, closed in (
+        (ROUND_TRIP, False, False),
+        (ROUND_TRIP + 1, False, True),
+        (DELAY + 1, True, False),
+    ):
+        window = Window(size=WINDOW_MAX // 2)
+        sending = sender(window=window)
+        sending.offer([b"one"])
+        sending.cut(NOW)
+        if repeated:
+            sending.overdue(NOW + DELAY)
+            window.size = WINDOW_MAX // 2
+        sending.acknowledged(1, NOW + waited)
+        assert (window.size < WINDOW_MAX // 2) == closed
+
+
+def test_a_hole_is_filled_with_the_same_bytes_and_closes_the_window() -> None:
+    window = Window(size=WINDOW_MAX)
+    sending = sender(window=window)
+    sending.offer([bytes(1_300)] * 4)
+    sent = sending.cut(NOW)
+    assert sending.missing(named(2, 2)) == sent[1:3]
+    assert window.size == WINDOW_MAX // 2
+    assert sending.missing(named(9)) == []
+    assert window.size == WINDOW_MAX // 2
+
+
+def test_a_huge_hole_is_answered_with_a_limited_number_of_blocks() -> None:
+    sending = sender()
+    sending.offer([bytes(1_300)] * (RESEND_MAX + 10))
+    sending.cut(NOW)
+    assert len(sending.missing(named(1, 1_000_000))) == RESEND_MAX
+
+
+@settings(max_examples=100)
+@given(
+    queued=st.integers(1_400, 1 << 20),
+    size=st.integers(2_800, WINDOW_MAX),
+    datagram_max=st.sampled_from([256, 512, 1_400]),
+)
+def test_the_short_cut_gives_what_the_rule_gives(queued: int, size: int, datagram_max: int) -> None:
+    """Where there is plenty of everything, Figure 1 says the largest packet."""
+    window = Window(size=size, minimum=size)
+    sending = sender(datagram_max=datagram_max, window=replace(window))
+    expected = room.packet_size(
+        offered=queued + SEAL_ROOM, window=size, available=size, packet_min=room.PACKET_MIN, packet_max=datagram_max
+    )
+    sending.offer([bytes(50)] * (queued // 50 + 1))
+    (first, *_) = sending.cut(NOW)
+    assert expected == datagram_max
+    assert datagram_max - 52 <= len(first) <= datagram_max
