@@ -1,6 +1,5 @@
 """`fairtape …` as a user runs it: a process of its own, its output, and what it leaves behind."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -47,7 +46,7 @@ def holder_of(path: Path) -> int:
     """The process that has this file open."""
     for link in Path("/proc").glob("[0-9]*/fd/*"):
         try:
-            if os.readlink(link) == str(path):
+            if link.readlink() == path:
                 return int(link.parts[2])
         except OSError:
             continue

@@ -9,7 +9,13 @@ from subprocess import Popen
 
 import pytest
 
+from fairtape.core.timing import PROFILES
+from fairtape.deployment.folder import SOURCES, RingFolder
+from fairtape.deployment.loopback import loopback_book
+from fairtape.deployment.ring import RingPlan
+from fairtape.ring.formation import Formation
 from fairtape.runtime.journal import verify
+from fairtape.wire.seals import Keys
 from loopback.commands import await_line, finish, interrupt, run, start
 
 CSV = """time,symbol,price,quantity,venue,trade_id
@@ -123,6 +129,22 @@ def test_mistakes_of_a_publisher_are_one_sentence_each(tmp_path: Path, trades: P
             assert (code, output) == (2, ""), arguments
             assert complaint in errors
             assert errors.count("\n") == 1
+
+
+def test_a_ring_that_acknowledges_nothing_is_told_in_one_sentence(tmp_path: Path, trades: Path) -> None:
+    folder = RingFolder(tmp_path / "ring")
+    plan = RingPlan(
+        formation=Formation(number=1, members=(1,), timing=PROFILES["metro"], starts_at=0),
+        keys=Keys.from_secret(b"nobody else knows", (1,), SOURCES),
+        book=loopback_book((1,), SOURCES),
+        groups=None,
+    )
+    with folder.claimed():
+        folder.write(plan)
+        assert folder.read() == plan
+        code, output, errors = run("publish", folder.path, trades)
+    assert (code, output) == (2, "")
+    assert "has acknowledged nothing for 5 s; see what `fairtape listen" in errors
 
 
 def test_a_folder_without_a_ring_is_refused_in_one_sentence(tmp_path: Path, trades: Path) -> None:

@@ -26,8 +26,7 @@ def arrows(figure: Table[Recovery]) -> set[tuple[int, int, int]]:
 
 def test_the_states_bear_the_numbers_of_the_figure() -> None:
     assert [state.value for state in State] == list(range(1, 9))
-    assert State.REFORM == 7
-    assert State.COMPLETE == 8
+    assert (State(7), State(8)) == (State.REFORM, State.COMPLETE)
 
 
 @EACH

@@ -34,11 +34,10 @@ def test_a_timed_token_is_due_at_its_scheduled_time_whenever_it_was_accepted() -
     token = timed()
     assert token.due_at(flush=False) == NEVER
     token.accept(4, STARTS_AT - 1)
-    assert token.held == 4
-    assert token.due_at(flush=False) == token.due_at(flush=True) == TIMED.scheduled_at(4)
+    assert (token.held, token.due_at(flush=False)) == (4, TIMED.scheduled_at(4))
+    assert token.due_at(flush=True) == TIMED.scheduled_at(4)
     token.passed(STARTS_AT)
-    assert token.held is None
-    assert token.due_at(flush=True) == NEVER
+    assert (token.held, token.due_at(flush=True)) == (None, NEVER)
 
 
 def test_a_timed_token_acknowledges_everything_at_once() -> None:
@@ -94,7 +93,6 @@ def test_only_a_proof_of_this_token_or_a_later_one_ends_the_repetition() -> None
     token.accept(4, STARTS_AT)
     token.passed(STARTS_AT)
     token.confirmed(3)
-    assert token.passing == 4
+    assert (token.passing, token.repeat_at()) == (4, STARTS_AT + T_R)
     token.confirmed(4)
-    assert token.passing is None
-    assert token.repeat_at() == NEVER
+    assert (token.passing, token.repeat_at()) == (None, NEVER)

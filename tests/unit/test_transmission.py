@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fairtape.core.instants import NEVER, SECOND
 from fairtape.ring import transmission as room
 from fairtape.ring.transmission import BACKOFF_MAX, QUEUE_MAX, RESEND_MAX, MessageTooLong, Transmission
-from fairtape.ring.window import WINDOW_MAX, Pace, Window
+from fairtape.ring.window import PACKET_MIN, WINDOW_MAX, Pace, Window, packet_size
 from fairtape.wire.blocks import MESSAGE_MAX, Assembler, unpack_messages
 from fairtape.wire.frames import Flag, decode_block
 from fairtape.wire.seals import SEAL_ROOM, Seal
@@ -18,7 +18,7 @@ from unit.ring_values import KEYS, SOURCE, STARTS_AT, TIMING, named
 
 NOW = STARTS_AT
 DELAY = TIMING.resend_delay
-ROUND_TRIP = TIMING.retry_period
+PATIENCE = TIMING.token_period + TIMING.retry_period
 
 
 def sender(*, datagram_max: int = 1_400, window: Window | None = None, pace: Pace | None = None) -> Transmission:
@@ -29,7 +29,7 @@ def sender(*, datagram_max: int = 1_400, window: Window | None = None, pace: Pac
         keys=KEYS,
         datagram_max=datagram_max,
         resend_delay=DELAY,
-        round_trip_max=ROUND_TRIP,
+        patience=PATIENCE,
         window=window or Window(size=WINDOW_MAX),
         pace=pace or Pace(),
     )
@@ -92,7 +92,7 @@ def test_records_fill_blocks_without_being_looked_at() -> None:
     assert sending.offer_records(records, 64) == 256
     sent = sending.cut(NOW)
     assert b"".join(opened(sent)) == records
-    assert all(len(datagram) == len(sent[0]) for datagram in sent[:-1])
+    assert len(sent[0]) == SEAL_ROOM + 2 + 21 * 64  # as many as fit 1,400 bytes
     assert sending.queued == 0
 
 
@@ -209,8 +209,8 @@ def test_an_acknowledgment_that_cuts_a_block_ends_no_flight_and_breaks_nothing()
 
 def test_a_slow_acknowledgment_closes_the_window_and_that_of_a_repeated_block_does_not() -> None:
     for waited, repeated, closed in (
-        (ROUND_TRIP, False, False),
-        (ROUND_TRIP + 1, False, True),
+        (PATIENCE, False, False),
+        (PATIENCE + 1, False, True),
         (DELAY + 1, True, False),
     ):
         window = Window(size=WINDOW_MAX // 2)
@@ -252,10 +252,10 @@ def test_the_short_cut_gives_what_the_rule_gives(queued: int, size: int, datagra
     """Where there is plenty of everything, Figure 1 says the largest packet."""
     window = Window(size=size, minimum=size)
     sending = sender(datagram_max=datagram_max, window=replace(window))
-    expected = room.packet_size(
-        offered=queued + SEAL_ROOM, window=size, available=size, packet_min=room.PACKET_MIN, packet_max=datagram_max
+    expected = packet_size(
+        offered=queued + SEAL_ROOM, window=size, available=size, packet_min=PACKET_MIN, packet_max=datagram_max
     )
-    sending.offer([bytes(50)] * (queued // 50 + 1))
+    sending.offer_records(bytes(50) * (queued // 50 + 1), 50)
     (first, *_) = sending.cut(NOW)
     assert expected == datagram_max
     assert datagram_max - 52 <= len(first) <= datagram_max

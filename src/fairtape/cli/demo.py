@@ -18,7 +18,7 @@ from fairtape.demo.findings import Findings
 from fairtape.demo.play import play
 from fairtape.demo.tally import Tally
 from fairtape.demo.view import line, percent, screen
-from fairtape.demo.world import FLOORS, RESILIENCE, SITES, TIMING, World, longest_way
+from fairtape.demo.world import FLOORS, RESILIENCE, SITES, TIMING, World
 from fairtape.deployment.loopback import carrier_words, loopback_groups
 from fairtape.runtime.clock import SharedClock
 from fairtape.runtime.complaints import Complaint
@@ -52,11 +52,12 @@ def demo(
     journals: Path | None,
     as_json: bool,
 ) -> None:
-    """Run a whole market on this machine: nine sites on five continents, six trading floors, one order.
+    """Run a whole market on this machine and prove its order.
 
-    Every site is a process of its own with real UDP sockets; the delays of the real distances and losses are injected
-    where datagrams arrive. Ctrl-C closes the floors and reports what was done; a second one leaves at once. The exit
-    code is 1 when a site declared a failure or the order is not the same everywhere.
+    Nine sites on five continents stand in one token loop, and six trading floors publish into it. Every site is a
+    process of its own with real UDP sockets; the delays of the real distances and losses are injected where datagrams
+    arrive. Ctrl-C closes the floors and reports what was done; a second one leaves at once. The exit code is 1 when a
+    site declared a failure or the order is not the same everywhere.
     """
     _refuse(seconds=seconds, loss=loss, rate=rate, seed=seed)
     groups = loopback_groups(mesh=mesh)
@@ -155,8 +156,8 @@ def _wrapped(rows: list[tuple[str, str]]) -> Iterator[str]:
 
 def _delay_words(findings: Findings, timing: Timing) -> str:
     parts = (
-        f"{longest_way() / 1e6:.0f} ms the longest way to a site, {timing.token_period / 1e6:.0f} ms the wait for a"
-        f" token, {timing.commit_delay / 1e6:,.0f} ms the commit delay"
+        f"{timing.one_way_max / 1e6:.0f} ms the longest way to a site, {timing.token_period / 1e6:.0f} ms the wait for"
+        f" a token, {timing.commit_delay / 1e6:,.0f} ms the commit delay"
     )
     return f"{findings.guaranteed_delay / 1e6:,.0f} ms from publication to release: {parts}"
 

@@ -49,10 +49,11 @@ _VENUE_NAMES: Final = {venue.number: venue.name for venue in VENUES}
 def listen(
     ctx: click.Context, *, directory: Path, sites: int, profile: str, mesh: bool, seconds: float | None, as_json: bool
 ) -> None:
-    """Start a ring on this machine and print its trades when they are released, until Ctrl-C.
+    """Start a ring here and print what it releases.
 
-    DIRECTORY is made if need be; it holds the ring's addresses, its keys and its journals. Another terminal can then
-    publish with `fairtape publish DIRECTORY FILE`. The exit code is 1 when a site declares a failure.
+    The ring runs on this machine until Ctrl-C, and every trade is a line once it is released. DIRECTORY is made if need
+    be; it holds the ring's addresses, its keys and its journals. Another terminal can then publish with `fairtape
+    publish DIRECTORY FILE`. The exit code is 1 when a site declares a failure.
     """
     if not 1 <= sites <= SITES_MAX:
         raise Complaint(f"--sites is {sites}; give from 1 to {SITES_MAX}")

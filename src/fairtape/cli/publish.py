@@ -49,10 +49,11 @@ def publish_command(
     generate: int | None,
     seed: int,
 ) -> None:
-    """Publish the trades of FILE into the ring that `fairtape listen DIRECTORY` runs.
+    """Publish a file of trades into a ring.
 
-    FILE is CSV or Parquet with a time, a symbol, a price and a quantity. Without --speed or --rate the trades go out as
-    fast as the ring takes them. The command ends when every trade has its place in the order.
+    The ring is the one that `fairtape listen DIRECTORY` runs. FILE is CSV or Parquet with a time, a symbol, a price and
+    a quantity. Without --speed or --rate the trades go out as fast as the ring takes them. The command ends when every
+    trade has its place in the order.
     """
     _refuse(file=file, speed=speed, rate=rate, count_max=count_max, generate=generate, seed=seed)
     folder = RingFolder(directory)

@@ -75,12 +75,12 @@ PROFILES: Final[Mapping[str, Timing]] = MappingProxyType(
         "metro": Timing(
             retry_period=10 * MILLISECOND, retries_max=25, token_period=5 * MILLISECOND, commit_delay=25 * MILLISECOND
         ),
-        # The nine-city world: round trips up to 328 ms, and 1 % loss. A token needs some 50 ms for a hop of the tour; but
-        # among the twenty or so blocks of a token one is often lost to its next site, which then asks for it, and that
-        # takes about two more hops and the gathering of requests. At 100 ms such a ring lives at its limit and a backlog
-        # of tokens does not melt; at 200 ms it melts within a few hops. The commit waits for one token to come late
-        # by a whole retry and for its own loss at the farthest site to be repaired. It is no multiple of the token
-        # period, so that releases and acknowledgments never want a processor at the same instant.
+        # The nine-city world: round trips up to 328 ms, and 1 % loss. A token needs some 50 ms for a hop of the tour;
+        # but among the twenty or so blocks of a token one is often lost to its next site, which then asks for it, and
+        # that takes two more hops and the gathering of requests. At 100 ms such a ring lives at its limit and a backlog
+        # of tokens does not melt; at 200 ms it melts within a few hops. The commit waits for one token to come late by
+        # a whole retry and for its own loss at the farthest site to be repaired. It is no multiple of the token period,
+        # so that releases and acknowledgments never want a processor at the same instant.
         "wan": Timing(
             retry_period=360 * MILLISECOND,
             retries_max=8,

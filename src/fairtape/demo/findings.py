@@ -7,8 +7,8 @@ from pathlib import Path
 
 from fairtape.core.instants import Duration
 from fairtape.demo.tally import Tally, percentile
-from fairtape.demo.world import FLOORS, SITES, TIMING, World, longest_way
-from fairtape.runtime.journal import Entry, Journal, compare, verify
+from fairtape.demo.world import FLOORS, SITES, TIMING, World
+from fairtape.runtime.journal import Entry, Journal, Report, compare, verify
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +49,11 @@ class Findings:
 
     @property
     def guaranteed_delay(self) -> Duration:
-        """From publication to release when nothing is late: the longest way, the wait for a token, the commit delay."""
-        return longest_way() + TIMING.delay_max
+        """From publication to a release on time: the longest way to a site, the wait for a token, the commit delay.
+
+        What is lost on its way to the token site is sent again, and its delay counts from there.
+        """
+        return TIMING.one_way_max + TIMING.delay_max
 
     def as_json(self) -> dict[str, object]:
         """The report for programs."""
@@ -69,7 +72,7 @@ class Findings:
             "late_fraction": round(self.late_fraction, 6),
             "late_releases": self.late,
             "guaranteed_delay_ms": self.guaranteed_delay / 1e6,
-            "longest_way_ms": longest_way() / 1e6,
+            "one_way_max_ms": TIMING.one_way_max / 1e6,
             "token_period_ms": TIMING.token_period / 1e6,
             "commit_delay_ms": TIMING.commit_delay / 1e6,
             "release_spread_us": {"p50": _microseconds(self.spread_p50), "p99": _microseconds(self.spread_p99)},
@@ -79,13 +82,14 @@ class Findings:
             "datagrams_lost": self.lost,
             "failures": list(self.failures),
             "interrupted": self.interrupted,
-            "journals": {name: str(path) for name, path in self.journals.items()},
+            "journals": [str(path) for path in self.journals.values()],
         }
 
 
 def find(world: World, tally: Tally, journals: Mapping[str, Path], *, interrupted: bool) -> Findings:
     """Read the journals of all sites and put everything together."""
-    problem = _problem(tally, journals)
+    proofs = {name: verify(path) for name, path in journals.items()}
+    problem = _problem(proofs, finished=tally.finished)
     marks = _Marks()
     if problem is None:
         marks.read(list(journals.values()))
@@ -93,7 +97,7 @@ def find(world: World, tally: Tally, journals: Mapping[str, Path], *, interrupte
     return Findings(
         world=world,
         published=tally.published,
-        delivered={name: verify(path).released_sequence or 0 for name, path in journals.items()},
+        delivered={name: proof.released_sequence or 0 for name, proof in proofs.items()},
         one_order=problem is None,
         problem=problem,
         releases=marks.releases,
@@ -110,16 +114,15 @@ def find(world: World, tally: Tally, journals: Mapping[str, Path], *, interrupte
     )
 
 
-def _problem(tally: Tally, journals: Mapping[str, Path]) -> str | None:
-    """Why these journals do not prove one order. Equal chains of equal length mean equal bytes."""
-    reports = {name: verify(path) for name, path in journals.items()}
-    for name, report in reports.items():
-        if not report.sound:
-            return f"the journal of {name} is damaged: {report.problems[0].reason}"
-    comparison = compare(list(journals.values()))
-    if comparison.difference is not None:
-        return f"from sequence {comparison.difference.sequence} on: {comparison.difference.reason}"
-    if tally.finished and len({report.digest for report in reports.values()}) > 1:
+def _problem(proofs: Mapping[str, Report], *, finished: bool) -> str | None:
+    """Why these journals do not prove one order. Equal chains mean equal histories, byte for byte."""
+    for name, proof in proofs.items():
+        if not proof.sound:
+            return f"the journal of {name} is damaged: {proof.problems[0].reason}"
+    difference = compare([proof.directory for proof in proofs.values()]).difference
+    if difference is not None:
+        return f"from sequence {difference.sequence} on: {difference.reason}"
+    if finished and len({proof.digest for proof in proofs.values()}) > 1:
         return "all sites have released everything, and their chains end differently"
     return None
 

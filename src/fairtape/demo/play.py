@@ -17,7 +17,7 @@ from fairtape.runtime.complaints import Complaint
 
 START_DELAY: Final = 700 * MILLISECOND  # from the agreement to the first token: for sockets and journals to be opened
 HEAR_PERIOD_MAX: Final = 20 * MILLISECOND
-FAILURE_PERIOD: Final = 1 * SECOND  # after the first declared failure: the other sites notice it as well
+DESERTION_PERIOD: Final = len(SITES) * TIMING.token_period + TIMING.reform_delay + SECOND  # until its turn is missed
 CLOSING_PERIOD_MAX: Final = TIMING.reform_delay + 2 * TIMING.delay_max  # every loss is recovered or declared by then
 FLOORS_NAME: Final = "the trading floors"
 
@@ -87,12 +87,9 @@ def _watch(crew: Crew, tally: Tally, clock: SharedClock, interrupts: Interrupts,
 
 
 def _hopeless(tally: Tally, closes_at: Instant, now: Instant) -> bool:
-    if tally.failed_at is not None and now >= tally.failed_at + FAILURE_PERIOD:
-        return True
     if tally.closing and now >= closes_at + CLOSING_PERIOD_MAX:
-        tally.fail("not everything published was released everywhere in time", now)
-        return True
-    return False
+        tally.fail("not everything published was released everywhere in time", settled_at=now)
+    return now >= tally.settled_at
 
 
 def _hear(crew: Crew, tally: Tally, wait_period: Duration, clock: SharedClock) -> None:
@@ -100,4 +97,4 @@ def _hear(crew: Crew, tally: Tally, wait_period: Duration, clock: SharedClock) -
         for _, news in crew.hear(wait_period):
             tally.hear(news, clock.now())
     except Deserted as desertion:
-        tally.fail(str(desertion), clock.now() + TIMING.reform_delay)
+        tally.fail(str(desertion), settled_at=clock.now() + DESERTION_PERIOD)

@@ -1,10 +1,11 @@
 """What the parent has heard so far: the numbers that the live view shows. The report never depends on them."""
 
 from collections import deque
+from dataclasses import replace
 from typing import Final
 
-from fairtape.core.effects import Release
-from fairtape.core.instants import Duration, Instant
+from fairtape.core.effects import Release, Report
+from fairtape.core.instants import NEVER, SECOND, Duration, Instant
 from fairtape.demo.floors import FloorNews
 from fairtape.demo.world import SITES, World, name_of
 from fairtape.deployment.sites import SiteNews
@@ -16,6 +17,7 @@ TICKER_MAX: Final = 64  # trades
 SPREADS_MAX: Final = 256  # tokens that the shown spread covers
 UNFINISHED_MAX: Final = 256  # tokens whose release some site has not told yet
 FAILURES_MAX: Final = 16
+NOTICE_PERIOD: Final = 1 * SECOND  # from the first declared failure to the last: the others have waited as long
 
 
 class Tally:
@@ -30,8 +32,11 @@ class Tally:
         self.closing = False  # the user, or the end of the session, asked for it
         self.ticker: deque[tuple[int, Trade]] = deque(maxlen=TICKER_MAX)
         self.spreads: deque[Duration] = deque(maxlen=SPREADS_MAX)
-        self.failures: list[str] = []
-        self.failed_at: Instant | None = None
+        self._mishaps: list[str] = []
+        self._declared: dict[
+            Report, dict[str, None]
+        ] = {}  # the sites that declared the same failure, at whatever instant
+        self.settled_at: Instant = NEVER  # when everyone who can notice a failure has noticed it
         self._releases: dict[int, list[Release]] = {}
 
     def hear(self, news: object, now: Instant) -> None:
@@ -42,11 +47,19 @@ class Tally:
             case SiteNews():
                 self._hear_site(news, now)
 
-    def fail(self, sentence: str, now: Instant) -> None:
-        """Something broke, and the user must know."""
-        if sentence not in self.failures and len(self.failures) < FAILURES_MAX:
-            self.failures.append(sentence)
-        self.failed_at = self.failed_at or now
+    def fail(self, sentence: str, *, settled_at: Instant) -> None:
+        """Something broke, and the user must know; by `settled_at` there is no more to learn about it."""
+        if sentence not in self._mishaps and len(self._mishaps) < FAILURES_MAX:
+            self._mishaps.append(sentence)
+        self.settled_at = min(self.settled_at, settled_at)
+
+    @property
+    def failures(self) -> list[str]:
+        """Everything that broke, a sentence each."""
+        return self._mishaps + [
+            f"{', '.join(sites)} gave up on {name_of(failure.suspect)} at token {failure.token}: {failure.reason.value}"
+            for failure, sites in self._declared.items()
+        ]
 
     @property
     def token(self) -> int:
@@ -82,12 +95,13 @@ class Tally:
             except BadTrade:
                 continue
         if news.failure is not None:
-            failure = news.failure
-            self.fail(
-                f"{name_of(news.site)} gave up on {name_of(failure.suspect)} at token {failure.token}:"
-                f" {failure.reason.value}",
-                now,
-            )
+            self._hear_failure(news.site, news.failure, now)
+
+    def _hear_failure(self, site: NodeId, failure: Report, now: Instant) -> None:
+        alike = replace(failure, declared_at=0)
+        if alike in self._declared or len(self._declared) < FAILURES_MAX:
+            self._declared.setdefault(alike, {}).setdefault(name_of(site))
+        self.settled_at = min(self.settled_at, now + NOTICE_PERIOD)
 
     def _hear_release(self, release: Release) -> None:
         """A token's spread is known when all sites have told their release."""

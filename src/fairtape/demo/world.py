@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from secrets import token_bytes
 from typing import Final
 
-from fairtape.core.cities import CITIES, City, city, round_trip, weather_between
-from fairtape.core.instants import Duration, Instant
+from fairtape.core.cities import CITIES, City, city, weather_between
+from fairtape.core.instants import Instant
 from fairtape.core.timing import PROFILES
 from fairtape.core.weather import Weather
 from fairtape.deployment.loopback import loopback_book
@@ -63,8 +63,3 @@ def place(node: NodeId) -> City:
 def name_of(node: NodeId) -> str:
     """What people call a node."""
     return SITES[node].name if node in SITES else FLOORS[node].name
-
-
-def longest_way() -> Duration:
-    """One way from any floor to the site farthest from it: by then every site can have a message."""
-    return max(round_trip(place(floor), place(site)) // 2 for floor in FLOORS for site in SITES)

@@ -13,7 +13,6 @@ from fairtape.nodes.receiver import Receiver
 from fairtape.ring.formation import Formation
 from fairtape.runtime.clock import SharedClock
 from fairtape.runtime.driver import Driver
-from fairtape.runtime.udp import Traffic
 from fairtape.wire.blocks import unpack_messages
 from fairtape.wire.frames import NodeId
 
@@ -33,7 +32,6 @@ class SiteNews:
     requests: int  # made for what it missed
     repairs: int  # datagrams sent to others who missed them
     lost: int  # datagrams that the injected weather took
-    traffic: Traffic
     releases: tuple[Release, ...]  # since the last news, the latest ones
     messages: tuple[tuple[int, bytes], ...]  # the latest ones with their numbers, from a site that was asked to show
     failure: Report | None
@@ -56,7 +54,7 @@ def run_site(link: Link, me: NodeId, journal: Path, shows: bool = False) -> None
             for _ in link.orders():
                 pass
             weather_lost = seat.weather.lost if seat.weather else 0
-            if link.offer(diary.news(receiver, lost=weather_lost, traffic=seat.carrier.traffic())):
+            if link.offer(diary.news(receiver, lost=weather_lost)):
                 diary.told()
         return link.stopped
 
@@ -111,7 +109,7 @@ class _Diary:
         self._releases.clear()
         self._orders.clear()
 
-    def news(self, receiver: Receiver, *, lost: int, traffic: Traffic) -> SiteNews:
+    def news(self, receiver: Receiver, *, lost: int) -> SiteNews:
         return SiteNews(
             site=receiver.me,
             heard_through=receiver.heard_through,
@@ -120,7 +118,6 @@ class _Diary:
             requests=receiver.counts["requests_sent"] + receiver.counts["holes_asked"],
             repairs=receiver.counts["repairs"],
             lost=lost,
-            traffic=traffic,
             releases=tuple(self._releases),
             messages=tuple(_latest_messages(self._orders)),
             failure=self._failure,

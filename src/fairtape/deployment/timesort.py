@@ -40,8 +40,9 @@ def _runs(batches: Iterable[Trades], run_max: int) -> Iterator[Trades]:
         if gathered and count + len(batch) > run_max:
             yield _sorted(gathered)
             gathered, count = [], 0
-        gathered.append(batch)
-        count += len(batch)
+        if len(batch):
+            gathered.append(batch)
+            count += len(batch)
     if gathered:
         yield _sorted(gathered)
 

@@ -233,11 +233,11 @@ class Receiver:
 
     def _heard(self, token: int, now: Instant) -> None:
         self._resilience.hear(token)
+        if self.reforming is not None:
+            return
         if isinstance(self._token, EventToken):
             self._token.confirmed(token - 1)
             self._notice_overtaken(now)
-        if self.reforming is not None:
-            return
         if self._ordering.whole(token) and self._desk.acknowledged(token, now):
             self._ordering.completed(token)
 

@@ -57,7 +57,7 @@ class Source:
             keys=keys,
             datagram_max=datagram_max,
             resend_delay=timing.resend_delay,
-            round_trip_max=timing.retry_period,
+            patience=timing.token_period + timing.retry_period,
             window=Window(minimum=min(WINDOW_MIN, window_max), maximum=window_max, size=min(WINDOW_MIN, window_max)),
             pace=Pace(bytes_per_s=bytes_per_s_max),
         )

@@ -18,6 +18,7 @@ from fairtape.wire.frames import RANGE_COUNT_MAX, BlockFrame, Malformed, NodeId,
 from fairtape.wire.seals import Keys, Marker, Seal
 
 HELD_BLOCKS_MAX: Final = 16_384  # unacknowledged blocks of one stream
+ACK_BLOCKS_MAX: Final = 4 * HELD_BLOCKS_MAX  # about what one acknowledgment may name, so that Msg(e) has a limit
 STREAMS_MAX: Final = 4  # incarnations of one source that are remembered at once
 MISSING_RANGES_MAX: Final = 64  # holes of one range that are named in one request
 
@@ -209,11 +210,15 @@ class Holdings:
     def unacknowledged(self, ranges_max: int) -> list[Range]:
         """What this site could acknowledge now: sources in order of arrival, each one's incarnations in order."""
         ranges: list[Range] = []
+        blocks = 0
         for source in dict.fromkeys(source for source, _ in self._fresh):
             for incarnation in self._incarnations[source]:
                 stream = self._fresh.get((source, incarnation))
                 if stream is not None:
                     ranges.append(Range(source, incarnation, stream.acked, stream.next - stream.acked))
+                    blocks += stream.waiting
+            if blocks >= ACK_BLOCKS_MAX:
+                break  # the others are first in line for the next token
         return ranges[:ranges_max]
 
     @property

@@ -137,7 +137,7 @@ class Transmission:
         keys: Keys,
         datagram_max: int,
         resend_delay: Duration,
-        round_trip_max: Duration,
+        patience: Duration,
         window: Window,
         pace: Pace,
     ) -> None:
@@ -148,7 +148,7 @@ class Transmission:
         self._datagram_max = datagram_max
         self._body_max = datagram_max - SEAL_ROOM
         self._resend_delay = resend_delay
-        self._round_trip_max = round_trip_max
+        self._patience = patience
         self._window = window
         self._pace = pace
         self._queue: deque[Batch] = deque()
@@ -263,7 +263,7 @@ class Transmission:
             return
         flights = [self._flight.pop(first) for first in covered]
         newest = flights[-1]
-        behind = newest.delay == self._resend_delay and newest.due_at - newest.delay < now - self._round_trip_max
+        behind = newest.delay == self._resend_delay and newest.due_at - newest.delay < now - self._patience
         self._window.acknowledged(sum(len(f.datagram) for f in flights), self._datagram_max, behind=behind)
 
     def missing(self, wanted: Range) -> list[bytes]:

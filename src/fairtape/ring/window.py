@@ -25,7 +25,7 @@ class Window:
     """A sliding window in bytes that opens with acknowledgments and closes with losses. RMP §7.
 
     Receivers that fall behind lose nothing at first: they are late. So the window also closes with delay. The newest
-    block that an acknowledgment covers had to wait for no token; if it took longer than a round trip all the same, it
+    block that an acknowledgment covers had to wait for one token and a round trip at the most; if it took longer, it
     waited in somebody's queue, and a source that kept filling that queue would hold up the token itself.
     """
 

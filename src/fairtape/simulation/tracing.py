@@ -139,6 +139,7 @@ class _Picture:
             self._axis(),
             self._tokens(),
             self._lines(),
+            self._absences(),
             self._flights(),
             self._labels(),
             self._releases(),
@@ -188,8 +189,19 @@ class _Picture:
     def _lines(self) -> Iterator[str]:
         for node, y in self._rows.items():
             what = "site" if node in self._sites else "source"
-            yield f'<line class="line" x1="{LEFT}" y1="{y}" x2="{WIDTH - 8}" y2="{y}"/>'
+            yield f'<line class="line" x1="{LEFT}" y1="{y}" x2="{WIDTH - RIGHT}" y2="{y}"/>'
             yield f'<text x="24" y="{y + 4}">{what} <tspan font-weight="600">{node}</tspan></text>'
+
+    def _absences(self) -> Iterator[str]:
+        """The line of a node that is down or paused is broken."""
+        since: dict[NodeId, Instant] = {}
+        befell = [one for one in self._happenings if isinstance(one, Befell)]
+        for one in (*befell, *(Befell(self._window.until, node, "end") for node in self._rows)):
+            if one.what in ("crash", "pause"):
+                since.setdefault(one.node, one.at)
+            elif one.node in since:
+                x, y = self._x(since.pop(one.node)), self._rows[one.node]
+                yield f'<line class="down" x1="{x}" y1="{y}" x2="{self._x(one.at)}" y2="{y}"/>'
 
     def _tokens(self) -> Iterator[str]:
         """The token is with a site from the acknowledgment that passed it on to the one that this site sends."""
@@ -245,21 +257,23 @@ class _Picture:
                 return
 
     def _releases(self) -> Iterator[str]:
-        together: dict[tuple[Instant, int], list[Released]] = {}
+        """One dotted line through the dots of one token: as straight as the clocks are true."""
+        together: dict[int, list[Released]] = {}
         for one in self._happenings:
             if isinstance(one, Released):
-                together.setdefault((one.at, one.release.token), []).append(one)
+                together.setdefault(one.release.token, []).append(one)
         end = 0.0
-        for (at, _), dots in together.items():
-            x = self._x(at)
-            heights = sorted(self._rows[dot.node] for dot in dots)
-            yield f'<line class="release" x1="{x}" y1="{heights[0]}" x2="{x}" y2="{heights[-1]}"/>'
-            text = f"release {span(dots[0].release.sequence, dots[0].release.count)}"
-            if len(dots) == len(self._sites) and x >= end:
-                end = x + len(text) * LETTER
-                yield f'<line class="release" x1="{x}" y1="{TOP - 4}" x2="{x}" y2="{heights[0]}"/>'
-                yield _label(x + 4, TOP - 8, text, DEEP)
-            yield from (self._dot(x, dot) for dot in dots)
+        for dots in together.values():
+            timely = sorted((self._rows[dot.node], self._x(dot.at)) for dot in dots if not dot.release.late)
+            if timely:
+                x = timely[0][1]
+                text = f"release {span(dots[0].release.sequence, dots[0].release.count)}"
+                path = "L".join(f"{x} {y}" for y, x in ((TOP - 4, x), *timely))
+                yield f'<path class="release" d="M{path}" fill="none"/>'
+                if x >= end:
+                    end = x + len(text) * LETTER
+                    yield _label(x + 4, TOP - 8, text, DEEP)
+            yield from (self._dot(self._x(dot.at), dot) for dot in dots)
 
     def _dot(self, x: float, dot: Released) -> str:
         y = self._rows[dot.node]

@@ -8,6 +8,7 @@ because in this stage nothing heals a loop.
 import traceback
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from fairtape.core.effects import Channel
@@ -25,7 +26,7 @@ from fairtape.simulation.jury import Jury
 from fairtape.simulation.network import Tree
 from fairtape.simulation.recorder import Recorder
 from fairtape.simulation.swarm import Burst, Configuration, chance_for, draw
-from fairtape.simulation.world import EPOCH, World
+from fairtape.simulation.world import EPOCH, Spinning, Storm, World
 from fairtape.wire.frames import NodeId
 from fairtape.wire.seals import Keys
 
@@ -284,8 +285,8 @@ def run_seed(seed: int, *, loss: float | None = None) -> Outcome:
     """Draw, build and run one world. Never raises: what goes wrong is the outcome."""
     try:
         trial = Trial(draw(seed, loss=loss))
-    except Exception:  # noqa: BLE001 - a world that cannot be built is a finding, too
-        return Outcome(seed=seed, guarantee=NEVER_RAISES, text=_last_frames())
+    except Exception as raised:  # noqa: BLE001 - a world that cannot be built is a finding, too
+        return Outcome(seed=seed, guarantee=NEVER_RAISES, text=_where(raised))
     lively, broken = judge(trial)
     return trial.outcome(broken, lively=lively)
 
@@ -296,10 +297,13 @@ def judge(trial: Trial) -> tuple[bool, Violation | None]:
         return trial.run(), None
     except Violation as broken:
         return False, broken
-    except Exception:  # noqa: BLE001 - whatever a machine raises is a finding
-        return False, Violation(NEVER_RAISES, None, trial.world.now, _last_frames())
+    except (Spinning, Storm) as wild:
+        return False, Violation(type(wild).__name__, None, trial.world.now, str(wild))
+    except Exception as raised:  # noqa: BLE001 - whatever a machine raises is a finding
+        return False, Violation(NEVER_RAISES, None, trial.world.now, _where(raised))
 
 
-def _last_frames() -> str:
-    lines = traceback.format_exc().strip().splitlines()
-    return " | ".join(line.strip() for line in lines[-5:])
+def _where(raised: Exception) -> str:
+    """What was raised and where, in one line."""
+    frame = traceback.extract_tb(raised.__traceback__)[-1]
+    return f"{type(raised).__name__}: {raised} ({Path(frame.filename).name}:{frame.lineno}, in {frame.name})"

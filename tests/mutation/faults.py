@@ -1,0 +1,143 @@
+"""Deliberate faults: one rule each, turned off by a small change of the source, and who must notice."""
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """A rule, the change that breaks it, the tests that must fail by it, and the checker that a campaign must name."""
+
+    name: str
+    rule: str
+    file: str  # in src/fairtape
+    old: str
+    new: str
+    tests: tuple[str, ...]  # in tests
+    guarantee: str | None = None  # which checker of the simulator fires, too
+
+
+FAULTS: Final = (
+    Fault(
+        name="one request too many",
+        rule="A receiver asks again while it has made fewer than `retries_max` requests (decision 2).",
+        file="ring/figures.py",
+        old="recovery.ack_retries + recovery.message_retries < recovery.retries_max",
+        new="recovery.ack_retries + recovery.message_retries <= recovery.retries_max",
+        tests=("paper/test_figure_3.py", "unit/test_figures.py", "paper/test_deadline.py::test_the_deadline_is_tight"),
+        guarantee="CompleteOrReforming",
+    ),
+    Fault(
+        name="commit without K",
+        rule="A message commits when K + 1 sites are known to hold it (decision 6).",
+        file="ring/resilience.py",
+        old="return self.heard_through - self._resilience",
+        new="return self.heard_through",
+        tests=("paper/test_commit.py", "unit/test_resilience.py"),
+        guarantee="SurvivesK",
+    ),
+    Fault(
+        name="early release",
+        rule="Nothing is released before t_e + commit_delay (decision 6).",
+        file="ring/release.py",
+        old="while self._ready and self._ready[0][1] <= now < self._lease_until:",
+        new="while self._ready and now < self._lease_until:",
+        tests=("paper/test_commit.py", "unit/test_release.py"),
+        guarantee="NeverEarly",
+    ),
+    Fault(
+        name="late and silent",
+        rule="What becomes ready after its commit instant is marked late (decision 6).",
+        file="ring/release.py",
+        old="self._ready.append((ordered, commit_at, now > commit_at))",
+        new="self._ready.append((ordered, commit_at, False))",
+        tests=("paper/test_commit.py", "unit/test_release.py"),
+        guarantee="ReleasedTogether",
+    ),
+    Fault(
+        name="token accepted too soon",
+        rule="A site accepts the token when it holds everything acknowledged before it (2001 §2).",
+        file="ring/ordering.py",
+        old=".next >= named.end for named in acknowledgment.ranges",
+        new=".next >= named.first for named in acknowledgment.ranges",
+        tests=("paper/test_token_ring.py", "unit/test_ordering.py"),
+        guarantee="NeverRaises",
+    ),
+    Fault(
+        name="ahead of the schedule",
+        rule="Ack(e) is sent at t_e, not before (T-RMP §3).",
+        file="ring/token.py",
+        old="return NEVER if self.held is None else self._formation.scheduled_at(self.held)",
+        new="return NEVER if self.held is None else self._formation.starts_at",
+        tests=("paper/test_token_ring.py", "unit/test_token.py"),
+    ),
+    Fault(
+        name="two assign",
+        rule="A site that has sent Ack(e) acknowledges nothing more until its next turn (2001 §2).",
+        file="ring/token.py",
+        old='"""Give the token up."""\n        self.held = None',
+        new='"""Give the token up."""\n        self.held = self.held and self.held + 1',
+        tests=("paper/test_token_ring.py", "unit/test_token.py"),
+        guarantee="NeverRaises",
+    ),
+    Fault(
+        name="numbers unchecked",
+        rule="An acknowledgment must continue the sequence, or its site is reported (decision 3).",
+        file="ring/ordering.py",
+        old="if acknowledgment.sequence != self.next_sequence:",
+        new="if acknowledgment.sequence > TOKENS_AHEAD_MAX:",
+        tests=("unit/test_ordering.py", "unit/test_receiver.py"),
+    ),
+    Fault(
+        name="forgotten too soon",
+        rule="What all members hold is known after a whole round: t - m + 1, not t - m + 2 (2001 §2).",
+        file="ring/resilience.py",
+        old="self.heard_through - self._members + 1",
+        new="self.heard_through - self._members + 2",
+        tests=("paper/test_token_ring.py", "unit/test_resilience.py"),
+        guarantee="TrueClaims",
+    ),
+    Fault(
+        name="said before written",
+        rule="Msg(e) is appended to the journal before Ack(e) leaves (decision 14).",
+        file="nodes/receiver.py",
+        old="        taken = self._take_next(now)\n        assert taken\n"
+        "        self._effects.append(Multicast(Channel.CONTROL, datagrams))\n",
+        new="        self._effects.append(Multicast(Channel.CONTROL, datagrams))\n"
+        "        taken = self._take_next(now)\n        assert taken\n",
+        tests=("paper/test_token_ring.py", "unit/test_receiver.py"),
+        guarantee="AppendBeforeAck",
+    ),
+    Fault(
+        name="a former life",
+        rule="Once a later incarnation is in the order, nothing more of an earlier one is taken (decision 16).",
+        file="ring/holdings.py",
+        old='        if stream.ended:\n            raise Malformed("an earlier incarnation")\n',
+        new="",
+        tests=("unit/test_holdings.py", "unit/test_receiver.py"),
+    ),
+    Fault(
+        name="one key for two lives",
+        rule="Every incarnation of a source has a key of its own, so that no nonce covers two texts.",
+        file="wire/seals.py",
+        old="_CONTEXT.pack(stripe, source, incarnation)",
+        new="_CONTEXT.pack(stripe, source, 0)",
+        tests=("unit/test_seals.py",),
+    ),
+    Fault(
+        name="replays welcome",
+        rule="A control datagram is believed once.",
+        file="wire/seals.py",
+        old="if -ahead >= REPLAY_WINDOW or self._seen >> -ahead & 1:",
+        new="if -ahead >= REPLAY_WINDOW:",
+        tests=("unit/test_postbox.py", "unit/test_seals.py", "unit/test_hostile.py"),
+    ),
+    Fault(
+        name="answers to anybody",
+        rule="Only a genuine repetition is answered: a forged datagram changes nothing.",
+        file="nodes/receiver.py",
+        old="        stream.seal.open(datagram, frame.first)  #",
+        new="        #",
+        tests=("unit/test_receiver.py",),
+    ),
+)

@@ -1,0 +1,56 @@
+"""The repair service: the very datagrams that were wanted, as far as they are held, and no more than a limit."""
+
+import pytest
+
+from fairtape.ring import repair as room
+from fairtape.ring.holdings import Holdings
+from fairtape.ring.ordering import Ordering
+from fairtape.ring.repair import answer
+from fairtape.wire.frames import Range, Request, decode_block
+from unit.ring_values import KEYS, OTHER_SOURCE, Voice, ack, block, formation, named
+
+LAYOUT = formation()
+BLOCKS = [block(1, [b"a", b"b"]), block(3), block(4), block(6)]
+PART_1 = ack(LAYOUT, 1, 1, [named(1, 2)], parts=2)
+PART_2 = ack(LAYOUT, 1, 3, [named(3)], part=1, parts=2)
+PARTS = [Voice().say(part) for part in (PART_1, PART_2)]
+
+
+def answered(tokens: tuple[int, ...] = (), ranges: tuple[Range, ...] = ()) -> list[bytes]:
+    holdings = Holdings(keys=KEYS, stripe=0)
+    ordering = Ordering(formation=LAYOUT, stripe=0, holdings=holdings)
+    for datagram in BLOCKS:
+        holdings.accept(decode_block(datagram), datagram)
+    for part, datagram in zip((PART_1, PART_2), PARTS, strict=True):
+        ordering.accept(part, datagram)
+    return answer(Request(0, LAYOUT.number, 2, tokens, ranges), ordering=ordering, holdings=holdings)
+
+
+def test_an_acknowledgment_is_answered_with_all_its_parts() -> None:
+    assert answered(tokens=(1,)) == PARTS
+
+
+def test_messages_are_answered_with_the_blocks_that_hold_them() -> None:
+    assert answered(ranges=(named(1, 3),)) == BLOCKS[:2]
+    assert answered(ranges=(named(3), named(6))) == [BLOCKS[1], BLOCKS[3]]
+
+
+def test_messages_go_before_acknowledgments() -> None:
+    """An acknowledgment that finds its messages needs no request."""
+    assert answered((1,), (named(3),)) == [BLOCKS[1], *PARTS]
+
+
+def test_an_answer_ends_at_the_first_hole_of_a_range() -> None:
+    assert answered(ranges=(named(3, 9),)) == BLOCKS[1:3]
+
+
+@pytest.mark.parametrize("wanted", [named(2), named(5), named(1, node=OTHER_SOURCE), named(1, incarnation=9)])
+def test_what_is_not_held_is_not_answered(wanted: Range) -> None:
+    assert answered((7,), (wanted,)) == []
+
+
+def test_an_answer_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "ANSWER_MAX", 2)
+    assert answered((1,), (named(1, 4),)) == BLOCKS[:2]
+    assert answered((1,), (named(6), named(1, 4))) == [BLOCKS[3], BLOCKS[0]]
+    assert answered((1, 1), (named(6),)) == [BLOCKS[3], PARTS[0]]

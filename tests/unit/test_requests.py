@@ -1,0 +1,102 @@
+"""Requests: whom to ask, and everything for one site in few datagrams."""
+
+from fairtape.ring.formation import Formation
+from fairtape.ring.holdings import Holdings
+from fairtape.ring.ordering import Ordering
+from fairtape.ring.recovery import Recovery, RecoveryDesk
+from fairtape.ring.requests import REQUESTS_MAX, combine, whom_to_ask
+from fairtape.wire.frames import CONTROL_SIZE, TAG_SIZE, Request, encode_control, request_items_max
+from unit.recovery_values import T_E, TIMING
+from unit.ring_values import KEYS, Voice, ack, formation, named
+
+LAYOUT = formation((1, 2, 3, 4, 5))
+
+
+class Wants:
+    """Recoveries of one receiver, and what it knows."""
+
+    def __init__(self, layout: Formation = LAYOUT) -> None:
+        self.ordering = Ordering(formation=layout, stripe=0, holdings=Holdings(keys=KEYS, stripe=0))
+        self.desk = RecoveryDesk(timing=TIMING, timed=True, ledger=self.ordering)
+        self._voice = Voice()
+        self._layout = layout
+
+    def of_acks(self, *tokens: int) -> list[Recovery]:
+        for token in tokens:
+            self.desk.overdue(token, T_E)
+        return list(self.desk.running.values())
+
+    def of_messages(self, token: int, first: int, count: int) -> list[Recovery]:
+        message = ack(self._layout, token, first, [named(first, count)])
+        self.ordering.accept(message, self._voice.say(message))
+        self.desk.acknowledged(token, T_E)
+        return list(self.desk.running.values())
+
+    def combined(self, recoveries: list[Recovery], datagram_max: int = 1_400) -> list[Request]:
+        return list(combine(recoveries, self.ordering, 0, LAYOUT.number, 5, datagram_max))
+
+
+def asked(recoveries: list[Recovery], *, me: int, heard_through: int) -> dict[int, list[int]]:
+    found = whom_to_ask(recoveries, formation=LAYOUT, me=me, heard_through=heard_through)
+    return {site: [recovery.token for recovery in each] for site, each in found.items()}
+
+
+def test_before_any_later_token_is_heard_the_site_whose_turn_it_is_is_asked() -> None:
+    assert asked(Wants().of_acks(3), me=5, heard_through=2) == {3: [3]}
+
+
+def test_the_latest_token_site_is_asked_first_because_it_holds_everything() -> None:
+    assert asked(Wants().of_acks(1, 2), me=5, heard_through=4) == {4: [1, 2]}
+
+
+def test_each_retry_asks_the_site_before() -> None:
+    (recovery,) = Wants().of_acks(2)
+    sites = []
+    for retries in range(1, 6):
+        recovery.ack_retries = retries
+        (site,) = asked([recovery], me=5, heard_through=4)
+        sites.append(site)
+    assert sites == [4, 3, 2, 4, 3]
+
+
+def test_nobody_asks_itself() -> None:
+    assert asked(Wants().of_acks(2), me=4, heard_through=4) == {3: [2]}
+
+
+def test_no_site_is_asked_for_what_it_is_not_known_to_hold() -> None:
+    """A round further, every site has sent a later acknowledgment; more than a round is not looked at."""
+    (recovery,) = Wants().of_acks(1)
+    assert asked([recovery], me=5, heard_through=60) == {4: [1]}
+
+
+def test_acknowledgments_and_messages_share_one_request() -> None:
+    wants = Wants()
+    wants.of_acks(1, 2)
+    recoveries = wants.of_messages(3, 10, 4)
+    assert wants.combined(recoveries) == [Request(0, LAYOUT.number, 5, (1, 2), (named(10, 4),))]
+
+
+def test_nothing_wanted_is_nothing_asked() -> None:
+    assert Wants().combined([]) == []
+
+
+def test_many_wishes_are_split_into_datagrams_that_fit_and_are_limited() -> None:
+    wants = Wants()
+    recoveries = wants.of_acks(*range(1, 901))
+    for datagram_max in (256, 1_400):
+        requests = wants.combined(recoveries, datagram_max)
+        room = request_items_max(datagram_max)
+        assert len(requests) == min(-(-900 // room), REQUESTS_MAX)
+        for request in requests:
+            assert len(encode_control(request, 1)) + TAG_SIZE <= datagram_max
+        tokens = [token for request in requests for token in request.tokens]
+        assert tokens == list(range(1, len(tokens) + 1))
+    assert CONTROL_SIZE < 256
+
+
+def test_a_request_that_is_full_of_tokens_leaves_ranges_for_the_next() -> None:
+    wants = Wants()
+    room = request_items_max(256)
+    wants.of_acks(*range(1, room + 1))
+    requests = wants.combined(wants.of_messages(room + 1, 50, 1), 256)
+    assert [(len(request.tokens), len(request.ranges)) for request in requests] == [(room, 0), (0, 1)]
