@@ -139,7 +139,7 @@ def strike(target: ReceiverTarget | SourceTarget, datagrams: int, seed: int) -> 
     """Throw them all; how they were counted."""
     machine, now = target.machine, target.now
     forger = Forger(Random(seed), heard=target.heard, kept=target.kept, sources=SOURCES)
-    before, deadline = snapshot(machine), machine.deadline()
+    deadline, before = machine.deadline(), snapshot(machine)
     counted = Counter(machine.counts)
     for thrown in range(1, datagrams + 1):
         machine.receive(forger.forge(), now)

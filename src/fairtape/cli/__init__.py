@@ -19,7 +19,9 @@ COMMANDS: Final = {
     "demo": Entry("A ring", "fairtape.cli.demo", "demo", "Run a whole market on this machine and prove its order."),
     "listen": Entry("A ring", "fairtape.cli.listen", "listen", "Start a ring here and print what it releases."),
     "publish": Entry("A ring", "fairtape.cli.publish", "publish_command", "Publish a file of trades into a ring."),
-    "bench": Entry("Proof", "fairtape.cli.bench", "bench", "Measure fairtape on this machine, beside what it is compared with."),
+    "check": Entry("Proof", "fairtape.cli.check", "check", "Run simulated worlds and check every guarantee in each."),
+    "trace": Entry("Proof", "fairtape.cli.trace", "trace", "Run one simulated world again and show what happened."),
+    "bench": Entry("Proof", "fairtape.cli.bench", "bench", "Measure fairtape here, beside what it is compared with."),
     "journal": Entry("The record", "fairtape.cli.journal", "journal", "Read and check a site's journal."),
 }
 

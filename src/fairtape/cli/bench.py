@@ -11,7 +11,7 @@ from fairtape.cli.progress import steps
 
 @click.group()
 def bench() -> None:
-    """Measure fairtape on this machine, beside what it is compared with."""
+    """Measure fairtape here, beside what it is compared with."""
 
 
 @bench.command()

@@ -26,7 +26,9 @@ EXIT_BROKEN = 1
 def check(
     ctx: click.Context, *, seeds: int, seed: int | None, loss: float | None, jobs: int | None, as_json: bool
 ) -> None:
-    """Run simulated worlds, each drawn from a seed, and check every guarantee in each.
+    """Run simulated worlds and check every guarantee in each.
+
+    Each world is drawn from a seed: its sites, timing, weather and faults.
 
     A world that breaks a guarantee is named with the command that repeats it exactly. The exit code is then 1.
     """

@@ -20,7 +20,7 @@ from fairtape.simulation.world import EPOCH
 @click.option("--to", "until", type=float, help="End so many seconds after the world's start.")
 @click.option("--loss", type=float, help="The share of datagrams lost, as it was given to `fairtape check`.")
 def trace(*, seed: int, svg: Path | None, since: float | None, until: float | None, loss: float | None) -> None:
-    """Run one world again and show what happened in it, message by message.
+    """Run one simulated world again and show what happened.
 
     Without --svg the trace is printed. Without --from and --to a stretch is chosen in which something is repaired.
     """

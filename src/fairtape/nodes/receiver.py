@@ -71,6 +71,7 @@ class Receiver:
             timing=formation.timing, timed=formation.timed, ledger=self._ordering, observe=observe
         )
         self._stirred = False  # blocks have come that may complete something
+        self._timer: Instant | None = None  # the earliest deadline; None: not known. A block alone never changes it
         self._watched = formation.first_token  # the lowest token whose silence has not been noticed yet
         self._accept_token_if_mine(born_at)
 
@@ -89,6 +90,7 @@ class Receiver:
     def wake(self, now: Instant) -> None:
         """Notice silence, end waits, send what has gathered, take the turn, release."""
         self._stirred = False
+        self._timer = None
         if self.reforming is None:
             for token in self._desk.messages_arrived(now):
                 self._ordering.completed(token)
@@ -102,17 +104,23 @@ class Receiver:
         """The one timer."""
         if self._stirred:
             return 0
-        earliest = self._releases.deadline()
-        if self.reforming is None:
-            earliest = min(earliest, self._desk.deadline(), self._ack_due_at(), self._silence_at())
-            if isinstance(self._token, EventToken):
-                earliest = min(earliest, self._token.repeat_at())
-        return None if earliest == NEVER else earliest
+        if self._timer is None:
+            self._timer = self._earliest()
+        return None if self._timer == NEVER else self._timer
 
     def drain(self) -> list[Effect]:
         """Hand over the effects."""
         effects, self._effects = self._effects, []
         return effects
+
+    def _earliest(self) -> Instant:
+        earliest = self._releases.deadline()
+        if self.reforming is not None:
+            return earliest
+        earliest = min(earliest, self._desk.deadline(), self._ack_due_at(), self._silence_at())
+        if isinstance(self._token, EventToken):
+            earliest = min(earliest, self._token.repeat_at())
+        return earliest
 
     # What others may know.
 
@@ -143,6 +151,7 @@ class Receiver:
 
     def renew_lease(self, until: Instant, now: Instant) -> None:
         """This site may commit until then."""
+        self._timer = None
         self._releases.renew_lease(until, now)
         self._advance(now)
 
@@ -153,16 +162,18 @@ class Receiver:
         if frame.stripe != self._stripe or len(datagram) > self._datagram_max:
             raise Malformed("another stripe, or longer than agreed")
         outcome = self._holdings.accept(frame, datagram)
-        if outcome == "duplicate":
-            self._answer_duplicate(frame, datagram, now)
+        if outcome != "block":
+            self._look_into(outcome, frame, datagram, now)
         self.counts[outcome] += 1
-        if outcome == "duplicate":
-            return
-        if outcome == "ahead" and self._token.held is not None:
-            self._ask_for_holes(now)
         # A turn brings many blocks: what they complete is looked at once, in the wake that ends it.
         if self._desk.running or not self.formation.timed:
             self._stirred = True
+
+    def _look_into(self, outcome: str, frame: BlockFrame, datagram: bytes, now: Instant) -> None:
+        if outcome == "duplicate":
+            self._answer_duplicate(frame, datagram, now)
+        elif outcome == "ahead":
+            self._ask_for_holes(now)
 
     def _answer_duplicate(self, frame: BlockFrame, datagram: bytes, now: Instant) -> None:
         """Decision 5: a source that repeats an acknowledged message has missed its acknowledgment."""
@@ -184,11 +195,19 @@ class Receiver:
         return self.formation.timed and self.formation.holder(self.formation.current(now)) == self.me
 
     def _ask_for_holes(self, now: Instant) -> None:
-        """Decision 5: a token site that sees a hole in a source's numbers asks the source at once."""
+        """Decision 5: a site whose turn is near, and who sees a hole in a source's numbers, asks the source at once."""
         for stream in self._holdings.with_holes():
-            hole = stream.hole()
-            if hole is not None and now - stream.asked_at >= self.formation.timing.retry_period:
-                self._ask_source(stream, hole, now)
+            if now - stream.asked_at >= self.formation.timing.retry_period and self._turn_is_near():
+                hole = stream.hole()
+                if hole is not None:
+                    self._ask_source(stream, hole, now)
+
+    def _turn_is_near(self) -> bool:
+        """Near is within T_R: what the source sends again now is here when the token is."""
+        if not self.formation.timed:
+            return self._token.held is not None
+        passes = self.formation.passes_to(self.me, self.complete_through + 1)
+        return passes * self.formation.timing.token_period <= self.formation.timing.retry_period
 
     def _ask_source(self, stream: Stream, hole: Range, now: Instant) -> None:
         stream.asked_at = now
@@ -212,6 +231,7 @@ class Receiver:
         if verdict is not None:
             self.counts[verdict] += 1
             return
+        self._timer = None
         match message:
             case Ack():
                 self._receive_ack(message, datagram, now)
@@ -228,6 +248,7 @@ class Receiver:
         if outcome == "ack":
             self._heard(ack.token, now)
             self._advance(now)
+            self._ask_for_holes(now)
         elif outcome == "duplicate" and not self.formation.timed:
             self._answer_repeated_pass(ack)
 
@@ -282,12 +303,11 @@ class Receiver:
         if self.formation.holder(token) != self.me:
             return
         self._token.accept(token, now)
-        self._ask_for_holes(now)
         if not self.formation.timed and token > self.formation.first_token and not self._holdings.has_unacknowledged:
             self._send_token_ack(token - 1)
 
     def _ack_due_at(self) -> Instant:
-        return self._token.due_at(flush=self._releases.waits_for_others)
+        return self._token.due_at(flush=not self.formation.timed and self._releases.waits_for_others)
 
     def _send_ack(self, now: Instant) -> bool:
         """Take the turn: Ack(e) goes out after Msg(e) is in the journal, so that its claim is true (decision 14)."""
@@ -307,7 +327,6 @@ class Receiver:
         assert taken
         self._effects.append(Multicast(Channel.CONTROL, datagrams))
         self.counts["acks_sent"] += 1
-        self._ask_for_holes(now)
         return True
 
     def _acks(self, token: int, ranges: list[Range], per_part: int, now: Instant) -> list[Ack]:
@@ -391,14 +410,12 @@ class Receiver:
             self._declare(token.next_site, token.passing + 1, Reason.TOKEN_REFUSED, now)
 
     def _answer_repeated_pass(self, ack: Ack) -> None:
-        """A repeated acknowledgment means that its sender has not seen the token taken up. TRMP 2001 §2."""
-        following = ack.token + 1
-        if self.formation.holder(following) != self.me:
-            return
-        if self._token.held == following:
+        """A repeated acknowledgment means that its sender has not seen the token taken up. TRMP 2001 §2.
+
+        The answer is one that nobody answers: two sites that answered an Ack with an Ack would never stop.
+        """
+        if self.complete_through >= ack.token and self.formation.holder(ack.token + 1) == self.me:
             self._send_token_ack(ack.token)
-        elif datagrams := self._ordering.datagrams(following):
-            self._effects.append(Send(ack.sender, datagrams))
 
     def _send_token_ack(self, token: int) -> None:
         """In order to prevent unnecessary reformations: there is no source message to acknowledge. TRMP 2001 §2."""

@@ -47,6 +47,10 @@ class Formation:
         """The site whose turn it is to send Ack(token)."""
         return self.members[(token - self.first_token) % len(self.members)]
 
+    def passes_to(self, member: NodeId, token: int) -> int:
+        """How many passes after `token` the token comes to `member`; 0 where `token` is its own."""
+        return (self.members.index(member) - (token - self.first_token)) % len(self.members)
+
     def scheduled_at(self, token: int) -> Instant:
         """t_e."""
         return self.starts_at + (token - self.first_token) * self.timing.token_period

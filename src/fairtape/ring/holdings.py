@@ -35,7 +35,8 @@ class Stream:
     """What this site holds of one incarnation of one source."""
 
     __slots__ = (
-        "acked", "asked_at", "beyond", "blocks", "ended", "incarnation", "next", "seal", "source", "told_at", "waiting",
+        "acked", "asked_at", "beyond", "blocks", "ended", "incarnation", "named",
+        "next", "seal", "source", "told_at", "waiting",
     )  # fmt: skip
 
     def __init__(self, source: NodeId, incarnation: int, seal: Seal) -> None:
@@ -44,6 +45,7 @@ class Stream:
         self.seal = seal
         self.next = 1  # everything below is held, or was
         self.acked = 1  # everything below is acknowledged
+        self.named = 1  # everything below is named by an acknowledgment that was heard
         self.blocks: dict[int, Held] = {}  # below `next`
         self.beyond: dict[int, Held] = {}  # above a hole
         self.waiting = 0  # blocks that are held and not acknowledged
@@ -69,11 +71,14 @@ class Stream:
         return gaps[:MISSING_RANGES_MAX]
 
     def hole(self) -> Range | None:
-        """The first stretch that is missing below something held."""
-        if not self.beyond:
-            return None
-        count = min(min(self.beyond) - self.next, RANGE_COUNT_MAX)  # a source may jump further than a range can say
-        return Range(self.source, self.incarnation, self.next, count)
+        """The first stretch that is missing below something held, and that no acknowledgment has named.
+
+        What an acknowledgment names is recovered from its token site; the source is asked for what it alone may have.
+        """
+        first = max(self.next, self.named)
+        end = min((number for number in self.beyond if number >= first), default=first)
+        count = min(end - first, RANGE_COUNT_MAX)  # a source may jump further than a range can say
+        return Range(self.source, self.incarnation, first, count) if count else None
 
     def find(self, first: int) -> Held | None:
         """The block that begins with this number."""
@@ -157,6 +162,7 @@ class Holdings:
         self._incarnations: dict[NodeId, list[int]] = {}  # ascending
         self._ordered: dict[NodeId, int] = {}  # the latest incarnation that has a place in the order
         self._markers: dict[NodeId, Marker] = {}
+        self._holed: dict[StreamKey, Stream] = {}  # with something missing below something held
         self._fresh: dict[StreamKey, Stream] = {}  # with something to acknowledge, in order of arrival
 
     def find(self, key: StreamKey) -> Stream | None:
@@ -172,7 +178,7 @@ class Holdings:
 
     def with_holes(self) -> list[Stream]:
         """The streams in which something is missing below something held."""
-        return [stream for stream in self._streams.values() if stream.beyond]
+        return list(self._holed.values())
 
     def accept(self, frame: BlockFrame, datagram: bytes) -> str:
         """Take one block; the name of what became of it. `Malformed` where it proves itself wrong."""
@@ -192,20 +198,27 @@ class Holdings:
             self._admit(stream)
         stream.add(first, (count, body, datagram, flags != 0))
         if stream.beyond:
+            self._holed[key] = stream
             if stream.next > stream.acked:
                 self._fresh[key] = stream
             return "ahead"
+        if self._holed:
+            self._holed.pop(key, None)
         self._fresh[key] = stream
         return "block"
 
-    def named(self, named: Range) -> Stream:
-        """The stream that an acknowledgment names, which may be older than any that was heard here."""
+    def name(self, named: Range) -> None:
+        """An acknowledgment names these, of a stream that may be older than any that was heard here."""
         key = named.source, named.incarnation
         stream = self._streams.get(key)
         if stream is None:
             stream = self._stream(key)
             self._admit(stream)
-        return stream
+        stream.named = max(stream.named, named.end)
+
+    def named(self, named: Range) -> Stream:
+        """The stream of a range that an acknowledgment has named."""
+        return self._streams[named.source, named.incarnation]
 
     def unacknowledged(self, ranges_max: int) -> list[Range]:
         """What this site could acknowledge now: sources in order of arrival, each one's incarnations in order."""
@@ -235,7 +248,7 @@ class Holdings:
 
     def fits(self, named: Range) -> bool:
         """Whether an acknowledgment of `named`, which is held, continues the order as it must."""
-        stream = self._streams[named.source, named.incarnation]
+        stream = self.named(named)
         return (
             named.first == stream.acked
             and stream.cut_at(named.end)
@@ -286,6 +299,7 @@ class Holdings:
     def _end(self, stream: Stream) -> None:
         stream.end()
         self._fresh.pop(stream.key, None)
+        self._holed.pop(stream.key, None)
         self._retire_if_over(stream)
 
     def _retire_if_over(self, stream: Stream) -> None:

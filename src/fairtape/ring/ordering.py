@@ -82,12 +82,11 @@ class Ordering:
             return "duplicate"
         if token > self.complete_through + TOKENS_AHEAD_MAX:
             return "over_limit"
-        for named in ack.ranges:
-            self._holdings.named(named)
-        known = self._acks.get(token)
-        acknowledgment = known or Acknowledgment()
+        acknowledgment = self._acks.get(token) or Acknowledgment()
         if not acknowledgment.add(ack, datagram):
             return "duplicate"
+        for named in ack.ranges:
+            self._holdings.name(named)
         self._acks[token] = acknowledgment
         return "ack"
 

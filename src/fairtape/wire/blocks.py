@@ -70,23 +70,14 @@ def split_message(message: bytes, room: int) -> Iterator[bytes]:
 
 def unpack_messages(body: bytes, count: int) -> list[bytes]:
     """The messages of a body. Raises `Malformed` when it does not hold exactly `count`."""
-    if len(body) < _SIZE.size:
-        raise Malformed("a body without a size")
-    (size,) = _SIZE.unpack_from(body)
+    size = _uniform_size(body, count)
     if size:
-        if len(body) != _SIZE.size + size * count:
-            raise Malformed("a uniform body of another length")
         return [body[start : start + size] for start in range(_SIZE.size, len(body), size)]
     start = _SIZE.size * (1 + count)
-    if len(body) < start:
-        raise Malformed("a table of sizes cut short")
-    sizes = struct.unpack_from(f">{count}H", body, _SIZE.size)
-    if len(body) != start + sum(sizes):
-        raise Malformed("a body of another length than its table says")
     messages = []
-    for size in sizes:
-        messages.append(body[start : start + size])
-        start += size
+    for length in _table(body, count):
+        messages.append(body[start : start + length])
+        start += length
     return messages
 
 
@@ -95,14 +86,28 @@ def check_body(body: bytes, count: int, *, fragment: bool) -> None:
     if fragment:
         if len(body) <= _FRAGMENT.size:
             raise Malformed("an empty fragment")
-        return
+    elif not _uniform_size(body, count):
+        _table(body, count)
+
+
+def _uniform_size(body: bytes, count: int) -> int:
+    """The size of every message; 0 where they differ and a table of sizes follows."""
     if len(body) < _SIZE.size:
         raise Malformed("a body without a size")
     size = body[0] << 8 | body[1]
-    if not size:
-        unpack_messages(body, count)
-    elif len(body) != size * count + 2:
+    if size and len(body) != size * count + 2:
         raise Malformed("a uniform body of another length")
+    return size
+
+
+def _table(body: bytes, count: int) -> tuple[int, ...]:
+    start = _SIZE.size * (1 + count)
+    if len(body) < start:
+        raise Malformed("a table of sizes cut short")
+    sizes = struct.unpack_from(f">{count}H", body, _SIZE.size)
+    if len(body) != start + sum(sizes):
+        raise Malformed("a body of another length than its table says")
+    return sizes
 
 
 def uniform_records(body: bytes, count: int) -> tuple[int, memoryview] | None:
