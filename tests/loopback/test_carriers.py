@@ -150,7 +150,10 @@ def test_a_group_port_in_use_is_told_and_nothing_stays_open() -> None:
     ("peer", "sentence"),
     [
         (Peer("x" * 64, 1_000, Role.SITE), r"host of node 2 is 'x+', which has no IPv4 address"),
-        (Peer("0.0.0.0", 1_000, Role.SITE), r"host of node 2 is '0\.0\.0\.0'; give an address that other nodes"),  # noqa: S104
+        (
+            Peer("0.0.0.0", 1_000, Role.SITE),  # noqa: S104 - refused, never bound
+            r"host of node 2 is '0\.0\.0\.0'; give an address that other nodes",
+        ),
         (
             Peer("239.195.0.1", 1_000, Role.SITE),
             r"host of node 2 is '239\.195\.0\.1'; give an address that other nodes",

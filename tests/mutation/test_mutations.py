@@ -51,7 +51,7 @@ def run(copy: Path, *command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def tested(copy: Path, tests: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+def verdict_on(copy: Path, tests: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
     paths = [str(TESTS / test) for test in tests]
     return run(copy, "-m", "pytest", "-p", "no:cacheprovider", "-rf", "--tb=no", *paths)
 
@@ -70,7 +70,7 @@ def test_a_deliberate_fault_is_noticed(fault: Fault, tmp_path: Path) -> None:
     text = page.read_text()
     assert text.count(fault.old) == 1, f"{fault.file} has changed: say anew how to break the rule"
     page.write_text(text.replace(fault.old, fault.new))
-    result = tested(copy, fault.tests)
+    result = verdict_on(copy, fault.tests)
     assert result.returncode == TESTS_FAILED, result.stdout + result.stderr
     for test in fault.tests:
         assert f"FAILED tests/{test}" in result.stdout, f"{test} did not notice"
@@ -81,7 +81,7 @@ def test_a_deliberate_fault_is_noticed(fault: Fault, tmp_path: Path) -> None:
 def test_without_a_fault_there_is_nothing_to_notice(tmp_path: Path) -> None:
     copy = copied(tmp_path)
     tests = tuple(dict.fromkeys(test for fault in FAULTS for test in fault.tests))
-    result = tested(copy, tests)
+    result = verdict_on(copy, tests)
     assert result.returncode == 0, result.stdout + result.stderr
     assert campaign_on(copy, "none") == []
 

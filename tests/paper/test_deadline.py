@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairtape.core.effects import Append, Deliver, Report, Send
-from fairtape.core.instants import Duration, Instant
+from fairtape.core.instants import NEVER, Duration, Instant
 from fairtape.core.timing import Timing
 from fairtape.nodes.receiver import Receiver
 from fairtape.ring.figures import State
@@ -87,6 +87,7 @@ class Siege:
 
     def check(self) -> None:
         """Every token whose deadline has passed is complete, or the receiver has declared a failure."""
+        assert self.machine._stirred or (self.machine.deadline() or NEVER) == self.machine._earliest()
         if self.machine.reforming is not None:
             return
         timing = self.layout.timing

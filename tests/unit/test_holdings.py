@@ -89,7 +89,7 @@ def test_an_unknown_source_is_malformed() -> None:
     with pytest.raises(Malformed, match="unknown source"):
         accept(held, block(1))
     with pytest.raises(Malformed, match="unknown source"):
-        held.named(named(1))
+        held.name(named(1))
 
 
 def test_fragments_are_remembered_as_such() -> None:
@@ -120,6 +120,15 @@ def test_missing_names_every_hole_of_a_range() -> None:
 def test_missing_names_a_limited_number_of_holes() -> None:
     held = holding(*(block(2 * number) for number in range(1, MISSING_RANGES_MAX + 10)))
     assert len(stream(held).missing(1, 1_000)) == MISSING_RANGES_MAX
+
+
+def test_a_hole_that_an_acknowledgment_has_named_is_not_asked_of_the_source() -> None:
+    """The site that acknowledged it holds it, and is asked."""
+    held = holding(block(5))
+    held.name(named(1, 2))
+    assert stream(held).hole() == named(3, 2)
+    held.name(named(3, 3))
+    assert stream(held).hole() is None
 
 
 def test_a_source_that_jumps_further_than_a_range_can_say_breaks_nothing() -> None:
@@ -211,6 +220,13 @@ def test_an_ended_stream_without_blocks_is_forgotten_at_once() -> None:
     assert held.find((SOURCE, 1)) is None
 
 
+def test_an_ended_stream_that_a_wrong_acknowledgment_still_names_stays() -> None:
+    held = holding(block(1), block(1, incarnation=2))
+    held.name(named(1, 2))
+    held.take(named(1, incarnation=2), 1)
+    assert held.named(named(1, 2)).next == 1
+
+
 def test_a_source_never_goes_back() -> None:
     held = holding(block(1, incarnation=3))
     with pytest.raises(Malformed, match="earlier incarnation"):
@@ -220,6 +236,7 @@ def test_a_source_never_goes_back() -> None:
 def test_an_acknowledgment_may_name_an_earlier_incarnation_than_any_heard() -> None:
     """Somebody else heard it in time, acknowledged it, and will repair it."""
     held = holding(block(1, incarnation=2))
+    held.name(named(1))
     assert held.named(named(1)) is held.named(named(1))
     assert accept(held, block(1)) == "block"
     assert held.unacknowledged(10) == [named(1), named(1, incarnation=2)]

@@ -9,7 +9,7 @@ import pytest
 
 from fairtape.core.effects import Append, Channel, Deliver, Multicast, Reason, Report, Send
 from fairtape.core.instants import MILLISECOND, SECOND
-from fairtape.nodes.receiver import Receiver
+from fairtape.nodes.receiver import BornTooLate, Receiver
 from fairtape.wire.blocks import pack_messages
 from fairtape.wire.frames import (
     ACK_PARTS_MAX,
@@ -186,6 +186,34 @@ def test_a_breach_by_a_token_site_is_reported_and_nothing_of_it_is_taken(breach:
     assert only(Append, effects) == []
 
 
+def test_an_acknowledgment_of_an_ended_incarnation_brings_nobody_down() -> None:
+    """A site that names a former life of a source behind its present one cannot be followed, and is reported."""
+    layout = formation((2, 3, 4, 1))
+    site, voice = receiver(1, layout), Voice()
+    hear(site, block(1), STARTS_AT)
+    hear(site, block(1, incarnation=2), STARTS_AT)
+    hear(site, voice.ack(layout, 2, 2, [named(1, 2)]), STARTS_AT + 1)
+    hear(site, voice.ack(layout, 1, 1, [named(1, incarnation=2)]), STARTS_AT + 2)
+    hear(site, block(2), STARTS_AT + 3)
+    reports = only(Report, [effect for _, effect in let_pass(site, STARTS_AT + 20 * T_R)])
+    assert [(report.suspect, report.token) for report in reports] == [(3, 2)]
+    assert site.complete_through == 1
+
+
+def test_a_site_that_comes_late_is_not_admitted() -> None:
+    """It could send a second, different Ack(e)."""
+    with pytest.raises(BornTooLate, match="join a later one"):
+        Receiver(me=1, formation=LAYOUT, keys=KEYS, born_at=STARTS_AT + 1)
+
+
+def test_an_event_driven_site_asks_for_holes_only_with_the_token() -> None:
+    holder, bystander = receiver(1, EVENT_DRIVEN), receiver(2, EVENT_DRIVEN)
+    for site in (holder, bystander):
+        hear(site, block(3), SOON)
+    assert [type(word) for word in controls(holder.drain())] == [Hole]
+    assert bystander.drain() == []
+
+
 def test_a_late_block_of_an_ended_incarnation_is_not_acknowledged() -> None:
     """A block of a source's former life may arrive at any time, by delay or by malice; its place is gone."""
     site, voice = receiver(1), Voice()
@@ -246,7 +274,7 @@ def test_a_duplicate_is_not_answered_by_a_site_without_the_token_nor_before_it_i
 
 
 def test_every_datagram_is_counted_under_one_name() -> None:
-    site, voice = receiver(3), Voice()
+    site, voice = receiver(9, formation((1, 2, 3, 4, 5, 6, 7, 9))), Voice()
     said = voice.say(Request(0, LAYOUT.number, 2, (9,), ()))
     for datagram, name in (
         (b"", "malformed"),
@@ -263,7 +291,7 @@ def test_every_datagram_is_counted_under_one_name() -> None:
         (said, "replayed"),
         (voice.tell(SOURCE, Hole(0, LAYOUT.number, 2, named(1))), "forged"),
         (voice.say(Hole(0, LAYOUT.number, 2, named(1))), "malformed"),
-        (voice.say(Request(0, LAYOUT.number, 3, (1,), ())), "own"),
+        (voice.say(Request(0, LAYOUT.number, 9, (1,), ())), "own"),
     ):
         before = site.counts.total()
         site.receive(datagram, STARTS_AT)

@@ -162,18 +162,18 @@ def test_proving_one_text_leaves_no_trace_in_the_next_proof() -> None:
 
 
 def test_a_mark_depends_on_everything_it_vouches_for() -> None:
-    marker = Marker(KEY)
+    marker = Marker(KEY, stripe=0)
     ranges = [NAMED, *(replace(NAMED, **{name: 99}) for name in ("source", "incarnation", "first", "count"))]
     marks = [marker.mark(1, 2, 3, named) for named in ranges]
     marks += [marker.mark(9, 2, 3, NAMED), marker.mark(1, 9, 3, NAMED), marker.mark(1, 2, 9, NAMED)]
-    marks += [Marker(OTHER_KEY).mark(1, 2, 3, NAMED)]
+    marks += [Marker(OTHER_KEY, stripe=0).mark(1, 2, 3, NAMED), Marker(KEY, stripe=1).mark(1, 2, 3, NAMED)]
     assert len(set(marks)) == len(marks)
     assert {len(mark) for mark in marks} == {MARK_SIZE}
 
 
 @given(wire.formations, wire.numbers, wire.numbers, wire.ranges(), wire.keys)
 def test_a_mark_is_the_same_each_time(formation: int, token: int, sequence: int, named: Range, key: bytes) -> None:
-    marker = Marker(key)
+    marker = Marker(key, stripe=0)
     assert marker.mark(formation, token, sequence, named) == marker.mark(formation, token, sequence, named)
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fairtape.core.instants import NEVER, SECOND
 from fairtape.ring import transmission as room
-from fairtape.ring.transmission import BACKOFF_MAX, QUEUE_MAX, RESEND_MAX, MessageTooLong, Transmission
+from fairtape.ring.transmission import BACKOFF_MAX, CUT_MAX, QUEUE_MAX, RESEND_MAX, MessageTooLong, Transmission
 from fairtape.ring.window import PACKET_MIN, WINDOW_MAX, Pace, Window, packet_size
 from fairtape.wire.blocks import MESSAGE_MAX, Assembler, unpack_messages
 from fairtape.wire.frames import Flag, decode_block
@@ -18,7 +18,6 @@ from unit.ring_values import KEYS, SOURCE, STARTS_AT, TIMING, named
 
 NOW = STARTS_AT
 DELAY = TIMING.resend_delay
-PATIENCE = TIMING.token_period + TIMING.retry_period
 
 
 def sender(*, datagram_max: int = 1_400, window: Window | None = None, pace: Pace | None = None) -> Transmission:
@@ -29,7 +28,6 @@ def sender(*, datagram_max: int = 1_400, window: Window | None = None, pace: Pac
         keys=KEYS,
         datagram_max=datagram_max,
         resend_delay=DELAY,
-        patience=PATIENCE,
         window=window or Window(size=WINDOW_MAX),
         pace=pace or Pace(),
     )
@@ -124,7 +122,7 @@ def test_the_window_limits_what_is_under_way() -> None:
     first = sending.cut(NOW)
     assert sum(map(len, first)) <= 4_000
     assert sending.cut(NOW) == []
-    sending.acknowledged(decode_block(first[-1]).first + decode_block(first[-1]).count - 1, NOW)
+    sending.acknowledged(decode_block(first[-1]).first + decode_block(first[-1]).count - 1, behind=False)
     assert sending.cut(NOW) != []
 
 
@@ -133,7 +131,7 @@ def test_a_message_larger_than_the_window_goes_alone() -> None:
     sending.offer([bytes(1_000), bytes(1_000)])
     assert len(sending.cut(NOW)) == 1
     assert sending.cut(NOW) == []
-    sending.acknowledged(1, NOW)
+    sending.acknowledged(1, behind=False)
     assert len(sending.cut(NOW)) == 1
 
 
@@ -178,11 +176,11 @@ def test_an_acknowledgment_ends_the_flight_of_everything_up_to_it() -> None:
     sending = sender()
     sending.offer([bytes(1_300)] * 4)
     sending.cut(NOW)
-    sending.acknowledged(3, NOW)
+    sending.acknowledged(3, behind=False)
     assert (sending.in_flight, sending.acked_through) == (1, 3)
-    sending.acknowledged(2, NOW)
+    sending.acknowledged(2, behind=False)
     assert sending.acked_through == 3
-    sending.acknowledged(4, NOW)
+    sending.acknowledged(4, behind=False)
     assert sending.idle
     assert sending.deadline() == NEVER
 
@@ -191,7 +189,7 @@ def test_an_acknowledgment_of_what_was_never_sent_is_ignored() -> None:
     sending = sender()
     sending.offer([b"one"])
     sending.cut(NOW)
-    sending.acknowledged(2, NOW)
+    sending.acknowledged(2, behind=False)
     assert (sending.in_flight, sending.acked_through) == (1, 0)
 
 
@@ -201,27 +199,29 @@ def test_an_acknowledgment_that_cuts_a_block_ends_no_flight_and_breaks_nothing()
     sending.offer([b"a", b"b", b"c"])
     sending.cut(NOW)
     for through in (1, 2):
-        sending.acknowledged(through, NOW)
+        sending.acknowledged(through, behind=False)
         assert sending.in_flight == 1
-    sending.acknowledged(3, NOW)
+    sending.acknowledged(3, behind=False)
     assert sending.idle
 
 
-def test_a_slow_acknowledgment_closes_the_window_and_that_of_a_repeated_block_does_not() -> None:
-    for waited, repeated, closed in (
-        (PATIENCE, False, False),
-        (PATIENCE + 1, False, True),
-        (DELAY + 1, True, False),
-    ):
+def test_a_late_token_closes_the_window() -> None:
+    for behind in (False, True):
         window = Window(size=WINDOW_MAX // 2)
         sending = sender(window=window)
         sending.offer([b"one"])
         sending.cut(NOW)
-        if repeated:
-            sending.overdue(NOW + DELAY)
-            window.size = WINDOW_MAX // 2
-        sending.acknowledged(1, NOW + waited)
-        assert (window.size < WINDOW_MAX // 2) == closed
+        sending.acknowledged(1, behind=behind)
+        assert (window.size < WINDOW_MAX // 2) == behind
+
+
+def test_a_long_queue_leaves_in_steps_so_that_acknowledgments_are_heard_between_them() -> None:
+    sending = sender()
+    sending.offer([bytes(1_300)] * (CUT_MAX + 1))
+    assert len(sending.cut(NOW)) == CUT_MAX
+    assert sending.deadline() <= NOW
+    assert len(sending.cut(NOW)) == 1
+    assert sending.deadline() == NOW + DELAY
 
 
 def test_a_hole_is_filled_with_the_same_bytes_and_closes_the_window() -> None:

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairtape.core.instants import SECOND
-from fairtape.ring.window import WINDOW_MAX, WINDOW_MIN, Pace, Window, packet_size
+from fairtape.ring.window import GENTLE, WINDOW_MAX, WINDOW_MIN, Pace, Punctuality, Window, packet_size
 
 PACKET = 1_400
 
@@ -31,14 +31,21 @@ def test_below_the_threshold_the_window_doubles_each_round() -> None:
     assert window.size == 2 * WINDOW_MIN
 
 
-def test_above_the_threshold_the_window_grows_by_a_packet_each_round() -> None:
+def test_above_the_threshold_the_window_grows_gently() -> None:
     window = Window(size=WINDOW_MIN, threshold=WINDOW_MIN)
     window.sent(WINDOW_MIN)
     window.acknowledged(WINDOW_MIN, PACKET, behind=False)
-    assert window.size == WINDOW_MIN + PACKET
+    assert window.size == WINDOW_MIN + WINDOW_MIN // GENTLE
 
 
-def test_an_acknowledgment_that_took_too_long_closes_the_window_by_a_quarter() -> None:
+def test_a_small_window_grows_by_a_packet_at_least() -> None:
+    window = Window(minimum=PACKET, size=4 * PACKET, threshold=PACKET)
+    window.sent(4 * PACKET)
+    window.acknowledged(4 * PACKET, PACKET, behind=False)
+    assert window.size == 5 * PACKET
+
+
+def test_a_late_token_closes_the_window_by_a_quarter() -> None:
     window = Window(size=8 * WINDOW_MIN)
     window.sent(PACKET)
     window.acknowledged(PACKET, PACKET, behind=True)
@@ -111,3 +118,18 @@ def test_over_time_the_rate_is_kept() -> None:
 def test_a_packet_is_never_larger_than_the_window_has_room_for() -> None:
     assert packet_size(offered=10_000, window=4_000, available=300, packet_min=256, packet_max=PACKET) == 300
     assert packet_size(offered=10_000, window=4_000, available=255, packet_min=256, packet_max=PACKET) is None
+
+
+def test_a_source_measures_the_token_by_its_period_and_the_best_it_has_seen() -> None:
+    punctuality = Punctuality(token_period=10, patience=3)
+    assert not punctuality.is_behind(1, 5, now=150)
+    assert not punctuality.is_behind(1, 6, now=163)
+    assert punctuality.is_behind(1, 7, now=174)
+    assert not punctuality.is_behind(1, 8, now=175)
+    assert punctuality.is_behind(1, 9, now=189)
+
+
+def test_a_new_formation_starts_the_measure_anew() -> None:
+    punctuality = Punctuality(token_period=10, patience=3)
+    assert not punctuality.is_behind(1, 5, now=150)
+    assert not punctuality.is_behind(2, 6, now=900)

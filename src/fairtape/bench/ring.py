@@ -45,7 +45,7 @@ SAMPLES_MAX = 2_000_000
 _STAMP = struct.Struct(">q")
 
 BULK = Timing(
-    retry_period=10 * MILLISECOND, retries_max=100, token_period=10 * MILLISECOND, commit_delay=60 * MILLISECOND
+    retry_period=30 * MILLISECOND, retries_max=33, token_period=10 * MILLISECOND, commit_delay=80 * MILLISECOND
 )
 """For throughput: tokens that carry some hundred blocks each, and patience with two busy cores."""
 

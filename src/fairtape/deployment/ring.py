@@ -10,12 +10,13 @@ from random import Random
 
 from fairtape.core.effects import Deliver, Report
 from fairtape.core.weather import Weather
-from fairtape.nodes.receiver import Receiver
+from fairtape.nodes.receiver import BornTooLate, Receiver
 from fairtape.nodes.source import Source
 from fairtape.ring.formation import Formation
 from fairtape.ring.window import WINDOW_MAX
 from fairtape.runtime.carriers import AddressBook, Carrier, Groups, IpMulticast, Mesh
 from fairtape.runtime.clock import Clock
+from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.driver import Producer, Seat
 from fairtape.runtime.journal import Writer
 from fairtape.runtime.weather import InjectedWeather
@@ -60,15 +61,18 @@ def site_seat(
     producer: Producer | None = None,
 ) -> tuple[Receiver, Seat]:
     """A receiver and its seat: sockets bound, journal open."""
-    receiver = Receiver(
-        me=me,
-        formation=plan.formation,
-        keys=plan.keys,
-        born_at=clock.now(),
-        stripe=plan.stripe,
-        datagram_max=plan.datagram_max,
-        clock_bound=clock.bound,
-    )
+    try:
+        receiver = Receiver(
+            me=me,
+            formation=plan.formation,
+            keys=plan.keys,
+            born_at=clock.now(),
+            stripe=plan.stripe,
+            datagram_max=plan.datagram_max,
+            clock_bound=clock.bound,
+        )
+    except BornTooLate as late:
+        raise Complaint(str(late)) from None
     writer = None if journal is None else Writer.open(journal, stripe=plan.stripe)
     seat = Seat(
         receiver,

@@ -37,6 +37,13 @@ from fairtape.wire.frames import (
 from fairtape.wire.seals import Keys
 
 
+class BornTooLate(ValueError):
+    """A site may only take part in a formation from its first token on.
+
+    One that came later, or came back without its memory, could send a second, different Ack(e).
+    """
+
+
 class Receiver:
     """Holds blocks, takes its turn as token site, recovers what it missed, and releases on time."""
 
@@ -53,6 +60,11 @@ class Receiver:
         observe: Observer | None = None,
     ) -> None:
         assert me in formation.members
+        if born_at > formation.starts_at:
+            raise BornTooLate(
+                f"site {me} came {(born_at - formation.starts_at) / 1e9:.3f} s after formation "
+                f"{formation.number} had started; it must join a later one"
+            )
         self.me = me
         self.formation = formation
         self.counts: Counter[str] = Counter()
@@ -166,7 +178,7 @@ class Receiver:
             self._look_into(outcome, frame, datagram, now)
         self.counts[outcome] += 1
         # A turn brings many blocks: what they complete is looked at once, in the wake that ends it.
-        if self._desk.running or not self.formation.timed:
+        if (self._desk.running or not self.formation.timed) and outcome in ("block", "ahead"):
             self._stirred = True
 
     def _look_into(self, outcome: str, frame: BlockFrame, datagram: bytes, now: Instant) -> None:

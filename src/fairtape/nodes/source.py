@@ -9,7 +9,7 @@ from fairtape.core.instants import NEVER, Instant
 from fairtape.core.timing import Timing
 from fairtape.ring.formation import MEMBERS_MAX
 from fairtape.ring.transmission import Transmission
-from fairtape.ring.window import WINDOW_MAX, WINDOW_MIN, Pace, Window
+from fairtape.ring.window import WINDOW_MAX, WINDOW_MIN, Pace, Punctuality, Window
 from fairtape.wire.frames import (
     DATAGRAM_MAX,
     Ack,
@@ -50,6 +50,7 @@ class Source:
         self._marker = Marker(keys.sources[me], stripe=stripe)
         self._authenticator = Authenticator(keys.sources[me])
         self._windows: dict[NodeId, ReplayWindow] = {}
+        self._punctuality = Punctuality(timing.token_period, patience=timing.retry_period)
         self._transmission = Transmission(
             source=me,
             incarnation=incarnation,
@@ -57,7 +58,6 @@ class Source:
             keys=keys,
             datagram_max=datagram_max,
             resend_delay=timing.resend_delay,
-            patience=timing.token_period + timing.retry_period,
             window=Window(minimum=min(WINDOW_MIN, window_max), maximum=window_max, size=min(WINDOW_MIN, window_max)),
             pace=Pace(bytes_per_s=bytes_per_s_max),
         )
@@ -154,7 +154,8 @@ class Source:
             sequence += named.count
         if not through:
             return "acks_of_others"
-        self._acknowledged(through, now)
+        behind = self._punctuality.is_behind(ack.formation, ack.token, now)
+        self._acknowledged(through, now, behind=behind)
         return "acks"
 
     def _verdict(self, sender: NodeId, datagram: bytes) -> str | None:
@@ -171,15 +172,15 @@ class Source:
         if isinstance(message, Progress):
             if message.incarnation != self.incarnation:
                 return "other_incarnation"
-            self._acknowledged(message.next - 1, now)
+            self._acknowledged(message.next - 1, now, behind=False)
             return "progress"
         if (message.missing.source, message.missing.incarnation) != (self.me, self.incarnation):
             return "other_incarnation"
         self._multicast(self._transmission.missing(message.missing), "resent")
         return "holes"
 
-    def _acknowledged(self, through: int, now: Instant) -> None:
-        self._transmission.acknowledged(through, now)
+    def _acknowledged(self, through: int, now: Instant, *, behind: bool) -> None:
+        self._transmission.acknowledged(through, behind=behind)
         self._pump(now)
 
     def _pump(self, now: Instant) -> None:

@@ -303,6 +303,7 @@ class Holdings:
         self._retire_if_over(stream)
 
     def _retire_if_over(self, stream: Stream) -> None:
-        if not stream.blocks and stream.incarnation < self._ordered.get(stream.source, 0):
+        """One that a wrong acknowledgment still names stays, until that acknowledgment is found out."""
+        if not stream.blocks and stream.ended and stream.named <= stream.acked:
             del self._streams[stream.key]
             self._incarnations[stream.source].remove(stream.incarnation)

@@ -36,10 +36,8 @@ class Acknowledgment:
         """All parts are held (decision 4)."""
         return self.sequence != 0
 
-    def add(self, ack: Ack, datagram: bytes) -> bool:
-        """Keep a part; False where it is held already."""
-        if ack.part in self.parts:
-            return False
+    def add(self, ack: Ack, datagram: bytes) -> None:
+        """Keep a part that is not held yet."""
         for other, _ in self.parts.values():
             if (other.parts, other.sent_at) != (ack.parts, ack.sent_at):
                 raise Malformed("a part that does not belong to the others")
@@ -47,7 +45,6 @@ class Acknowledgment:
         self.parts[ack.part] = ack, datagram
         if len(self.parts) == ack.parts:
             self._join()
-        return True
 
     def _join(self) -> None:
         acks = [self.parts[part][0] for part in sorted(self.parts)]
@@ -83,10 +80,11 @@ class Ordering:
         if token > self.complete_through + TOKENS_AHEAD_MAX:
             return "over_limit"
         acknowledgment = self._acks.get(token) or Acknowledgment()
-        if not acknowledgment.add(ack, datagram):
+        if ack.part in acknowledgment.parts:
             return "duplicate"
         for named in ack.ranges:
             self._holdings.name(named)
+        acknowledgment.add(ack, datagram)
         self._acks[token] = acknowledgment
         return "ack"
 

@@ -27,6 +27,7 @@ from fairtape.wire.seals import SEAL_ROOM, Keys
 
 QUEUE_MAX: Final = 16 << 20  # bytes that wait to be cut
 FLIGHT_BLOCKS_MAX: Final = 8_192
+CUT_MAX: Final = 92  # blocks that leave in one step, two full trains; then it is time to look for acknowledgments
 RESEND_MAX: Final = 64  # blocks that one expiry repeats
 BACKOFF_MAX: Final = 8  # times the first delay
 
@@ -137,7 +138,6 @@ class Transmission:
         keys: Keys,
         datagram_max: int,
         resend_delay: Duration,
-        patience: Duration,
         window: Window,
         pace: Pace,
     ) -> None:
@@ -148,12 +148,11 @@ class Transmission:
         self._datagram_max = datagram_max
         self._body_max = datagram_max - SEAL_ROOM
         self._resend_delay = resend_delay
-        self._patience = patience
         self._window = window
         self._pace = pace
         self._queue: deque[Batch] = deque()
         self._flight: dict[int, Flight] = {}  # in the order of their numbers
-        self._held_back_until: Instant = NEVER  # by the pace
+        self._held_back_until: Instant = NEVER  # by the pace, or by what left a moment ago
         self.queued = 0  # bytes that wait
         self.next_number = 1
         self.acked_through = 0
@@ -207,7 +206,7 @@ class Transmission:
             room = self._room(self._queue[0])
             if room is None:
                 break
-            if self._pace.next_at > now:
+            if self._pace.next_at > now or len(datagrams) == CUT_MAX:
                 self._held_back_until = self._pace.next_at
                 break
             datagrams.append(self._send(self._cut_one(room), now))
@@ -253,8 +252,8 @@ class Transmission:
         self._pace.sent(len(datagram), now)
         return datagram
 
-    def acknowledged(self, through: int, now: Instant) -> None:
-        """Everything up to `through` has its place in the order."""
+    def acknowledged(self, through: int, *, behind: bool) -> None:
+        """Everything up to `through` has its place in the order; `behind` where the token is late."""
         if not self.acked_through < through < self.next_number:
             return
         self.acked_through = through
@@ -262,8 +261,6 @@ class Transmission:
         if not covered:  # an honest site acknowledges whole blocks
             return
         flights = [self._flight.pop(first) for first in covered]
-        newest = flights[-1]
-        behind = newest.delay == self._resend_delay and newest.due_at - newest.delay < now - self._patience
         self._window.acknowledged(sum(len(f.datagram) for f in flights), self._datagram_max, behind=behind)
 
     def missing(self, wanted: Range) -> list[bytes]:

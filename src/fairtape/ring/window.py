@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 from typing import Final
 
-from fairtape.core.instants import SECOND, Instant
+from fairtape.core.instants import SECOND, Duration, Instant
 
 PACKET_MIN: Final = 256
+GENTLE: Final = 16  # the share of what was acknowledged by which a window that has met its limit once grows again
 WINDOW_MIN: Final = 64 << 10
 WINDOW_MAX: Final = 2 << 20  # fits the socket buffers that Linux grants by default on the receiving side
 
@@ -24,15 +25,14 @@ def packet_size(*, offered: int, window: int, available: int, packet_min: int, p
 class Window:
     """A sliding window in bytes that opens with acknowledgments and closes with losses. RMP §7.
 
-    Receivers that fall behind lose nothing at first: they are late. So the window also closes with delay. The newest
-    block that an acknowledgment covers had to wait for one token and a round trip at the most; if it took longer, it
-    waited in somebody's queue, and a source that kept filling that queue would hold up the token itself.
+    Receivers that fall behind lose nothing at first: they are late with their token. So the window also closes when
+    the token falls behind its schedule, for a source that went on filling queues would hold it up for everyone.
     """
 
     minimum: int = WINDOW_MIN  # a market source must not be starved by 1 % loss on a long path
     maximum: int = WINDOW_MAX
     size: int = WINDOW_MIN
-    threshold: int = WINDOW_MAX  # below it the window doubles each round, above it grows by a packet
+    threshold: int = WINDOW_MAX  # below it the window doubles each round, above it grows gently
     flight: int = 0  # bytes sent and not acknowledged
 
     @property
@@ -45,12 +45,12 @@ class Window:
         self.flight += size
 
     def acknowledged(self, size: int, packet_max: int, *, behind: bool) -> None:
-        """Packets of this size together have been acknowledged; `behind` where the newest took too long."""
+        """Packets of this size together have been acknowledged; `behind` where the token is late."""
         self.flight -= size
         if behind:
             self.threshold = self.size = max(self.size - self.size // 4, self.minimum)
             return
-        growth = size if self.size < self.threshold else packet_max * size // self.size
+        growth = size if self.size < self.threshold else max(size // GENTLE, packet_max * size // self.size)
         self.size = min(self.size + growth, self.maximum)
 
     def lost_one(self) -> None:
@@ -61,6 +61,23 @@ class Window:
         """No acknowledgment came at all: begin anew."""
         self.threshold = max(self.size // 2, self.minimum)
         self.size = self.minimum
+
+
+@dataclass(slots=True)
+class Punctuality:
+    """How late the token is, as far as a source can tell: it knows the period, and the best that it has seen."""
+
+    token_period: Duration
+    patience: Duration
+    formation: int = -1
+    best: Instant = 0
+
+    def is_behind(self, formation: int, token: int, now: Instant) -> bool:
+        """Whether an acknowledgment that is here now comes later than its number and the best one's promise."""
+        started_at = now - token * self.token_period
+        if formation != self.formation or started_at < self.best:
+            self.formation, self.best = formation, started_at
+        return started_at - self.best > self.patience
 
 
 @dataclass(slots=True)
