@@ -9,6 +9,7 @@ from fairtape.core.effects import Channel, Multicast
 from fairtape.nodes import source as room
 from fairtape.nodes.source import Source
 from fairtape.wire.frames import Control, Hole, Progress, Request, decode_block
+from unit.hostile_values import snapshot
 from unit.ring_values import (
     KEYS,
     OTHER_SOURCE,
@@ -71,6 +72,18 @@ def test_an_acknowledgment_with_a_wrong_mark_is_not_even_half_believed() -> None
     node.receive(Voice().say(replace(right, marks=(right.marks[0], bytes(8)))), NOW)
     assert node.in_flight == 2
     assert node.counts["forged"] == 1
+
+
+def test_a_repeated_acknowledgment_says_nothing_about_the_time() -> None:
+    """Somebody who kept one of an earlier formation must not be able to confuse the flow control by it."""
+    node, _ = published(b"a", b"b", b"c")
+    voice = Voice()
+    former = voice.ack(formation(number=6), 1, 1, [named(1)])
+    for at, datagram in ((NOW, former), (NOW + 1, voice.ack(LAYOUT, 2, 2, [named(2)]))):
+        node.receive(datagram, at)
+    before = snapshot(node)
+    node.receive(former, NOW + 10**12)
+    assert snapshot(node) == before
 
 
 @pytest.mark.parametrize("change", [{"token": 2}, {"sequence": 2}, {"formation": 8}])

@@ -4,6 +4,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from secrets import token_bytes
@@ -23,6 +24,7 @@ from fairtape.market.prices import format_fixed
 from fairtape.market.symbols import VENUES
 from fairtape.market.trades import BadTrade, Trade, decode
 from fairtape.ring.formation import Formation
+from fairtape.runtime.carriers import AddressBook, Groups
 from fairtape.runtime.clock import SharedClock
 from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.journal import Entry, Journal
@@ -43,11 +45,22 @@ _VENUE_NAMES: Final = {venue.number: venue.name for venue in VENUES}
 @click.option("--sites", default=3, show_default=True, help="Sites of the ring, each a process of its own.")
 @click.option("--profile", default="metro", show_default=True, type=click.Choice(list(PROFILES)), help="Its timing.")
 @click.option("--mesh", is_flag=True, help="Unicasts between all sites, even where IP multicast works.")
+@click.option("--interface", help="For the multicast: a name, or an address of this machine. [default: loopback]")
+@click.option("--port", type=int, help="The first of the nodes' ports. [default: any free ones]")
 @click.option("--seconds", type=float, help="How long. [default: until Ctrl-C]")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per trade.")
 @click.pass_context
 def listen(
-    ctx: click.Context, *, directory: Path, sites: int, profile: str, mesh: bool, seconds: float | None, as_json: bool
+    ctx: click.Context,
+    *,
+    directory: Path,
+    sites: int,
+    profile: str,
+    mesh: bool,
+    interface: str | None,
+    port: int | None,
+    seconds: float | None,
+    as_json: bool,
 ) -> None:
     """Start a ring here and print what it releases.
 
@@ -61,12 +74,18 @@ def listen(
         raise Complaint(f"--seconds is {seconds:g}; give more than 0")
     folder = RingFolder(directory)
     members = tuple(range(1, sites + 1))
+    place = Place(loopback_book(members, SOURCES, first_port=port), loopback_groups(mesh=mesh, interface=interface))
     with folder.claimed(), Interrupts() as interrupts:
         run = f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
         journals = folder.new_journals(run, members)
         printer = Printer(journals[members[0]], as_json=as_json)
         with Crew(imports=[run_site.__module__]) as crew:
-            _start(crew, folder, journals, profile=profile, mesh=mesh)
+            _start(crew, folder, journals, place, profile=profile)
+            click.echo(
+                f"{sites} sites, {carrier_words(place.groups, mesh=mesh)}, profile {profile}; publish from another"
+                f" terminal with: fairtape publish {directory} FILE",
+                err=True,
+            )
             failure = _follow(crew, printer, interrupts, seconds)
         printer.print_new()
     click.echo(_summary(printer, directory, run), err=True)
@@ -75,11 +94,18 @@ def listen(
         ctx.exit(EXIT_BROKEN)
 
 
-def _start(crew: Crew, folder: RingFolder, journals: dict[NodeId, Path], *, profile: str, mesh: bool) -> None:
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the nodes of a ring are found."""
+
+    book: AddressBook
+    groups: Groups | None
+
+
+def _start(crew: Crew, folder: RingFolder, journals: dict[NodeId, Path], place: Place, *, profile: str) -> None:
     for site, journal in journals.items():
         crew.start(f"site {site}", run_site, site, journal)
     crew.await_ready({f"site {site}" for site in journals})
-    groups = loopback_groups(mesh=mesh)
     plan = RingPlan(
         formation=Formation(
             number=1,
@@ -89,16 +115,11 @@ def _start(crew: Crew, folder: RingFolder, journals: dict[NodeId, Path], *, prof
             resilience=min(1, len(journals) - 1),
         ),
         keys=Keys.from_secret(token_bytes(KEY_SIZE), journals, SOURCES),
-        book=loopback_book(journals, SOURCES),
-        groups=groups,
+        book=place.book,
+        groups=place.groups,
     )
     crew.tell_all(plan)
     folder.write(plan)
-    click.echo(
-        f"{len(journals)} sites, {carrier_words(groups, mesh=mesh)}, profile {profile}; publish from another terminal"
-        f" with: fairtape publish {folder.path} FILE",
-        err=True,
-    )
 
 
 def _follow(crew: Crew, printer: "Printer", interrupts: Interrupts, seconds: float | None) -> str | None:

@@ -3,10 +3,12 @@
 import random
 import socket
 from collections.abc import Iterable
+from itertools import islice
 from typing import Final
 
 from fairtape.runtime.carriers import LOOPBACK, AddressBook, Groups, Peer, Role, multicast_works
 from fairtape.runtime.complaints import Complaint
+from fairtape.runtime.udp import PORT_MAX
 from fairtape.wire.frames import NodeId
 
 PORTS: Final = range(20_000, 32_000)
@@ -15,41 +17,63 @@ PORTS: Final = range(20_000, 32_000)
 
 def free_ports(count: int) -> list[int]:
     """Ports that nobody uses now."""
-    found: list[int] = []
-    for port in random.sample(PORTS, len(PORTS)):
-        if len(found) == count:
-            break
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as trial:
-            try:
-                trial.bind(("", port))
-            except OSError:
-                continue
-        found.append(port)
+    found = list(islice(filter(_is_free, random.sample(PORTS, len(PORTS))), count))
     if len(found) < count:
         raise Complaint(f"only {len(found)} of {count} ports from {PORTS.start} on are free; stop what uses the others")
     return found
 
 
-def loopback_book(sites: Iterable[NodeId], sources: Iterable[NodeId]) -> AddressBook:
-    """An address on this machine for every node."""
+def ports_from(first: int, count: int) -> list[int]:
+    """These very ports."""
+    if not 1 <= first <= PORT_MAX - count:
+        raise Complaint(f"port is {first}; give one from 1 to {PORT_MAX - count}, the first of {count} in a row")
+    ports = list(range(first, first + count))
+    for port in ports:
+        if not _is_free(port):
+            raise Complaint(
+                f"port {port} is in use; stop what uses it, or give the first of {count} free ones in a row"
+            )
+    return ports
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as trial:
+        try:
+            trial.bind(("", port))
+        except OSError:
+            return False
+    return True
+
+
+def loopback_book(sites: Iterable[NodeId], sources: Iterable[NodeId], *, first_port: int | None = None) -> AddressBook:
+    """An address on this machine for every node, on any free ports or on those from `first_port` on."""
     roles = dict.fromkeys(sites, Role.SITE) | dict.fromkeys(sources, Role.SOURCE)
-    ports = free_ports(len(roles))
+    ports = free_ports(len(roles)) if first_port is None else ports_from(first_port, len(roles))
     return {node: Peer(LOOPBACK, port, role) for (node, role), port in zip(roles.items(), ports, strict=True)}
 
 
-def loopback_groups(*, mesh: bool) -> Groups | None:
-    """Two groups that no other ring of this machine uses; None for a mesh, or where multicast does not work."""
-    if mesh or not multicast_works(LOOPBACK):
+def loopback_groups(*, mesh: bool, interface: str | None = None) -> Groups | None:
+    """Two groups that no other ring of this machine uses; None for a mesh, or where multicast does not work.
+
+    An interface that is asked for by name has to work: to fall back silently would not be what was asked for.
+    """
+    if interface is not None and not multicast_works(interface):
+        raise Complaint(
+            f"interface is {interface!r}, where a multicast does not come back to this machine; "
+            "give one that has a multicast route, or ask for a mesh"
+        )
+    if mesh or not multicast_works(interface or LOOPBACK):
         return None
     data, control = free_ports(2)
     host = f"239.195.{random.randrange(1, 255)}.{random.randrange(1, 255)}"  # noqa: S311 - an address, no secret
-    return Groups(data=(host, data), control=(host, control), interface=LOOPBACK, ttl=0)
+    return Groups(data=(host, data), control=(host, control), interface=interface or LOOPBACK, ttl=0)
 
 
 def carrier_words(groups: Groups | None, *, mesh: bool) -> str:
     """How multicast travels, for people."""
     if groups is not None:
-        return "IP multicast on the loopback interface"
+        named = "the loopback interface" if groups.interface == LOOPBACK else f"interface {groups.interface}"
+        return f"IP multicast on {named}"
     if mesh:
         return "a mesh of unicasts, as asked"
     return "a mesh of unicasts, because IP multicast does not work on this machine"

@@ -154,8 +154,9 @@ class Source:
             sequence += named.count
         if not through:
             return "acks_of_others"
-        behind = self._punctuality.is_behind(ack.formation, ack.token, now)
-        self._acknowledged(through, now, behind=behind)
+        if through > self.acked_through:  # a repetition says nothing new, least of all about the time
+            behind = self._punctuality.is_behind(ack.formation, ack.token, now)
+            self._acknowledged(through, now, behind=behind)
         return "acks"
 
     def _verdict(self, sender: NodeId, datagram: bytes) -> str | None:
