@@ -5,7 +5,7 @@ import resource
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from random import Random
@@ -52,6 +52,10 @@ class Toy:
     def receive(self, datagram: bytes, now: Instant) -> None:
         self.heard.append((datagram, now))
 
+    def receive_all(self, datagrams: Sequence[bytes], now: Instant) -> None:
+        for datagram in datagrams:
+            self.receive(datagram, now)
+
     def wake(self, now: Instant) -> None:
         raise AssertionError(f"woken at {now} without having asked")
 
@@ -83,6 +87,10 @@ class Ticking(Toy):
     def deadline(self) -> Instant | None:
         return self.due_at
 
+    def receive_all(self, datagrams: Sequence[bytes], now: Instant) -> None:
+        for datagram in datagrams:
+            self.receive(datagram, now)
+
     def wake(self, now: Instant) -> None:
         assert now >= self.due_at, "woken early"
         self.wakes += 1
@@ -94,6 +102,10 @@ class Idler(Toy):
 
     def deadline(self) -> Instant | None:
         return 1
+
+    def receive_all(self, datagrams: Sequence[bytes], now: Instant) -> None:
+        for datagram in datagrams:
+            self.receive(datagram, now)
 
     def wake(self, now: Instant) -> None:
         pass
@@ -117,6 +129,10 @@ class Ledger:
 
     def deadline(self) -> Instant | None:
         return self.sync_at
+
+    def receive_all(self, datagrams: Sequence[bytes], now: Instant) -> None:
+        for datagram in datagrams:
+            self.receive(datagram, now)
 
     def wake(self, now: Instant) -> None:
         assert self.sync_at is not None
@@ -147,6 +163,10 @@ class Feeder:
 
     def deadline(self) -> Instant | None:
         return 0 if self.left else None
+
+    def receive_all(self, datagrams: Sequence[bytes], now: Instant) -> None:
+        for datagram in datagrams:
+            self.receive(datagram, now)
 
     def wake(self, now: Instant) -> None:
         self.left -= 1
@@ -239,7 +259,11 @@ def test_an_acknowledgment_never_overtakes_the_messages_it_names(book: AddressBo
         def deadline(self) -> Instant | None:
             return self.woken_at if self.left else None
 
-        def wake(self, now: Instant) -> None:
+        def receive_all(self, datagrams: Sequence[bytes], now: Instant) -> None:
+        for datagram in datagrams:
+            self.receive(datagram, now)
+
+    def wake(self, now: Instant) -> None:
             self.left -= 1
             self.woken_at = now
             text = datagram(ONE, self.left)
@@ -364,7 +388,11 @@ def test_a_signal_stops_the_driver_and_the_old_handlers_come_back(
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
 
     class Killer(Feeder):
-        def wake(self, now: Instant) -> None:
+        def receive_all(self, datagrams: Sequence[bytes], now: Instant) -> None:
+        for datagram in datagrams:
+            self.receive(datagram, now)
+
+    def wake(self, now: Instant) -> None:
             super().wake(now)
             os.kill(os.getpid(), number)
 

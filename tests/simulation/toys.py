@@ -1,6 +1,6 @@
 """Small machines for tests of the world itself."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 
 from fairtape.core.effects import Channel, Effect, Multicast, Send
@@ -24,6 +24,10 @@ class Toy:
 
     def receive(self, datagram: bytes, now: Instant) -> None:
         self.heard.append((now, datagram))
+
+    def receive_all(self, datagrams: Sequence[bytes], now: Instant) -> None:
+        for datagram in datagrams:
+            self.receive(datagram, now)
 
     def wake(self, now: Instant) -> None:
         self.woken.append(now)

@@ -7,6 +7,7 @@ The sender of a datagram is not an argument: it is named in the header and prove
 and a network address proves nothing.
 """
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from fairtape.core.effects import Effect
@@ -18,6 +19,9 @@ class Machine(Protocol):
 
     def receive(self, datagram: bytes, now: Instant) -> None:
         """Take one datagram as it came from the network. Never raises, whatever the bytes."""
+
+    def receive_all(self, datagrams: Sequence[bytes], now: Instant) -> None:
+        """Take what one turn brought: the same as `receive` for each, in this order."""
 
     def wake(self, now: Instant) -> None:
         """Do what has fallen due. Called at or after `deadline()`; calling it early changes nothing."""

@@ -1,7 +1,7 @@
 """The receiver (R_P): one site of a token loop, composed from the machines of the ring."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from fairtape.core.effects import Append, Channel, Effect, Multicast, Reason, Report, Send
 from fairtape.core.instants import NEVER, Duration, Instant
@@ -99,6 +99,18 @@ class Receiver:
         except Malformed:
             self.counts["malformed"] += 1
 
+    def receive_all(self, datagrams: Sequence[bytes], now: Instant) -> None:
+        """Take what one turn brought: runs of blocks that simply follow on, and whatever comes between them."""
+        position = 0
+        while position < len(datagrams):
+            taken = self._holdings.accept_run(datagrams, position, self._datagram_max)
+            if taken:
+                self.counts["block"] += taken
+                self._stir()
+            else:
+                self.receive(datagrams[position], now)
+            position += taken or 1
+
     def wake(self, now: Instant) -> None:
         """Notice silence, end waits, send what has gathered, take the turn, release."""
         self._stirred = False
@@ -177,8 +189,12 @@ class Receiver:
         if outcome != "block":
             self._look_into(outcome, frame, datagram, now)
         self.counts[outcome] += 1
-        # A turn brings many blocks: what they complete is looked at once, in the wake that ends it.
-        if (self._desk.running or not self.formation.timed) and outcome in ("block", "ahead"):
+        if outcome in ("block", "ahead"):
+            self._stir()
+
+    def _stir(self) -> None:
+        """A turn brings many blocks: what they complete is looked at once, in the wake that ends it."""
+        if self._desk.running or not self.formation.timed:
             self._stirred = True
 
     def _look_into(self, outcome: str, frame: BlockFrame, datagram: bytes, now: Instant) -> None:

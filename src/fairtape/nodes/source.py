@@ -83,6 +83,11 @@ class Source:
         except Malformed:
             self.counts["malformed"] += 1
 
+    def receive_all(self, datagrams: Sequence[bytes], now: Instant) -> None:
+        """Take what one turn brought."""
+        for datagram in datagrams:
+            self.receive(datagram, now)
+
     def wake(self, now: Instant) -> None:
         """Repeat what is overdue, send what the pace held back."""
         self._multicast(self._transmission.overdue(now), "resent")

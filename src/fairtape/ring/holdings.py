@@ -8,14 +8,15 @@ To drop what is not yet acknowledged is always safe: whoever acknowledges it hol
 is therefore how every limit here is kept.
 """
 
-from collections.abc import Iterable
+import struct
+from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias
 
 from fairtape.core.effects import Span
 from fairtape.core.instants import Instant
 from fairtape.wire.blocks import check_body
-from fairtape.wire.frames import RANGE_COUNT_MAX, BlockFrame, Malformed, NodeId, Range
-from fairtape.wire.seals import Keys, Marker, Seal
+from fairtape.wire.frames import BLOCK_PREFIX, RANGE_COUNT_MAX, BlockFrame, Malformed, NodeId, Range
+from fairtape.wire.seals import SEAL_ROOM, Keys, Marker, Seal
 
 HELD_BLOCKS_MAX: Final = 16_384  # unacknowledged blocks of one stream
 ACK_BLOCKS_MAX: Final = 4 * HELD_BLOCKS_MAX  # about what one acknowledgment may name, so that Msg(e) has a limit
@@ -29,6 +30,18 @@ Held: TypeAlias = tuple[int, bytes, bytes, bool]
 """One block: how many messages, the body for the order, the datagram for repairs, whether it is a fragment.
 
 A plain tuple, because one is made for every datagram."""
+
+
+_IDENTITY: Final = struct.Struct(">IIQ")  # the part of a block's header that is the same for a whole stream
+_RUN_HEADER: Final = struct.Struct(">6sH16sQ")  # that header: beginning, count, identity, first number
+
+
+def _stream_key(datagram: bytes) -> StreamKey | None:
+    """Whose block this would be, if it is one."""
+    if len(datagram) <= SEAL_ROOM:
+        return None
+    _, source, incarnation = _IDENTITY.unpack_from(datagram, 8)
+    return source, incarnation
 
 
 class Stream:
@@ -109,15 +122,14 @@ class Stream:
 
     def take(self, named: Range, sequence: int) -> Span:
         """Give `named`, which is held and next in line, its place in the order."""
-        bodies, counts, fragments = [], [], []
+        taken = []
         first = named.first
         while first < named.end:
-            messages, body, _, fragment = self.blocks[first]
-            bodies.append(body)
-            counts.append(messages)
-            fragments.append(fragment)
-            first += messages
-        self.waiting -= len(bodies)
+            held = self.blocks[first]
+            taken.append(held)
+            first += held[0]
+        counts, bodies, _, fragments = zip(*taken, strict=True)
+        self.waiting -= len(taken)
         self.acked = named.end
         return Span(
             source=self.source,
@@ -125,9 +137,9 @@ class Stream:
             first=named.first,
             count=named.count,
             sequence=sequence,
-            bodies=tuple(bodies),
-            counts=tuple(counts),
-            fragments=tuple(fragments) if any(fragments) else (),
+            bodies=bodies,
+            counts=counts,
+            fragments=fragments if True in fragments else (),
         )
 
     def cut_at(self, end: int) -> bool:
@@ -158,7 +170,8 @@ class Holdings:
     def __init__(self, *, keys: Keys, stripe: int) -> None:
         self._keys = keys
         self._stripe = stripe
-        self._streams: dict[StreamKey, Stream] = {}
+        self._beginning = BLOCK_PREFIX + bytes((0,)) + stripe.to_bytes(2)
+        self._streams: dict[StreamKey | None, Stream] = {}
         self._incarnations: dict[NodeId, list[int]] = {}  # ascending
         self._ordered: dict[NodeId, int] = {}  # the latest incarnation that has a place in the order
         self._markers: dict[NodeId, Marker] = {}
@@ -206,6 +219,40 @@ class Holdings:
             self._holed.pop(key, None)
         self._fresh[key] = stream
         return "block"
+
+    def accept_run(self, datagrams: Sequence[bytes], start: int, datagram_max: int) -> int:
+        """How many datagrams, from `start` on, were taken because they simply follow on.
+
+        Nearly all do: the next blocks of a known stream without a hole, whole messages of one size each, under a right
+        seal. The first that differs in anything ends the run and is left to `accept`.
+        """
+        stream = self._streams.get(_stream_key(datagrams[start]))
+        if stream is None or stream.beyond or stream.ended:
+            return 0
+        beginning, identity = self._beginning, _IDENTITY.pack(0, stream.source, stream.incarnation)
+        blocks, following, opened = stream.blocks, stream.next, stream.seal.open
+        taken = 0
+        for datagram in datagrams[start : start + HELD_BLOCKS_MAX - stream.waiting]:
+            if not SEAL_ROOM < len(datagram) <= datagram_max:
+                break
+            begins, count, identifies, first = _RUN_HEADER.unpack_from(datagram)
+            if first != following or identifies != identity or begins != beginning:
+                break
+            try:
+                body = opened(datagram, first)
+            except Malformed:
+                break
+            size = body[0] << 8 | body[1] if len(body) > 1 else 0
+            if not size or not count or len(body) != size * count + 2:
+                break
+            blocks[first] = count, body, datagram, False
+            following = first + count
+            taken += 1
+        stream.next = following
+        stream.waiting += taken
+        if taken:
+            self._fresh[stream.key] = stream
+        return taken
 
     def name(self, named: Range) -> None:
         """An acknowledgment names these, of a stream that may be older than any that was heard here."""

@@ -110,9 +110,8 @@ class Seat:
     def turn(self, ready: Collection[int], now: Instant) -> bool:
         """Take what arrived, do what is due, and carry out what the machine asks for; whether it asked for anything."""
         arrived = self._listen(ready, now)
-        receive = self.machine.receive
-        for datagram in arrived:
-            receive(datagram, now)
+        if arrived:
+            self.machine.receive_all(arrived, now)
         if self.producer is not None and _is_due(self.producer, now):
             self.producer.wake(now)
         wanted_at = self.machine.deadline()

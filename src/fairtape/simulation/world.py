@@ -188,9 +188,8 @@ class World:
         if self._chance.random() < 0.5:
             self._wake(seat)
         now = seat.clock.read(self.now)
-        for datagram in backlog:
-            self.deliveries += 1
-            seat.machine.receive(datagram, now)
+        self.deliveries += len(backlog)
+        seat.machine.receive_all(backlog, now)
         self._settle(seat, now)
 
     def _post(self, delay: Duration, node: NodeId, datagram: bytes) -> None:
@@ -206,12 +205,12 @@ class World:
             return
         at, queue, machine = self.now, self._queue, seat.machine
         now = seat.clock.read(at)
-        self.deliveries += 1
-        machine.receive(datagram, now)
+        arrived = [datagram]
         while queue and queue[0][0] == at and queue[0][2] is seat and isinstance(event := queue[0][3], bytes):
             heappop(queue)
-            self.deliveries += 1
-            machine.receive(event, now)
+            arrived.append(event)
+        self.deliveries += len(arrived)
+        machine.receive_all(arrived, now)
         self._settle(seat, now)
 
     def _wake(self, seat: Seat) -> None:

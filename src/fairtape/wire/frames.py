@@ -59,7 +59,7 @@ class Flag(IntEnum):
 
 
 _BLOCK_FLAGS: Final = int(Flag.FRAGMENT)
-_BLOCK_PREFIX: Final = bytes((MAGIC, VERSION, Kind.BLOCK))
+BLOCK_PREFIX: Final = bytes((MAGIC, VERSION, Kind.BLOCK))
 
 
 class Malformed(ValueError):
@@ -157,7 +157,7 @@ Control: TypeAlias = Ack | Request | Hole | Progress | TokenAck
 
 def is_block(datagram: bytes) -> bool:
     """Whether this is a source block, as nearly all datagrams are."""
-    return datagram[:3] == _BLOCK_PREFIX
+    return datagram[:3] == BLOCK_PREFIX
 
 
 def kind_of(datagram: bytes) -> Kind:
