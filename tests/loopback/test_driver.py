@@ -87,10 +87,6 @@ class Ticking(Toy):
     def deadline(self) -> Instant | None:
         return self.due_at
 
-    def receive_all(self, datagrams: Sequence[bytes], now: Instant) -> None:
-        for datagram in datagrams:
-            self.receive(datagram, now)
-
     def wake(self, now: Instant) -> None:
         assert now >= self.due_at, "woken early"
         self.wakes += 1
@@ -102,10 +98,6 @@ class Idler(Toy):
 
     def deadline(self) -> Instant | None:
         return 1
-
-    def receive_all(self, datagrams: Sequence[bytes], now: Instant) -> None:
-        for datagram in datagrams:
-            self.receive(datagram, now)
 
     def wake(self, now: Instant) -> None:
         pass
@@ -129,10 +121,6 @@ class Ledger:
 
     def deadline(self) -> Instant | None:
         return self.sync_at
-
-    def receive_all(self, datagrams: Sequence[bytes], now: Instant) -> None:
-        for datagram in datagrams:
-            self.receive(datagram, now)
 
     def wake(self, now: Instant) -> None:
         assert self.sync_at is not None
@@ -163,10 +151,6 @@ class Feeder:
 
     def deadline(self) -> Instant | None:
         return 0 if self.left else None
-
-    def receive_all(self, datagrams: Sequence[bytes], now: Instant) -> None:
-        for datagram in datagrams:
-            self.receive(datagram, now)
 
     def wake(self, now: Instant) -> None:
         self.left -= 1
@@ -259,11 +243,7 @@ def test_an_acknowledgment_never_overtakes_the_messages_it_names(book: AddressBo
         def deadline(self) -> Instant | None:
             return self.woken_at if self.left else None
 
-        def receive_all(self, datagrams: Sequence[bytes], now: Instant) -> None:
-        for datagram in datagrams:
-            self.receive(datagram, now)
-
-    def wake(self, now: Instant) -> None:
+        def wake(self, now: Instant) -> None:
             self.left -= 1
             self.woken_at = now
             text = datagram(ONE, self.left)
@@ -388,11 +368,7 @@ def test_a_signal_stops_the_driver_and_the_old_handlers_come_back(
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
 
     class Killer(Feeder):
-        def receive_all(self, datagrams: Sequence[bytes], now: Instant) -> None:
-        for datagram in datagrams:
-            self.receive(datagram, now)
-
-    def wake(self, now: Instant) -> None:
+        def wake(self, now: Instant) -> None:
             super().wake(now)
             os.kill(os.getpid(), number)
 

@@ -15,6 +15,7 @@ from fairtape.deployment.loopback import loopback_book
 from fairtape.deployment.ring import RingPlan
 from fairtape.ring.formation import Formation
 from fairtape.runtime.journal import verify
+from fairtape.runtime.udp import bind
 from fairtape.wire.seals import Keys
 from loopback.commands import await_line, finish, interrupt, run, start
 
@@ -164,8 +165,26 @@ def test_a_folder_without_a_ring_is_refused_in_one_sentence(tmp_path: Path, trad
     [
         (("--sites", "0"), "--sites is 0; give from 1 to 16"),
         (("--seconds", "0"), "--seconds is 0; give more than 0"),
+        (("--port", "65535"), "port is 65535; give one from 1 to 65524, the first of 11 in a row"),
     ],
 )
 def test_a_ring_that_cannot_be_is_refused(tmp_path: Path, arguments: tuple[str, ...], complaint: str) -> None:
     assert run("listen", tmp_path / "ring", *arguments) == (2, "", f"fairtape: {complaint}\n")
     assert not (tmp_path / "ring").exists()
+
+
+def test_a_port_in_use_is_named(tmp_path: Path) -> None:
+    with bind("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        code, output, errors = run("listen", tmp_path / "ring", "--port", port)
+    assert (code, output) == (2, "")
+    assert errors.startswith(f"fairtape: port {port} is in use; ")
+    assert errors.count("\n") == 1
+
+
+def test_an_interface_without_a_multicast_route_is_named(tmp_path: Path) -> None:
+    for interface in ("nowhere0", "203.0.113.9"):
+        code, output, errors = run("listen", tmp_path / "ring", "--interface", interface)
+        assert (code, output) == (2, "")
+        assert errors.startswith(f"fairtape: interface is '{interface}'; name one of ")
+        assert errors.count("\n") == 1

@@ -260,3 +260,10 @@ def test_what_never_arrives_is_seen() -> None:
 def test_each_guarantee_is_a_class_of_its_own() -> None:
     assert all(issubclass(guarantee, Checker) for guarantee in GUARANTEES)
     assert len({guarantee.__name__ for guarantee in GUARANTEES}) == len(GUARANTEES)
+
+
+def test_a_breach_is_a_fault_of_the_code_even_where_it_was_noticed() -> None:
+    history = History()
+    history.jury.reported(2, Report(3, 1, Reason.ACK_SILENT, 0), 0)
+    with breaks("NobodyBreaches"):
+        history.jury.reported(1, Report(3, 1, Reason.BREACH, 0), 0)

@@ -4,7 +4,6 @@ Every figure comes from separate processes on loopback multicast, sealed, with j
 in the same run, with packets of the same size.
 """
 
-import gc
 import secrets
 import shutil
 import struct
@@ -29,7 +28,7 @@ from fairtape.nodes.source import Source
 from fairtape.ring.formation import Formation
 from fairtape.runtime.carriers import LOOPBACK, Groups, Peer, Role
 from fairtape.runtime.clock import SharedClock
-from fairtape.runtime.driver import Driver
+from fairtape.runtime.driver import Driver, spare_the_collector
 from fairtape.runtime.journal import Writer
 from fairtape.runtime.udp import bind
 from fairtape.wire.blocks import records_room, unpack_messages
@@ -168,8 +167,7 @@ def receiver_process(pipe: Connection, me: NodeId, journal: Path | None, setting
     receiver, seat = site_seat(plan, me, clock, journal=journal, consumer=tally.take)
     driver = Driver([seat], clock)
     pipe.send("seated")
-    gc.collect()
-    gc.freeze()
+    spare_the_collector()
     samples = _Sampler(clock, tally, pipe, receiver)
     driver.run(until=samples.done)
     digest = seat.journal.tip.digest if isinstance(seat.journal, Writer) and seat.journal.tip else b""
@@ -219,8 +217,7 @@ def sender_process(pipe: Connection, me: NodeId, setting: Setting) -> None:
     pipe.send("seated")
     while clock.now() < starts_at:
         time.sleep(0.01)
-    gc.collect()
-    gc.freeze()
+    spare_the_collector()
     give_up_at = ends_at + 20 * SECOND
     driver.run(until=lambda: (producer.over and source.idle) or clock.now() > give_up_at)
     driver.close()

@@ -12,7 +12,7 @@ from fairtape.deployment.ring import RingPlan, site_seat
 from fairtape.nodes.receiver import Receiver
 from fairtape.ring.formation import Formation
 from fairtape.runtime.clock import SharedClock
-from fairtape.runtime.driver import Driver
+from fairtape.runtime.driver import Driver, spare_the_collector
 from fairtape.wire.blocks import unpack_messages
 from fairtape.wire.frames import NodeId
 
@@ -59,6 +59,7 @@ def run_site(link: Link, me: NodeId, journal: Path, shows: bool = False) -> None
         return link.stopped
 
     try:
+        spare_the_collector()
         driver.run(ended)
     finally:
         driver.close()

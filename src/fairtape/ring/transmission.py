@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 from fairtape.core.instants import NEVER, Duration, Instant
 from fairtape.ring.window import PACKET_MIN, Pace, Window, packet_size
@@ -36,13 +36,8 @@ class MessageTooLong(ValueError):
     """A message above `MESSAGE_MAX`."""
 
 
-@dataclass(slots=True)
-class Cut:
-    """A body ready to be sealed."""
-
-    body: bytes
-    count: int
-    flags: int = 0
+Cut: TypeAlias = tuple[bytes, int, int]
+"""A body ready to be sealed, how many messages it holds, and the header's flags."""
 
 
 class Batch(Protocol):
@@ -82,12 +77,12 @@ class Messages:
         if self._fragments:
             body = self._fragments.popleft()
             self._finish_if_empty()
-            return Cut(body, 1, Flag.FRAGMENT)
+            return body, 1, Flag.FRAGMENT
         count = max(fits(self._messages[self._at : self._at + room], room), 1)
         taken = self._messages[self._at : self._at + count]
         self._at += count
         self._finish_if_empty()
-        return Cut(pack_messages(taken), count)
+        return pack_messages(taken), count, 0
 
     def _finish_if_empty(self) -> None:
         if self._at >= len(self._messages) and not self._fragments:
@@ -113,7 +108,7 @@ class Records:
         count = min(records_room(room, size) or 1, self.size // size)
         start, self._at = self._at, self._at + count * size
         self.size -= count * size
-        return Cut(pack_records(self._records[start : self._at], size), count)
+        return pack_records(self._records[start : self._at], size), count, 0
 
 
 @dataclass(slots=True)
@@ -214,12 +209,13 @@ class Transmission:
 
     def _room(self, batch: Batch) -> int | None:
         """The body size that Figure 1 allows; a first message larger than that goes alone."""
-        if self.queued >= self._datagram_max and self._window.available >= 2 * self._datagram_max:
+        window = self._window
+        if self.queued >= self._datagram_max and window.size - window.flight >= 2 * self._datagram_max:
             return self._body_max  # what the rule gives where there is plenty of everything
         size = packet_size(
             offered=self.queued + SEAL_ROOM,
-            window=self._window.size,
-            available=self._window.available,
+            window=window.size,
+            available=window.available,
             packet_min=PACKET_MIN,
             packet_max=self._datagram_max,
         )
@@ -228,7 +224,7 @@ class Transmission:
         room, need = size - SEAL_ROOM, batch.need()
         if room >= need:
             return room
-        fits_window = need + SEAL_ROOM <= self._window.available or not self._flight
+        fits_window = need + SEAL_ROOM <= window.available or not self._flight
         return need if fits_window else None
 
     def _cut_one(self, room: int) -> Cut:
@@ -243,13 +239,15 @@ class Transmission:
         return cut
 
     def _send(self, cut: Cut, now: Instant) -> bytes:
+        body, count, flags = cut
         first = self.next_number
-        header = encode_block_header(cut.flags, self._stripe, self._source, self._incarnation, first, cut.count)
-        datagram = self._seal.close(header, first, cut.body)
-        self.next_number = first + cut.count
-        self._flight[first] = Flight(datagram, cut.count, now + self._resend_delay, self._resend_delay)
+        header = encode_block_header(flags, self._stripe, self._source, self._incarnation, first, count)
+        datagram = self._seal.close(header, first, body)
+        self.next_number = first + count
+        self._flight[first] = Flight(datagram, count, now + self._resend_delay, self._resend_delay)
         self._window.sent(len(datagram))
-        self._pace.sent(len(datagram), now)
+        if self._pace.bytes_per_s is not None:
+            self._pace.sent(len(datagram), now)
         return datagram
 
     def acknowledged(self, through: int, *, behind: bool) -> None:

@@ -7,7 +7,7 @@ that it watches, and knows more than any of them, since it sees all nodes at onc
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from fairtape.core.effects import Ordered, Span
+from fairtape.core.effects import Ordered, Reason, Report, Span
 from fairtape.core.instants import Instant
 from fairtape.simulation.facts import Facts, Releasing, Violation, Writing
 from fairtape.wire.blocks import Assembler, unpack_messages
@@ -36,6 +36,9 @@ class Checker:
 
     def delivered(self, act: Releasing) -> None:
         """A site released Msg(e)."""
+
+    def declared(self, node: NodeId, report: Report) -> None:
+        """A site declared a failure."""
 
     def finished(self, clocks: Mapping[NodeId, Instant]) -> None:
         """The run is over; what each clock shows."""
@@ -190,6 +193,19 @@ class OneTokenHolder(Checker):
         said = self._said.setdefault((ack.formation, ack.token, ack.part), content)
         if said != content:
             self.violated(node, f"Ack({ack.token}) said {said} and now says {content}")
+
+
+class NobodyBreaches(Checker):
+    """No site ever finds that another one has broken the protocol.
+
+    Every site of a world runs the same code, so an acknowledgment that does not continue the order is a fault of that
+    code, even where the site that noticed it did the right thing and stopped.
+    """
+
+    def declared(self, node: NodeId, report: Report) -> None:
+        """For another reason."""
+        if report.reason is Reason.BREACH:
+            self.violated(node, f"found Ack({report.token}) of site {report.suspect} out of order")
 
 
 class CompleteOrReforming(Checker):
@@ -389,6 +405,7 @@ GUARANTEES: Final[tuple[type[Checker], ...]] = (
     NoGapNoDuplicateNothingInvented,
     SourceOrder,
     OneTokenHolder,
+    NobodyBreaches,
     CompleteOrReforming,
     NeverEarly,
     ReleasedTogether,

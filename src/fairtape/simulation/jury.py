@@ -21,6 +21,7 @@ class Jury:
         self._on_placed = self._asking("placed")
         self._on_appended = self._asking("appended")
         self._on_delivered = self._asking("delivered")
+        self._on_declared = self._asking("declared")
 
     def _asking(self, hook: str) -> list[Callable[..., None]]:
         return [getattr(c, hook) for c in self.checkers if getattr(type(c), hook) is not getattr(Checker, hook)]
@@ -61,6 +62,8 @@ class Jury:
     def reported(self, node: NodeId, report: Report, _now: Instant, /) -> None:
         """A failure is declared."""
         self.facts.reported.setdefault(node, report)
+        for check in self._on_declared:
+            check(node, report)
 
     def befell(self, node: NodeId, what: str, now: Instant, /) -> None:
         """A fault."""

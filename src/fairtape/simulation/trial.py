@@ -180,7 +180,7 @@ class Trial:
                 me=site,
                 formation=self.formation,
                 keys=self._keys,
-                born_at=clock.read(EPOCH),
+                born_at=min(clock.read(EPOCH), self.formation.starts_at),  # a clock may lie about that, too
                 datagram_max=configuration.datagram_max,
                 clock_bound=lambda clock=clock: clock.bound,  # type: ignore[misc]
                 observe=self.recorder.observer(site) if self.recorder else None,
