@@ -26,6 +26,7 @@ RANGES_MAX = 8  # per message: enough to see order and boundaries, little enough
 
 nodes = st.integers(0, NODE_MAX)
 numbers = st.integers(0, NUMBER_MAX)
+ordinals = st.integers(1, NUMBER_MAX)  # of tokens and sequence numbers: counting begins with 1
 firsts = st.integers(1, NUMBER_MAX - 1)
 stripes = st.integers(0, STRIPE_MAX)
 formations = st.integers(0, FORMATION_MAX)
@@ -60,7 +61,7 @@ def acks(draw: st.DrawFn) -> Ack:
         stripe=draw(stripes),
         formation=draw(formations),
         sender=draw(nodes),
-        token=draw(numbers),
+        token=draw(ordinals),
         sequence=draw(st.integers(1, NUMBER_MAX - sum(r.count for r in named))),
         sent_at=draw(numbers),
         clock_bound=draw(numbers),
@@ -72,10 +73,10 @@ def acks(draw: st.DrawFn) -> Ack:
 
 
 requests = st.builds(
-    Request, stripes, formations, nodes, st.lists(numbers, max_size=RANGES_MAX).map(tuple), range_lists
+    Request, stripes, formations, nodes, st.lists(ordinals, max_size=RANGES_MAX).map(tuple), range_lists
 ).filter(lambda request: bool(request.tokens or request.ranges))
 holes = st.builds(Hole, stripes, formations, nodes, ranges())
-progresses = st.builds(Progress, stripes, formations, nodes, numbers, numbers, numbers)
-token_acks = st.builds(TokenAck, stripes, formations, nodes, numbers)
+progresses = st.builds(Progress, stripes, formations, nodes, numbers, ordinals, numbers)
+token_acks = st.builds(TokenAck, stripes, formations, nodes, ordinals)
 
 controls: st.SearchStrategy[Control] = st.one_of(acks(), requests, holes, progresses, token_acks)
