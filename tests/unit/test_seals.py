@@ -5,7 +5,6 @@ incarnation), the nonce is (source, first message number), a source numbers ever
 a resend is the very same bytes. What is tested is that each of these four really separates.
 """
 
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -163,7 +162,7 @@ def test_proving_one_text_leaves_no_trace_in_the_next_proof() -> None:
 
 def test_a_mark_depends_on_everything_it_vouches_for() -> None:
     marker = Marker(KEY, stripe=0)
-    ranges = [NAMED, *(replace(NAMED, **{name: 99}) for name in ("source", "incarnation", "first", "count"))]
+    ranges = [NAMED, *(NAMED._replace(**{name: 99}) for name in ("source", "incarnation", "first", "count"))]
     marks = [marker.mark(1, 2, 3, named) for named in ranges]
     marks += [marker.mark(9, 2, 3, NAMED), marker.mark(1, 9, 3, NAMED), marker.mark(1, 2, 9, NAMED)]
     marks += [Marker(OTHER_KEY, stripe=0).mark(1, 2, 3, NAMED), Marker(KEY, stripe=1).mark(1, 2, 3, NAMED)]

@@ -101,6 +101,9 @@ class Receiver:
 
     def receive_all(self, datagrams: Sequence[bytes], now: Instant) -> None:
         """Take what one turn brought: runs of blocks that simply follow on, and whatever comes between them."""
+        if len(datagrams) == 1:
+            self.receive(datagrams[0], now)
+            return
         position = 0
         while position < len(datagrams):
             taken = self._holdings.accept_run(datagrams, position, self._datagram_max)
@@ -113,16 +116,27 @@ class Receiver:
 
     def wake(self, now: Instant) -> None:
         """Notice silence, end waits, send what has gathered, take the turn, release."""
-        self._stirred = False
+        if self._stirred and not self._completes_something(now) and self.formation.timed and not self._is_due(now):
+            return
         self._timer = None
         if self.reforming is None:
-            for token in self._desk.messages_arrived(now):
-                self._ordering.completed(token)
             self._notice_silence(now)
             self._desk.wake(now)
             self._repeat_pass(now)
         self._advance(now)
         self._send_requests(now)
+
+    def _completes_something(self, now: Instant) -> bool:
+        """Whether the blocks of this turn complete a token."""
+        self._stirred = False
+        completed = self._desk.messages_arrived(now)
+        for token in completed:
+            self._ordering.completed(token)
+        return bool(completed)
+
+    def _is_due(self, now: Instant) -> bool:
+        deadline = self.deadline()
+        return deadline is not None and deadline <= now
 
     def deadline(self) -> Instant | None:
         """The one timer."""
@@ -224,11 +238,13 @@ class Receiver:
 
     def _ask_for_holes(self, now: Instant) -> None:
         """Decision 5: a site whose turn is near, and who sees a hole in a source's numbers, asks the source at once."""
-        for stream in self._holdings.with_holes():
-            if now - stream.asked_at >= self.formation.timing.retry_period and self._turn_is_near():
-                hole = stream.hole()
-                if hole is not None:
-                    self._ask_source(stream, hole, now)
+        holed = self._holdings.with_holes()
+        if not holed or not self._turn_is_near():
+            return
+        for stream in holed:
+            hole = stream.hole() if now - stream.asked_at >= self.formation.timing.retry_period else None
+            if hole is not None:
+                self._ask_source(stream, hole, now)
 
     def _turn_is_near(self) -> bool:
         """Near is within T_R: what the source sends again now is here when the token is."""

@@ -103,7 +103,7 @@ class RecoveryDesk:
     def messages_arrived(self, now: Instant) -> list[int]:
         """Blocks have come in: the tokens that are complete by it."""
         waiting = [r for r in self.running.values() if r.state is State.AWAIT_REQUESTED_MESSAGES]
-        return [r.token for r in waiting if self._fire(r, Event.MESSAGES, now)]
+        return [r.token for r in waiting if r.holds_messages() and self._fire(r, Event.MESSAGES, now)]
 
     def wake(self, now: Instant) -> None:
         """Let every wait end whose time is up."""

@@ -66,14 +66,13 @@ class Malformed(ValueError):
     """Bytes that no correct node sends. Counted and dropped at the border; changes nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
-    """Messages first … first + count - 1 of one incarnation of one source."""
+class Range(NamedTuple):
+    """Messages first … first + count - 1 of one incarnation of one source. A tuple: every Ack makes some."""
 
     source: NodeId
     incarnation: int
     first: int
-    count: int
+    count: int  # type: ignore[assignment]  # nobody wants to count the fields of a range
 
     @property
     def end(self) -> int:
@@ -299,9 +298,10 @@ def _check_ordinals(*ordinals: int) -> None:
 
 
 def _checked_range(source: int, incarnation: int, first: int, count: int) -> Range:
-    if count == 0 or first == 0:
+    if not count or not first:
         raise Malformed("an empty range")
-    _check_numbers(incarnation, first + count)
+    if incarnation > NUMBER_MAX or first + count > NUMBER_MAX:
+        raise Malformed("number out of bounds")
     return Range(source, incarnation, first, count)
 
 
