@@ -5,7 +5,6 @@ incarnation), the nonce is (source, first message number), a source numbers ever
 a resend is the very same bytes. What is tested is that each of these four really separates.
 """
 
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
