@@ -12,25 +12,24 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 from fairtape.bench.bare import bare_receiver, bare_sender
-from fairtape.bench.crew import Crew, crew
 from fairtape.bench.figures import percentile, resident_bytes
 from fairtape.core.effects import Deliver
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration, Instant
 from fairtape.core.timing import Timing
 from fairtape.core.weather import Weather
+from fairtape.deployment.loopback import free_ports, loopback_book, loopback_groups
+from fairtape.deployment.processes import Crew, Link, Ready
 from fairtape.deployment.ring import RingPlan, site_seat, source_of, source_seat
 from fairtape.nodes.receiver import Receiver
 from fairtape.nodes.source import Source
 from fairtape.ring.formation import Formation
-from fairtape.runtime.carriers import LOOPBACK, Groups, Peer, Role
 from fairtape.runtime.clock import SharedClock
+from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.driver import Driver, spare_the_collector
 from fairtape.runtime.journal import Writer
-from fairtape.runtime.udp import bind
 from fairtape.wire.blocks import records_room, unpack_messages
 from fairtape.wire.frames import DATAGRAM_MAX, NodeId
 from fairtape.wire.seals import SEAL_ROOM, Keys, Seal
@@ -41,6 +40,7 @@ SOURCE_FIRST = 101
 CHUNK_RECORDS = 2_048  # that a flooding producer hands over at once
 QUEUED_MIN = 256 << 10  # bytes below which it hands over more
 SAMPLES_MAX = 2_000_000
+PATIENCE = 30 * SECOND  # beyond the length of a run
 _STAMP = struct.Struct(">q")
 
 BULK = Timing(
@@ -71,16 +71,17 @@ class Setting:
 class Flood:
     """A producer that keeps a source's queue full."""
 
-    def __init__(self, source: Source, size: int, ends_at: Instant) -> None:
+    def __init__(self, source: Source, size: int, starts_at: Instant, ends_at: Instant) -> None:
         self._source = source
         self._size = size
+        self._starts_at = starts_at
         self._ends_at = ends_at
         self._chunk = bytes(size) * CHUNK_RECORDS
         self.published = 0
 
     def deadline(self) -> Instant | None:
-        """At once while the queue is low."""
-        return 0 if self._source.queued < QUEUED_MIN and not self.over else None
+        """From the start on, at once while the queue is low."""
+        return self._starts_at if self._source.queued < QUEUED_MIN and not self.over else None
 
     @property
     def over(self) -> bool:
@@ -157,31 +158,55 @@ class Tally:
                     self.latencies.append(delivery.release.released_at - _STAMP.unpack_from(message)[0])
 
 
-def receiver_process(pipe: Connection, me: NodeId, journal: Path | None, setting: Setting) -> None:
-    """One site: runs until it is told the last number, and says what it saw."""
+def receiver_process(link: Link, me: NodeId, journal: Path, setting: Setting) -> None:
+    """One site: runs until it is told how much was published, and says what it saw."""
     clock = SharedClock()
-    pipe.send("ready")
-    plan: RingPlan = pipe.recv()
+    link.tell(Ready())
+    plan = link.expect(RingPlan)
+    if plan is None:
+        return
     starts_at = plan.formation.starts_at + WARM_PERIOD
     tally = Tally(starts_at, starts_at + setting.window, setting.rate is not None)
     receiver, seat = site_seat(plan, me, clock, journal=journal, consumer=tally.take)
     driver = Driver([seat], clock)
-    pipe.send("seated")
     spare_the_collector()
-    samples = _Sampler(clock, tally, pipe, receiver)
-    driver.run(until=samples.done)
-    digest = seat.journal.tip.digest if isinstance(seat.journal, Writer) and seat.journal.tip else b""
+    driver.run(until=_Sampler(clock, tally, link, receiver).done)
+    assert isinstance(seat.journal, Writer)
+    digest = seat.journal.tip.digest if seat.journal.tip else b""
     driver.close()
-    pipe.send((tally, digest, dict(receiver.counts), seat.carrier.traffic(), str(receiver.reforming or "")))
+    traffic = seat.carrier.traffic()
+    dropped = traffic.overflowed + traffic.dropped
+    requests = receiver.counts["requests_sent"]
+    link.tell(
+        Account(tally, digest, requests, dropped, None if receiver.reforming is None else str(receiver.reforming))
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """How many messages a sender published; the order to receivers to end when they have released so many."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What a receiver says at the end."""
+
+    tally: Tally
+    digest: bytes
+    requests: int
+    dropped: int
+    failure: str | None
 
 
 class _Sampler:
     """Looks after a receiver now and then: its memory, and whether everything has been released."""
 
-    def __init__(self, clock: SharedClock, tally: Tally, pipe: Connection, receiver: Receiver) -> None:
+    def __init__(self, clock: SharedClock, tally: Tally, link: Link, receiver: Receiver) -> None:
         self._clock = clock
         self._tally = tally
-        self._pipe = pipe
+        self._link = link
         self._receiver = receiver
         self._next_at = tally.starts_at
         self._period = max((tally.ends_at - tally.starts_at) // 20, SECOND // 4)
@@ -189,61 +214,55 @@ class _Sampler:
 
     def done(self) -> bool:
         """Whether all that was published has been released, or can no longer be."""
-        now = self._clock.now()
-        if now >= self._next_at:
+        if self._clock.now() >= self._next_at:
             self._next_at += self._period
             self._tally.memory.append(resident_bytes())
-            if self._last is None and self._pipe.poll():
-                self._last = self._pipe.recv()
-        if self._last is None:
-            return False
-        return self._tally.all_messages >= self._last or self._receiver.reforming is not None
+            for order in self._link.orders():
+                if isinstance(order, Published):
+                    self._last = order.count
+        if self._link.stopped or self._receiver.reforming is not None:
+            return True
+        return self._last is not None and self._tally.all_messages >= self._last
 
 
-def sender_process(pipe: Connection, me: NodeId, setting: Setting) -> None:
+def sender_process(link: Link, me: NodeId, setting: Setting) -> None:
     """One source: publishes for the time of the run, then until all is acknowledged."""
     clock = SharedClock()
-    pipe.send("ready")
-    plan: RingPlan = pipe.recv()
+    link.tell(Ready())
+    plan = link.expect(RingPlan)
+    if plan is None:
+        return
     starts_at = plan.formation.starts_at
     ends_at = starts_at + WARM_PERIOD + setting.window
     source = source_of(plan, me, clock)
     producer: Flood | Metronome
     if setting.rate is None:
-        producer = Flood(source, setting.size, ends_at)
+        producer = Flood(source, setting.size, starts_at, ends_at)
     else:
         producer = Metronome(source, setting.size, setting.rate, starts_at + (me * 337 % 1000) * MICROSECOND, ends_at)
     driver = Driver([source_seat(plan, source, producer=producer)], clock)
-    pipe.send("seated")
-    while clock.now() < starts_at:
-        time.sleep(0.01)
     spare_the_collector()
-    give_up_at = ends_at + 20 * SECOND
+    give_up_at = ends_at + PATIENCE
     driver.run(until=lambda: (producer.over and source.idle) or clock.now() > give_up_at)
     driver.close()
-    pipe.send((producer.published, dict(source.counts)))
-
-
-def _free_port() -> int:
-    probe = bind(LOOPBACK, 0)
-    port: int = probe.getsockname()[1]
-    probe.close()
-    return port
+    link.tell(Published(producer.published))
 
 
 def plan_for(setting: Setting) -> RingPlan:
-    """A ring of this size on free ports; the start is set when everyone is there."""
+    """A ring of this size on free ports that starts as soon as everyone can be there."""
     sites = range(1, setting.receivers + 1)
     sources = range(SOURCE_FIRST, SOURCE_FIRST + setting.senders)
-    book = {node: Peer(LOOPBACK, _free_port(), Role.SITE) for node in sites}
-    book |= {node: Peer(LOOPBACK, _free_port(), Role.SOURCE) for node in sources}
-    formation = Formation(number=1, members=tuple(sites), timing=setting.timing, starts_at=0)
+    groups = loopback_groups(mesh=False)
+    if groups is None:
+        raise Complaint("IP multicast does not work on the loopback interface of this machine, and the bench needs it")
+    book = loopback_book(sites, sources)
+    starts_at = SharedClock().now() + START_DELAY + 50 * MILLISECOND * len(book)
     loss = Weather(loss=setting.loss)
     return RingPlan(
-        formation=formation,
+        formation=Formation(number=1, members=tuple(sites), timing=setting.timing, starts_at=starts_at),
         keys=replace(Keys.from_secret(secrets.token_bytes(32), sites, sources), seal=setting.seal),
         book=book,
-        groups=Groups(data=("239.195.7.1", _free_port()), control=("239.195.7.2", _free_port())),
+        groups=groups,
         weather={1: {node: loss for node in book if node != 1}} if setting.loss else {},
     )
 
@@ -276,58 +295,56 @@ class Outcome:
 
 def run_ring(setting: Setting) -> Outcome:
     """Run one ring and gather what its processes say."""
-    with _scratch() as folder:
-        sites = [
-            (receiver_process, (site, folder / f"site-{site}", setting)) for site in range(1, setting.receivers + 1)
-        ]
-        senders = [(sender_process, (SOURCE_FIRST + number, setting)) for number in range(setting.senders)]
-        with crew([*sites, *senders]) as members:
-            return _gather(members, setting)
+    sites = {f"site {site}": site for site in range(1, setting.receivers + 1)}
+    senders = {f"source {number}": SOURCE_FIRST + number for number in range(setting.senders)}
+    with _scratch() as folder, Crew(imports=[__name__]) as crew:
+        for name, site in sites.items():
+            crew.start(name, receiver_process, site, folder / name, setting)
+        for name, source in senders.items():
+            crew.start(name, sender_process, source, setting)
+        crew.await_ready({*sites, *senders})
+        crew.tell_all(plan_for(setting))
+        wait_period_max = setting.window + WARM_PERIOD + 3 * PATIENCE
+        told = crew.collect(Published, set(senders), wait_period_max)
+        published = sum(each.count for each in told.values())
+        crew.tell_all(Published(published))
+        accounts = crew.collect(Account, set(sites), PATIENCE)
+    return _outcome(setting, published, list(accounts.values()))
 
 
-def _gather(members: Crew, setting: Setting) -> Outcome:
-    members.hear_all()
-    plan = plan_for(setting)
-    starts_at = SharedClock().now() + START_DELAY + 50 * MILLISECOND * len(members)
-    members.tell_all(replace(plan, formation=replace(plan.formation, starts_at=starts_at)))
-    members.hear_all()
-    wait_max = setting.seconds + 60
-    published = 0
-    for number in range(setting.senders):
-        count, _ = members.hear(setting.receivers + number, wait_max)
-        published += count
-    for site in range(setting.receivers):
-        members.tell(site, published)
-    answers = [members.hear(site, wait_max) for site in range(setting.receivers)]
-    tallies: list[Tally] = [answer[0] for answer in answers]
+def _outcome(setting: Setting, published: int, accounts: list[Account]) -> Outcome:
+    tallies = [account.tally for account in accounts]
     errors = [error for tally in tallies for error in tally.errors]
     latencies = [latency for tally in tallies for latency in tally.latencies]
     largest = max(tallies, key=lambda tally: tally.memory[-1])
+    one_digest = len({account.digest for account in accounts}) == 1
     return Outcome(
         messages_per_s=min(tally.messages for tally in tallies) / setting.seconds,
-        one_order=len({answer[1] for answer in answers}) == 1 and min(t.all_messages for t in tallies) == published,
+        one_order=one_digest and min(tally.all_messages for tally in tallies) == published,
         late_fraction=sum(tally.late for tally in tallies) / max(sum(tally.messages for tally in tallies), 1),
         release_error_p50_us=percentile(errors, 0.5) / MICROSECOND,
         release_error_p99_us=percentile(errors, 0.99) / MICROSECOND,
         latency_p50_ms=percentile(latencies, 0.5) / MILLISECOND,
         latency_p99_ms=percentile(latencies, 0.99) / MILLISECOND,
         memory_mib=(largest.memory[0] / (1 << 20), largest.memory[-1] / (1 << 20)),
-        recoveries=sum(answer[2].get("requests_sent", 0) for answer in answers),
-        dropped=sum(answer[3].overflowed + answer[3].dropped for answer in answers),
-        failures=tuple(answer[4] for answer in answers if answer[4]),
+        recoveries=sum(account.requests for account in accounts),
+        dropped=sum(account.dropped for account in accounts),
+        failures=tuple(account.failure for account in accounts if account.failure),
     )
 
 
 def run_bare(*, receivers: int, size: int, seconds: float) -> float:
     """Packets per second that each bare receiver gets, on the average."""
-    group = "239.195.7.3", _free_port()
-    tasks = [(bare_receiver, (group, seconds))] * receivers + [(bare_sender, (group, size, seconds))]
-    with crew(tasks) as members:
-        members.hear_all()
-        members.tell_all(time.time() + 0.2)
-        counts = members.hear_all(seconds + 60)
-    received = counts[:receivers]
-    return float(sum(received)) / receivers / seconds
+    group = "239.195.7.3", free_ports(1)[0]
+    names = {f"receiver {number}" for number in range(receivers)}
+    with Crew(imports=[__name__]) as crew:
+        for name in names:
+            crew.start(name, bare_receiver, group, seconds)
+        crew.start("sender", bare_sender, group, size, seconds)
+        crew.await_ready({*names, "sender"})
+        crew.tell_all(time.time() + 0.2)
+        counts = crew.collect(int, names, int(seconds * SECOND) + PATIENCE)
+    return sum(counts.values()) / receivers / seconds
 
 
 def messages_per_packet(size: int) -> int:

@@ -151,16 +151,21 @@ class Crew:
 
     def await_ready(self, names: set[str]) -> None:
         """Wait until these children have started."""
-        give_up_at = time.monotonic_ns() + START_PERIOD_MAX
-        waiting = set(names)
-        while waiting:
+        self.collect(Ready, names, START_PERIOD_MAX)
+
+    def collect(self, kind: type[Order], names: set[str], wait_period_max: Duration) -> dict[str, Order]:
+        """Wait until each of these children has told something of this kind."""
+        give_up_at = time.monotonic_ns() + wait_period_max
+        told: dict[str, Order] = {}
+        while len(told) < len(names):
             left = give_up_at - time.monotonic_ns()
             if left <= 0:
                 raise Complaint(
-                    f"{len(waiting)} of {len(names)} processes did not start within {START_PERIOD_MAX // SECOND} s;"
-                    " try again when the machine is less busy"
+                    f"{len(names) - len(told)} of {len(names)} processes gave no answer within"
+                    f" {wait_period_max // SECOND} s; try again when the machine is less busy"
                 )
-            waiting -= {name for name, news in self.hear(left) if isinstance(news, Ready)}
+            told |= {name: news for name, news in self.hear(left) if isinstance(news, kind) and name in names}
+        return told
 
     def tell(self, name: str, order: object) -> None:
         """Give an order. A child that has gone is noticed when it is next listened to."""
