@@ -27,6 +27,7 @@ def bare_receiver(link: Link, group: Address, seconds: float) -> None:
     _count_until(sock, starts_at)
     link.tell(_count_until(sock, starts_at + seconds))
     sock.close()
+    link.rest()
 
 
 def _count_until(sock: socket.socket, ends_at: float) -> int:
@@ -55,3 +56,4 @@ def bare_sender(link: Link, group: Address, size: int, seconds: float) -> None:
         for _ in range(BETWEEN_LOOKS):
             send(packet, group)
     sock.close()
+    link.rest()

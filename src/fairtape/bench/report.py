@@ -7,6 +7,7 @@ from typing import TypeAlias
 from fairtape.bench.ring import Outcome, Setting, messages_per_packet, run_bare, run_ring
 from fairtape.bench.unsealed import OpenSeal
 from fairtape.core.timing import profile
+from fairtape.runtime.driver import may_run_in_real_time
 from fairtape.wire.frames import DATAGRAM_MAX
 
 Figures: TypeAlias = dict[str, float | bool | str | list[str]]
@@ -16,6 +17,7 @@ SIDE_SECONDS_MAX = 2.0  # of the runs beside the main one
 KILOBYTE = 1_000
 LOSS = 0.01
 RATE = 1_000
+SLOW_RATE = 197  # no divisor of the token rate, so that messages meet every phase of a token
 
 
 def ring_figures(*, receivers: int, size: int, seconds: float, only: str, step: Step) -> Figures:
@@ -69,14 +71,13 @@ def _variations(receivers: int, size: int, seconds: float, step: Step) -> Figure
 
 
 def _latency(receivers: int, size: int, seconds: float, step: Step) -> Figures:
-    timing = profile("lan")
+    base = Setting(receivers=receivers, size=size, seconds=seconds, timing=profile("lan"), real_time=True)
     step("one message at a time, a token every millisecond")
-    single = run_ring(Setting(receivers=receivers, size=size, seconds=seconds, timing=timing, rate=200))
+    single = run_ring(replace(base, rate=SLOW_RATE))
     step("three senders, 1 % loss into one receiver")
-    lossy = run_ring(
-        Setting(receivers=receivers, senders=3, size=size, seconds=seconds, timing=timing, rate=RATE, loss=LOSS)
-    )
-    return _errors("single", single) | _errors("lossy", lossy)
+    lossy = run_ring(replace(base, senders=3, rate=RATE, loss=LOSS))
+    real_time: Figures = {"real_time": may_run_in_real_time()}
+    return real_time | _errors("single", single) | _errors("lossy", lossy)
 
 
 def _errors(name: str, outcome: Outcome) -> Figures:

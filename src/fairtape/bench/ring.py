@@ -22,13 +22,13 @@ from fairtape.core.timing import Timing
 from fairtape.core.weather import Weather
 from fairtape.deployment.loopback import free_ports, loopback_book, loopback_groups
 from fairtape.deployment.processes import Crew, Link, Ready
-from fairtape.deployment.ring import RingPlan, site_seat, source_of, source_seat
+from fairtape.deployment.ring import RingPlan, gather_period, site_seat, source_of, source_seat
 from fairtape.nodes.receiver import Receiver
 from fairtape.nodes.source import Source
 from fairtape.ring.formation import Formation
 from fairtape.runtime.clock import SharedClock
 from fairtape.runtime.complaints import Complaint
-from fairtape.runtime.driver import Driver, spare_the_collector
+from fairtape.runtime.driver import Driver, run_in_real_time, spare_the_collector
 from fairtape.runtime.journal import Writer
 from fairtape.wire.blocks import records_room, unpack_messages
 from fairtape.wire.frames import DATAGRAM_MAX, NodeId
@@ -61,6 +61,12 @@ class Setting:
     rate: int | None = None  # messages per second of each sender; None floods
     loss: float = 0.0  # into the first receiver
     seal: type[Seal] = Seal
+    real_time: bool = False  # ask the kernel to prefer the processes of the ring
+
+    @property
+    def sources(self) -> range:
+        """The numbers of the sources. They share a process, as the gateways of one house do."""
+        return range(SOURCE_FIRST, SOURCE_FIRST + self.senders)
 
     @property
     def window(self) -> Duration:
@@ -161,6 +167,8 @@ class Tally:
 def receiver_process(link: Link, me: NodeId, journal: Path, setting: Setting) -> None:
     """One site: runs until it is told how much was published, and says what it saw."""
     clock = SharedClock()
+    if setting.real_time:
+        run_in_real_time()
     link.tell(Ready())
     plan = link.expect(RingPlan)
     if plan is None:
@@ -168,7 +176,7 @@ def receiver_process(link: Link, me: NodeId, journal: Path, setting: Setting) ->
     starts_at = plan.formation.starts_at + WARM_PERIOD
     tally = Tally(starts_at, starts_at + setting.window, setting.rate is not None)
     receiver, seat = site_seat(plan, me, clock, journal=journal, consumer=tally.take)
-    driver = Driver([seat], clock)
+    driver = Driver([seat], clock, gather_period=gather_period(plan))
     spare_the_collector()
     driver.run(until=_Sampler(clock, tally, link, receiver).done)
     assert isinstance(seat.journal, Writer)
@@ -180,6 +188,7 @@ def receiver_process(link: Link, me: NodeId, journal: Path, setting: Setting) ->
     link.tell(
         Account(tally, digest, requests, dropped, None if receiver.reforming is None else str(receiver.reforming))
     )
+    link.rest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,38 +229,48 @@ class _Sampler:
             for order in self._link.orders():
                 if isinstance(order, Published):
                     self._last = order.count
-        if self._link.stopped or self._receiver.reforming is not None:
-            return True
-        return self._last is not None and self._tally.all_messages >= self._last
+        if self._last is None:
+            return self._link.stopped
+        return self._tally.all_messages >= self._last or self._receiver.reforming is not None
 
 
-def sender_process(link: Link, me: NodeId, setting: Setting) -> None:
-    """One source: publishes for the time of the run, then until all is acknowledged."""
+def sender_process(link: Link, setting: Setting) -> None:
+    """All sources: they publish for the time of the run, then run until all is acknowledged."""
     clock = SharedClock()
+    if setting.real_time:
+        run_in_real_time()
     link.tell(Ready())
     plan = link.expect(RingPlan)
     if plan is None:
         return
-    starts_at = plan.formation.starts_at
-    ends_at = starts_at + WARM_PERIOD + setting.window
-    source = source_of(plan, me, clock)
-    producer: Flood | Metronome
-    if setting.rate is None:
-        producer = Flood(source, setting.size, starts_at, ends_at)
-    else:
-        producer = Metronome(source, setting.size, setting.rate, starts_at + (me * 337 % 1000) * MICROSECOND, ends_at)
-    driver = Driver([source_seat(plan, source, producer=producer)], clock)
+    sources = [source_of(plan, node, clock) for node in setting.sources]
+    producers = [_producer(source, setting, plan.formation.starts_at) for source in sources]
+    seats = [source_seat(plan, *pair) for pair in zip(sources, producers, strict=True)]
+    driver = Driver(seats, clock)
     spare_the_collector()
-    give_up_at = ends_at + PATIENCE
-    driver.run(until=lambda: (producer.over and source.idle) or clock.now() > give_up_at)
+    give_up_at = plan.formation.starts_at + WARM_PERIOD + setting.window + PATIENCE
+
+    def over() -> bool:
+        done = all(producer.over for producer in producers) and all(source.idle for source in sources)
+        return done or clock.now() > give_up_at
+
+    driver.run(until=over)
     driver.close()
-    link.tell(Published(producer.published))
+    link.tell(Published(sum(producer.published for producer in producers)))
+    link.rest()
+
+
+def _producer(source: Source, setting: Setting, starts_at: Instant) -> Flood | Metronome:
+    ends_at = starts_at + WARM_PERIOD + setting.window
+    if setting.rate is None:
+        return Flood(source, setting.size, starts_at, ends_at)
+    return Metronome(source, setting.size, setting.rate, starts_at + source.me * 337 % 1000 * MICROSECOND, ends_at)
 
 
 def plan_for(setting: Setting) -> RingPlan:
     """A ring of this size on free ports that starts as soon as everyone can be there."""
     sites = range(1, setting.receivers + 1)
-    sources = range(SOURCE_FIRST, SOURCE_FIRST + setting.senders)
+    sources = setting.sources
     groups = loopback_groups(mesh=False)
     if groups is None:
         raise Complaint("IP multicast does not work on the loopback interface of this machine, and the bench needs it")
@@ -296,17 +315,14 @@ class Outcome:
 def run_ring(setting: Setting) -> Outcome:
     """Run one ring and gather what its processes say."""
     sites = {f"site {site}": site for site in range(1, setting.receivers + 1)}
-    senders = {f"source {number}": SOURCE_FIRST + number for number in range(setting.senders)}
     with _scratch() as folder, Crew(imports=[__name__]) as crew:
         for name, site in sites.items():
             crew.start(name, receiver_process, site, folder / name, setting)
-        for name, source in senders.items():
-            crew.start(name, sender_process, source, setting)
-        crew.await_ready({*sites, *senders})
+        crew.start("sources", sender_process, setting)
+        crew.await_ready({*sites, "sources"})
         crew.tell_all(plan_for(setting))
         wait_period_max = setting.window + WARM_PERIOD + 3 * PATIENCE
-        told = crew.collect(Published, set(senders), wait_period_max)
-        published = sum(each.count for each in told.values())
+        published = crew.collect(Published, {"sources"}, wait_period_max)["sources"].count
         crew.tell_all(Published(published))
         accounts = crew.collect(Account, set(sites), PATIENCE)
     return _outcome(setting, published, list(accounts.values()))

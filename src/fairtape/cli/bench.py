@@ -7,6 +7,8 @@ import click
 
 from fairtape.bench.report import Figures, ring_figures
 from fairtape.cli.progress import steps
+from fairtape.deployment.processes import Deserted
+from fairtape.runtime.complaints import Complaint
 
 LABELS: Final = {
     "receivers": "receivers",
@@ -27,6 +29,7 @@ LABELS: Final = {
     "messages_per_s_1_receiver": "messages/s with 1 receiver",
     "messages_per_s_8_receivers": "messages/s with 8 receivers",
     "messages_per_s_unsealed": "messages/s without seals",
+    "real_time": "processes run in real time",
     "single_release_error_p50_us": "one at a time: µs after the commit instant, p50",
     "single_release_error_p99_us": "one at a time: µs after the commit instant, p99",
     "single_latency_p50_ms": "one at a time: ms from publish to release, p50",
@@ -57,8 +60,11 @@ def ring(receivers: int, size: int, seconds: float, only: str, as_json: bool) ->
     Separate processes on loopback multicast, sealed, with journals, datagrams of 1,400 bytes. Bare UDP is measured in
     the same run: a Python sender and Python receivers that move the same packets one by one and do nothing else.
     """
-    with steps(quiet=as_json) as step:
-        figures = ring_figures(receivers=receivers, size=size, seconds=seconds, only=only, step=step)
+    try:
+        with steps(quiet=as_json) as step:
+            figures = ring_figures(receivers=receivers, size=size, seconds=seconds, only=only, step=step)
+    except Deserted as desertion:
+        raise Complaint(str(desertion)) from None
     click.echo(json.dumps(figures) if as_json else _table(figures))
 
 

@@ -69,7 +69,7 @@ PROFILES: Final[Mapping[str, Timing]] = MappingProxyType(
     {
         # Sub-millisecond round trips; a crash is noticed in a tenth of a second, a hiccup of the scheduler is not.
         "lan": Timing(
-            retry_period=2 * MILLISECOND, retries_max=50, token_period=1 * MILLISECOND, commit_delay=2 * MILLISECOND
+            retry_period=2 * MILLISECOND, retries_max=75, token_period=1 * MILLISECOND, commit_delay=2 * MILLISECOND
         ),
         # A few milliseconds across a metropolitan area.
         "metro": Timing(

@@ -82,6 +82,11 @@ class Link:
                 return order
         return None
 
+    def rest(self) -> None:
+        """Wait for the order to end: a child that ends before it would seem to have deserted."""
+        while not self.stopped:
+            self._take()
+
     def orders(self) -> Iterator[object]:
         """What has been ordered since the last look."""
         while not self.stopped and self._connection.poll():

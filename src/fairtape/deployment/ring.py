@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from typing import Final
 
 from fairtape.core.effects import Deliver, Report
+from fairtape.core.instants import MILLISECOND, Duration
 from fairtape.core.weather import Weather
 from fairtape.nodes.receiver import BornTooLate, Receiver
 from fairtape.nodes.source import Source
@@ -22,6 +24,8 @@ from fairtape.runtime.journal import Writer
 from fairtape.runtime.weather import InjectedWeather
 from fairtape.wire.frames import DATAGRAM_MAX, NodeId
 from fairtape.wire.seals import Keys
+
+GATHER_PERIOD_MAX: Final = 1 * MILLISECOND
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +90,11 @@ def site_seat(
     return receiver, seat
 
 
+def gather_period(plan: RingPlan) -> Duration:
+    """How long data may wait for a turn at a site: a good part of a token, and never long enough to fill a buffer."""
+    return min(plan.formation.timing.token_period // 2, GATHER_PERIOD_MAX)
+
+
 def source_of(plan: RingPlan, me: NodeId, clock: Clock) -> Source:
     """A new incarnation of one source, born now."""
     return Source(
@@ -99,6 +108,6 @@ def source_of(plan: RingPlan, me: NodeId, clock: Clock) -> Source:
     )
 
 
-def source_seat(plan: RingPlan, source: Source, *, producer: Producer | None = None) -> Seat:
+def source_seat(plan: RingPlan, source: Source, producer: Producer | None = None) -> Seat:
     """The seat of a source: it hears only the control channel."""
     return Seat(source, plan.carrier(source.me), weather=plan.weather_at(source.me), producer=producer)

@@ -8,7 +8,7 @@ from typing import Final
 from fairtape.core.effects import Deliver, Ordered, Release, Report
 from fairtape.core.instants import MILLISECOND, Instant
 from fairtape.deployment.processes import Link, Ready
-from fairtape.deployment.ring import RingPlan, site_seat
+from fairtape.deployment.ring import RingPlan, gather_period, site_seat
 from fairtape.nodes.receiver import Receiver
 from fairtape.ring.formation import Formation
 from fairtape.runtime.clock import SharedClock
@@ -46,7 +46,7 @@ def run_site(link: Link, me: NodeId, journal: Path, shows: bool = False) -> None
     clock = SharedClock()
     diary = _Diary(shows=shows)
     receiver, seat = site_seat(plan, me, clock, journal=journal, consumer=diary.delivered, reporter=diary.reported)
-    driver = Driver([seat], clock)
+    driver = Driver([seat], clock, gather_period=gather_period(plan))
     rounds = Rounds(plan.formation, turn=plan.formation.members.index(me), turns=len(plan.formation.members))
 
     def ended() -> bool:

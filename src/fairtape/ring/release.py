@@ -48,8 +48,11 @@ class ReleaseQueue:
             self.ready_through = ordered.token
 
     def deadline(self) -> Instant:
-        """The next commit instant."""
-        return self._ready[0][1] if self._ready and self._ready[0][1] < self._lease_until else NEVER
+        """The next commit instant. Nobody is woken for a token without messages: it passes with the next one."""
+        for ordered, commit_at, _ in self._ready:
+            if ordered.count:
+                return commit_at if commit_at < self._lease_until else NEVER
+        return NEVER
 
     def due(self, now: Instant, clock_bound: Duration) -> list[Deliver]:
         """What commits now. Tokens without messages pass unseen."""

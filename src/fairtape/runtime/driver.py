@@ -14,6 +14,7 @@ little short and a second, short one finishes it, and the thread asks for no tim
 
 import ctypes
 import gc
+import os
 import select
 import signal
 import socket
@@ -109,9 +110,12 @@ class Seat:
                     earliest = wanted_at
         return earliest
 
-    def turn(self, ready: Collection[int], now: Instant) -> bool:
-        """Take what arrived, do what is due, and carry out what the machine asks for; whether it asked for anything."""
-        arrived = self._listen(ready, now)
+    def turn(self, ready: Collection[int], now: Instant, *, gathers: bool = False) -> bool:
+        """Take what arrived, do what is due, and carry out what the machine asks for; whether it asked for anything.
+
+        A driver that `gathers` is not told of data, so it is looked for in every turn.
+        """
+        arrived = self._listen(ready, now, gathers=gathers)
         if arrived:
             self.machine.receive_all(arrived, now)
         if self.producer is not None and _is_due(self.producer, now):
@@ -132,12 +136,12 @@ class Seat:
         if self.journal is not None:
             self.journal.close()
 
-    def _listen(self, ready: Collection[int], now: Instant) -> list[bytes]:
+    def _listen(self, ready: Collection[int], now: Instant, *, gathers: bool) -> list[bytes]:
         """Read control before data, hand over data before control."""
         carrier, weather = self.carrier, self.weather
         after = _read(carrier.control, ready)
         # Behind a control datagram there may be data that arrived since the wait ended: look, whatever it said.
-        arrived = _read(carrier.data, None if after else ready)
+        arrived = _read(carrier.data, None if after or gathers else ready)
         arrived += after
         if weather is None:
             return arrived
@@ -153,7 +157,7 @@ class Seat:
                 return drains > 0
             for effect in effects:
                 self._carry_out(effect, now)
-        return True
+        return True  # the rest waits for the next turn, so that sockets and timers get theirs
 
     def _carry_out(self, effect: Effect, now: Instant) -> None:
         match effect:
@@ -183,19 +187,27 @@ class Seat:
 class Driver:
     """Runs the seats of one process."""
 
-    def __init__(self, seats: Sequence[Seat], clock: Clock, *, spin_period: Duration = 0) -> None:
-        """With a `spin_period` the driver polls instead of sleeping when a deadline is that near: exact, and hot."""
+    def __init__(
+        self, seats: Sequence[Seat], clock: Clock, *, spin_period: Duration = 0, gather_period: Duration = 0
+    ) -> None:
+        """With a `spin_period` the driver polls instead of sleeping when a deadline is that near: exact, and hot.
+
+        With a `gather_period` data wakes nobody for that long after the last turn. Nobody is in a hurry for it: it is
+        read in every turn, so before the site acknowledges and before it hears what an acknowledgment names.
+        """
         self._seats = tuple(seats)
         self._clock = clock
         self._spin_period = spin_period
+        self._gather_period = gather_period
         self._stopping = False
         self._acted = True  # a consumer may have given any seat new work: then the next wait is only a look
         self._wakened, self._waker = socket.socketpair()
         self._wakened.settimeout(0)
         self._waker.settimeout(0)
-        self._watched = [self._wakened.fileno()]
+        self._urgent = [self._wakened.fileno()]
         for seat in self._seats:
-            self._watched += [each.fd for each in (*seat.carrier.data, *seat.carrier.control)]
+            self._urgent += [each.fd for each in seat.carrier.control]
+        self._watched = self._urgent + [each.fd for seat in self._seats for each in seat.carrier.data]
         highest = max(self._watched)
         if highest >= WATCHED_MAX:
             self._wakened.close()
@@ -221,10 +233,10 @@ class Driver:
 
         A reading for all seats would date the releases of the last one by the time the first one began.
         """
-        ready = self._wait(self._wait_period())
+        ready = self._wait()
         self._acted = False
         for seat in self._seats:
-            self._acted |= seat.turn(ready, self._clock.now())
+            self._acted |= seat.turn(ready, self._clock.now(), gathers=self._gather_period > 0)
 
     def nudge(self) -> None:
         """End the present wait. May be called from any thread, after giving a producer something to do."""
@@ -244,17 +256,32 @@ class Driver:
             for seat in self._seats:
                 closing.callback(seat.close)
 
-    def _wait_period(self) -> Duration:
-        deadline = min((seat.deadline() for seat in self._seats), default=NEVER)
-        left = min(deadline - self._clock.now(), HOUSEKEEPING_PERIOD)
-        if left <= self._spin_period or self._acted:
-            return 0
-        left -= self._spin_period
-        return left - (left >> _ROUGH_SHIFT) if left > _ROUGH_WAIT_MIN else left
+    def _wait(self) -> Collection[int]:
+        """Wait until something arrives or falls due; a long wait is cut a little short and finished by a second one."""
+        left = self._time_left()
+        if self._gather_period:
+            ready, _, _ = select.select(self._urgent, (), (), min(left, self._gather_period) / SECOND)
+            if ready or left <= self._gather_period:
+                return self._heard(ready)
+            left = self._time_left()
+        if left > _ROUGH_WAIT_MIN:
+            ready, _, _ = select.select(self._watched, (), (), (left - (left >> _ROUGH_SHIFT)) / SECOND)
+            if ready:
+                return self._heard(ready)
+            left = self._time_left()
+        ready, _, _ = select.select(self._watched, (), (), left / SECOND)
+        return self._heard(ready)
 
-    def _wait(self, period: Duration) -> Collection[int]:
-        ready, _, _ = select.select(self._watched, (), (), period / SECOND)
-        if self._wakened.fileno() in ready:
+    def _time_left(self) -> Duration:
+        """Until the earliest deadline; nothing where one seat may have given another something to do."""
+        if self._acted and len(self._seats) > 1:
+            return 0
+        deadline = min((seat.deadline() for seat in self._seats), default=NEVER)
+        left = min(deadline - self._clock.now(), HOUSEKEEPING_PERIOD) - self._spin_period
+        return max(left, 0)
+
+    def _heard(self, ready: list[int]) -> Collection[int]:
+        if ready and self._wakened.fileno() in ready:
             with suppress(BlockingIOError):
                 self._wakened.recv(4_096)
         return ready
@@ -287,6 +314,27 @@ def spare_the_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(COLLECTED_AFTER)
+
+
+def run_in_real_time() -> bool:
+    """Ask the kernel to prefer this process to ordinary ones, as the releases of a site deserve; whether it does.
+
+    It needs a privilege (CAP_SYS_NICE). Processes in real time take turns, and the kernel keeps a share for the others.
+    """
+    try:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(os.sched_get_priority_min(os.SCHED_RR)))
+    except OSError:
+        return False
+    return True
+
+
+def may_run_in_real_time() -> bool:
+    """Whether `run_in_real_time` would be granted; nothing changes by asking."""
+    before, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
+    granted = run_in_real_time()
+    if granted:
+        os.sched_setscheduler(0, before, parameters)
+    return granted
 
 
 def _refuse_timer_slack() -> None:
