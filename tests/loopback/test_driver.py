@@ -29,7 +29,14 @@ from fairtape.core.weather import Weather
 from fairtape.runtime.carriers import AddressBook, Groups, IpMulticast, Mesh, Role, multicast_works
 from fairtape.runtime.clock import SharedClock
 from fairtape.runtime.complaints import Complaint
-from fairtape.runtime.driver import DATAGRAMS_MAX, STALLED_TURNS_MAX, WATCHED_MAX, Driver, Seat
+from fairtape.runtime.driver import (
+    DATAGRAMS_MAX,
+    STALLED_TURNS_MAX,
+    WATCHED_MAX,
+    Driver,
+    Seat,
+    may_run_in_real_time,
+)
 from fairtape.runtime.udp import TRAIN_MAX
 from fairtape.runtime.weather import InjectedWeather
 from fairtape.wire.frames import HEADER, MAGIC, VERSION, Kind, NodeId
@@ -276,6 +283,30 @@ def test_with_a_spin_period_a_machine_is_not_woken_early_either(meshes: tuple[Me
     with closing(Driver([Seat(ticking, meshes[0])], clock, spin_period=200 * MICROSECOND)) as driver:
         driver.run(within_patience(lambda: ticking.wakes >= 10))
     assert ticking.wakes >= 10
+
+
+def test_data_that_gathers_is_read_in_the_next_turn_whoever_causes_it(meshes: tuple[Mesh, Mesh]) -> None:
+    """It wakes nobody for a while, and is there when a deadline is."""
+    clock = SharedClock()
+    ticking = Ticking(clock.now() + MILLISECOND, MILLISECOND)
+    with closing(Driver([Seat(ticking, meshes[1])], clock, gather_period=10 * MILLISECOND)) as driver:
+        meshes[0].multicast(Channel.DATA, [datagram(ONE, 1)])
+        driver.run(within_patience(lambda: ticking.wakes > 0))
+        assert [heard for heard, _ in ticking.heard] == [datagram(ONE, 1)]
+
+
+def test_data_alone_ends_the_wait_when_it_has_gathered_long_enough(meshes: tuple[Mesh, Mesh]) -> None:
+    toy = Toy()
+    with closing(Driver([Seat(toy, meshes[1])], SharedClock(), gather_period=MILLISECOND)) as driver:
+        meshes[0].multicast(Channel.DATA, [datagram(ONE, 1)])
+        driver.run(within_patience(lambda: bool(toy.heard)))
+    assert [heard for heard, _ in toy.heard] == [datagram(ONE, 1)]
+
+
+def test_asking_for_real_time_changes_nothing() -> None:
+    before = os.sched_getscheduler(0)
+    assert may_run_in_real_time() in (True, False)
+    assert os.sched_getscheduler(0) == before
 
 
 def test_a_flood_starves_no_timer(meshes: tuple[Mesh, Mesh]) -> None:
