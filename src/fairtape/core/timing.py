@@ -75,9 +75,10 @@ PROFILES: Final[Mapping[str, Timing]] = MappingProxyType(
             token_period=1 * MILLISECOND,
             commit_delay=1_700 * MICROSECOND,
         ),
-        # A few milliseconds across a metropolitan area.
+        # A few milliseconds across a metropolitan area, or several sites on one busy machine: patience costs nothing
+        # but the time to notice a crash, and a machine that stands still for a moment is not one.
         "metro": Timing(
-            retry_period=10 * MILLISECOND, retries_max=25, token_period=5 * MILLISECOND, commit_delay=25 * MILLISECOND
+            retry_period=10 * MILLISECOND, retries_max=100, token_period=5 * MILLISECOND, commit_delay=25 * MILLISECOND
         ),
         # The nine-city world: round trips up to 328 ms, and 1 % loss. A token needs some 50 ms for a hop of the tour;
         # but among the twenty or so blocks of a token one is often lost to its next site, which then asks for it, and

@@ -232,7 +232,7 @@ class Holdings:
         beginning, identity = self._beginning, _IDENTITY.pack(0, stream.source, stream.incarnation)
         blocks, following, opened = stream.blocks, stream.next, stream.seal.open
         taken = 0
-        for datagram in datagrams[start : start + HELD_BLOCKS_MAX - stream.waiting]:
+        for datagram in datagrams[start : start + max(HELD_BLOCKS_MAX - stream.waiting, 0)]:
             if not SEAL_ROOM < len(datagram) <= datagram_max:
                 break
             begins, count, identifies, first = _RUN_HEADER.unpack_from(datagram)
