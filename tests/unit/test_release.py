@@ -2,7 +2,7 @@
 
 from fairtape.core.effects import Deliver, Ordered, Span
 from fairtape.core.instants import NEVER, SECOND
-from fairtape.ring.release import ReleaseQueue
+from fairtape.ring.release import LATE_AFTER, ReleaseQueue
 from unit.ring_values import SOURCE, formation
 
 LAYOUT = formation()
@@ -51,6 +51,14 @@ def test_a_release_says_when_it_was_due_when_it_was_done_and_how_well_the_clock_
     assert (release.token, release.sequence, release.count) == (1, 1, 3)
     assert (release.commit_at, release.released_at, release.clock_bound) == (LAYOUT.commit_at(1), now, 77)
     assert not release.late  # it was ready in time: only the wake was slow
+
+
+def test_a_site_that_stood_still_cannot_hide_it() -> None:
+    for delay, late in ((LATE_AFTER, False), (LATE_AFTER + 1, True)):
+        queue = filled(ordered(1))
+        queue.settle(1, LAYOUT.scheduled_at(1))
+        (deliver,) = queue.due(LAYOUT.commit_at(1) + delay, 0)
+        assert deliver.release.late == late
 
 
 def test_tokens_without_messages_pass_unseen() -> None:

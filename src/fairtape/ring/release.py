@@ -6,10 +6,14 @@ never silent, never reordered.
 """
 
 from collections import deque
+from typing import Final
 
 from fairtape.core.effects import Deliver, Ordered, Release
-from fairtape.core.instants import NEVER, Duration, Instant
+from fairtape.core.instants import MILLISECOND, NEVER, Duration, Instant
 from fairtape.ring.formation import Formation
+
+LATE_AFTER: Final = 5 * MILLISECOND
+"""A release that comes later than this is late, whatever held it up: a site that stood still must not hide it."""
 
 
 class ReleaseQueue:
@@ -61,7 +65,7 @@ class ReleaseQueue:
             ordered, commit_at, late = self._ready.popleft()
             self.released_through = ordered.token
             if ordered.count:
-                late = late or self._renewed_at > commit_at
+                late = late or self._renewed_at > commit_at or now - commit_at > LATE_AFTER
                 release = Release(
                     token=ordered.token,
                     sequence=ordered.sequence,
