@@ -16,7 +16,6 @@ from typing import Final
 from fairtape.wire.frames import COUNT_MAX, Malformed
 
 MESSAGE_MAX: Final = 1 << 20  # 1 MiB
-UNIFORM_MAX: Final = COUNT_MAX
 
 _SIZE: Final = struct.Struct(">H")
 _FRAGMENT: Final = struct.Struct(">II")  # the length of the whole message, where this fragment begins

@@ -9,7 +9,7 @@ What each sync policy promises of an entry once `append` has returned:
 
 Release marks are local and can be made again, so no policy waits for them; they reach the disk with the next sync.
 Every segment is confirmed before the next one begins (except under `never`), so that only the last one can be torn.
-Under `interval` the disk confirms in the background: a release must never wait for a disk.
+Under `interval` the disk confirms in the background, so that a release waits for it only where a segment ends.
 Opening a journal for writing repairs it first; `cut` says what was torn.
 """
 
