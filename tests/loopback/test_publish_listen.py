@@ -1,9 +1,15 @@
 """A ring in a folder: what is published into it comes out in one order, and every mistake is one sentence."""
 
 import json
+import os
+import resource
+import signal
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from subprocess import Popen
 
@@ -16,8 +22,8 @@ from fairtape.deployment.ring import RingPlan
 from fairtape.ring.formation import Formation
 from fairtape.runtime.journal import verify
 from fairtape.runtime.udp import bind
-from fairtape.wire.seals import Keys
-from loopback.commands import await_line, finish, interrupt, run, start
+from fairtape.wire.seals import KEY_SIZE, Keys
+from loopback.commands import PATIENCE, await_line, finish, interrupt, run, start
 
 CSV = """time,symbol,price,quantity,venue,trade_id
 2024-08-09T00:00:00.300Z,BTC,61804.8,0.25,XLON,3
@@ -49,7 +55,7 @@ def test_what_is_published_is_listened_to_in_one_order(tmp_path: Path, trades: P
     with ring(folder, "--json") as listen:
         code, output, errors = run("publish", folder, trades)
         assert (code, errors) == (0, "")
-        assert output.startswith("3 trades of XNYS acknowledged in ")
+        assert output.startswith("3 trades acknowledged, published as XNYS, in ")
         assert run("publish", folder, trades, "--speed", 10, "--source", "xlon")[0] == 0
         assert run("publish", folder, "--generate", 5_000, "--source", "3", "--max", 4_000)[0] == 0
         assert run("publish", folder, trades, "--rate", 100, "--max", 2)[0] == 0  # a new incarnation of the first
@@ -76,7 +82,10 @@ def test_what_is_published_is_listened_to_in_one_order(tmp_path: Path, trades: P
     journals = list(folder.glob("journals/*/site-*"))
     assert len(journals) == 3
     assert len({verify(journal).digest for journal in journals}) == 1
-    assert stat.S_IMODE((folder / "keys.json").stat().st_mode) == 0o600
+    keys = sorted((folder / "keys").iterdir())
+    assert [key.name for key in keys] == sorted(f"{venue.name}.json" for venue in SOURCES.values())
+    assert {stat.S_IMODE(key.stat().st_mode) for key in keys} == {0o600}
+    assert {len(json.loads(key.read_text())["key"]) for key in keys} == {2 * KEY_SIZE}
 
 
 @pytest.mark.alone
@@ -90,6 +99,79 @@ def test_a_mesh_of_two_sites_prints_lines_until_its_time_is_over(tmp_path: Path,
     first = output.splitlines()[0].split()
     assert first[0] == "1"
     assert first[2:] == ["XNYS", "XLON", "BTC", "61804.8", "0.25"]
+
+
+@pytest.mark.alone
+def test_files_of_several_venues_keep_their_venues_apart(tmp_path: Path, trades: Path) -> None:
+    folder, other = tmp_path / "ring", tmp_path / "other.csv"
+    trades.write_text(CSV.replace("XLON", "MOON"))
+    other.write_text(CSV.replace("XLON", "MARS"))
+    with ring(folder, "--json") as listen:
+        assert run("publish", folder, trades)[0] == 0
+        assert run("publish", folder, other)[0] == 0
+        interrupt(listen)
+        _, output, _ = finish(listen)
+    assert [json.loads(line)["venue"] for line in output.splitlines()] == ["MOON"] * 3 + ["MARS"] * 3
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_reader_that_takes_nothing_holds_up_neither_the_ring_nor_its_end(tmp_path: Path, number: int) -> None:
+    folder = tmp_path / "ring"
+    with ring(folder) as listen:
+        for _ in range(2):
+            code, _, errors = run("publish", folder, "--generate", 20_000)  # far more lines than a pipe has room for
+            assert code == 0, errors
+        listen.send_signal(number)
+        code = listen.wait(PATIENCE)
+        assert listen.stderr is not None
+        told = listen.stderr.read()
+    assert code == 0, told
+    assert "then nobody took the lines any more" in told
+    assert {verify(journal).released_sequence for journal in folder.glob("journals/*/site-*")} == {40_000}
+
+
+@pytest.mark.alone
+def test_when_a_site_is_killed_the_others_have_the_last_word(tmp_path: Path, trades: Path) -> None:
+    folder = tmp_path / "ring"
+    with ring(folder) as listen:
+        assert run("publish", folder, trades)[0] == 0
+        (lock,) = folder.glob("journals/*/site-1/lock")
+        os.kill(int(lock.read_text()), signal.SIGKILL)
+        code, output, errors = finish(listen)
+    assert code == 1
+    assert len(output.splitlines()) == 3
+    assert "fairtape: the process of site 1 ended unasked, with exit code -9\n" in errors
+    assert "gave up on site 1 at token " in errors
+    assert "Traceback" not in errors
+
+
+@pytest.mark.alone
+def test_a_full_disk_ends_the_ring_in_one_sentence_and_its_publisher_says_how_far_it_came(tmp_path: Path) -> None:
+    folder = tmp_path / "ring"
+    command = [sys.executable, "-m", "fairtape", "listen", str(folder)]
+    small = (1 << 20, 1 << 20)
+    listen = Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, small),
+    )
+    try:
+        await_line(listen, "publish from another terminal")
+        publish = start("publish", folder, "--generate", 100_000)
+        code, _, errors = finish(listen)
+        assert code == 1
+        assert errors.count("fairtape: ") == 1
+        assert "cannot be written (File too large); it ends with sequence " in errors
+        assert "Traceback" not in errors
+        code, output, errors = finish(publish)
+        assert code == 1
+        assert " trades acknowledged, published as XNYS, in " in output
+        assert "has stopped; trades that are published and not acknowledged may have a place" in errors
+    finally:
+        listen.kill()
 
 
 @pytest.mark.alone
@@ -115,13 +197,22 @@ def test_a_folder_is_refused_while_its_ring_runs_and_serves_again_afterwards(tmp
 def test_mistakes_of_a_publisher_are_one_sentence_each(tmp_path: Path, trades: Path) -> None:
     folder = tmp_path / "ring"
     bad = tmp_path / "bad.csv"
-    bad.write_text("time,symbol,price,quantity\n1,BTC,cheap,1\n")
+    bad.write_text("time,symbol,price,quantity\n2024-08-09T00:00:00Z,BTC,cheap,1\n")
+    in_seconds = tmp_path / "seconds.csv"
+    in_seconds.write_text("time,symbol,price,quantity\n1723161600,BTC,-37.63,1\n")
     with ring(folder):
+        assert run("publish", folder, in_seconds, "--time-unit", "s")[0] == 0
         for arguments, complaint in (
             ((), "there is neither a file nor --generate; give one of them"),
             ((trades, "--generate", 3), "there is both a file and --generate; give one of them"),
             ((trades, "--speed", 1, "--rate", 1), "--speed is 1 and --rate is 1; give one of them"),
-            ((trades, "--rate", -1), "--rate is -1; give more than 0"),
+            ((trades, "--rate", -1), "--rate is -1; give from 0.001 to 10,000,000 trades per second, or neither"),
+            ((trades, "--rate", "nan"), "--rate is nan; give from 0.001"),
+            ((trades, "--speed", "inf"), "--speed is inf; give from 0.001 to 1,000,000 times the recorded speed"),
+            (("--generate", 30_000, "--rate", 0.01), "--rate is 0.01, at which publishing would take 35 days"),
+            (("--generate", 0), "--generate is 0; give from 1 to 100,000,000"),
+            ((trades, "--max", 0), "--max is 0; give from 1 to 1,000,000,000,000"),
+            ((in_seconds,), "as nanoseconds that is in the early 1970s: if it counts seconds, say --time-unit s"),
             ((trades, "--source", "XXXX"), "--source is 'XXXX'; the ring knows XNYS (1), XLON (2), XTKS (3)"),
             ((tmp_path / "none.csv",), "none.csv cannot be read as CSV: No such file or directory"),
             ((bad,), "bad.csv, row 1: price is 'cheap'; expected a decimal number"),
@@ -142,10 +233,14 @@ def test_a_ring_that_acknowledges_nothing_is_told_in_one_sentence(tmp_path: Path
     )
     with folder.claimed():
         folder.write(plan)
-        assert folder.read() == plan
+        assert replace(folder.read(), keys=plan.keys) == plan
+        assert folder.keys_of(101) == plan.keys.for_source(101)
         code, output, errors = run("publish", folder.path, trades)
-    assert (code, output) == (2, "")
-    assert "has acknowledged nothing for 5 s; see what `fairtape listen" in errors
+    assert code == 1
+    assert output.startswith("0 trades acknowledged, published as XNYS, in ")
+    assert output.endswith("; 3 were published\n")
+    assert "has acknowledged nothing for 5 s; trades that are published and not acknowledged may have" in errors
+    assert errors.count("\n") == 1
 
 
 def test_a_folder_without_a_ring_is_refused_in_one_sentence(tmp_path: Path, trades: Path) -> None:
@@ -164,7 +259,8 @@ def test_a_folder_without_a_ring_is_refused_in_one_sentence(tmp_path: Path, trad
     ("arguments", "complaint"),
     [
         (("--sites", "0"), "--sites is 0; give from 1 to 16"),
-        (("--seconds", "0"), "--seconds is 0; give more than 0"),
+        (("--seconds", "0"), "--seconds is 0; give from 0.001 to 1,000,000,000"),
+        (("--seconds", "nan"), "--seconds is nan; give from 0.001 to 1,000,000,000"),
         (("--port", "65535"), "port is 65535; give one from 1 to 65524, the first of 11 in a row"),
     ],
 )

@@ -6,10 +6,11 @@ from fairtape.core.cities import CITIES
 from fairtape.market.symbols import (
     SYMBOL_MAX,
     UNIVERSE_MAX,
-    VENUE_NUMBER_MAX,
+    VENUE_NAME_MAX,
     VENUES,
-    BadSymbol,
+    BadName,
     checked_symbol,
+    checked_venue,
     universe,
 )
 
@@ -21,7 +22,7 @@ def test_printable_ascii_without_blanks_is_a_symbol(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", " ", "A B", "A\n", "A\0", "É", "日経", "\x7f", "X" * (SYMBOL_MAX + 1)])
 def test_anything_else_is_refused(text: str) -> None:
-    with pytest.raises(BadSymbol, match="printable ascii"):
+    with pytest.raises(BadName, match="printable ascii"):
         checked_symbol(text)
 
 
@@ -47,8 +48,15 @@ def test_a_universe_of_no_size_or_too_large_is_refused(count: int) -> None:
         universe(count)
 
 
-def test_venues_have_numbers_that_fit_a_record_and_names_of_their_own() -> None:
-    assert all(1 <= venue.number <= VENUE_NUMBER_MAX for venue in VENUES)
+@pytest.mark.parametrize("text", ["", "A B", "É", "X" * (VENUE_NAME_MAX + 1)])
+def test_a_venue_that_does_not_fit_a_record_is_refused(text: str) -> None:
+    with pytest.raises(BadName, match=r"^venue is .* 1 to 12 printable ascii"):
+        checked_venue(text)
+
+
+def test_venues_are_numbered_from_one_and_have_names_of_their_own() -> None:
+    assert [venue.number for venue in VENUES] == list(range(1, len(VENUES) + 1))
+    assert all(checked_venue(venue.name) for venue in VENUES)
     for names in ([v.number for v in VENUES], [v.name for v in VENUES], [v.city for v in VENUES]):
         assert len(set(names)) == len(VENUES)
 

@@ -3,14 +3,15 @@
 import string
 import struct
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fairtape.market.prices import FIXED_MAX
-from fairtape.market.symbols import SYMBOL_MAX, VENUE_NUMBER_MAX
+from fairtape.market.prices import FIXED_MAX, FIXED_MIN
+from fairtape.market.symbols import SYMBOL_MAX, VENUE_NAME_MAX, VENUE_NUMBERS, VENUES
 from fairtape.market.trades import (
     FLAGS_ALLOWED,
     TRADE_DTYPE,
@@ -29,15 +30,17 @@ from fairtape.market.trades import (
 
 INK = string.ascii_letters + string.digits + string.punctuation
 positive = st.integers(0, FIXED_MAX)
-trades = st.builds(
-    Trade,
-    venue=st.integers(0, VENUE_NUMBER_MAX),
-    symbol=st.text(INK, min_size=1, max_size=SYMBOL_MAX),
-    price=positive,
-    quantity=positive,
-    traded_at=positive,
-    trade_id=st.integers(0, TRADE_ID_MAX),
-    flags=st.integers(0, FLAGS_ALLOWED),
+anything: dict[str, st.SearchStrategy[Any]] = {
+    "symbol": st.text(INK, min_size=1, max_size=SYMBOL_MAX),
+    "price": st.integers(FIXED_MIN, FIXED_MAX),
+    "quantity": positive,
+    "traded_at": positive,
+    "trade_id": st.integers(0, TRADE_ID_MAX),
+    "flags": st.integers(0, FLAGS_ALLOWED),
+}
+others = st.text(INK, max_size=VENUE_NAME_MAX).filter(lambda name: name not in VENUE_NUMBERS)
+trades = st.builds(Trade, venue=st.integers(0, len(VENUES)), **anything) | st.builds(
+    Trade, venue=st.just(0), other_venue=others, **anything
 )
 
 TRADE = Trade(7, "BRK.B", 61_804_800_000_000, 4_000_000_000, 1_723_161_256_419_684_465, 849_714_402, TradeFlag.SOLD)
@@ -50,11 +53,19 @@ def test_a_trade_survives_its_bytes(trade: Trade) -> None:
     assert decode(payload) == trade
 
 
-def test_the_layout_is_the_one_that_the_protocol_names() -> None:
-    name = b"BRK.B" + bytes(11)
-    head = bytes([TRADE_KIND, TRADE_VERSION]) + struct.pack("<HI", 7, 2) + name
-    tail = struct.pack("<qqqQQ", TRADE.price, TRADE.quantity, TRADE.traded_at, TRADE.trade_id, 0)
+def test_the_layout_is_the_one_that_journals_keep() -> None:
+    names = b"XASX" + bytes(8) + b"BRK.B" + bytes(11)
+    head = bytes([TRADE_KIND, TRADE_VERSION]) + struct.pack("<H", TradeFlag.SOLD) + names
+    tail = struct.pack("<qqqQ", TRADE.price, TRADE.quantity, TRADE.traded_at, TRADE.trade_id)
     assert encode(TRADE) == head + tail
+
+
+def test_a_venue_is_known_by_its_name_whoever_published_it() -> None:
+    assert decode(encode(TRADE)).venue_name == "XASX"
+    elsewhere = replace(TRADE, venue=0, other_venue="BINANCE_SPOT")
+    assert decode(encode(elsewhere)) == elsewhere
+    assert elsewhere.venue_name == "BINANCE_SPOT"
+    assert replace(TRADE, venue=0).venue_name == ""
 
 
 @given(st.lists(trades, max_size=20))
@@ -62,31 +73,24 @@ def test_a_body_of_trades_is_an_array_of_the_same_values(many: list[Trade]) -> N
     found = records(b"".join(map(encode, many)))
     assert found.dtype == TRADE_DTYPE
     assert [
-        Trade(
-            int(row["venue"]),
-            row["symbol"].decode(),
-            int(row["price"]),
-            int(row["quantity"]),
-            int(row["traded_at"]),
-            int(row["trade_id"]),
-            int(row["flags"]),
-        )
-        for row in found
-    ] == many
+        (venue.decode(), symbol.decode(), price, quantity, traded_at, trade_id, flags)
+        for _, _, flags, venue, symbol, price, quantity, traded_at, trade_id in found.tolist()
+    ] == [(t.venue_name, t.symbol, t.price, t.quantity, t.traded_at, t.trade_id, t.flags) for t in many]
 
 
 def test_records_are_not_copied() -> None:
     body = bytearray(encode(TRADE))
     found = records(body)
-    body[24:32] = (5).to_bytes(8, "little")
+    body[32:40] = (5).to_bytes(8, "little")
     assert found["price"].tolist() == [5]
 
 
 @given(trades, st.integers(0, TRADE_SIZE - 1), st.integers(0, 255))
-@example(TRADE, 8 + 2, 0)  # a NUL within the symbol
-@example(TRADE, 8, 0)  # a symbol that begins with NUL
-@example(TRADE, 31, 0x80)  # a negative price
-@example(TRADE, 63, 1)  # spare bytes in use
+@example(TRADE, 16 + 2, 0)  # a NUL within the symbol
+@example(TRADE, 16, 0)  # a symbol that begins with NUL
+@example(TRADE, 4 + 1, 0)  # a NUL within the venue
+@example(TRADE, 39, 0x80)  # a negative price, which is one
+@example(TRADE, 47, 0x80)  # a negative quantity
 def test_a_batch_refuses_exactly_what_a_single_trade_refuses(trade: Trade, position: int, value: int) -> None:
     payload = bytearray(encode(trade))
     payload[position] = value
@@ -116,13 +120,13 @@ def test_hostile_bytes_raise_nothing_but_bad_trade(payload: bytes) -> None:
     [
         ("kind", 0, 0),
         ("version", 1, 9),
-        ("flags", 4, 4),
-        ("symbol", 8, 0xE9),
-        ("symbol", 9, 0x20),
-        ("price", 31, 0xFF),
-        ("quantity", 39, 0xFF),
-        ("traded_at", 47, 0xFF),
-        ("spare", 56, 1),
+        ("flags", 2, 4),
+        ("venue", 4, 0xE9),
+        ("venue", 5, 0x20),
+        ("symbol", 16, 0xE9),
+        ("symbol", 17, 0x20),
+        ("quantity", 47, 0xFF),
+        ("traded_at", 55, 0xFF),
     ],
 )
 def test_a_refusal_names_the_field(field: str, position: int, value: int) -> None:
@@ -149,10 +153,12 @@ def test_a_body_that_ends_within_a_record_is_refused() -> None:
     ("field", "value"),
     [
         ("venue", -1),
-        ("venue", VENUE_NUMBER_MAX + 1),
+        ("venue", len(VENUES) + 1),
+        ("other_venue", "XLON"),
+        ("other_venue", "beside a number"),
         ("symbol", ""),
         ("symbol", "É"),
-        ("price", -1),
+        ("price", FIXED_MIN - 1),
         ("price", FIXED_MAX + 1),
         ("quantity", -1),
         ("traded_at", -1),

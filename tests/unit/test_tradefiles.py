@@ -1,4 +1,4 @@
-"""Trades survive CSV and Parquet exactly, and every fault of a file is one sentence."""
+"""Trades are read from CSV and Parquet exactly, and every fault of a file is one sentence."""
 
 import csv
 from collections.abc import Callable
@@ -16,23 +16,24 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fairtape.core.instants import MILLISECOND, SECOND
-from fairtape.market.flow import Flow, batches
-from fairtape.market.prices import FIXED_MAX, ONE, BadNumber, parse_fixed
-from fairtape.market.symbols import SYMBOL_MAX, VENUE_NUMBER_MAX
-from fairtape.market.trades import FLAGS_ALLOWED, TRADE_ID_MAX, Trade, Trades, encode, records
+from fairtape.market.prices import FIXED_MAX, FIXED_MIN, ONE, BadNumber, format_fixed, parse_fixed
+from fairtape.market.symbols import SYMBOL_MAX, VENUE_NAME_MAX, VENUE_NUMBERS
+from fairtape.market.trades import FLAGS_ALLOWED, TRADE_ID_MAX, Trade, Trades, encode
 from fairtape.runtime.complaints import Complaint
-from fairtape.runtime.tradefiles import NAMED_VENUES_FROM, ROWS_MAX, VenueNumbers, read_trades, write_trades
+from fairtape.runtime.tradefiles import ROWS_MAX, read_trades
 
 SUFFIXES = ("csv", "parquet")
 NOW = 1_723_161_600_123_456_789
 NOW_TEXT = "2024-08-09T00:00:00.123456789"
 
 positive = st.integers(0, FIXED_MAX)
+ink = st.characters(min_codepoint=0x21, max_codepoint=0x7E)
 trades = st.builds(
     Trade,
-    venue=st.integers(0, VENUE_NUMBER_MAX),
-    symbol=st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=SYMBOL_MAX),
-    price=positive,
+    venue=st.just(0),
+    other_venue=st.text(ink, min_size=1, max_size=VENUE_NAME_MAX).filter(lambda name: name not in VENUE_NUMBERS),
+    symbol=st.text(ink, min_size=1, max_size=SYMBOL_MAX),
+    price=st.integers(FIXED_MIN, FIXED_MAX),
     quantity=positive,
     traded_at=positive,
     trade_id=st.integers(0, TRADE_ID_MAX),
@@ -40,8 +41,31 @@ trades = st.builds(
 )
 
 
-def read(path: Path) -> Trades:
-    return np.concatenate(list(read_trades(path)))
+def read(path: Path, time_unit: str | None = None) -> Trades:
+    return np.concatenate(list(read_trades(path, time_unit=time_unit)))
+
+
+def written(path: Path, many: list[Trade]) -> Path:
+    """A file that says the same as these trades."""
+    columns: dict[str, Any] = {
+        "time": [trade.traded_at for trade in many],
+        "symbol": [trade.symbol for trade in many],
+        "price": [format_fixed(trade.price) for trade in many],
+        "quantity": [format_fixed(trade.quantity) for trade in many],
+        "venue": [trade.venue_name for trade in many],
+        "trade_id": [trade.trade_id for trade in many],
+        "trade_flags": [trade.flags for trade in many],
+    }
+    if path.suffix == ".csv":
+        with path.open("w", encoding="ascii", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(columns)
+            writer.writerows(zip(*columns.values(), strict=True))
+    else:
+        numbers = {name: pa.array(columns[name], pa.uint64()) for name in ("time", "trade_id")}
+        prices = {name: pa.array(map(Decimal, columns[name]), pa.decimal128(19, 9)) for name in ("price", "quantity")}
+        pq.write_table(pa.table(columns | numbers | prices), path)
+    return path
 
 
 def csv_file(folder: Path, text: str) -> Path:
@@ -57,9 +81,9 @@ def parquet_file(folder: Path, **columns: Any) -> Path:
     return path
 
 
-def complaint(read_or_write: Callable[[], object]) -> str:
+def complaint(reading: Callable[[], object]) -> str:
     with pytest.raises(Complaint) as refused:
-        read_or_write()
+        reading()
     sentence = str(refused.value)
     assert "\n" not in sentence
     assert not sentence.endswith(".")
@@ -70,30 +94,17 @@ def complaint(read_or_write: Callable[[], object]) -> str:
 @given(many=st.lists(trades, min_size=1, max_size=10))
 @settings(deadline=None, max_examples=50)
 def test_trades_survive_a_file_to_the_last_bit(suffix: str, many: list[Trade]) -> None:
-    written = records(b"".join(map(encode, many)))
     with TemporaryDirectory() as folder:
-        path = Path(folder) / f"trades.{suffix}"
-        assert write_trades(path, [written]) == len(many)
-        assert read(path).tobytes() == written.tobytes()
-
-
-@pytest.mark.parametrize("suffix", SUFFIXES)
-def test_generated_flow_survives_a_file(suffix: str, tmp_path: Path) -> None:
-    flow = Flow(rate=20_000, starts_at=NOW, session_period=1 * SECOND, slice_period=50 * MILLISECOND)
-    slices = list(batches(flow, np.random.default_rng(5)))
-    path = tmp_path / f"flow.{suffix}"
-    assert write_trades(path, slices) == sum(map(len, slices))
-    assert read(path).tobytes() == np.concatenate(slices).tobytes()
-    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+        path = written(Path(folder) / f"trades.{suffix}", many)
+        assert read(path, "ns").tobytes() == b"".join(map(encode, many))
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_a_large_file_is_read_in_several_batches(suffix: str, tmp_path: Path) -> None:
-    many = np.repeat(records(encode(Trade(1, "A", ONE, ONE, NOW, 1))), 2 * ROWS_MAX + 1)
-    write_trades(tmp_path / f"many.{suffix}", [many])
-    sizes = [len(batch) for batch in read_trades(tmp_path / f"many.{suffix}")]
+    path = written(tmp_path / f"many.{suffix}", [Trade(1, "A", ONE, ONE, NOW, 1)] * (2 * ROWS_MAX + 1))
+    sizes = [len(batch) for batch in read_trades(path)]
     assert len(sizes) >= 3
-    assert sum(sizes) == len(many)
+    assert sum(sizes) == 2 * ROWS_MAX + 1
 
 
 @pytest.mark.parametrize(
@@ -108,7 +119,7 @@ def test_columns_are_found_by_any_of_their_names(header: str, tmp_path: Path) ->
 def test_other_columns_are_ignored_and_order_does_not_matter(tmp_path: Path) -> None:
     text = f'\ufeffnote,qty,price,symbol,id,venue,time\r\n"a, b",3,2.5,X,9,XLON,{NOW}\r\n'
     (trade,) = read(csv_file(tmp_path, text))
-    assert (trade["quantity"], trade["trade_id"], trade["venue"]) == (3 * ONE, 9, 2)
+    assert (trade["quantity"], trade["trade_id"], trade["venue"]) == (3 * ONE, 9, b"XLON")
 
 
 def test_a_recording_of_three_venues_is_readable_as_it_is(tmp_path: Path) -> None:
@@ -125,25 +136,69 @@ def test_a_recording_of_three_venues_is_readable_as_it_is(tmp_path: Path) -> Non
         "buyer_maker": [True, False, True],
     }
     pq.write_table(pa.table(table), path)
-    venues = VenueNumbers()
-    found = np.concatenate(list(read_trades(path, venues=venues)))
+    found = read(path)
     assert found["traded_at"].tolist() == [NOW, NOW + 1, NOW + 2]
     assert found["price"].tolist() == [61_804_800_000_000, 61_808_800_000_000, 2_673_370_000_000]
     assert found["quantity"].tolist() == [10_000, 10_000 * ONE, ONE // 10]
     assert found["trade_id"].tolist() == [849_714_402, 7, 849_714_403]
-    assert [venues.names[number] for number in found["venue"].tolist()] == ["SPOT", "FUTURES", "SPOT"]
+    assert found["venue"].tolist() == [b"SPOT", b"FUTURES", b"SPOT"]
 
 
-def test_without_venue_and_number_the_venue_is_0_and_rows_are_numbered(tmp_path: Path) -> None:
+def test_without_venue_and_number_the_venue_has_no_name_and_rows_are_numbered(tmp_path: Path) -> None:
     found = read(csv_file(tmp_path, f"time,symbol,price,size\n{NOW},A,1,1\n{NOW},B,1,1\n"))
-    assert found["venue"].tolist() == [0, 0]
+    assert found["venue"].tolist() == [b"", b""]
     assert found["trade_id"].tolist() == [1, 2]
 
 
-def test_known_venues_keep_their_numbers_and_new_ones_are_numbered_as_they_come(tmp_path: Path) -> None:
-    rows = "".join(f"{NOW},A,1,1,{venue}\n" for venue in ("XTKS", "MOON", "42", "MARS", "MOON"))
+def test_venues_keep_their_names_and_numbers_are_names(tmp_path: Path) -> None:
+    names = ("XTKS", "MOON", "42", "BINANCE_SPOT", "MOON")
+    rows = "".join(f"{NOW},A,1,1,{venue}\n" for venue in names)
     found = read(csv_file(tmp_path, "time,symbol,price,size,venue\n" + rows))
-    assert found["venue"].tolist() == [3, NAMED_VENUES_FROM, 42, NAMED_VENUES_FROM + 1, NAMED_VENUES_FROM]
+    assert found["venue"].tolist() == [name.encode() for name in names]
+    numbered = read(parquet_file(tmp_path, venue=pa.array([42])))
+    assert numbered["venue"].tolist() == [b"42"]
+
+
+@pytest.mark.parametrize(
+    ("unit", "text", "instant"),
+    [
+        ("s", "1723161600", NOW // SECOND * SECOND),
+        ("s", "1723161600.123456789", NOW),
+        ("ms", "1723161600123", NOW // MILLISECOND * MILLISECOND),
+        ("ms", "1723161600123.456789", NOW),
+        ("us", "1723161600123456.789", NOW),
+        ("ns", str(NOW), NOW),
+        ("ns", "1", 1),
+        ("s", f"{NOW_TEXT}Z", NOW),
+    ],
+)
+def test_a_number_counts_the_unit_that_is_named(unit: str, text: str, instant: int, tmp_path: Path) -> None:
+    path = csv_file(tmp_path, f"time,symbol,price,size\n{text},A,1,1\n")
+    assert read(path, unit)["traded_at"].tolist() == [instant]
+
+
+@pytest.mark.parametrize(("unit", "step"), [("s", SECOND), ("ms", MILLISECOND), ("us", 1_000), ("ns", 1)])
+def test_a_column_of_numbers_counts_the_unit_that_is_named(unit: str, step: int, tmp_path: Path) -> None:
+    path = parquet_file(tmp_path, time=pa.array([NOW // step]))
+    assert read(path, unit)["traded_at"].tolist() == [NOW // step * step]
+
+
+@pytest.mark.parametrize(
+    ("time", "remedy"),
+    [
+        (NOW // SECOND, "if it counts seconds, say --time-unit s"),
+        (NOW // MILLISECOND, "if it counts milliseconds, say --time-unit ms"),
+        (NOW // 1_000, "if it counts microseconds, say --time-unit us"),
+    ],
+)
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_time_that_no_nanoseconds_make_is_refused_with_its_likely_unit(
+    time: int, remedy: str, suffix: str, tmp_path: Path
+) -> None:
+    path = written(tmp_path / f"trades.{suffix}", [Trade(1, "A", ONE, ONE, NOW, 1), Trade(1, "A", ONE, ONE, time, 2)])
+    sentence = complaint(lambda: read(path))
+    assert "row 2: time is " in sentence
+    assert sentence.endswith(remedy)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +249,7 @@ def test_whole_numbers_are_whole_prices(tmp_path: Path) -> None:
     assert read(parquet_file(tmp_path, price=pa.array([7])))["price"].tolist() == [7 * ONE]
 
 
-@given(numbers=st.lists(st.floats(0, 9e9), min_size=1, max_size=20))
+@given(numbers=st.lists(st.floats(-9e9, 9e9), min_size=1, max_size=20))
 @settings(deadline=None, max_examples=50)
 def test_floats_are_rounded_to_the_nearest_unit(numbers: list[float]) -> None:
     count = len(numbers)
@@ -211,7 +266,9 @@ def test_floats_are_rounded_to_the_nearest_unit(numbers: list[float]) -> None:
 @example(text="1e-92")
 @example(text="9223372036.854775807")
 @example(text="9223372036.854775808")
-@given(text=st.from_regex(r"[0-9]{0,11}(\.[0-9]{0,11})?(e-?[0-9]{1,2})?", fullmatch=True))
+@example(text="-9223372036.854775808")
+@example(text="-9223372036.854775809")
+@given(text=st.from_regex(r"-?[0-9]{0,11}(\.[0-9]{0,11})?(e-?[0-9]{1,2})?", fullmatch=True))
 @settings(deadline=None, max_examples=60)
 def test_a_file_takes_the_same_numbers_as_the_command_line(text: str) -> None:
     with TemporaryDirectory() as folder:
@@ -237,12 +294,12 @@ def test_a_file_takes_the_same_numbers_as_the_command_line(text: str) -> None:
         ("symbol", "É"),
         ("symbol", "X" * 17),
         ("price", ""),
-        ("price", "-1"),
         ("price", "nan"),
         ("price", "1.0000000001"),
         ("price", "9223372037"),
         ("size", "ten"),
-        ("venue", "70000"),
+        ("size", "-1"),
+        ("venue", "BINANCE_FUTURES"),
         ("venue", ""),
         ("id", "0x10"),
         ("id", "-1"),
@@ -272,7 +329,7 @@ def test_rows_are_counted_through_the_whole_file(tmp_path: Path) -> None:
     [
         ("price", pa.array([float("nan")])),
         ("price", pa.array([float("inf")])),
-        ("price", pa.array([-0.5])),
+        ("quantity", pa.array([-0.5])),
         ("price", pa.array([1e10])),
         ("price", pa.array([None], pa.float64())),
         ("symbol", pa.array([None], pa.string())),
@@ -321,8 +378,7 @@ def test_a_folder_is_no_trade_file(suffix: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_a_file_without_rows_is_complained_about(suffix: str, tmp_path: Path) -> None:
-    path = tmp_path / f"none.{suffix}"
-    assert write_trades(path, []) == 0
+    path = written(tmp_path / f"none.{suffix}", [])
     assert "has no rows" in complaint(lambda: read(path))
 
 
@@ -365,22 +421,3 @@ def test_what_is_not_text_is_no_csv(content: bytes, tmp_path: Path) -> None:
 def test_a_name_of_another_kind_is_refused(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     assert ".csv or .parquet" in complaint(lambda: read_trades(path))
-    assert ".csv or .parquet" in complaint(lambda: write_trades(path, []))
-
-
-@pytest.mark.parametrize("suffix", SUFFIXES)
-def test_a_place_that_cannot_be_written_is_told(suffix: str, tmp_path: Path) -> None:
-    path = tmp_path / "absent" / f"trades.{suffix}"
-    assert f"{path} cannot be written" in complaint(lambda: write_trades(path, []))
-
-
-@pytest.mark.parametrize("suffix", SUFFIXES)
-def test_a_file_that_could_not_be_finished_is_not_there(suffix: str, tmp_path: Path) -> None:
-    good = csv_file(tmp_path, f"time,symbol,price,size\n{NOW},A,1,1\n")
-    bad = tmp_path / "bad.csv"
-    bad.write_text(good.read_text() + f"{NOW},A,one,1\n")
-    path = tmp_path / f"copy.{suffix}"
-    path.write_text("what was here before")
-    complaint(lambda: write_trades(path, read_trades(bad)))
-    assert path.read_text() == "what was here before"
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == sorted([good.name, bad.name, path.name])

@@ -1,9 +1,7 @@
 """`fairtape listen`: run a ring on this machine and print the one order of what is published into it."""
 
-import json
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,32 +10,30 @@ from typing import Final
 
 import click
 
-from fairtape.cli.journal import format_instant
-from fairtape.core.instants import MILLISECOND
-from fairtape.core.timing import PROFILES
+from fairtape.cli.limits import check_within
+from fairtape.cli.outlet import Outlet
+from fairtape.cli.tape import Progress, Tape
+from fairtape.core.instants import MILLISECOND, SECOND
+from fairtape.core.timing import PROFILES, Timing
+from fairtape.deployment.capacity import cores_here, refuse_overload
 from fairtape.deployment.folder import SOURCES, RingFolder
 from fairtape.deployment.loopback import carrier_words, loopback_book, loopback_groups
 from fairtape.deployment.processes import Crew, Deserted, Interrupts
 from fairtape.deployment.ring import RingPlan
 from fairtape.deployment.sites import SiteNews, run_site
-from fairtape.market.prices import format_fixed
-from fairtape.market.symbols import VENUES
-from fairtape.market.trades import BadTrade, Trade, decode
 from fairtape.ring.formation import Formation
 from fairtape.runtime.carriers import AddressBook, Groups
 from fairtape.runtime.clock import SharedClock
 from fairtape.runtime.complaints import Complaint
-from fairtape.runtime.journal import Entry, Journal
-from fairtape.wire.blocks import unpack_messages
 from fairtape.wire.frames import NodeId
 from fairtape.wire.seals import KEY_SIZE, Keys
 
 EXIT_BROKEN: Final = 1
 SITES_MAX: Final = 16
+SECONDS_MAX: Final = 1e9
 START_DELAY: Final = 500 * MILLISECOND
 LOOK_PERIOD: Final = 20 * MILLISECOND  # how often the journal is looked at
-
-_VENUE_NAMES: Final = {venue.number: venue.name for venue in VENUES}
+NEWS_DELAY_MAX: Final = 1 * SECOND  # for a site's news to arrive
 
 
 @click.command()
@@ -64,34 +60,40 @@ def listen(
 ) -> None:
     """Start a ring here and print what it releases.
 
-    The ring runs on this machine until Ctrl-C, and every trade is a line once it is released. DIRECTORY is made if need
-    be; it holds the ring's addresses, its keys and its journals. Another terminal can then publish with `fairtape
-    publish DIRECTORY FILE`. The exit code is 1 when a site declares a failure.
+    The ring runs on this machine until Ctrl-C, and every trade is a line once the first site releases it. DIRECTORY is
+    made if need be; it holds the ring's addresses, the sources' keys and the sites' journals. Another terminal can then
+    publish with `fairtape publish DIRECTORY FILE`.
+
+    A slow reader of the lines never holds up the ring and misses nothing: what it has not taken waits in the journal.
+    After Ctrl-C the rest is printed, unless the reader takes nothing for a second or Ctrl-C comes again.
+
+    The exit code is 1 when a site fails: the others then stop, for nothing heals a ring yet, and what any of them has
+    released is printed.
     """
-    if not 1 <= sites <= SITES_MAX:
-        raise Complaint(f"--sites is {sites}; give from 1 to {SITES_MAX}")
-    if seconds is not None and not 0 < seconds < float("inf"):
-        raise Complaint(f"--seconds is {seconds:g}; give more than 0")
+    check_within("--sites", sites, 1, SITES_MAX)
+    check_within("--seconds", seconds, 0.001, SECONDS_MAX)
+    refuse_overload(sites=sites, profile=profile, cores=cores_here())
     folder = RingFolder(directory)
     members = tuple(range(1, sites + 1))
     place = Place(loopback_book(members, SOURCES, first_port=port), loopback_groups(mesh=mesh, interface=interface))
     with folder.claimed(), Interrupts() as interrupts:
         run = f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
         journals = folder.new_journals(run, members)
-        printer = Printer(journals[members[0]], as_json=as_json)
+        tape = Tape(journals, Outlet(sys.stdout.fileno()), as_json=as_json)
         with Crew(imports=[run_site.__module__]) as crew:
-            _start(crew, folder, journals, place, profile=profile)
+            _start(crew, folder, journals, place, timing=PROFILES[profile])
             click.echo(
-                f"{sites} sites, {carrier_words(place.groups, mesh=mesh)}, profile {profile}; publish from another"
-                f" terminal with: fairtape publish {directory} FILE",
+                f"{sites} sites, {carrier_words(place.groups, mesh=mesh)}, profile {profile}; this is what site"
+                f" {tape.site} releases; publish from another terminal with: fairtape publish {directory} FILE",
                 err=True,
             )
-            failure = _follow(crew, printer, interrupts, seconds)
-        printer.print_new()
-    click.echo(_summary(printer, directory, run), err=True)
-    if failure is not None:
+            watch = Watch(interrupts, seconds, PROFILES[profile])
+            failures = watch.follow(crew, tape)
+        complete = _print_rest(tape, interrupts, failures)
+    click.echo(_summary(tape, folder.path / "journals" / run, complete=complete), err=True)
+    for failure in failures:
         click.echo(f"fairtape: {failure}", err=True)
-        ctx.exit(EXIT_BROKEN)
+    ctx.exit(EXIT_BROKEN if failures else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,7 @@ class Place:
     groups: Groups | None
 
 
-def _start(crew: Crew, folder: RingFolder, journals: dict[NodeId, Path], place: Place, *, profile: str) -> None:
+def _start(crew: Crew, folder: RingFolder, journals: dict[NodeId, Path], place: Place, *, timing: Timing) -> None:
     for site, journal in journals.items():
         crew.start(f"site {site}", run_site, site, journal)
     crew.await_ready({f"site {site}" for site in journals})
@@ -110,7 +112,7 @@ def _start(crew: Crew, folder: RingFolder, journals: dict[NodeId, Path], place: 
         formation=Formation(
             number=1,
             members=tuple(journals),
-            timing=PROFILES[profile],
+            timing=timing,
             starts_at=SharedClock().now() + START_DELAY,
             resilience=min(1, len(journals) - 1),
         ),
@@ -122,101 +124,56 @@ def _start(crew: Crew, folder: RingFolder, journals: dict[NodeId, Path], place: 
     folder.write(plan)
 
 
-def _follow(crew: Crew, printer: "Printer", interrupts: Interrupts, seconds: float | None) -> str | None:
-    """Print until the end is asked for; the sentence of a failure if there is one before."""
-    ends_at = time.monotonic() + seconds if seconds is not None else float("inf")
-    while not interrupts.count and time.monotonic() < ends_at:
-        try:
-            heard = crew.hear(LOOK_PERIOD)
-        except Deserted as desertion:
-            return str(desertion)
-        for name, news in heard:
-            if isinstance(news, SiteNews) and news.failure is not None:
-                failure = news.failure
-                return f"{name} gave up on site {failure.suspect} at token {failure.token}: {failure.reason.value}"
-        printer.print_new()
-    return None
+class Watch:
+    """Looks after the sites while their releases are printed, and knows when that has to end."""
 
+    def __init__(self, interrupts: Interrupts, seconds: float | None, timing: Timing) -> None:
+        self._interrupts = interrupts
+        self._ends_at = time.monotonic() + (SECONDS_MAX if seconds is None else seconds)
+        # When a process is gone, the others say within this time what they make of it.
+        self._aftermath = (timing.reform_delay + NEWS_DELAY_MAX) / SECOND
+        self._failures: list[str] = []
 
-class Printer:
-    """Prints what one site has released, from its journal: so a slow reader never holds up the site."""
-
-    def __init__(self, journal: Path, *, as_json: bool) -> None:
-        self._entries = Journal.open(journal).entries()
-        self._line = _json_line if as_json else _line
-        self.trades = 0
-        self.late = 0
-        self.others = 0  # messages that are no trades
-
-    def print_new(self) -> None:
-        """What has been released since the last call."""
-        for entry in self._entries:
-            sys.stdout.writelines(self._lines(entry))
-        sys.stdout.flush()
-
-    def _lines(self, entry: Entry) -> Iterator[str]:
-        release = entry.release
-        assert release is not None
-        self.late += release.count if release.late else 0
-        for sequence, source, payload in _messages(entry):
+    def follow(self, crew: Crew, tape: Tape) -> list[str]:
+        """Print until the end is asked for or a site fails; the sentences of a failure if there is one."""
+        progress = Progress.CAUGHT_UP
+        while not self._interrupts.count and time.monotonic() < self._ends_at:
             try:
-                trade = decode(payload)
-            except BadTrade:
-                self.others += 1
+                heard = crew.hear(0 if progress is Progress.BUSY else LOOK_PERIOD)
+                progress = tape.advance()
+            except Deserted as desertion:
+                self._failures.append(str(desertion))
+                self._ends_at = min(self._ends_at, time.monotonic() + self._aftermath)
                 continue
-            self.trades += 1
-            yield self._line(sequence, release.commit_at, release.late, source, trade) + "\n"
+            except Complaint as complaint:
+                return [*self._failures, str(complaint)]
+            for name, news in heard:
+                if isinstance(news, SiteNews) and news.failure is not None:
+                    suspect, token, reason = news.failure.suspect, news.failure.token, news.failure.reason.value
+                    return [*self._failures, f"{name} gave up on site {suspect} at token {token}: {reason}"]
+        return self._failures
 
 
-def _messages(entry: Entry) -> Iterator[tuple[int, NodeId, bytes]]:
-    """The messages of one token. A trade is never long, so fragments need not be put together here."""
-    for span in entry.ordered.spans:
-        sequence = span.sequence
-        for position, (body, count) in enumerate(zip(span.bodies, span.counts, strict=True)):
-            if span.fragments and span.fragments[position]:
-                yield sequence, span.source, b""
-            else:
-                for number, payload in enumerate(unpack_messages(body, count), sequence):
-                    yield number, span.source, payload
-            sequence += count
+def _print_rest(tape: Tape, interrupts: Interrupts, failures: list[str]) -> bool:
+    """Print what is left, until one more Ctrl-C; whether everything is printed."""
+    enough = interrupts.count + 1
+    try:
+        return tape.finish(lambda: interrupts.count >= enough)
+    except Complaint as complaint:
+        if str(complaint) not in failures:
+            failures.append(str(complaint))
+        return False
 
 
-def _line(sequence: int, commit_at: int, late: bool, source: NodeId, trade: Trade) -> str:
-    mark = "  late" if late else ""
-    return (
-        f"{sequence:>9}  {format_instant(commit_at)}  {_source_name(source):<5} {_venue_name(trade.venue):<5}"
-        f" {trade.symbol:<16} {format_fixed(trade.price):>14} {format_fixed(trade.quantity):>14}{mark}"
-    )
-
-
-def _json_line(sequence: int, commit_at: int, late: bool, source: NodeId, trade: Trade) -> str:
-    fields = {
-        "sequence": sequence,
-        "commit_at_ns": commit_at,
-        "late": late,
-        "source": _source_name(source),
-        "venue": _venue_name(trade.venue),
-        "symbol": trade.symbol,
-        "price": format_fixed(trade.price),
-        "quantity": format_fixed(trade.quantity),
-        "traded_at_ns": trade.traded_at,
-        "trade_id": trade.trade_id,
-    }
-    return json.dumps(fields, separators=(",", ":"))
-
-
-def _source_name(source: NodeId) -> str:
-    return SOURCES[source].name if source in SOURCES else str(source)
-
-
-def _venue_name(venue: int) -> str:
-    """The venues of a file that only the file names have no name here."""
-    return _VENUE_NAMES.get(venue, str(venue))
-
-
-def _summary(printer: Printer, directory: Path, run: str) -> str:
-    others = f", {printer.others:,} other messages" if printer.others else ""
-    return (
-        f"{printer.trades:,} trades in one order{others}, {printer.late:,} released late; prove it with:"
-        f" fairtape journal verify {directory}/journals/{run}/*"
-    )
+def _summary(tape: Tape, journals: Path, *, complete: bool) -> str:
+    printed = tape.printed
+    others = f", {printed.others:,} other messages" if printed.others else ""
+    end = f" (the last of them at site {tape.site})" if tape.site != 1 else ""
+    told = f"{printed.trades:,} trades in one order{others}, {printed.late:,} released late{end}"
+    if not complete:
+        told = (
+            f"{printed.trades:,} trades printed, then nobody took the lines any more; what follows number"
+            f" {printed.through} stands in the journals: fairtape journal cat {journals}/site-{tape.site}"
+            f" --from-seq {printed.through + 1}"
+        )
+    return f"{told}; prove it with: fairtape journal verify {journals}/*"

@@ -3,6 +3,7 @@
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -11,26 +12,38 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fairtape.core.instants import SECOND
+from fairtape.cli.limits import check_within
+from fairtape.core.instants import SECOND, Duration
 from fairtape.deployment.folder import SOURCES, RingFolder
-from fairtape.deployment.publisher import SILENCE_MAX, Pace, Published, Silent, publish
+from fairtape.deployment.publisher import RATES, SILENCE_MAX, SPEEDS, Ending, Pace, Published, publish
 from fairtape.deployment.ring import RingPlan
 from fairtape.deployment.timesort import by_time
 from fairtape.market.flow import SESSION_MAX, Flow, batches
+from fairtape.market.prices import FIXED_MAX
 from fairtape.market.trades import Trades
 from fairtape.runtime.clock import SharedClock
 from fairtape.runtime.complaints import Complaint
-from fairtape.runtime.tradefiles import read_trades
+from fairtape.runtime.tradefiles import TIME_UNITS, read_trades
 from fairtape.wire.frames import NodeId
 
+EXIT_FAILED: Final = 1
 EXIT_INTERRUPTED: Final = 130
 GENERATED_RATE: Final = 10_000  # trades per second of a generated session
+GENERATED_MAX: Final = 100_000_000
+COUNT_MAX: Final = 10**12
+SEED_MAX: Final = 10**18
+PERIOD_MAX: Final = 31 * 24 * 3_600 * SECOND  # nobody means a command that takes longer
+TOLD_PERIOD_MIN: Final = 3_600 * SECOND  # whoever starts one that takes longer than this may not know it
+REACHED_MIN: Final = 0.9  # of the rate that was asked for; below it the user is told
 
 
 @click.command("publish")
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.argument("file", type=click.Path(path_type=Path), required=False)
 @click.option("--source", metavar="NAME|NUMBER", help="Publish as this source of the ring. [default: a free one]")
+@click.option(
+    "--time-unit", type=click.Choice(list(TIME_UNITS)), help="What a time counts that is a number. [default: ns]"
+)
 @click.option("--speed", type=float, help="Times the recorded speed, in the order of time.")
 @click.option("--rate", type=float, help="Trades per second, in the order of the file.")
 @click.option("--max", "count_max", type=int, help="At most so many trades.")
@@ -43,6 +56,7 @@ def publish_command(
     directory: Path,
     file: Path | None,
     source: str | None,
+    time_unit: str | None,
     speed: float | None,
     rate: float | None,
     count_max: int | None,
@@ -52,8 +66,11 @@ def publish_command(
     """Publish a file of trades into a ring.
 
     The ring is the one that `fairtape listen DIRECTORY` runs. FILE is CSV or Parquet with a time, a symbol, a price and
-    a quantity. Without --speed or --rate the trades go out as fast as the ring takes them. The command ends when every
-    trade has its place in the order.
+    a quantity, and perhaps a venue, whose name every trade carries. Without --speed or --rate the trades go out as fast
+    as the ring takes them. The command ends when every trade has its place in the order.
+
+    The exit code is 1 when the ring falls silent before that, and 130 after Ctrl-C; what was acknowledged until then is
+    printed in either case.
     """
     _refuse(file=file, speed=speed, rate=rate, count_max=count_max, generate=generate, seed=seed)
     folder = RingFolder(directory)
@@ -61,23 +78,22 @@ def publish_command(
     if not folder.running:
         raise Complaint(f"the ring in {str(directory)!r} is not running; start it with: fairtape listen {directory}")
     me = _node(source, plan)
+    plan = replace(plan, keys=folder.keys_of(me))
     if file is not None:
-        total = _survey(file, count_max)
-        trades = _from_file(file, count_max, sort=speed is not None)
+        supply: _Recorded | _Generated = _Recorded(file, time_unit, count_max)
     else:
         assert generate is not None
-        total = min(generate, count_max or generate)
-        trades = _generated(total, me, seed)
-    try:
-        with _bar(total) as progress:
-            published = publish(plan, me, trades, Pace(rate=rate, speed=speed), progress)
-    except Silent:
-        raise Complaint(
-            f"the ring in {str(directory)!r} has acknowledged nothing for {SILENCE_MAX // SECOND} s; see what"
-            f" `fairtape listen {directory}` says"
-        ) from None
-    click.echo(_sentence(published, me))
-    ctx.exit(0 if published.complete else EXIT_INTERRUPTED)
+        supply = _Generated(min(generate, count_max or generate), me, seed)
+    pace = Pace(rate=rate, speed=speed)
+    survey = _survey(supply.trades())
+    _tell_period(pace.period(survey.count, survey.span), pace)
+    with _bar(survey.count) as progress:
+        trades = by_time(supply.trades()) if speed is not None else supply.trades()
+        published = publish(plan, me, trades, pace, progress)
+    click.echo(_sentence(published, me, pace))
+    if published.ending is Ending.SILENT:
+        click.echo(f"fairtape: {_silence(folder)}", err=True)
+    ctx.exit({Ending.COMPLETE: 0, Ending.INTERRUPTED: EXIT_INTERRUPTED, Ending.SILENT: EXIT_FAILED}[published.ending])
 
 
 def _refuse(
@@ -94,11 +110,11 @@ def _refuse(
         raise Complaint(f"there is {found}; give one of them")
     if speed is not None and rate is not None:
         raise Complaint(f"--speed is {speed:g} and --rate is {rate:g}; give one of them")
-    for name, value in (("--speed", speed), ("--rate", rate), ("--max", count_max), ("--generate", generate)):
-        if value is not None and not 0 < value < float("inf"):
-            raise Complaint(f"{name} is {value:g}; give more than 0")
-    if seed < 0:
-        raise Complaint(f"--seed is {seed}; give 0 or more")
+    check_within("--speed", speed, *SPEEDS, hint=" times the recorded speed, or neither --speed nor --rate")
+    check_within("--rate", rate, *RATES, hint=" trades per second, or neither --speed nor --rate")
+    check_within("--max", count_max, 1, COUNT_MAX)
+    check_within("--generate", generate, 1, GENERATED_MAX)
+    check_within("--seed", seed, 0, SEED_MAX)
 
 
 def _node(wanted: str | None, plan: RingPlan) -> NodeId:
@@ -128,22 +144,71 @@ def _is_free(plan: RingPlan, node: NodeId) -> bool:
     return True
 
 
-def _survey(file: Path, count_max: int | None) -> int:
-    """How many trades there are. What is wrong with a file is found before any of it is part of an order for ever."""
-    return sum(len(trades) for trades in _limited(read_trades(file), count_max))
+@dataclass(frozen=True, slots=True)
+class _Recorded:
+    """The trades of a file."""
+
+    file: Path
+    time_unit: str | None
+    count_max: int | None
+
+    def trades(self) -> Iterator[Trades]:
+        return _limited(read_trades(self.file, time_unit=self.time_unit), self.count_max)
 
 
-def _from_file(file: Path, count_max: int | None, *, sort: bool) -> Iterator[Trades]:
-    trades = _limited(read_trades(file), count_max)
-    return by_time(trades) if sort else trades
+class _Generated:
+    """The first trades of one long session of one venue that opened long enough ago for all of them to be past."""
+
+    def __init__(self, count: int, me: NodeId, seed: int) -> None:
+        self._count = count
+        self._venue = SOURCES[me].name
+        self._seed = seed
+        # A session opens busier than its mean, so these trades take less time than they would at the mean rate.
+        age = count * SECOND // GENERATED_RATE + SECOND
+        self._opened_at = SharedClock().now() - age
+
+    def trades(self) -> Iterator[Trades]:
+        flow = Flow(rate=GENERATED_RATE, venues=1, starts_at=self._opened_at, session_period=SESSION_MAX)
+        for trades in _limited(batches(flow, np.random.default_rng(self._seed)), self._count):
+            trades["venue"] = self._venue.encode("ascii")
+            yield trades
 
 
-def _generated(count: int, me: NodeId, seed: int) -> Iterator[Trades]:
-    """One long session of one venue."""
-    flow = Flow(rate=GENERATED_RATE, venues=1, starts_at=SharedClock().now(), session_period=SESSION_MAX)
-    for trades in _limited(batches(flow, np.random.default_rng(seed)), count):
-        trades["venue"] = SOURCES[me].number
-        yield trades
+@dataclass(frozen=True, slots=True)
+class _Survey:
+    """What there is to publish."""
+
+    count: int
+    span: Duration  # from the earliest to the latest trade
+
+
+def _survey(batches: Iterator[Trades]) -> _Survey:
+    """Look at everything. What is wrong with a file is found before any of it is part of an order for ever."""
+    count, earliest, latest = 0, FIXED_MAX, 0
+    for trades in batches:
+        if len(trades):
+            count += len(trades)
+            earliest = min(earliest, int(trades["traded_at"].min()))
+            latest = max(latest, int(trades["traded_at"].max()))
+    return _Survey(count, latest - earliest)
+
+
+def _tell_period(period: Duration, pace: Pace) -> None:
+    """Refuse what would never end; tell of what takes long."""
+    asked = f"--rate is {pace.rate:g}" if pace.rate is not None else f"--speed is {pace.speed:g}" if pace.speed else ""
+    hours = period / (3_600 * SECOND)
+    if period > PERIOD_MAX:
+        raise Complaint(f"{asked}, at which publishing would take {hours / 24:,.0f} days; give more, or neither")
+    if period > TOLD_PERIOD_MIN:
+        click.echo(f"{asked}: publishing takes {hours:,.1f} hours; Ctrl-C ends it at any time", err=True)
+
+
+def _silence(folder: RingFolder) -> str:
+    what = f"acknowledged nothing for {SILENCE_MAX // SECOND} s" if folder.running else "stopped"
+    return (
+        f"the ring in {str(folder.path)!r} has {what}; trades that are published and not acknowledged may have a place"
+        f" in the order or not: see what `fairtape listen {folder.path}` printed"
+    )
 
 
 def _limited(trades: Iterator[Trades], count_max: int | None) -> Iterator[Trades]:
@@ -166,11 +231,12 @@ def _bar(total: int) -> Iterator[Callable[[int], None]]:
         yield lambda done: bar.update(task, completed=done)
 
 
-def _sentence(published: Published, me: NodeId) -> str:
-    seconds = published.period / SECOND
-    ending = "" if published.complete else f"; interrupted, {published.published:,} were published"
+def _sentence(published: Published, me: NodeId, pace: Pace) -> str:
+    ending = "" if published.ending is Ending.COMPLETE else f"; {published.published:,} were published"
     repeated = f", {published.resent:,} blocks sent again" if published.resent else ""
+    behind = published.period >= SECOND and pace.rate and published.per_second < REACHED_MIN * pace.rate
+    slower = f" (the ring took no more of the {pace.rate:,g} asked for)" if behind else ""
     return (
-        f"{published.acknowledged:,} trades of {SOURCES[me].name} acknowledged in {seconds:.2f} s,"
-        f" {published.per_second:,.0f} per second{repeated}{ending}"
+        f"{published.acknowledged:,} trades acknowledged, published as {SOURCES[me].name}, in"
+        f" {published.period / SECOND:.2f} s, {published.per_second:,.0f} per second{slower}{repeated}{ending}"
     )

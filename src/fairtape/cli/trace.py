@@ -1,9 +1,11 @@
 """`fairtape trace`: what happened in one simulated world, as text or as a picture."""
 
 from pathlib import Path
+from typing import Final
 
 import click
 
+from fairtape.cli.limits import check_within
 from fairtape.core.instants import NEVER, SECOND, Instant
 from fairtape.runtime.complaints import Complaint
 from fairtape.simulation.scenario import lines
@@ -11,6 +13,9 @@ from fairtape.simulation.swarm import LOSS_MAX, draw
 from fairtape.simulation.tracing import Window, choose_window, count_flights, draw_svg
 from fairtape.simulation.trial import Trial, judge
 from fairtape.simulation.world import EPOCH
+
+SEED_MAX: Final = 10**18
+SECONDS_MAX: Final = 1e6  # no world lasts as long
 
 
 @click.command()
@@ -31,8 +36,10 @@ def trace(*, seed: int, svg: Path | None, since: float | None, until: float | No
     assert trial.recorder is not None
     happenings = trial.recorder.happenings
     timing = configuration.timing
+    if since is not None and _instant(since, 0) > trial.world.now:
+        raise Complaint(f"--from is {since:g}; this world ends after {(trial.world.now - EPOCH) / SECOND:.6f} s")
     chosen = choose_window(happenings, period=timing.token_period, commit_delay=timing.commit_delay)
-    window = Window(_instant(since, chosen.since), _instant(until, chosen.until))
+    window = _window(since, until, chosen)
     if svg is None:
         shown = [one for one in happenings if window.since <= one.at <= window.until]
         click.echo("\n".join([*lines(shown, configuration.sites), verdict]))
@@ -61,14 +68,21 @@ def _run(trial: Trial) -> str:
     return "everything was released everywhere" if lively else "safe, with a failure declared or injected"
 
 
+def _window(since: float | None, until: float | None, chosen: Window) -> Window:
+    """What was asked for; an end that was not given is the chosen one, or as far away as the chosen stretch is long."""
+    width = chosen.until - chosen.since
+    begins_at = _instant(since, min(chosen.since, _instant(until, NEVER) - width))
+    return Window(max(begins_at, EPOCH), _instant(until, max(chosen.until, begins_at + width)))
+
+
 def _instant(seconds: float | None, otherwise: Instant) -> Instant:
     return otherwise if seconds is None else EPOCH + round(seconds * SECOND)
 
 
 def _refuse(*, seed: int, since: float | None, until: float | None, loss: float | None) -> None:
-    if seed < 0:
-        raise Complaint(f"SEED is {seed}; give 0 or more")
-    if loss is not None and not 0.0 <= loss <= LOSS_MAX:
-        raise Complaint(f"--loss is {loss:g}; give a share from 0 to {LOSS_MAX:g}, such as 0.05 for 5 %")
-    if since is not None and until is not None and until <= since:
+    check_within("SEED", seed, 0, SEED_MAX)
+    check_within("--loss", loss, 0.0, LOSS_MAX, hint=", such as 0.05 for 5 %")
+    check_within("--from", since, 0.0, SECONDS_MAX)
+    check_within("--to", until, 1e-6, SECONDS_MAX)
+    if since is not None and until is not None and _instant(until, 0) <= _instant(since, 0):
         raise Complaint(f"--to is {until:g}; give a time after --from, which is {since:g}")

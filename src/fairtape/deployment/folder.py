@@ -1,9 +1,12 @@
 """The folder of a ring on this machine: what a source has to know to take part, kept beside the ring's journals.
 
-    ring.json    formation, addresses and groups: nothing secret
-    keys.json    the keys of all nodes, readable by the owner alone
-    lock         held by the program that runs the ring, for as long as it runs
-    journals/    one folder per run, one journal per site in it
+    ring.json         formation, addresses and groups: nothing secret
+    keys/XNYS.json    the key of one source and nothing else, readable by its owner alone; so for each source
+    lock              held by the program that runs the ring, for as long as it runs
+    journals/         one folder per run, one journal per site in it
+
+Whoever publishes reads the key of the one source that it is, so that no publisher can read another or speak as one. The
+keys of the sites are in no file: the program that runs the ring hands them to its sites.
 
 A ring that is started again in the same folder is a new ring: new keys, new ports, a new folder for its journals.
 """
@@ -28,7 +31,7 @@ from fairtape.wire.seals import Keys
 
 VERSION: Final = 1
 RING: Final = "ring.json"
-KEYS: Final = "keys.json"
+KEYS: Final = "keys"
 LOCK: Final = "lock"
 JOURNALS: Final = "journals"
 
@@ -49,7 +52,7 @@ class RingFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             if not (self.path / LOCK).exists() and any(self.path.iterdir()):
                 raise Complaint(f"folder {str(self.path)!r} holds other files and no ring; name a new or empty folder")
-            lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -58,7 +61,10 @@ class RingFolder:
                 f"folder {str(self.path)!r} holds a ring that is running; stop it or name another folder"
             ) from None
         try:
-            (self.path / RING).unlink(missing_ok=True)  # of an earlier ring, which nobody can publish into any more
+            with self._refusals():
+                (self.path / RING).unlink(missing_ok=True)  # of an earlier ring, into which nobody can publish any more
+                os.ftruncate(lock, 0)
+                os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)  # and a full disk is noticed before any site starts
             yield
         finally:
             os.close(lock)
@@ -88,20 +94,32 @@ class RingFolder:
 
     def write(self, plan: RingPlan) -> None:
         """Tell sources how to take part. The keys come first: whoever finds the ring finds its keys."""
-        keys = {
-            role: {str(node): key.hex() for node, key in held.items()}
-            for role, held in (("sites", plan.keys.sites), ("sources", plan.keys.sources))
-        }
         with self._refusals():
-            _replace(self.path / KEYS, keys, mode=0o600)
+            (self.path / KEYS).mkdir(mode=0o755, exist_ok=True)
+            for source, key in plan.keys.sources.items():
+                _replace(self._key_path(source), {"source": source, "key": key.hex()}, mode=0o600)
             _replace(self.path / RING, _described(plan), mode=0o644)
 
     def read(self) -> RingPlan:
-        """The plan of the ring in this folder."""
+        """The plan of the ring in this folder, without any key."""
+        with self._readings():
+            return _plan(json.loads((self.path / RING).read_text()))
+
+    def keys_of(self, source: NodeId) -> Keys:
+        """What one source is given."""
+        with self._readings():
+            held = json.loads(self._key_path(source).read_text())
+            if held["source"] != source:
+                raise ValueError(f"the key of source {source} is that of {held['source']}")
+            return Keys({}, {source: bytes.fromhex(held["key"])})
+
+    def _key_path(self, source: NodeId) -> Path:
+        return self.path / KEYS / f"{SOURCES[source].name}.json"
+
+    @contextmanager
+    def _readings(self) -> Iterator[None]:
         try:
-            ring = json.loads((self.path / RING).read_text())
-            keys = json.loads((self.path / KEYS).read_text())
-            return _plan(ring, _keys(keys))
+            yield
         except FileNotFoundError:
             raise Complaint(
                 f"folder {str(self.path)!r} holds no ring; start one there with: fairtape listen {self.path}"
@@ -110,7 +128,7 @@ class RingFolder:
             raise Complaint(f"{error.filename} cannot be read ({error.strerror}); correct its permissions") from None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Complaint(
-                f"folder {str(self.path)!r} holds a damaged {RING} or {KEYS} ({type(error).__name__}: {error});"
+                f"folder {str(self.path)!r} holds a damaged {RING} or key ({type(error).__name__}: {error});"
                 f" start the ring anew with: fairtape listen {self.path}"
             ) from None
 
@@ -149,26 +167,21 @@ def _described(plan: RingPlan) -> dict[str, Any]:
     }
 
 
-def _plan(ring: dict[str, Any], keys: Keys) -> RingPlan:
+def _plan(ring: dict[str, Any]) -> RingPlan:
     if ring["version"] != VERSION:
         raise ValueError(f"version is {ring['version']}; expected {VERSION}")
-    formation = dict(ring["formation"])
-    formation |= {"members": tuple(formation["members"]), "timing": Timing(**formation["timing"])}
+    formation = _with_tuples(ring["formation"])
     groups = ring["groups"]
-    if groups is not None:
-        groups = Groups(**(groups | {name: tuple(groups[name]) for name in ("data", "control")}))
     return RingPlan(
-        formation=Formation(**formation),
-        keys=keys,
+        formation=Formation(**(formation | {"timing": Timing(**formation["timing"])})),
+        keys=Keys({}, {}),
         book={int(node): Peer(peer["host"], peer["port"], Role(peer["role"])) for node, peer in ring["nodes"].items()},
-        groups=groups,
+        groups=None if groups is None else Groups(**_with_tuples(groups)),
         stripe=ring["stripe"],
         datagram_max=ring["datagram_max"],
     )
 
 
-def _keys(keys: dict[str, Any]) -> Keys:
-    sites, sources = (
-        {int(node): bytes.fromhex(key) for node, key in keys[role].items()} for role in ("sites", "sources")
-    )
-    return Keys(sites, sources)
+def _with_tuples(fields: dict[str, Any]) -> dict[str, Any]:
+    """What JSON keeps as lists was a tuple."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final
 
 import numpy as np
@@ -19,11 +20,18 @@ QUEUED_MAX: Final = 1 << 20  # bytes that wait in the source; the rest stays in 
 CHUNK_MAX: Final = 8_192  # trades that are submitted at once
 SILENCE_MAX: Final = 5 * SECOND  # without any acknowledgment, before we say that nobody is there
 
+RATES: Final = (0.001, 10_000_000.0)  # trades per second: from four in an hour to more than any machine takes
+SPEEDS: Final = (0.001, 1_000_000.0)  # times the recorded speed: from a thousandth to a day in a tenth of a second
+
 Instants = npt.NDArray[np.int64]
 
 
-class Silent(Exception):
-    """No site of the ring answers."""
+class Ending(Enum):
+    """How publishing ended."""
+
+    COMPLETE = "everything that there was is acknowledged"
+    INTERRUPTED = "somebody asked for the end"
+    SILENT = "the ring acknowledges nothing any more"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +40,12 @@ class Pace:
 
     rate: float | None = None
     speed: float | None = None
+
+    def period(self, count: int, span: Duration) -> Duration:
+        """How long this many trades take at least, that were made within a `span` of time."""
+        if self.rate is not None:
+            return round(count * SECOND / self.rate)
+        return round(span / self.speed) if self.speed is not None else 0
 
     def leaves_after(self, trades: Trades, *, first: int, opened_at: Instant) -> Instants:
         """How long after the beginning each of these leaves. `first` have left before, the first one at `opened_at`."""
@@ -95,7 +109,7 @@ class Published:
     acknowledged: int
     resent: int  # blocks
     period: Duration
-    complete: bool  # everything that there was is acknowledged; otherwise it was interrupted
+    ending: Ending
 
     @property
     def per_second(self) -> float:
@@ -106,9 +120,9 @@ class Published:
 def publish(
     plan: RingPlan, me: NodeId, batches: Iterator[Trades], pace: Pace, progress: Callable[[int], None]
 ) -> Published:
-    """Publish until everything is acknowledged, or until Ctrl-C. `progress` hears how many are acknowledged.
+    """Publish until everything is acknowledged, until Ctrl-C, or until the ring is silent while trades are under way.
 
-    Raises `Silent` when trades are under way and no acknowledgment comes.
+    `progress` hears how many are acknowledged.
     """
     clock = SharedClock()
     source = source_of(plan, me, clock)
@@ -116,24 +130,24 @@ def publish(
     driver = Driver([source_seat(plan, source, producer=feed)], clock)
     began_at = heard_at = clock.now()
     acknowledged = 0
+    ending = Ending.INTERRUPTED
 
     def ended() -> bool:
-        nonlocal heard_at, acknowledged
+        nonlocal heard_at, acknowledged, ending
         now = clock.now()
         if source.acked_through > acknowledged or source.idle:
             heard_at = now
         if source.acked_through > acknowledged:
             acknowledged = source.acked_through
             progress(acknowledged)
-        if now - heard_at > SILENCE_MAX:
-            raise Silent
-        return feed.exhausted and source.idle
+        if feed.exhausted and source.idle:
+            ending = Ending.COMPLETE
+        elif now - heard_at > SILENCE_MAX:
+            ending = Ending.SILENT
+        return ending is not Ending.INTERRUPTED
 
     try:
         driver.run(ended)
     finally:
         driver.close()
-    complete = feed.exhausted and source.idle
-    return Published(
-        feed.published, source.acked_through, source.counts["resent"], clock.now() - began_at, complete=complete
-    )
+    return Published(feed.published, source.acked_through, source.counts["resent"], heard_at - began_at, ending)

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration, Instant
 from fairtape.market.prices import FIXED_MAX, ONE
-from fairtape.market.symbols import UNIVERSE_MAX, VENUES, universe
+from fairtape.market.symbols import UNIVERSE_MAX, VENUE_NAMES, VENUE_NUMBERS, VENUES, universe
 from fairtape.market.trades import TradeFlag, Trades, blank_trades
 
 RATE_MAX: Final = 100_000_000  # trades per second
@@ -55,7 +55,7 @@ _CLOSE: Final = (4.0, 0.05)
 _GRID: Final = 4_096  # points at which the cumulative intensity is kept
 PEAK: Final = 4.5  # no moment is busier than this many times the mean
 
-_VENUE_NUMBERS: Final = np.array([venue.number for venue in VENUES], np.uint16)
+_VENUE_NAMES: Final = np.array([venue.name for venue in VENUES], "S")
 
 # A trade that has no price and size yet: the symbol by its rank, the venue by its position in VENUES.
 _PRINT: Final = np.dtype([("traded_at", "i8"), ("symbol", "u2"), ("venue", "u1"), ("bought", "?")])
@@ -119,13 +119,9 @@ def batches(flow: Flow, chance: np.random.Generator) -> Iterator[Trades]:
 
 
 def by_venue(trades: Trades) -> Mapping[int, Trades]:
-    """The trades of each venue that printed any, in their order: what the venue's source has to send."""
-    if not len(trades):
-        return {}
-    order = np.argsort(trades["venue"], kind="stable")
-    ordered = trades[order]
-    numbers, starts = np.unique(ordered["venue"], return_index=True)
-    return dict(zip(numbers.tolist(), np.split(ordered, starts[1:]), strict=True))
+    """The trades of each venue that printed any, by its number, in their order: what its source has to send."""
+    numbers = sorted(VENUE_NUMBERS[name.decode("ascii")] for name in set(trades["venue"].tolist()))
+    return {number: trades[trades["venue"] == VENUE_NAMES[number].encode("ascii")] for number in numbers}
 
 
 def activity(symbols: int) -> Floats:
@@ -226,7 +222,7 @@ class _Floor:
         trades = blank_trades(len(prints))
         trades["traded_at"] = prints["traded_at"]
         trades["symbol"] = self._names[prints["symbol"]]
-        trades["venue"] = _VENUE_NUMBERS[prints["venue"]]
+        trades["venue"] = _VENUE_NAMES[prints["venue"]]
         trades["flags"] = np.where(prints["bought"], TradeFlag.BOUGHT, TradeFlag.SOLD)
         trades["price"] = (self._prices(prints) + prints["bought"]) * TICK
         trades["quantity"] = self._shares(len(trades)) * ONE

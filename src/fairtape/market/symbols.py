@@ -1,19 +1,20 @@
 """Names: the symbols of instruments, and the venues that trade them."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from string import ascii_uppercase
+from types import MappingProxyType
 from typing import Final, TypeAlias
 
 Symbol: TypeAlias = str
 
 SYMBOL_MAX: Final = 16  # characters: what a trade record has room for
+VENUE_NAME_MAX: Final = 12  # characters, likewise
 UNIVERSE_MAX: Final = 1 << 16  # symbols: an index into a universe fits 16 bits
-VENUE_NUMBER_MAX: Final = (1 << 16) - 1
 
-_PRINTABLE: Final = re.compile(rf"[!-~]{{1,{SYMBOL_MAX}}}")  # every ascii character that leaves ink
+_PRINTABLE: Final = re.compile(r"[!-~]+")  # every ascii character that leaves ink
 
 # Lengths of tickers in the proportions of the listed companies of the United States: short names are few and taken.
 _LENGTHS: Final = (4, 3, 4, 3, 4, 4, 3, 2, 4, 3, 4, 3, 4, 4, 3, 1, 4, 3, 4, 3, 4, 4, 3, 4)
@@ -21,15 +22,24 @@ _STRIDE: Final = 282_427  # shares no factor with 26, so it visits every name of
 _OFFSET: Final = 1_009  # between lengths, so that PSL and PSLA do not come together
 
 
-class BadSymbol(ValueError):
-    """A text that cannot be a symbol; the message says what a symbol is."""
+class BadName(ValueError):
+    """A text that cannot name a symbol or a venue; the message says what such a name is."""
 
 
 def checked_symbol(text: str) -> Symbol:
     """The text, once it is known to be 1 to 16 printable ascii characters without blanks."""
-    if not _PRINTABLE.fullmatch(text):
-        shown = text[: 2 * SYMBOL_MAX]
-        raise BadSymbol(f"symbol is {shown!r}; it must be 1 to {SYMBOL_MAX} printable ascii characters without blanks")
+    return _checked("symbol", text, SYMBOL_MAX)
+
+
+def checked_venue(text: str) -> str:
+    """The text, once it is known to be 1 to 12 printable ascii characters without blanks."""
+    return _checked("venue", text, VENUE_NAME_MAX)
+
+
+def _checked(field: str, text: str, size_max: int) -> str:
+    if len(text) > size_max or not _PRINTABLE.fullmatch(text):
+        shown = text[: 2 * size_max]
+        raise BadName(f"{field} is {shown!r}; it must be 1 to {size_max} printable ascii characters without blanks")
     return text
 
 
@@ -65,8 +75,8 @@ def _ticker(position: int, length: int) -> Symbol:
 class Venue:
     """A place where trades are printed."""
 
-    number: int  # what a trade record carries; 0 stands for a venue that is not named
-    name: str  # its market identifier code, ISO 10383
+    number: int  # from 1 on; 0 stands for any venue that is not in the table
+    name: str  # its market identifier code, ISO 10383: what a trade record carries
     city: str
 
 
@@ -88,3 +98,5 @@ VENUES: Final = (  # the first nine stand in the nine cities, the busiest region
     Venue(15, "XJSE", "Johannesburg"),
     Venue(16, "XMEX", "Mexico City"),
 )
+VENUE_NAMES: Final[Mapping[int, str]] = MappingProxyType({venue.number: venue.name for venue in VENUES})
+VENUE_NUMBERS: Final[Mapping[str, int]] = MappingProxyType({venue.name: venue.number for venue in VENUES})

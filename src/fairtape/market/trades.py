@@ -2,7 +2,10 @@
 
 The record has one size and one layout, so a body full of trades is a NumPy array as it stands: `records` looks at a
 whole body at once, `decode` at a single message, and both refuse exactly the same bytes. Little-endian, because that
-is what every machine that reads it computes in. The spare bytes are zero until a later version gives them a meaning.
+is what every machine that reads it computes in.
+
+A record carries the *name* of its venue, so that it means the same wherever it was published and whoever reads it: no
+two publishers ever have to agree on numbers.
 """
 
 import struct
@@ -14,27 +17,36 @@ import numpy as np
 import numpy.typing as npt
 
 from fairtape.core.instants import Instant
-from fairtape.market.prices import FIXED_MAX, Price, Quantity
-from fairtape.market.symbols import SYMBOL_MAX, VENUE_NUMBER_MAX, BadSymbol, Symbol, checked_symbol
+from fairtape.market.prices import FIXED_MAX, FIXED_MIN, Price, Quantity
+from fairtape.market.symbols import (
+    SYMBOL_MAX,
+    VENUE_NAME_MAX,
+    VENUE_NAMES,
+    VENUE_NUMBERS,
+    VENUES,
+    BadName,
+    Symbol,
+    checked_symbol,
+    checked_venue,
+)
 
 TRADE_KIND: Final = 0x54  # T
 TRADE_VERSION: Final = 1
 TRADE_SIZE: Final = 64
 TRADE_ID_MAX: Final = (1 << 64) - 1
 
-_LAYOUT: Final = struct.Struct("<BBHI16sqqqQQ")
+_LAYOUT: Final = struct.Struct(f"<BBH{VENUE_NAME_MAX}s{SYMBOL_MAX}sqqqQ")
 TRADE_DTYPE: Final = np.dtype(
     [
         ("kind", "u1"),
         ("version", "u1"),
-        ("venue", "<u2"),
-        ("flags", "<u4"),
+        ("flags", "<u2"),
+        ("venue", f"S{VENUE_NAME_MAX}"),  # its name, padded with NUL; empty where it has none
         ("symbol", f"S{SYMBOL_MAX}"),  # padded with NUL
-        ("price", "<i8"),  # 1e-9
+        ("price", "<i8"),  # 1e-9; below zero is a price, too: power, spreads, oil in April 2020
         ("quantity", "<i8"),  # 1e-9
         ("traded_at", "<i8"),  # nanoseconds UTC
         ("trade_id", "<u8"),  # the venue's own
-        ("spare", "<u8"),
     ]
 )
 assert _LAYOUT.size == TRADE_DTYPE.itemsize == TRADE_SIZE
@@ -55,40 +67,50 @@ class TradeFlag(IntFlag):
 
 
 FLAGS_ALLOWED: Final = int(TradeFlag.BOUGHT | TradeFlag.SOLD)
-_FLAGS_FORBIDDEN: Final = np.uint32(~FLAGS_ALLOWED & 0xFFFF_FFFF)
+_FLAGS_FORBIDDEN: Final = np.uint16(~FLAGS_ALLOWED & 0xFFFF)
 
 
 @dataclass(frozen=True, slots=True)
 class Trade:
     """One print of one venue."""
 
-    venue: int
+    venue: int  # its number in VENUES; 0 where it is none of them
     symbol: Symbol
     price: Price
     quantity: Quantity
     traded_at: Instant
     trade_id: int = 0
     flags: int = 0
+    other_venue: str = ""  # the name of a venue that is none of VENUES
 
     def __post_init__(self) -> None:
-        for name, limit in _LIMITS:
+        for name, least, most in _LIMITS:
             value = getattr(self, name)
-            if not 0 <= value <= limit:
-                raise BadTrade(f"{name} is {value}; it must be from 0 to {limit}")
+            if not least <= value <= most:
+                raise BadTrade(f"{name} is {value}; it must be from {least} to {most}")
         if self.flags & ~FLAGS_ALLOWED:
             raise BadTrade(f"flags is {self.flags}; only the bits of {FLAGS_ALLOWED} have a meaning")
+        if self.other_venue in VENUE_NUMBERS or (self.other_venue and self.venue):
+            raise BadTrade(f"other_venue is {self.other_venue!r}; a venue of the table is named by its number alone")
         try:
             checked_symbol(self.symbol)
-        except BadSymbol as error:
+            if self.other_venue:
+                checked_venue(self.other_venue)
+        except BadName as error:
             raise BadTrade(str(error)) from None
+
+    @property
+    def venue_name(self) -> str:
+        """The name of its venue, whichever it is; empty where it has none."""
+        return VENUE_NAMES.get(self.venue, self.other_venue)
 
 
 _LIMITS: Final = (
-    ("venue", VENUE_NUMBER_MAX),
-    ("price", FIXED_MAX),
-    ("quantity", FIXED_MAX),
-    ("traded_at", FIXED_MAX),
-    ("trade_id", TRADE_ID_MAX),
+    ("venue", 0, len(VENUES)),
+    ("price", FIXED_MIN, FIXED_MAX),
+    ("quantity", 0, FIXED_MAX),
+    ("traded_at", 0, FIXED_MAX),
+    ("trade_id", 0, TRADE_ID_MAX),
 )
 
 
@@ -97,14 +119,13 @@ def encode(trade: Trade) -> bytes:
     return _LAYOUT.pack(
         TRADE_KIND,
         TRADE_VERSION,
-        trade.venue,
         trade.flags,
+        trade.venue_name.encode("ascii"),
         trade.symbol.encode("ascii"),
         trade.price,
         trade.quantity,
         trade.traded_at,
         trade.trade_id,
-        0,
     )
 
 
@@ -112,19 +133,21 @@ def decode(payload: bytes) -> Trade:
     """The trade in one message. Raises `BadTrade` for anything that `encode` would not have made."""
     if len(payload) != TRADE_SIZE:
         raise BadTrade(f"size is {len(payload)} bytes; a trade has {TRADE_SIZE}")
-    kind, version, venue, flags, name, price, quantity, traded_at, trade_id, spare = _LAYOUT.unpack(payload)
-    for field, found, expected in (
-        ("kind", kind, TRADE_KIND),
-        ("version", version, TRADE_VERSION),
-        ("spare", spare, 0),
-    ):
+    kind, version, flags, venue, symbol, price, quantity, traded_at, trade_id = _LAYOUT.unpack(payload)
+    for field, found, expected in (("kind", kind, TRADE_KIND), ("version", version, TRADE_VERSION)):
         if found != expected:
             raise BadTrade(f"{field} is {found}; it must be {expected}")
+    name = _text("venue", venue)
+    number = VENUE_NUMBERS.get(name, 0)
+    other = "" if number else name
+    return Trade(number, _text("symbol", symbol), price, quantity, traded_at, trade_id, flags, other)
+
+
+def _text(field: str, padded: bytes) -> str:
     try:
-        symbol = name.rstrip(b"\0").decode("ascii")
+        return padded.rstrip(b"\0").decode("ascii")
     except UnicodeDecodeError:
-        raise BadTrade(f"symbol is {name!r}; it must be ascii") from None
-    return Trade(venue, symbol, price, quantity, traded_at, trade_id, flags)
+        raise BadTrade(f"{field} is {padded!r}; it must be ascii") from None
 
 
 def records(buffer: bytes | bytearray | memoryview) -> Trades:
@@ -136,11 +159,10 @@ def records(buffer: bytes | bytearray | memoryview) -> Trades:
         ("kind", trades["kind"] == TRADE_KIND),
         ("version", trades["version"] == TRADE_VERSION),
         ("flags", trades["flags"] & _FLAGS_FORBIDDEN == 0),
-        ("spare", trades["spare"] == 0),
-        ("price", trades["price"] >= 0),
+        ("venue", _are_inked(trades["venue"])),
         ("quantity", trades["quantity"] >= 0),
         ("traded_at", trades["traded_at"] >= 0),
-        ("symbol", _are_symbols(trades["symbol"])),
+        ("symbol", _are_inked(trades["symbol"]) & (trades["symbol"] != b"")),
     ):
         if not good.all():
             row = int(np.argmin(good))
@@ -156,11 +178,10 @@ def blank_trades(count: int) -> Trades:
     return trades
 
 
-def _are_symbols(names: npt.NDArray[np.bytes_]) -> npt.NDArray[np.bool_]:
-    """Which names are symbols: as many characters that leave ink as the name is long, and at least one."""
+def _are_inked(names: npt.NDArray[np.bytes_]) -> npt.NDArray[np.bool_]:
+    """Which names have as many characters that leave ink as they are long."""
     names = np.ascontiguousarray(names)
-    characters = names.view(np.uint8).reshape(-1, SYMBOL_MAX)
+    characters = names.view(np.uint8).reshape(-1, names.dtype.itemsize)
     inked = (characters > ord(" ")) & (characters <= ord("~"))
-    lengths = np.char.str_len(names)
-    good: npt.NDArray[np.bool_] = (inked.sum(axis=1) == lengths) & (lengths > 0)
+    good: npt.NDArray[np.bool_] = inked.sum(axis=1) == np.char.str_len(names)
     return good

@@ -1,22 +1,25 @@
-"""Trades in files: CSV and Parquet become batches of records and back, exactly and in bounded memory.
+"""Trades in files: CSV and Parquet become batches of records, exactly and in bounded memory.
 
 A file needs a time, a symbol, a price and a quantity; a venue and a trade number are welcome. Columns are found by
 name, whatever their case, and other columns are ignored:
 
-- time: whole nanoseconds since 1970 UTC, or ISO 8601 text, or a Parquet timestamp; without a zone it is UTC;
+- time: a number since 1970 UTC, or ISO 8601 text, or a Parquet timestamp; without a zone it is UTC. A number counts
+  whole nanoseconds unless another unit is named; one that would lie in the first years after 1970 is refused, because
+  it counts something else;
 - price and quantity: decimal text, decimals or whole numbers, taken exactly. A float column in Parquet cannot be exact:
-  its values are rounded to the nearest 1e-9, so above some eight million the binary noise of a float shows;
-- venue: a number, or a name. The names of `fairtape.market.symbols.VENUES` keep their numbers, others are numbered in
-  the order in which the file names them. Without a venue it is 0;
+  its values are rounded to the nearest 1e-9, so above some eight million the binary noise of a float shows. A price may
+  be negative;
+- venue: a name of up to 12 characters, which the record carries as it is; a number is a name like any other. Without a
+  venue the name is empty;
 - trade number: without one, a trade is numbered by its row.
 
 Rows keep the order of the file. They are counted from 1, the header not included. Whatever is wrong with a file is one
-`Complaint`; a file that is written is complete or absent, never half there.
+`Complaint`.
 """
 
 import csv
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
@@ -28,15 +31,20 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from fairtape.market.prices import DECIMALS, FIXED_MAX, ONE, format_fixed, parse_fixed
-from fairtape.market.symbols import SYMBOL_MAX, VENUE_NUMBER_MAX, VENUES, checked_symbol
+from fairtape.market.prices import DECIMALS, FIXED_MAX, FIXED_MIN, ONE, format_fixed, parse_fixed
+from fairtape.market.symbols import SYMBOL_MAX, VENUE_NAME_MAX, checked_symbol, checked_venue
 from fairtape.market.trades import FLAGS_ALLOWED, TRADE_ID_MAX, Trades, blank_trades
 from fairtape.runtime.complaints import Complaint
 
 ROWS_MAX: Final = 65_536  # of one batch that is read from Parquet
 CSV_BLOCK: Final = 1 << 20  # bytes of CSV that one batch is read from
 HEADER_MAX: Final = 1 << 16  # bytes of the first line of a CSV file
-NAMED_VENUES_FROM: Final = 1_000  # where the numbers of venues that only a file names begin
+TIME_UNITS: Final[Mapping[str, int]] = MappingProxyType({"s": 9, "ms": 6, "us": 3, "ns": 0})
+"""What a number that is a time may count, and the decimals that make it nanoseconds."""
+
+# A count of nanoseconds below this lies before March 1973, when nothing was recorded in them; a count of microseconds
+# stays below it until the year 5138, one of milliseconds or seconds for longer.
+NANOSECONDS_MIN: Final = 10**17
 
 # The names under which each field is looked for, the preferred one first. `recv_ns` stands where a recorder stamped
 # trades itself: it keeps the bursts that a venue's milliseconds would flatten.
@@ -53,34 +61,26 @@ COLUMN_NAMES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 )
 _REQUIRED: Final = ("traded_at", "symbol", "price", "quantity")
 
-_FIXED_EXPECTED: Final = f"a decimal number from 0 to {format_fixed(FIXED_MAX)} with at most {DECIMALS} decimals"
+_NAME_EXPECTED: Final = "1 to {} printable ascii characters without blanks"
+_FIXED_EXPECTED: Final = f"a decimal number from {{}} to {format_fixed(FIXED_MAX)} with at most {DECIMALS} decimals"
 _EXPECTED: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "traded_at": "whole nanoseconds since 1970 or a time such as 2024-08-09T00:00:00.123456789Z",
-        "symbol": f"1 to {SYMBOL_MAX} printable ascii characters without blanks",
-        "price": _FIXED_EXPECTED,
-        "quantity": _FIXED_EXPECTED,
-        "venue": f"a name or a number from 0 to {VENUE_NUMBER_MAX}",
+        "traded_at": "a time such as 2024-08-09T00:00:00.123456789Z, or a number since 1970 in the unit that"
+        " --time-unit names, else in whole nanoseconds",
+        "symbol": _NAME_EXPECTED.format(SYMBOL_MAX),
+        "price": _FIXED_EXPECTED.format(format_fixed(FIXED_MIN)),
+        "quantity": _FIXED_EXPECTED.format(0),
+        "venue": _NAME_EXPECTED.format(VENUE_NAME_MAX),
         "trade_id": f"a whole number from 0 to {TRADE_ID_MAX}",
         "flags": f"a whole number from 0 to {FLAGS_ALLOWED}",
     }
 )
 
-_SCHEMA: Final = pa.schema(
-    [
-        ("traded_at_ns", pa.int64()),
-        ("symbol", pa.string()),
-        ("price", pa.decimal128(19, DECIMALS)),
-        ("quantity", pa.decimal128(19, DECIMALS)),
-        ("venue", pa.uint16()),
-        ("trade_id", pa.uint64()),
-        ("trade_flags", pa.uint32()),
-    ]
-)
 _ZONE: Final = r"(Z|[+-][0-9]{2}:?[0-9]{2})$"
 _RAGGED: Final = re.compile(r"Row #(\d+): Expected (\d+) columns, got (\d+)")
-_PLAIN: Final = r"^[0-9]{1,10}(\.[0-9]{0,9})?$"
+_PLAIN: Final = r"^-?[0-9]{1,10}(\.[0-9]{0,9})?$"
 _DIGITS: Final = r"^[0-9]{1,20}$"
+_COUNT: Final = r"^[0-9]{1,20}(\.[0-9]{1,9})?$"
 _WIDE: Final = pa.decimal128(38, DECIMALS)
 
 Columns: TypeAlias = Mapping[str, str]  # the name that each field has in one file
@@ -88,34 +88,15 @@ Arrow: TypeAlias = Any  # an array or a batch of pyarrow, which declares no type
 Values: TypeAlias = npt.NDArray[Any]
 
 
-class VenueNumbers:
-    """The number of each venue that files name; pass one to several readers and they agree."""
-
-    def __init__(self) -> None:
-        self._numbers = {venue.name: venue.number for venue in VENUES}
-        self._next = NAMED_VENUES_FROM
-
-    def number(self, name: str) -> int:
-        """The number of this name; a new one where it has none yet."""
-        if re.fullmatch(_DIGITS, name):
-            return int(name)
-        if not name or self._next > VENUE_NUMBER_MAX:
-            raise ValueError("a venue without a name, or more venues than numbers")
-        if name not in self._numbers:
-            self._numbers[name] = self._next
-            self._next += 1
-        return self._numbers[name]
-
-    @property
-    def names(self) -> Mapping[int, str]:
-        """The name of each number that has one."""
-        return {number: name for name, number in self._numbers.items()}
+class _OtherUnit(ValueError):
+    """A time that can hardly be meant in nanoseconds."""
 
 
-def read_trades(path: Path, *, venues: VenueNumbers | None = None) -> Iterator[Trades]:
+def read_trades(path: Path, *, time_unit: str | None = None) -> Iterator[Trades]:
     """The trades of a CSV or Parquet file, batch by batch, in the order of the file.
 
-    A missing file, a foreign format or a missing column is complained about at once, a bad value when it is reached.
+    `time_unit` is one of TIME_UNITS; without it, numbers that are times must be plausible nanoseconds. A missing
+    file, a foreign format or a missing column is complained about at once, a bad value when it is reached.
     """
     opened = {".csv": _open_csv, ".parquet": _open_parquet}[_suffix(path)]
     try:
@@ -124,22 +105,7 @@ def read_trades(path: Path, *, venues: VenueNumbers | None = None) -> Iterator[T
         columns, batches = opened(path)
     except (OSError, pa.ArrowException) as error:
         raise _unreadable(path, error) from None
-    return _Reader(path, columns, venues or VenueNumbers()).trades(batches)
-
-
-def write_trades(path: Path, batches: Iterable[Trades]) -> int:
-    """Write trades to a CSV or Parquet file and say how many. The file appears when it is complete."""
-    write = {".csv": _write_csv, ".parquet": _write_parquet}[_suffix(path)]
-    partial = path.with_name(path.name + ".part")
-    try:
-        try:
-            count = write(partial, batches)
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
-    except OSError as error:
-        raise Complaint(f"{path} cannot be written: {_reason(error)}") from None
-    return count
+    return _Reader(path, columns, time_unit).trades(batches)
 
 
 def _suffix(path: Path) -> str:
@@ -213,15 +179,15 @@ def _columns(path: Path, names: Sequence[str]) -> Columns:
 class _Reader:
     """Turns the batches of one file into records."""
 
-    def __init__(self, path: Path, columns: Columns, venues: VenueNumbers) -> None:
+    def __init__(self, path: Path, columns: Columns, time_unit: str | None) -> None:
         self._path = path
         self._columns = columns
         self._converters: Mapping[str, Callable[[Arrow], Values]] = {
-            "traded_at": _instants,
+            "traded_at": lambda column: _instants(column, time_unit),
             "symbol": _symbols,
             "price": _fixed,
-            "quantity": _fixed,
-            "venue": lambda column: _venues(column, venues),
+            "quantity": lambda column: _at_most(_fixed(column), FIXED_MAX),
+            "venue": _venues,
             "trade_id": _whole,
             "flags": lambda column: _at_most(_whole(column), FLAGS_ALLOWED),
         }
@@ -253,9 +219,8 @@ class _Reader:
                 ) from None
             except ValueError:
                 bad = _first_bad(column, self._converters[field])
-                raise Complaint(
-                    f"{self._path}, row {first_row + bad}: {name} is {_shown(column[bad])}; expected {_EXPECTED[field]}"
-                ) from None
+                found = f"{self._path}, row {first_row + bad}: {name} is {_shown(column[bad])}"
+                raise Complaint(f"{found}; {_remedy(field, column[bad : bad + 1], self._converters[field])}") from None
         return trades
 
 
@@ -276,6 +241,16 @@ def _first_bad(column: Arrow, convert: Callable[[Arrow], Values]) -> int:
         except ValueError:
             bad = middle
     return bad - 1
+
+
+def _remedy(field: str, bad: Arrow, convert: Callable[[Arrow], Values]) -> str:
+    try:
+        _converted(bad, convert)
+    except _OtherUnit as error:
+        return str(error)
+    except ValueError:
+        pass
+    return f"expected {_EXPECTED[field]}"
 
 
 def _shown(value: Arrow) -> str:
@@ -314,10 +289,11 @@ def _symbols(column: Arrow) -> Values:
     return _by_distinct(text, checked_symbol, f"S{SYMBOL_MAX}")
 
 
-def _venues(column: Arrow, venues: VenueNumbers) -> Values:
+def _venues(column: Arrow) -> Values:
     text = _text(column)
-    values = _whole(column) if text is None else _by_distinct(text, venues.number, "O")
-    return _at_most(values, VENUE_NUMBER_MAX)
+    if text is None and not pa.types.is_integer(column.type):
+        raise TypeError("neither a name nor a number")
+    return _by_distinct(column.cast(pa.string()) if text is None else text, checked_venue, f"S{VENUE_NAME_MAX}")
 
 
 def _whole(column: Arrow) -> Values:
@@ -331,36 +307,52 @@ def _whole(column: Arrow) -> Values:
     return values
 
 
-def _instants(column: Arrow) -> Values:
+def _instants(column: Arrow, unit: str | None) -> Values:
     """Nanoseconds since 1970 UTC."""
     text = _text(column)
     if text is not None:
-        column = _parsed_instants(text)
-    elif pa.types.is_timestamp(column.type):
-        column = column.cast(pa.timestamp("ns", column.type.tz))
-    elif not pa.types.is_integer(column.type):
+        return _at_most(_parsed_instants(text, unit), FIXED_MAX)
+    if pa.types.is_timestamp(column.type):
+        stamps = column.cast(pa.timestamp("ns", column.type.tz)).cast(pa.int64())
+        return _at_most(stamps.to_numpy(zero_copy_only=False), FIXED_MAX)
+    if not pa.types.is_integer(column.type):
         raise TypeError("not a time")
-    return _at_most(column.cast(pa.int64()).to_numpy(zero_copy_only=False), FIXED_MAX)
+    return _counted(column, unit)
 
 
-def _parsed_instants(text: Arrow) -> Arrow:
-    """Row by row: digits are nanoseconds, anything else is ISO 8601, in UTC where it names no zone."""
-    digits = pc.match_substring_regex(text, _DIGITS)
+def _parsed_instants(text: Arrow, unit: str | None) -> Values:
+    """Row by row: a number counts units, anything else is ISO 8601, in UTC where it names no zone."""
+    counts = pc.match_substring_regex(text, _COUNT)
     zoned = pc.match_substring_regex(text, _ZONE)
     written = pc.if_else(zoned, text, pc.binary_join_element_wise(text, "Z", ""))
-    counted = pc.if_else(digits, text, None).cast(pa.int64())
-    stamped = pc.if_else(digits, None, written).cast(pa.timestamp("ns", "UTC")).cast(pa.int64())
-    return pc.coalesce(counted, stamped)
+    stamps = pc.if_else(counts, None, written).cast(pa.timestamp("ns", "UTC")).cast(pa.int64())
+    instants: Values = pc.fill_null(stamps, 0).to_numpy(zero_copy_only=False).copy()
+    instants[counts.to_numpy(zero_copy_only=False)] = _counted(text.filter(counts), unit)
+    return instants
+
+
+def _counted(counts: Arrow, unit: str | None) -> Values:
+    """Numbers that count units of time, as nanoseconds: the integer behind a decimal with the unit's decimals."""
+    instants = _at_most(_narrowed(counts.cast(pa.decimal128(38, TIME_UNITS[unit or "ns"]))), FIXED_MAX)
+    if unit is None and len(instants) and instants.min() < NANOSECONDS_MIN:
+        unit, words = _likely_unit(int(instants.min()))
+        raise _OtherUnit(f"as nanoseconds that is in the early 1970s: if it counts {words}, say --time-unit {unit}")
+    return instants
+
+
+def _likely_unit(count: int) -> tuple[str, str]:
+    """The unit in which this count lies between 1973 and 5138."""
+    if count >= NANOSECONDS_MIN // 10**3:
+        return "us", "microseconds"
+    return ("ms", "milliseconds") if count >= NANOSECONDS_MIN // 10**6 else ("s", "seconds")
 
 
 def _fixed(column: Arrow) -> Values:
     """Fixed-point values: exact for text, decimals and whole numbers, the nearest for floats."""
     if pa.types.is_floating(column.type):
-        return _at_most(_nearest(column.cast(pa.float64()).to_numpy(zero_copy_only=False)), FIXED_MAX)
+        return _nearest(column.cast(pa.float64()).to_numpy(zero_copy_only=False))
     text = _text(column)
-    if text is not None:
-        return _at_most(_parsed_fixed(text), FIXED_MAX)
-    return _at_most(_narrowed(column.cast(_WIDE)), FIXED_MAX)
+    return _narrowed(column.cast(_WIDE)) if text is None else _parsed_fixed(text)
 
 
 def _parsed_fixed(text: Arrow) -> Values:
@@ -387,55 +379,3 @@ def _nearest(values: npt.NDArray[np.float64]) -> Values:
         raise ValueError("not a finite number that fits")
     whole = np.floor(values)
     return whole.astype(np.int64) * ONE + np.rint((values - whole) * ONE).astype(np.int64)
-
-
-def _write_parquet(path: Path, batches: Iterable[Trades]) -> int:
-    count = 0
-    with pq.ParquetWriter(path, _SCHEMA) as writer:
-        for trades in batches:
-            writer.write_batch(_arrow(trades))
-            count += len(trades)
-    return count
-
-
-def _arrow(trades: Trades) -> Arrow:
-    columns = [
-        pa.array(trades["traded_at"]),
-        pa.array(trades["symbol"]).cast(pa.string()),
-        _decimals(trades["price"]),
-        _decimals(trades["quantity"]),
-        pa.array(trades["venue"]),
-        pa.array(trades["trade_id"]),
-        pa.array(trades["flags"]),
-    ]
-    return pa.record_batch(columns, schema=_SCHEMA)
-
-
-def _decimals(values: Values) -> Arrow:
-    """Fixed-point values as decimals, by widening each integer to 128 bits."""
-    halves = np.stack([values, values >> 63], axis=1)
-    return pa.Array.from_buffers(pa.decimal128(19, DECIMALS), len(values), [None, pa.py_buffer(halves.tobytes())])
-
-
-def _write_csv(path: Path, batches: Iterable[Trades]) -> int:
-    count = 0
-    with path.open("w", encoding="ascii", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(_SCHEMA.names)
-        for trades in batches:
-            writer.writerows(_rows(trades))
-            count += len(trades)
-    return count
-
-
-def _rows(trades: Trades) -> Iterator[tuple[object, ...]]:
-    return zip(
-        trades["traded_at"].tolist(),
-        trades["symbol"].astype(str).tolist(),
-        map(format_fixed, trades["price"].tolist()),
-        map(format_fixed, trades["quantity"].tolist()),
-        trades["venue"].tolist(),
-        trades["trade_id"].tolist(),
-        trades["flags"].tolist(),
-        strict=True,
-    )
