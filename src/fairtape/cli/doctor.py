@@ -1,0 +1,67 @@
+"""`fairtape doctor`: is this machine fit for a site, and what would make it so?"""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from textwrap import TextWrapper
+from typing import Final
+
+import click
+
+from fairtape.deployment.doctor import Finding, Status, examine
+from fairtape.runtime.complaints import Complaint
+
+EXIT_BAD: Final = 1
+WIDTH_MAX: Final = 100  # of a line, however wide the terminal is
+
+
+@click.command()
+@click.option(
+    "--directory",
+    type=click.Path(path_type=Path),
+    default=Path(),
+    show_default="this folder",
+    help="Where journals would be written.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@click.pass_context
+def doctor(ctx: click.Context, *, directory: Path, as_json: bool) -> None:
+    """Check this machine and say what to do about it.
+
+    Bad is what keeps a site from serving here; the exit code is then 1. A note costs speed, exactness or an option.
+    """
+    if not directory.is_dir():
+        raise Complaint(f"--directory is {str(directory)!r}, which is no folder; make it or name another")
+    findings = list(examine(directory.absolute()))
+    click.echo(_as_json(findings) if as_json else _table(findings))
+    ctx.exit(EXIT_BAD if any(finding.status is Status.BAD for finding in findings) else 0)
+
+
+def _table(findings: Sequence[Finding]) -> str:
+    width = max(len(finding.name) for finding in findings)
+    lines = [line for finding in findings for line in _lines(finding, width)]
+    counts = Counter(finding.status for finding in findings)
+    summary = f"{len(findings)} checks: " + ", ".join(f"{counts[status]} {status}" for status in Status)
+    return "\n".join((*lines, "", summary))
+
+
+def _lines(finding: Finding, width: int) -> list[str]:
+    """What was found, and below it what to do, unless there is nothing."""
+    first = f"{finding.status:4}  {finding.name:{width}}  "
+    below = " " * len(first)
+    lines = _wrapped(finding.found, first, below)
+    return lines if finding.status is Status.GOOD else lines + _wrapped(finding.advice, f"{below}→ ", f"{below}  ")
+
+
+def _wrapped(text: str, first: str, below: str) -> list[str]:
+    """Lines that break only between words: what follows a colon may be typed as it stands."""
+    return TextWrapper(
+        WIDTH_MAX, initial_indent=first, subsequent_indent=below, break_on_hyphens=False, break_long_words=False
+    ).wrap(text)
+
+
+def _as_json(findings: Sequence[Finding]) -> str:
+    bad = sum(finding.status is Status.BAD for finding in findings)
+    return json.dumps({"findings": [asdict(finding) for finding in findings], "bad": bad})

@@ -1,0 +1,42 @@
+"""Formation stores: where reformation servers agree on who leads and keep the log of formations (decision 8).
+
+`open_store` opens the one that a URL names: `sqlite:PATH`, a file that the processes of one machine share, or
+`etcd:http://HOST:PORT[,HOST:PORT…]/PREFIX`, a cluster that survives the loss of a machine. A `Store` blocks; a driver
+asks through a `StoreDesk`, which never does.
+"""
+
+from pathlib import Path
+
+from fairtape.core.consult import ENTRIES_MAX
+from fairtape.runtime.complaints import Complaint
+from fairtape.runtime.stores.contract import PATIENCE, Store
+from fairtape.runtime.stores.desk import QUESTIONS_MAX, StoreDesk
+from fairtape.runtime.stores.etcd import EtcdStore
+from fairtape.runtime.stores.gateway import endpoints_of
+from fairtape.runtime.stores.sqlite import SqliteStore
+
+__all__ = [
+    "ENTRIES_MAX",
+    "PATIENCE",
+    "QUESTIONS_MAX",
+    "EtcdStore",
+    "SqliteStore",
+    "Store",
+    "StoreDesk",
+    "open_store",
+]
+
+
+def open_store(url: str, *, patience: float = PATIENCE) -> Store:
+    """Open the store of this URL, which is there and answers; a `Complaint` says why not.
+
+    One try at the file or at an endpoint takes at most `patience` seconds.
+    """
+    kind, _, place = url.partition(":")
+    match kind:
+        case "sqlite" if place:
+            return SqliteStore(Path(place), patience=patience)
+        case "etcd" if place:
+            endpoints, prefix = endpoints_of(place)
+            return EtcdStore(endpoints, prefix, patience=patience)
+    raise Complaint(f"store is {url!r}; give sqlite:PATH or etcd:http://HOST:PORT/PREFIX")

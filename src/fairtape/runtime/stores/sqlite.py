@@ -1,0 +1,173 @@
+"""The formation store in one SQLite file: the embedded default, shared by the processes of one machine.
+
+Every change is one transaction that takes the write lock before it reads (`BEGIN IMMEDIATE`) and is on the disk before
+it is answered (`synchronous=FULL`), so a process may be killed at any instant. Nothing is ever deleted: the log is
+whole, and the latest formation of a loop is a query. The file must be on a local disk: its locks are the kernel's.
+"""
+
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from fairtape.core.consult import (
+    Answer,
+    Claim,
+    Claimed,
+    Entry,
+    Leadership,
+    Question,
+    Recall,
+    Recalled,
+    Record,
+    Recorded,
+    Refused,
+    Unavailable,
+)
+from fairtape.runtime.complaints import Complaint
+from fairtape.runtime.stores.contract import PATIENCE, follow_on
+
+APPLICATION: Final = int.from_bytes(b"ftfl")  # marks the file as ours: a fairtape formation log
+VERSION: Final = 1
+
+_OPEN_RETRY_DELAY: Final = 0.01  # seconds
+_TABLES: Final = (
+    "CREATE TABLE leadership (row INTEGER PRIMARY KEY CHECK (row = 0), leader INTEGER, term INTEGER, renewal INTEGER)",
+    "CREATE TABLE log (loop INTEGER, number INTEGER, term INTEGER, formation BLOB, PRIMARY KEY (loop, number))",
+    f"PRAGMA application_id = {APPLICATION}",
+    f"PRAGMA user_version = {VERSION}",
+)
+# SQLite promises that beside a lone max() the other columns are those of the row that has it.
+_LATEST: Final = "SELECT loop, max(number), term, formation FROM log GROUP BY loop ORDER BY loop"
+_LEADERSHIP: Final = "SELECT leader, term, renewal FROM leadership"
+_CLAIM: Final = "INSERT OR REPLACE INTO leadership VALUES (0, ?, ?, ?)"
+_APPEND: Final = "INSERT INTO log VALUES (?, ?, ?, ?)"
+
+
+class SqliteStore:
+    """A store in a file, which is made where there is none."""
+
+    def __init__(self, path: Path, *, patience: float = PATIENCE) -> None:
+        self._connection = _opened(path, patience)
+
+    def answer(self, question: Question) -> Answer:
+        """Carry it out, waiting for other processes if need be; a disk that fails is a store that is unavailable."""
+        try:
+            match question:
+                case Recall():
+                    return self._recall()
+                case Claim():
+                    return self._claim(question)
+                case Record():
+                    return self._record(question)
+        except sqlite3.Error:
+            return Unavailable(question)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+    def _recall(self) -> Recalled:
+        with _transaction(self._connection, "DEFERRED"):
+            latest = self._connection.execute(_LATEST).fetchall()
+            return Recalled(self._leadership(), tuple(Entry(*row) for row in latest))
+
+    def _claim(self, claim: Claim) -> Claimed:
+        with _transaction(self._connection):
+            present = self._leadership()
+            if present != claim.expected:
+                return Claimed(present)
+            wanted = claim.wanted
+            self._connection.execute(_CLAIM, (wanted.leader, wanted.term, wanted.renewal))
+        return Claimed(wanted)
+
+    def _record(self, record: Record) -> Recorded | Refused:
+        entries = record.entries
+        with _transaction(self._connection):
+            present = self._leadership()
+            if any(present is None or entry.term != present.term for entry in entries):
+                return Refused(entries)
+            numbers = {loop: number for loop, number, _, _ in self._connection.execute(_LATEST)}
+            if not follow_on(entries, numbers):
+                return Refused(entries)
+            rows = [(entry.loop, entry.number, entry.term, entry.formation) for entry in entries]
+            self._connection.executemany(_APPEND, rows)
+        return Recorded(entries)
+
+    def _leadership(self) -> Leadership | None:
+        row = self._connection.execute(_LEADERSHIP).fetchone()
+        return None if row is None else Leadership(*row)
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection, kind: str = "IMMEDIATE") -> Iterator[None]:
+    """All or nothing; leaving it in the ordinary way, also by `return`, means that it is on the disk."""
+    connection.execute(f"BEGIN {kind}")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        with suppress(sqlite3.Error):  # after some failures SQLite has rolled back already
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _opened(path: Path, patience: float) -> sqlite3.Connection:
+    folder = path.absolute().parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        raise Complaint(f"store is 'sqlite:{path}', but {str(folder)!r} is no folder that can be written; name another")
+    try:
+        # A desk asks from one thread and the program closes from another: never both at once, so no thread is checked.
+        connection = sqlite3.connect(path.absolute(), timeout=patience, isolation_level=None, check_same_thread=False)
+    except sqlite3.Error as error:
+        raise Complaint(_cannot_open(path, error)) from None
+    try:
+        _settle(connection, patience)
+        with _transaction(connection):
+            _found(connection, path)
+    except sqlite3.Error as error:
+        connection.close()
+        raise Complaint(_cannot_open(path, error)) from None
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _settle(connection: sqlite3.Connection, patience: float) -> None:
+    """Write-ahead log, and a sync for each commit.
+
+    Only one process can change the mode of a new file; the others are told at once that it is locked, however patient
+    they declared themselves to be.
+    """
+    give_up_at = time.monotonic() + patience
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            break
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > give_up_at:
+                raise
+            time.sleep(_OPEN_RETRY_DELAY)
+    connection.execute("PRAGMA synchronous = FULL")
+
+
+def _found(connection: sqlite3.Connection, path: Path) -> None:
+    """Lay out a new file; know an old one by its marks."""
+    if connection.execute("SELECT count(*) FROM sqlite_schema").fetchone() == (0,):
+        for statement in _TABLES:
+            connection.execute(statement)
+        return
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if application != APPLICATION:
+        raise Complaint(f"store is 'sqlite:{path}', a database of another program; name another file")
+    if version != VERSION:
+        raise Complaint(f"store is 'sqlite:{path}', of version {version}; expected {VERSION}, so use its own fairtape")
+
+
+def _cannot_open(path: Path, error: sqlite3.Error) -> str:
+    return f"store is 'sqlite:{path}', which cannot be opened ({error}); name a new file or one that fairtape made"

@@ -1,0 +1,94 @@
+"""A real etcd on loopback, with a folder of its own and ports that were free; ended by its process id."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from loopback.commands import PATIENCE
+
+STARTS_MAX = 5  # somebody else may take a port between our look and etcd's
+ABSENT = "no etcd on this machine: install the package etcd-server to run this"
+
+
+class Etcd:
+    """One member, a cluster by itself."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = self._peer_port = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def endpoint(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Be ready to serve. A second start keeps the port and the data."""
+        for _ in range(STARTS_MAX):
+            if not (self.folder / "data" / "member").exists():
+                self.port, self._peer_port = free_tcp_ports(2)
+            if self._become_ready():
+                return
+        raise AssertionError(f"etcd does not start: {(self.folder / 'log').read_text()[-2_000:]}")
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def _become_ready(self) -> bool:
+        """etcd tells the one who started it when it is ready, as it tells systemd."""
+        told = self.folder / "ready"
+        told.unlink(missing_ok=True)
+        client, peer = f"http://127.0.0.1:{self.port}", f"http://127.0.0.1:{self._peer_port}"
+        command = [
+            *("etcd", "--name", "only", "--data-dir", str(self.folder / "data")),
+            *("--listen-client-urls", client, "--advertise-client-urls", client),
+            *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", f"only={peer}"),
+        ]
+        environment = os.environ | {"NOTIFY_SOCKET": str(told)}
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ear, (self.folder / "log").open("ab") as log:
+            ear.bind(str(told))
+            ear.settimeout(0.1)
+            self._process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+            for _ in range(int(PATIENCE / 0.1)):
+                try:
+                    return b"READY=1" in ear.recv(1_024)
+                except TimeoutError:
+                    if self._process.poll() is not None:
+                        return False
+        self.kill()
+        return False
+
+
+@contextmanager
+def running_etcd(folder: Path) -> Iterator[Etcd]:
+    """An etcd for as long as it is wanted; a test that wants one is skipped where there is none."""
+    if shutil.which("etcd") is None:
+        pytest.skip(ABSENT)
+    etcd = Etcd(folder)
+    try:
+        etcd.start()
+        yield etcd
+    finally:
+        etcd.kill()
+
+
+def free_tcp_ports(count: int) -> list[int]:
+    """Ports that nobody listens on now."""
+    trials = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports: list[int] = [trial.getsockname()[1] for trial in trials]
+    for trial in trials:
+        trial.close()
+    return ports

@@ -1,0 +1,46 @@
+"""A process that meets others at a store: counts the leadership up, or records without end until it is killed."""
+
+import os
+import sys
+
+from fairtape.core.consult import Claim, Claimed, Entry, Leadership, Recall, Recalled, Record, Recorded
+from fairtape.runtime.stores import Store, open_store
+
+
+def count(store: Store, times: int) -> None:
+    """Add so many renewals, each by compare and set."""
+    held: Leadership | None = None
+    while times:
+        wanted = Leadership(os.getpid(), 1, 1 if held is None else held.renewal + 1)
+        answer = store.answer(Claim(held, wanted))
+        if isinstance(answer, Claimed):
+            times -= answer.leadership == wanted
+            held = answer.leadership
+
+
+def append(store: Store) -> None:
+    """Record one formation after another in two loops at once, and say so."""
+    recalled = store.answer(Recall())
+    assert isinstance(recalled, Recalled)
+    number = recalled.latest[0].number if recalled.latest else 0
+    store.answer(Claim(recalled.leadership, Leadership(1, 1, 1)))
+    while True:
+        number += 1
+        entries = tuple(Entry(loop, number, 1, bytes(500)) for loop in (1, 2))
+        assert isinstance(store.answer(Record(entries)), Recorded)
+        sys.stdout.write(f"{number}\n")
+        sys.stdout.flush()
+
+
+def main(url: str, times: str = "") -> None:
+    """Begin when a line comes, so that all begin together."""
+    sys.stdin.readline()
+    store = open_store(url, patience=60.0)
+    if times:
+        count(store, int(times))
+        store.close()
+    else:
+        append(store)
+
+
+main(*sys.argv[1:])

@@ -1,0 +1,126 @@
+"""`fairtape doctor` on the machine that runs the tests, whatever that machine is like."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fairtape.deployment import doctor
+from fairtape.deployment.doctor import Finding, Status
+from loopback.commands import run
+
+CHECKS: list[Callable[[], Finding]] = [
+    doctor.cores,
+    doctor.clock,
+    doctor.real_time,
+    doctor.multicast,
+    doctor.multicast_route,
+    doctor.socket_buffers,
+    doctor.trains,
+    doctor.ports,
+    doctor.descriptors,
+    doctor.java,
+    doctor.etcd,
+    doctor.namespaces,
+]
+
+
+def is_well_said(finding: Finding) -> bool:
+    """Something was found, in one line, and there is one sentence about what to do."""
+    return (
+        bool(finding.name)
+        and bool(finding.found)
+        and "\n" not in finding.found + finding.advice
+        and finding.advice[0].isupper()
+        and (finding.advice == "Nothing to do.") == (finding.status is Status.GOOD)
+    )
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_a_check_finds_something_and_says_what_to_do(check: Callable[[], Finding]) -> None:
+    assert is_well_said(check())
+
+
+@pytest.mark.parametrize("check", [doctor.java, doctor.etcd, doctor.namespaces], ids=lambda check: check.__name__)
+def test_a_program_that_is_not_there_is_only_a_note(
+    check: Callable[[], Finding], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    finding = check()
+    assert finding.status is Status.NOTE
+    assert is_well_said(finding)
+
+
+@pytest.mark.parametrize(
+    ("said", "status"),
+    [
+        ('openjdk version "21.0.1" 2023-10-17', Status.GOOD),
+        ('openjdk version "17" 2021-09-14', Status.GOOD),
+        ('java version "11.0.2" 2019-01-15 LTS', Status.NOTE),
+        ('java version "1.8.0_392"', Status.NOTE),
+        ("no idea", Status.NOTE),
+    ],
+)
+def test_java_is_good_from_version_17_on(
+    said: str, status: Status, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "bin" / "java"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\necho '{said}' >&2\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    finding = doctor.java()
+    assert finding.status is status
+    assert is_well_said(finding)
+
+
+def test_a_folder_is_measured_and_left_as_it_was(tmp_path: Path) -> None:
+    finding = doctor.disk(tmp_path)
+    assert is_well_said(finding)
+    assert "GiB free" in finding.found
+    assert "a sync takes" in finding.found
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_folder_that_is_not_there_is_bad_and_no_error(tmp_path: Path) -> None:
+    finding = doctor.disk(tmp_path / "none")
+    assert finding.status is Status.BAD
+    assert is_well_said(finding)
+
+
+def test_a_folder_in_memory_is_noted() -> None:
+    memory = Path("/dev/shm")  # noqa: S108 - a folder in memory is what is asked for
+    if not os.access(memory, os.W_OK):
+        pytest.skip("this machine has no folder in memory that can be written")
+    finding = doctor.disk(memory)
+    assert finding.status is not Status.GOOD
+
+
+def test_the_json_has_every_finding_and_the_exit_code_follows_the_bad_ones(tmp_path: Path) -> None:
+    code, output, errors = run("doctor", "--json", "--directory", tmp_path)
+    report = json.loads(output)
+    findings = report["findings"]
+    assert errors == ""
+    assert len(findings) == len(CHECKS) + 1
+    assert all(set(finding) == {"name", "status", "found", "advice"} for finding in findings)
+    assert len({finding["name"] for finding in findings}) == len(findings)
+    assert report["bad"] == sum(finding["status"] == "bad" for finding in findings)
+    assert code == (1 if report["bad"] else 0)
+
+
+def test_the_table_has_a_line_for_every_finding(tmp_path: Path) -> None:
+    code, output, errors = run("doctor", "--directory", tmp_path)
+    assert code in (0, 1)
+    assert errors == ""
+    lines = output.splitlines()
+    assert sum(line.startswith(("good  ", "note  ", "bad   ")) for line in lines) == len(CHECKS) + 1
+    assert lines[-1].startswith(f"{len(CHECKS) + 1} checks: ")
+
+
+def test_a_bad_directory_is_one_sentence_with_exit_code_2(tmp_path: Path) -> None:
+    code, output, errors = run("doctor", "--directory", tmp_path / "none")
+    assert (code, output) == (2, "")
+    assert errors == f"fairtape: --directory is '{tmp_path / 'none'}', which is no folder; make it or name another\n"

@@ -1,0 +1,99 @@
+"""The desk before a store: never waits, answers in order, says when it is full, and hides no bug."""
+
+import threading
+
+import pytest
+
+from fairtape.core.consult import Answer, Claim, Claimed, Leadership, Question, Recall, Recalled, Unavailable
+from fairtape.runtime.stores import QUESTIONS_MAX, StoreDesk
+from fairtape.simulation.store import MemoryStore
+
+PATIENCE = 60.0
+LEADER = Leadership(1, 1, 0)
+
+
+class Gate(MemoryStore):
+    """A store that answers only while it is open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opened = threading.Event()
+        self.closed = False
+
+    def answer(self, question: Question) -> Answer:
+        assert self.opened.wait(PATIENCE)
+        return super().answer(question)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Bell:
+    """Counts the nudges and lets a test wait for one."""
+
+    def __init__(self) -> None:
+        self.rings = threading.Semaphore(0)
+
+    def __call__(self) -> None:
+        self.rings.release()
+
+    def wait(self) -> None:
+        assert self.rings.acquire(timeout=PATIENCE)
+
+
+def test_a_question_returns_at_once_and_its_answer_comes_with_a_nudge() -> None:
+    store, bell = Gate(), Bell()
+    desk = StoreDesk(store, bell)
+    desk.ask(Claim(None, LEADER))
+    desk.ask(Recall())
+    assert desk.answers() == []
+    store.opened.set()
+    bell.wait()
+    bell.wait()
+    assert desk.answers() == [Claimed(LEADER), Recalled(LEADER, ())]
+    assert desk.answers() == []
+    desk.close()
+    assert store.closed
+
+
+def test_a_full_desk_turns_questions_away_with_an_answer() -> None:
+    store, bell = Gate(), Bell()
+    desk = StoreDesk(store, bell)
+    for _ in range(QUESTIONS_MAX):
+        desk.ask(Recall())
+    desk.ask(Claim(None, LEADER))
+    bell.wait()
+    assert desk.answers() == [Unavailable(Claim(None, LEADER))]
+    store.opened.set()
+    for _ in range(QUESTIONS_MAX):
+        bell.wait()
+    assert desk.answers() == [Recalled(None, ())] * QUESTIONS_MAX
+    desk.ask(Recall())
+    bell.wait()
+    assert desk.answers() == [Recalled(None, ())]
+    desk.close()
+
+
+def test_a_desk_that_closes_forgets_what_was_not_begun_and_nudges_nobody() -> None:
+    store = Gate()
+    desk = StoreDesk(store, Bell())
+    desk.ask(Claim(None, LEADER))
+    desk.ask(Claim(LEADER, Leadership(1, 1, 1)))
+    store.opened.set()
+    desk.close()
+    assert store.closed
+    assert desk.answers() == []
+
+
+def test_a_bug_of_a_store_is_raised_where_the_answers_are_collected() -> None:
+    class Broken(MemoryStore):
+        def answer(self, question: Question) -> Answer:
+            raise AssertionError(f"a bug of ours about {question}")
+
+    bell = Bell()
+    desk = StoreDesk(Broken(), bell)
+    desk.ask(Recall())
+    bell.wait()
+    with pytest.raises(AssertionError, match="a bug of ours"):
+        desk.answers()
+    desk.close()
