@@ -7,8 +7,9 @@ from xml.etree import ElementTree
 import pytest
 
 from fairtape.cli import run
-from fairtape.cli.check import check
+from fairtape.cli.check import Digest, check
 from fairtape.cli.trace import trace
+from fairtape.simulation.trial import run_seed
 
 
 def test_check_says_in_one_json_object_what_it_found(capsys: pytest.CaptureFixture[str]) -> None:
@@ -16,22 +17,39 @@ def test_check_says_in_one_json_object_what_it_found(capsys: pytest.CaptureFixtu
     found = json.loads(capsys.readouterr().out)
     assert (found["seeds"], found["failures"]) == (3, [])
     assert found["datagrams_per_s"] > 0
+    assert run(["--seeds", "3", "--jobs", "2", "--json"], check) == 0
+    assert json.loads(capsys.readouterr().out)["digest"] == found["digest"]
+
+
+def test_check_tells_histories_apart_by_their_digest() -> None:
+    digests = set()
+    for outcomes in ([run_seed(1)], [run_seed(2)], [run_seed(1, loss=0.05)], [run_seed(1), run_seed(2)]):
+        digest = Digest()
+        for outcome in outcomes:
+            digest.add(outcome)
+        digests.add(str(digest))
+    assert len(digests) == 4
+    assert {len(digest) for digest in digests} == {32}
 
 
 def test_check_tells_a_person_which_world_it_repeats(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--seed", "7"], check) == 0
     told = capsys.readouterr().out
     assert told.startswith("seed 7: 3 sites")
+    assert "1 world in " in told
     assert "every guarantee held" in told
+    assert told.splitlines()[-1].startswith("  digest ")
 
 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--seeds", "0"], "--seeds is 0; give at least 1"),
-        (["--seed", "-1"], "--seed is -1; give 0 or more"),
-        (["--jobs", "0"], "--jobs is 0; give at least 1"),
-        (["--loss", "2"], "--loss is 2; give a share from 0 to 0.5"),
+        (["--seeds", "0"], "--seeds is 0; give from 1 to 1,000,000,000"),
+        (["--seeds", str(10**20)], "--seeds is 100,000,000,000,000,000,000; give from 1"),
+        (["--seed", "-1"], "--seed is -1; give from 0 to "),
+        (["--jobs", "0"], "--jobs is 0; give from 1 to 256"),
+        (["--loss", "2"], "--loss is 2; give from 0 to 0.5, such as 0.05 for 5 %"),
+        (["--loss", "nan"], "--loss is nan; give from 0 to 0.5, such as 0.05 for 5 %"),
     ],
 )
 def test_check_refuses_nonsense_in_one_sentence(
@@ -62,3 +80,32 @@ def test_trace_prints_the_stretch_that_was_asked_for(capsys: pytest.CaptureFixtu
 def test_trace_refuses_a_file_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["12", "--svg", str(tmp_path / "nowhere" / "x.svg")], trace) == 2
     assert "cannot be written (No such file or directory)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["12", "--from", "nan"], "--from is nan; give from 0 to 1,000,000"),
+        (["12", "--from", "inf"], "--from is inf; give from 0 to 1,000,000"),
+        (["12", "--to", "-1"], "--to is -1; give from 1e-06 to 1,000,000"),
+        (["12", "--from", "0.5", "--to", "0.5000000001"], "--to is 0.5; give a time after --from, which is 0.5"),
+        (["12", "--from", "5000"], "--from is 5000; this world ends after "),
+        (["12", "--loss", "inf"], "--loss is inf; give from 0 to 0.5"),
+        (["--", "-1"], "SEED is -1; give from 0 to "),
+    ],
+)
+def test_trace_refuses_nonsense_in_one_sentence(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments, trace) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert complaint in told.err
+    assert told.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("bounds", [("--from", "1"), ("--to", "0.1"), ("--from", "0", "--to", "1e6")])
+def test_trace_draws_whatever_part_of_the_stretch_is_named(bounds: tuple[str, ...], tmp_path: Path) -> None:
+    picture = tmp_path / "12.svg"
+    assert run(["12", "--svg", str(picture), *bounds], trace) == 0
+    ElementTree.fromstring(picture.read_text())  # noqa: S314 - our own picture

@@ -1,14 +1,15 @@
 """Each checker is shown a right history, which it must accept, and wrong ones, which it must not."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 
 from fairtape.core.effects import Channel, Ordered, Reason, Release, Report, Span
-from fairtape.core.instants import MILLISECOND, Instant
+from fairtape.core.instants import MILLISECOND, Duration, Instant
 from fairtape.core.timing import Timing
 from fairtape.ring.formation import Formation
-from fairtape.simulation.checkers import GUARANTEES, Checker, EverythingArrives
+from fairtape.simulation.checkers import GUARANTEES, LATE_AFTER, Checker, EverythingArrives
 from fairtape.simulation.facts import Facts, Violation
 from fairtape.simulation.jury import Jury
 from fairtape.wire.blocks import pack_messages, split_message
@@ -215,6 +216,32 @@ def test_a_release_that_is_marked_late_without_a_reason_is_seen() -> None:
         history.release(ONE, 1, at=FORMATION.commit_at(1) + 1, late=True)
 
 
+@pytest.mark.parametrize(
+    ("behind", "late"),
+    [(1, False), (LATE_AFTER, False), (LATE_AFTER + 1, True), (TIMING.reform_delay, True)],
+)
+def test_a_site_that_stood_still_comes_late_and_says_so_when_it_is_more_than_a_moment(
+    behind: Duration, late: bool
+) -> None:
+    for marked in (False, True):
+        history = History()
+        history.append(ONE, 1, 2, 3)
+        history.append(TWO, 1)
+        now = FORMATION.commit_at(1) + behind
+        history.jury.befell(1, "resume", now)
+        with nullcontext() if marked == late else breaks("ReleasedTogether"):
+            history.release(ONE, 1, at=now, late=marked)
+
+
+def test_a_site_that_stood_still_at_another_time_has_no_excuse() -> None:
+    history = History()
+    history.append(ONE, 1, 2, 3)
+    history.append(TWO, 1)
+    history.jury.befell(1, "resume", FORMATION.commit_at(1) - 1)
+    with breaks("ReleasedTogether"):
+        history.release(ONE, 1, at=FORMATION.commit_at(1) + TIMING.reform_delay, late=True)
+
+
 def test_a_release_of_what_too_few_sites_hold_is_seen() -> None:
     history = History()
     history.append(ONE, 1)
@@ -228,6 +255,19 @@ def test_a_false_claim_is_seen() -> None:
     history.claims[1] = 1
     with breaks("TrueClaims"):
         history.append(TWO, 1)
+
+
+def test_a_source_that_forgets_too_soon_is_seen() -> None:
+    """K is 1: two sites must hold it."""
+    history = History()
+    history.facts.forgotten = {101: lambda: ((101, 1), 2)}
+    history.append(ONE, 1)
+    with breaks("KeptUntilHeld"):
+        history.ack(1, 1, Range(101, 1, 1, 2))
+    history = History()
+    history.facts.forgotten = {101: lambda: ((101, 1), 2)}
+    history.append(ONE, 1, 2)
+    history.ack(1, 1, Range(101, 1, 1, 2))
 
 
 def test_two_texts_under_one_nonce_are_seen() -> None:

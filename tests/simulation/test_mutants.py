@@ -2,31 +2,45 @@
 
 import pytest
 
-from fairtape.ring.formation import Formation
+from fairtape.core.instants import Instant
+from fairtape.ring.keeping import Keeping
+from fairtape.ring.release import ReleaseQueue
 from fairtape.ring.resilience import Resilience
 from fairtape.simulation.trial import run_seed
 
 SEEDS = range(1, 60)
+hear, settle = Resilience.hear, ReleaseQueue.settle
 
 
-def claims_too_much(resilience: Resilience) -> int:
-    return max(resilience.heard_through - resilience._members + 2, resilience._first - 1)
+def claims_too_much(resilience: Resilience, token: int) -> None:
+    hear(resilience, token)
+    resilience.stable_through += 1
 
 
-def trusts_one_site_too_few(resilience: Resilience) -> int:
-    return resilience.heard_through - max(resilience._resilience - 1, 0)
+def trusts_one_site_too_few(resilience: Resilience, token: int) -> None:
+    hear(resilience, token)
+    resilience.learn(token - max(resilience._course.of(token).resilience - 1, 0))
 
 
-def commits_a_nanosecond_early(formation: Formation, token: int) -> int:
-    return formation.scheduled_at(token) + formation.timing.commit_delay - 1
+def commits_a_nanosecond_early(releases: ReleaseQueue, survives_through: int, now: Instant) -> None:
+    known = len(releases._ready)
+    settle(releases, survives_through, now)
+    for position in range(known, len(releases._ready)):
+        ordered, commit_at, late = releases._ready[position]
+        releases._ready[position] = ordered, commit_at - 1, late
+
+
+def forgets_what_one_site_holds(kept: Keeping, token: int) -> None:
+    kept.settle(max((end for by, end in kept._proofs if by <= token), default=0))
 
 
 @pytest.mark.parametrize(
     ("machine", "part", "broken", "guarantee"),
     [
-        (Resilience, "stable_through", property(claims_too_much), "TrueClaims"),
-        (Resilience, "survives_through", property(trusts_one_site_too_few), "SurvivesK"),
-        (Formation, "commit_at", commits_a_nanosecond_early, "NeverEarly"),
+        (Resilience, "hear", claims_too_much, "TrueClaims"),
+        (Resilience, "hear", trusts_one_site_too_few, "SurvivesK"),
+        (ReleaseQueue, "settle", commits_a_nanosecond_early, "NeverEarly"),
+        (Keeping, "heard", forgets_what_one_site_holds, "KeptUntilHeld"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -3,17 +3,21 @@
 import random
 import shutil
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from hypothesis import strategies as st
 
-from fairtape.core.effects import Ordered, Release, Span
+from fairtape.core.effects import FormationChange, Ordered, Release, Span
+from fairtape.core.entries import LAYOUT_MAX
+from fairtape.core.entries import Entry as Content
 from fairtape.core.instants import MILLISECOND
 from fairtape.runtime.journal import Sync, Writer
 from fairtape.wire.blocks import pack_messages, split_message
 from fairtape.wire.frames import COUNT_MAX, FORMATION_MAX, NODE_MAX, NUMBER_MAX
 
 STRIPE = 3
+SITE = 6
 STARTS_AT = 1_750_000_000_000_000_000
 TOKEN_PERIOD = MILLISECOND
 COMMIT_DELAY = 2 * MILLISECOND
@@ -62,6 +66,60 @@ def first(count: int, *, seed: int = 1, size_max: int = 60) -> list[Ordered]:
     return [next(source) for _ in range(count)]
 
 
+def formation_change(
+    before: Ordered, number: int, *, broken: bool = False, layout: bytes = b"layout"
+) -> FormationChange:
+    """The change of formation with which `before` is the first token."""
+    return FormationChange(STRIPE, number, before.token, before.sequence, broken, layout, before.acknowledged_at)
+
+
+def storm(seed: int, *, size_max: int = 60) -> Iterator[Content]:
+    """An endless order in which formations change, sometimes twice in one place and now and then with a Break."""
+    chance = random.Random(f"storm {seed}")
+    number = 1
+    for ordered in stream(seed, size_max=size_max):
+        for _ in range(chance.choice((0, 0, 0, 0, 0, 0, 1, 2))):
+            number += 1
+            layout = chance.randbytes(chance.randint(0, 300))
+            yield formation_change(ordered, number, broken=chance.random() < 0.3, layout=layout)
+        yield replace(ordered, formation=number)
+
+
+def turbulent(count: int, *, seed: int = 1, size_max: int = 60) -> list[Content]:
+    """A storm up to its so many-th token."""
+    history: list[Content] = []
+    for entry in storm(seed, size_max=size_max):
+        history.append(entry)
+        count -= isinstance(entry, Ordered)
+        if not count:
+            break
+    return history
+
+
+def messages_of(history: Sequence[Content]) -> list[Ordered]:
+    return [entry for entry in history if isinstance(entry, Ordered)]
+
+
+def streams_after(history: Sequence[Content]) -> dict[int, tuple[int, int]]:
+    """A dumb twin of the writer's table."""
+    return {
+        span.source: (span.incarnation, span.first + span.count)
+        for ordered in messages_of(history)
+        for span in ordered.spans
+    }
+
+
+def instant_of(entry: Content) -> int:
+    return entry.acknowledged_at if isinstance(entry, Ordered) else entry.installed_at
+
+
+def enter(writer: Writer, entry: Content) -> None:
+    if isinstance(entry, Ordered):
+        writer.append(entry, entry.acknowledged_at)
+    else:
+        writer.turn(entry, entry.installed_at)
+
+
 def tiny(count: int) -> list[Ordered]:
     """The smallest entries there are: one message each."""
     return [
@@ -70,14 +128,28 @@ def tiny(count: int) -> list[Ordered]:
     ]
 
 
-def write(directory: Path, entries: Sequence[Ordered], *, behind: int = 2, segment_size_max: int = 4 << 10) -> None:
+def open_writer(directory: Path, sync: Sync = Sync.NEVER, *, segment_size_max: int = 4 << 10) -> Writer:
+    return Writer.open(directory, stripe=STRIPE, site=SITE, sync=sync, segment_size_max=segment_size_max)
+
+
+def write(
+    directory: Path,
+    history: Sequence[Content],
+    *,
+    behind: int = 2,
+    segment_size_max: int = 4 << 10,
+    site: int = SITE,
+) -> None:
     """A whole journal whose release marks run `behind` entries behind, as commits do; they all arrive in the end."""
-    with Writer.open(directory, stripe=STRIPE, sync=Sync.NEVER, segment_size_max=segment_size_max) as writer:
-        for position, ordered in enumerate(entries):
-            writer.append(ordered, ordered.acknowledged_at)
-            if position >= behind:
-                mark(writer, entries[position - behind])
-        for ordered in entries[max(len(entries) - behind, 0) :]:
+    options = {"stripe": STRIPE, "site": site, "segment_size_max": segment_size_max}
+    with Writer.open(directory, sync=Sync.NEVER, **options) as writer:
+        unreleased: list[Ordered] = []
+        for entry in history:
+            enter(writer, entry)
+            unreleased += messages_of([entry])
+            if len(unreleased) > behind:
+                mark(writer, unreleased.pop(0))
+        for ordered in unreleased:
             mark(writer, ordered)
 
 
@@ -133,6 +205,17 @@ def ordered_contents(draw: st.DrawFn) -> Ordered:
 
 
 numbers = st.integers(0, NUMBER_MAX)
+formation_changes = st.builds(
+    FormationChange,
+    stripe=st.just(STRIPE),
+    formation=st.integers(0, FORMATION_MAX),
+    token=st.integers(1, NUMBER_MAX),
+    sequence=st.integers(1, NUMBER_MAX),
+    broken=st.booleans(),
+    layout=st.binary(max_size=LAYOUT_MAX),
+    installed_at=numbers,
+)
+contents = st.one_of(ordered_contents(), formation_changes)
 releases = st.builds(
     Release,
     token=numbers,

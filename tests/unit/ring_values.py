@@ -1,6 +1,6 @@
 """Small rings for tests: keys, blocks and acknowledgments as their nodes would send them, and time for one machine."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 from typing import TypeVar
@@ -14,6 +14,8 @@ from fairtape.nodes.postbox import Postbox
 from fairtape.nodes.receiver import Receiver
 from fairtape.nodes.source import Source
 from fairtape.ring.formation import Formation
+from fairtape.ring.window import WINDOW_MAX
+from fairtape.simulation.clocks import Clock
 from fairtape.simulation.world import EPOCH, World
 from fairtape.wire.blocks import pack_messages
 from fairtape.wire.frames import Ack, Control, Flag, NodeId, Range, decode_control, encode_block_header, is_block
@@ -62,10 +64,24 @@ def receiver(me: NodeId, layout: Formation | None = None, *, datagram_max: int =
 
 
 def source(
-    *, node: NodeId = SOURCE, incarnation: int = 1, timing: Timing = TIMING, datagram_max: int = 1_400
+    *,
+    node: NodeId = SOURCE,
+    incarnation: int = 1,
+    timing: Timing = TIMING,
+    resilience: int = 0,
+    datagram_max: int = 1_400,
+    window_max: int = WINDOW_MAX,
+    bytes_per_s_max: int | None = None,
 ) -> Source:
     return Source(
-        me=node, keys=KEYS.for_source(node), timing=timing, incarnation=incarnation, datagram_max=datagram_max
+        me=node,
+        keys=KEYS.for_source(node),
+        timing=timing,
+        resilience=resilience,
+        incarnation=incarnation,
+        datagram_max=datagram_max,
+        window_max=window_max,
+        bytes_per_s_max=bytes_per_s_max,
     )
 
 
@@ -99,17 +115,19 @@ def ack(
     part: int = 0,
     parts: int = 1,
     stripe: int = 0,
+    behind: bool = False,
 ) -> Ack:
     """Ack(token) as its token site would write it, on time, marks and all."""
     ranges = tuple(ranges)
     marks, position = [], sequence
     for one in ranges:
-        marks.append(Marker(KEYS.sources[one.source], stripe=stripe).mark(layout.number, token, position, one))
+        marker = Marker(KEYS.sources[one.source], stripe=stripe)
+        marks.append(marker.mark(layout.number, token, position, one, behind=behind))
         position += one.count
     sent_at = layout.scheduled_at(token)
     sender = layout.holder(token)
     return Ack(
-        stripe, layout.number, sender, token, sequence, sent_at, 0, part, parts, ranges, tuple(marks)
+        stripe, layout.number, sender, token, sequence, sent_at, 0, part, parts, ranges, tuple(marks), behind
     )  # fmt: skip
 
 
@@ -173,6 +191,7 @@ class Ring:
         resilience: int = 0,
         sources: int = 1,
         weather: Weather | None = None,
+        clocks: Mapping[NodeId, Clock] | None = None,
         seed: int = 1,
     ) -> None:
         calm = weather or Weather(delay=timing.retry_period // 4)
@@ -182,17 +201,24 @@ class Ring:
         )
         self.keys = Keys.from_secret(b"a ring", members, range(SOURCE, SOURCE + sources))
         self.world = World(chance=Random(seed), sky=lambda _origin, _to: calm)
+        self._clocks = clocks or {}
         self.receivers = {site: self._seat_receiver(site) for site in members}
         self.sources = {node: self._seat_source(node) for node in range(SOURCE, SOURCE + sources)}
 
     def _seat_receiver(self, site: NodeId) -> Receiver:
         machine = Receiver(me=site, formation=self.layout, keys=self.keys, born_at=EPOCH)
-        self.world.add(site, machine, channels=(Channel.DATA, Channel.CONTROL))
+        self.world.add(site, machine, channels=(Channel.DATA, Channel.CONTROL), clock=self._clocks.get(site))
         return machine
 
     def _seat_source(self, node: NodeId) -> Source:
-        machine = Source(me=node, keys=self.keys.for_source(node), timing=self.layout.timing, incarnation=1)
-        self.world.add(node, machine, channels=(Channel.CONTROL,))
+        machine = Source(
+            me=node,
+            keys=self.keys.for_source(node),
+            timing=self.layout.timing,
+            resilience=self.layout.resilience,
+            incarnation=1,
+        )
+        self.world.add(node, machine, channels=(Channel.CONTROL,), clock=self._clocks.get(node))
         return machine
 
     def publish(self, node: NodeId, messages: Sequence[bytes], at: Instant) -> None:

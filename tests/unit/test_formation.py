@@ -84,7 +84,7 @@ def test_all_but_one_site_may_fail_at_the_highest_resilience() -> None:
         ({"number": FORMATION_MAX + 1}, f"number is {FORMATION_MAX + 1}; it must be from 0 to"),
         ({"first_token": 0}, "first_token is 0; it must be"),
         ({"first_token": NUMBER_MAX + 1}, f"first_token is {NUMBER_MAX + 1}; it must be"),
-        ({"first_sequence": 0}, "first_sequence is 0; it must be"),
+        ({"first_sequence": -1}, "first_sequence is -1; it must be"),
         ({"first_sequence": NUMBER_MAX + 1}, f"first_sequence is {NUMBER_MAX + 1}; it must be"),
     ],
     ids=str,

@@ -242,10 +242,45 @@ def test_an_acknowledgment_may_name_an_earlier_incarnation_than_any_heard() -> N
     assert held.unacknowledged(10) == [named(1), named(1, incarnation=2)]
 
 
+def test_a_source_that_starts_again_and_again_is_never_locked_out() -> None:
+    """Of its incarnations that no acknowledgment knows, the latest are remembered."""
+    held = holding(*(block(1, incarnation=number) for number in range(1, STREAMS_MAX + 1)))
+    accept(held, block(3, incarnation=STREAMS_MAX))
+    for number in range(STREAMS_MAX + 1, 3 * STREAMS_MAX):
+        assert accept(held, block(1, incarnation=number)) == "block"
+        assert accept(held, block(3, incarnation=number)) == "ahead"
+        remembered = [incarnation for incarnation in range(1, number + 1) if held.find((SOURCE, incarnation))]
+        assert remembered == list(range(number - STREAMS_MAX + 1, number + 1))
+        assert [one.incarnation for one in held.unacknowledged(10)] == remembered
+        assert {stream.incarnation for stream in held.with_holes()} <= set(remembered)
+    with pytest.raises(Malformed, match="earlier incarnation"):
+        accept(held, block(1))
+
+
+def test_an_incarnation_with_a_place_in_the_order_is_not_forgotten_for_a_later_one() -> None:
+    held = holding(*(block(1, incarnation=number) for number in range(1, STREAMS_MAX + 1)))
+    held.take(named(1), 1)
+    held.name(named(1, incarnation=2))
+    assert accept(held, block(1, incarnation=STREAMS_MAX + 1)) == "block"
+    assert held.find((SOURCE, 1)) is not None
+    assert held.find((SOURCE, 2)) is not None
+    assert held.find((SOURCE, 3)) is None
+
+
 def test_there_is_a_limit_to_incarnations_at_once() -> None:
     held = holding(*(block(1, incarnation=number) for number in range(1, STREAMS_MAX + 1)))
+    for number in range(1, STREAMS_MAX + 1):
+        held.name(named(1, incarnation=number))
     with pytest.raises(Malformed, match="too many"):
         accept(held, block(1, incarnation=STREAMS_MAX + 1))
+
+
+def test_a_block_that_proves_nothing_drives_nobody_out() -> None:
+    held = holding(*(block(1, incarnation=number) for number in range(1, STREAMS_MAX + 1)))
+    bent = block(1, incarnation=STREAMS_MAX + 1)[:-1] + b"?"
+    with pytest.raises(Malformed, match="seal"):
+        accept(held, bent)
+    assert held.find((SOURCE, 1)) is not None
 
 
 def test_dropping_forgets_blocks_and_keeps_numbers() -> None:

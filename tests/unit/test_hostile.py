@@ -61,7 +61,7 @@ def elsewhere(layout: Formation, voice: Voice) -> list[bytes]:
         ack(layout, 3, 9, [named(9)], stripe=1),
         Request(1, layout.number, 3, (1,), (named(1),)),
     ]
-    told: list[Control] = [Hole(0, layout.number, 3, named(1, 2)), Progress(0, layout.number, 3, 1, 4, 2)]
+    told: list[Control] = [Hole(0, layout.number, 3, named(1, 2)), Progress(0, layout.number, 3, 1, 4, 2, 4)]
     return [
         *map(voice.say, words),
         *(voice.tell(OTHER_SOURCE, word) for word in told),
@@ -125,7 +125,7 @@ class SourceTarget:
         sent = [datagram for effect in only(Multicast, self.machine.drain()) for datagram in effect.datagrams]
         words = [
             voice.ack(LAYOUT, 1, 1, [named(1, 3), named(1, node=OTHER_SOURCE)]),
-            voice.tell(SOURCE, Progress(0, LAYOUT.number, 2, 1, 6, 2)),
+            voice.tell(SOURCE, Progress(0, LAYOUT.number, 2, 1, 6, 2, 6)),
             voice.tell(SOURCE, Hole(0, LAYOUT.number, 3, named(8, 2))),
         ]
         for datagram in words:
@@ -207,7 +207,7 @@ class JournalTarget:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.entries = journal_values.first(8, seed=3, size_max=12)
-        with Writer.open(directory, stripe=3, sync=Sync.NEVER, segment_size_max=1_024) as writer:
+        with Writer.open(directory, stripe=3, site=1, sync=Sync.NEVER, segment_size_max=1_024) as writer:
             for position, ordered in enumerate(self.entries):
                 writer.append(ordered, ordered.acknowledged_at)
                 if position:

@@ -1,13 +1,31 @@
 """Proof: every flipped bit is found, and journals of several sites are told apart at the first difference."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from fairtape.core.effects import Ordered
+from fairtape.core.effects import FormationChange, Ordered, Release
+from fairtape.core.entries import encode_entry
+from fairtape.core.instants import MILLISECOND
+from fairtape.core.timing import profile
+from fairtape.ring.formation import Formation
+from fairtape.ring.layout import encode_formation
 from fairtape.runtime.journal import compare, verify
-from fairtape.runtime.journal.format import GENESIS, encode_ordered, encode_release, link
+from fairtape.runtime.journal.format import (
+    GENESIS,
+    HEADER_SIZE,
+    Checkpoint,
+    CheckpointHead,
+    encode_checkpoint,
+    encode_release,
+    first_mark,
+    link,
+    stored_size,
+)
+from fairtape.runtime.journal.segments import Replay, Segment
 from unit import journal_values as values
 
 ENTRIES = values.first(100)
@@ -23,7 +41,7 @@ def test_a_sound_journal_is_reported_with_its_extent_and_the_head_of_its_chain(j
     report = verify(journal)
     digest = GENESIS
     for ordered in ENTRIES:
-        digest = link(digest, encode_ordered(ordered))
+        digest = link(digest, encode_entry(ordered))
     assert report.sound
     assert report.segments == len(values.segments(journal))
     assert report.entries == len(ENTRIES)
@@ -78,15 +96,120 @@ def test_a_segment_of_another_history_does_not_fit_the_chain(journal: Path, tmp_
     assert "chain" in problems[0].reason
 
 
+def forge_marks(directory: Path, alter: Callable[[Release], Release]) -> None:
+    """Alter the release marks of a journal of one segment, as somebody would who can compute digests."""
+    (file,) = values.segments(directory)
+    content = file.read_bytes()
+    with Segment(file) as segment:
+        replay, marks, forged = Replay(segment), first_mark(values.SITE), content[:HEADER_SIZE]
+        for offset, record in replay:
+            if isinstance(record, Release):
+                encoded = encode_release(alter(record))
+                marks = link(marks, encoded)
+                forged += encoded + marks
+            else:
+                forged += content[offset : offset + stored_size(record)]
+    file.write_bytes(forged)
+
+
 def test_a_release_mark_that_names_no_entry_is_found(tmp_path: Path) -> None:
-    one, two = values.first(2)
-    values.write(tmp_path, [one], behind=0)
-    (file,) = values.segments(tmp_path)
-    right = encode_release(values.released(one, late=one.token % 5 == 0))
-    wrong = encode_release(replace(values.released(one), token=two.token))
-    file.write_bytes(file.read_bytes().replace(right, wrong))
+    values.write(tmp_path, values.first(1), behind=0)
+    forge_marks(tmp_path, lambda mark: replace(mark, token=mark.token + 1))
     (problem,) = verify(tmp_path).problems
     assert problem.reason == "a release mark names no entry"
+
+
+def test_a_release_before_its_instant_is_found_once_per_segment(tmp_path: Path) -> None:
+    values.write(tmp_path, values.first(9), segment_size_max=1 << 20)
+    forge_marks(tmp_path, lambda mark: replace(mark, released_at=mark.commit_at - mark.token))
+    (problem,) = verify(tmp_path).problems
+    assert problem.sequence == 1
+    assert problem.reason == "it was released 1 ns before its commit instant"
+
+
+def test_a_late_release_that_is_not_marked_late_is_found(tmp_path: Path) -> None:
+    values.write(tmp_path, values.first(9), segment_size_max=1 << 20)
+    late = 5 * MILLISECOND
+    forge_marks(tmp_path, lambda mark: replace(mark, released_at=mark.commit_at + late, late=False))
+    assert verify(tmp_path).sound
+    forge_marks(tmp_path, lambda mark: replace(mark, released_at=mark.commit_at + late + 1, late=mark.sequence > 1))
+    (problem,) = verify(tmp_path).problems
+    assert problem.sequence == 1
+    assert problem.reason == "it was released 5000001 ns late and is not marked late"
+    forge_marks(tmp_path, lambda mark: replace(mark, late=True))
+    assert verify(tmp_path).sound
+    assert verify(tmp_path).late == 9
+
+
+def test_a_release_mark_that_was_taken_out_is_missed(tmp_path: Path) -> None:
+    """Its neighbours are altered so that they cover what it covered; the chain of the site's marks tells."""
+    values.write(tmp_path, values.tiny(5), behind=0)
+    (file,) = values.segments(tmp_path)
+    content = file.read_bytes()
+    at = [offset for offset in range(len(content)) if content[offset : offset + 2] in (b"R\0", b"R\1")]
+    marks = [content[offset : offset + 84] for offset in at if content[offset + 2 : offset + 4] == bytes(2)]
+    assert len(marks) == 5
+    file.write_bytes(content.replace(marks[2], b""))
+    (problem,) = verify(tmp_path).problems
+    assert "does not match its content" in problem.reason
+    file.write_bytes(content.replace(marks[3], b"").replace(marks[2], marks[3]))
+    (problem,) = verify(tmp_path).problems
+    assert "does not match its content" in problem.reason
+
+
+def test_marks_of_one_site_do_not_pass_for_those_of_another(tmp_path: Path) -> None:
+    values.write(tmp_path / "one", ENTRIES[:5], behind=0, site=1)
+    values.write(tmp_path / "two", ENTRIES[:5], behind=0, site=2)
+    (mine,), (theirs,) = values.segments(tmp_path / "one"), values.segments(tmp_path / "two")
+    mine.write_bytes(mine.read_bytes()[:HEADER_SIZE] + theirs.read_bytes()[HEADER_SIZE:])
+    assert "the digest of a release mark" in verify(tmp_path / "one").problems[0].reason
+
+
+def test_a_commit_delay_that_is_not_the_formations_is_remarked(tmp_path: Path) -> None:
+    """It is said and no damage: the layout of a formation is not the journal's to judge."""
+    one = values.first(1)[0]
+    for delay in (values.COMMIT_DELAY, values.COMMIT_DELAY + 1):
+        formation = Formation(number=1, members=(1, 2), timing=profile("lan", commit_delay=delay), starts_at=1)
+        change = values.formation_change(one, 1, layout=encode_formation(formation))
+        values.write(tmp_path / str(delay), [change, *values.first(3)])
+        report = verify(tmp_path / str(delay))
+        assert report.sound
+        assert [remark.sequence for remark in report.remarks] == ([] if delay == values.COMMIT_DELAY else [1])
+    assert report.remarks[0].reason == "its commit delay is 2000000 ns, and its formation says 2000001 ns"
+
+
+def test_formations_and_breaks_are_counted_and_in_the_chain(tmp_path: Path) -> None:
+    history = values.turbulent(120)
+    values.write(tmp_path / "journal", history)
+    report = verify(tmp_path / "journal")
+    digest = GENESIS
+    for entry in history:
+        digest = link(digest, encode_entry(entry))
+    changes = [entry for entry in history if isinstance(entry, FormationChange)]
+    assert report.sound
+    assert report.digest == digest
+    assert report.formations == len(changes) > 10
+    assert report.entries == 120
+    broken = [(each.formation, each.token, each.sequence) for each in changes if each.broken]
+    assert [tuple(each) for each in report.breaks] == broken
+    assert broken
+
+
+def test_a_checkpoint_that_the_order_does_not_say_is_found(journal: Path) -> None:
+    file = values.segments(journal)[3]
+    content = file.read_bytes()
+    with Segment(file) as segment:
+        replay = Replay(segment)
+        offset, size = next((offset, stored_size(each)) for offset, each in replay if isinstance(each, CheckpointHead))
+        list(replay)
+        assert replay.checkpoint is not None
+        source, (incarnation, following) = next(iter(replay.checkpoint.streams.items()))
+        wrong = {**replay.checkpoint.streams, source: (incarnation, following + 1)}
+        encoded = encode_checkpoint(Checkpoint(wrong, None))
+        forged = encoded + link(segment.header.tip.digest, encoded)
+    file.write_bytes(content[:offset] + forged + content[offset + size :])
+    (problem,) = verify(journal).problems
+    assert (problem.path, problem.reason) == (file, "its checkpoint is wrong")
 
 
 def test_an_unfinished_entry_is_told_and_is_no_damage(journal: Path) -> None:
@@ -95,13 +218,13 @@ def test_an_unfinished_entry_is_told_and_is_no_damage(journal: Path) -> None:
     last.write_bytes(content[:-1])
     report = verify(journal)
     assert report.sound
-    assert 0 < report.unfinished < 52
+    assert 0 < report.unfinished < 200
 
 
 def test_progress_adds_up_to_the_whole_journal(journal: Path) -> None:
     told: list[int] = []
     report = verify(journal, progress=told.append)
-    assert sum(told) == report.size - report.segments * 84
+    assert sum(told) == report.size - report.segments * HEADER_SIZE
 
 
 def test_sites_that_released_at_other_moments_and_rotated_elsewhere_hold_the_same_order(
@@ -114,11 +237,19 @@ def test_sites_that_released_at_other_moments_and_rotated_elsewhere_hold_the_sam
     assert verify(journal).digest == verify(tmp_path / "twin").digest
 
 
-def test_a_site_that_has_not_come_as_far_does_not_differ(journal: Path, tmp_path: Path) -> None:
+def test_a_site_that_has_not_come_as_far_does_not_differ_and_is_said_to_be_shorter(
+    journal: Path, tmp_path: Path
+) -> None:
     values.write(tmp_path / "behind", ENTRIES[:40])
     comparison = compare([journal, tmp_path / "behind"])
+    last = ENTRIES[39].sequence + ENTRIES[39].count - 1
     assert comparison.same
-    assert comparison.last_sequence == ENTRIES[39].sequence + ENTRIES[39].count - 1
+    assert not comparison.level
+    assert comparison.last_sequence == last
+    longer, shorter = comparison.extents
+    assert longer.complete
+    assert (shorter.first_sequence, shorter.last_sequence, shorter.lacks_before) == (1, last, 0)
+    assert shorter.lacks_behind == longer.last_sequence - last
 
 
 def test_a_site_that_joined_later_is_compared_from_there(journal: Path, tmp_path: Path) -> None:
@@ -127,6 +258,41 @@ def test_a_site_that_joined_later_is_compared_from_there(journal: Path, tmp_path
     assert comparison.same
     assert comparison.first_sequence == ENTRIES[30].sequence
     assert comparison.entries == len(ENTRIES) - 30
+    assert [extent.lacks_before for extent in comparison.extents] == [ENTRIES[30].sequence - 1, 0]
+
+
+@pytest.mark.parametrize("joined", range(40))
+def test_wherever_a_site_joined_formations_are_compared_too(joined: int, tmp_path: Path) -> None:
+    """Also where it joined between two formations that begin in the same place."""
+    history = values.turbulent(40)
+    values.write(tmp_path / "whole", history)
+    values.write(tmp_path / "joined", history[joined:], segment_size_max=1 << 10)
+    for pair in (["whole", "joined"], ["joined", "whole"]):
+        comparison = compare([tmp_path / name for name in pair])
+        assert comparison.same
+        assert comparison.entries == len(values.messages_of(history[joined:]))
+
+
+def test_a_formation_that_one_site_did_not_note_is_a_difference(tmp_path: Path) -> None:
+    history = values.turbulent(60)
+    at = next(
+        position
+        for position, pair in enumerate(pairwise(history))
+        if all(isinstance(entry, FormationChange) for entry in pair)
+    )
+    values.write(tmp_path / "one", history)
+    values.write(tmp_path / "two", [*history[:at], *history[at + 1 :]])
+    difference = compare([tmp_path / "one", tmp_path / "two"]).difference
+    assert difference is not None
+    assert difference.sequence == history[at].sequence
+    assert "formation is" in difference.reason
+
+
+def test_journals_without_a_common_number_have_nothing_in_common(tmp_path: Path) -> None:
+    values.write(tmp_path / "one", ENTRIES[:10])
+    values.write(tmp_path / "two", ENTRIES[20:30])
+    comparison = compare([tmp_path / "one", tmp_path / "two"])
+    assert (comparison.same, comparison.level, comparison.messages) == (True, False, 0)
 
 
 def test_an_empty_journal_has_nothing_in_common_with_any(journal: Path, tmp_path: Path) -> None:

@@ -8,9 +8,11 @@ import pytest
 
 from fairtape.cli import run
 from fairtape.cli.journal import format_instant, parse_instant
-from fairtape.core.effects import Ordered, Span
+from fairtape.core.effects import FormationChange, Ordered, Span
+from fairtape.core.entries import HEAD_SIZE
 from fairtape.market.prices import ONE
 from fairtape.market.trades import Trade, TradeFlag, encode
+from fairtape.runtime.journal.format import HEADER_SIZE
 from fairtape.wire.blocks import pack_messages
 from unit import journal_values as values
 
@@ -24,7 +26,7 @@ def journal(tmp_path: Path) -> Path:
     return tmp_path / "journal"
 
 
-def flip(directory: Path, at: int = -40) -> Path:
+def flip(directory: Path, at: int = HEADER_SIZE + HEAD_SIZE + 8) -> Path:
     file = values.segments(directory)[1]
     content = bytearray(file.read_bytes())
     content[at] ^= 4
@@ -80,7 +82,7 @@ def test_cat_shows_trades_text_and_bytes_each_in_its_way(tmp_path: Path, capsys:
 
 def test_verify_says_sound_and_exits_with_0(journal: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["journal", "verify", str(journal)]) == 0
-    assert ": sound, sequence 1…" in capsys.readouterr().out
+    assert ": sound, site 6, sequence 1…" in capsys.readouterr().out
 
 
 def test_verify_names_the_flipped_byte_and_exits_with_1(journal: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,7 +103,7 @@ def test_verify_of_several_sites_compares_them(
 ) -> None:
     twin, other = tmp_path / "twin", tmp_path / "other"
     values.write(twin, ENTRIES, behind=5)
-    values.write(other, [*ENTRIES[:20], replace(ENTRIES[20], formation=9), *ENTRIES[21:]])
+    values.write(other, [*ENTRIES[:20], replace(ENTRIES[20], acknowledged_at=9), *ENTRIES[21:]])
     assert run(["journal", "verify", str(journal), str(twin)]) == 0
     assert "the same order everywhere" in capsys.readouterr().out
     assert run(["journal", "verify", str(journal), str(twin), str(other)]) == 1
@@ -109,6 +111,53 @@ def test_verify_of_several_sites_compares_them(
     flip(twin)
     assert run(["journal", "verify", str(journal), str(twin)]) == 1
     assert "not compared" in capsys.readouterr().out
+
+
+def test_verify_says_which_journal_is_shorter_and_exits_with_3(
+    journal: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    part = tmp_path / "part"
+    values.write(part, ENTRIES[10:40])
+    begin, end, last = ENTRIES[10].sequence, ENTRIES[40].sequence - 1, ENTRIES[-1].sequence + ENTRIES[-1].count - 1
+    assert run(["journal", "verify", str(journal), str(part)]) == 3
+    output = capsys.readouterr().out
+    assert f"the same order everywhere: {end - begin + 1} messages, sequence {begin}…{end}" in output
+    assert (
+        f"SHORTER: {part} begins with sequence {begin}, {begin - 1} messages after another "
+        f"and ends with sequence {end}, {last - end} messages before another"
+    ) in output
+    assert f"SHORTER: {journal}" not in output
+    assert run(["journal", "verify", "--json", str(journal), str(part)]) == 3
+    found = json.loads(capsys.readouterr().out)["comparison"]
+    assert (found["same"], found["level"]) == (True, False)
+    assert [extent["lacks_behind"] for extent in found["extents"]] == [0, last - end]
+
+
+def test_a_break_is_shown_by_every_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, two, three = values.first(3)
+    quiet, broken = values.formation_change(two, 2), values.formation_change(three, 3, broken=True)
+    history: list[Ordered | FormationChange] = [
+        one,
+        quiet,
+        replace(two, formation=2),
+        broken,
+        replace(three, formation=3),
+    ]
+    values.write(tmp_path, history)
+    assert run(["journal", "ls", str(tmp_path)]) == 0
+    assert "2 begun, 1 BREAK" in capsys.readouterr().out
+    assert run(["journal", "cat", str(tmp_path)]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("-")]
+    at = f"{format_instant(three.acknowledged_at)}"
+    assert lines[1] == f"- {at} BREAK, formation 3 begins with token {three.token}, sequence {three.sequence}"
+    assert " formation 2 begins with" in lines[0]
+    assert "BREAK" not in lines[0]
+    assert run(["journal", "cat", "--json", "--from-seq", str(three.sequence), "--limit", "1", str(tmp_path)]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["kind"] for row in rows] == ["formation", "message"]
+    assert (rows[0]["formation"], rows[0]["broken"], rows[0]["layout"]) == (3, True, b"layout".hex())
+    assert run(["journal", "verify", str(tmp_path)]) == 0
+    assert f"BREAK: formation 3 begins with token {three.token}, sequence {three.sequence}" in capsys.readouterr().out
 
 
 def test_damage_met_while_printing_ends_with_1_and_the_place(journal: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -136,7 +136,7 @@ def test_seek_time_is_right_even_where_clocks_disagree(
 
 def test_only_what_is_released_is_shown_unless_everything_is_asked_for(tmp_path: Path) -> None:
     entries = values.first(10)
-    with Writer.open(tmp_path, stripe=values.STRIPE, sync=Sync.NEVER) as writer:
+    with Writer.open(tmp_path, stripe=values.STRIPE, site=values.SITE, sync=Sync.NEVER) as writer:
         for ordered in entries:
             writer.append(ordered, 0)
         for ordered in entries[:4]:
@@ -157,7 +157,9 @@ def test_a_cursor_follows_the_writer_from_the_very_beginning(tmp_path: Path, ord
     seen: list[Ordered] = []
     entries = ENTRIES[:120]
     with (
-        Writer.open(tmp_path, stripe=values.STRIPE, sync=Sync.NEVER, segment_size_max=4 << 10) as writer,
+        Writer.open(
+            tmp_path, stripe=values.STRIPE, site=values.SITE, sync=Sync.NEVER, segment_size_max=4 << 10
+        ) as writer,
         journal.entries(ordered=ordered) as cursor,
     ):
         assert list(cursor) == []

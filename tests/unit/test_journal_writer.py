@@ -1,6 +1,7 @@
 """Writing: rotation, sync policies, the lock, repair of torn tails, and what a full disk does."""
 
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -8,10 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from fairtape.core.effects import FormationChange, Ordered, Recovered
+from fairtape.core.entries import LAYOUT_MAX, close_head
+from fairtape.core.entries import Entry as Content
 from fairtape.core.instants import MILLISECOND
 from fairtape.runtime.complaints import Complaint
-from fairtape.runtime.journal import Damaged, Journal, Sync, Writer, verify
-from fairtape.runtime.journal.format import HEADER_SIZE
+from fairtape.runtime.journal import Damaged, Entry, Journal, Sync, Unwritten, Writer, verify
+from fairtape.runtime.journal.format import HEADER_SIZE, CheckpointHead, stored_size
+from fairtape.runtime.journal.segments import Replay, Segment
 from unit import journal_values as values
 
 FULL_DISK = """
@@ -20,7 +25,7 @@ from unit import journal_values as values
 from fairtape.runtime.journal import Sync, Unwritten, Writer
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-writer = Writer.open(sys.argv[1], stripe=values.STRIPE, sync=Sync.TOKEN)
+writer = Writer.open(sys.argv[1], stripe=values.STRIPE, site=values.SITE, sync=Sync.TOKEN)
 held = 0
 try:
     for ordered in values.stream(4):
@@ -43,7 +48,7 @@ from fairtape.runtime.journal import Writer
 if os.geteuid() == 0:
     os.seteuid(65534)
 try:
-    Writer.open(sys.argv[1], stripe=1)
+    Writer.open(sys.argv[1], stripe=1, site=6)
 except Complaint as complaint:
     print(complaint)
 """
@@ -58,7 +63,7 @@ def run(program: str, *arguments: str) -> str:
 
 
 def open_writer(directory: Path, sync: Sync = Sync.NEVER) -> Writer:
-    return Writer.open(directory, stripe=values.STRIPE, sync=sync)
+    return Writer.open(directory, stripe=values.STRIPE, site=values.SITE, sync=sync)
 
 
 def sequences(directory: Path) -> list[int]:
@@ -71,7 +76,7 @@ def test_segments_rotate_by_size_and_are_named_for_their_first_sequence_number(t
     values.write(tmp_path, entries)
     files = values.segments(tmp_path)
     assert len(files) > 5
-    assert all(file.stat().st_size <= (4 << 10) + 52 * 10 for file in files)
+    assert all(file.stat().st_size <= (4 << 10) + 84 * 10 + 200 for file in files)
     assert {int(file.stem) for file in files} <= {ordered.sequence for ordered in entries}
     assert sequences(tmp_path) == [ordered.sequence for ordered in entries]
 
@@ -108,7 +113,9 @@ def test_the_policy_token_leaves_nothing_to_sync(tmp_path: Path) -> None:
 
 def test_the_policy_interval_syncs_one_period_after_the_first_unsynced_write(tmp_path: Path) -> None:
     one, two, three = values.first(3)
-    with Writer.open(tmp_path, stripe=values.STRIPE, sync=Sync.INTERVAL, sync_period=10 * MILLISECOND) as writer:
+    with Writer.open(
+        tmp_path, stripe=values.STRIPE, site=values.SITE, sync=Sync.INTERVAL, sync_period=10 * MILLISECOND
+    ) as writer:
         assert writer.deadline() is None
         writer.append(one, 5 * MILLISECOND)
         writer.append(two, 9 * MILLISECOND)
@@ -139,7 +146,7 @@ def test_a_second_writer_is_refused_while_the_first_is_there(tmp_path: Path) -> 
 def test_a_directory_of_another_stripe_is_refused(tmp_path: Path) -> None:
     values.write(tmp_path, values.first(3))
     with pytest.raises(Complaint, match="belongs to stripe 3, not 4"):
-        Writer.open(tmp_path, stripe=4)
+        Writer.open(tmp_path, stripe=4, site=values.SITE)
 
 
 def test_a_run_that_starts_anew_is_refused_an_old_directory(tmp_path: Path) -> None:
@@ -182,7 +189,7 @@ def test_a_directory_that_may_not_be_written_is_refused_in_a_sentence() -> None:
 @pytest.mark.parametrize(("option", "value"), [("segment_size_max", 100), ("sync_period", 0)])
 def test_options_that_cannot_work_are_refused(tmp_path: Path, option: str, value: int) -> None:
     with pytest.raises(Complaint, match=f"{option} is {value}"):
-        Writer.open(tmp_path, stripe=1, **{option: value})  # type: ignore[arg-type]
+        Writer.open(tmp_path, stripe=1, site=values.SITE, **{option: value})  # type: ignore[arg-type]
 
 
 def test_a_full_disk_is_told_in_a_sentence_and_what_was_held_before_is_kept(tmp_path: Path) -> None:
@@ -197,9 +204,25 @@ def test_a_full_disk_is_told_in_a_sentence_and_what_was_held_before_is_kept(tmp_
     assert report.last_sequence == int(held)
 
 
+def test_a_directory_that_vanishes_is_told_in_a_sentence_when_the_next_segment_is_due(tmp_path: Path) -> None:
+    one, two, three = values.first(3, size_max=2_000)
+    with values.open_writer(tmp_path / "journal", segment_size_max=1 << 10) as writer:
+        writer.append(one, 0)
+        writer.flush()
+        shutil.rmtree(tmp_path / "journal")
+        with pytest.raises(Unwritten, match=r"cannot be written \(No such file or directory\).*make room or repair"):
+            writer.append(two, 0)
+        with pytest.raises(Unwritten):
+            writer.turn(values.formation_change(three, 2), 0)
+        with pytest.raises(Unwritten):
+            writer.cut_after(0)
+
+
 def test_cut_at_every_byte_a_journal_reopens_to_a_valid_prefix_and_goes_on(tmp_path: Path) -> None:
-    entries = values.tiny(4)
-    values.write(tmp_path / "whole", entries[:3], behind=1)
+    one, two, three, four = values.tiny(4)
+    history: list[Content] = [values.formation_change(one, 1), one, two, values.formation_change(three, 2)]
+    history += [replace(three, formation=2), replace(four, formation=2)]
+    values.write(tmp_path / "whole", history[:-1], behind=1)
     (segment,) = values.segments(tmp_path / "whole")
     content = segment.read_bytes()
     torn = tmp_path / "torn"
@@ -208,18 +231,29 @@ def test_cut_at_every_byte_a_journal_reopens_to_a_valid_prefix_and_goes_on(tmp_p
     for size in range(len(content)):
         (torn / segment.name).write_bytes(content[:size])
         with open_writer(torn) as writer:
-            tip, cut = writer.tip, writer.cut
-            kept = 0 if tip is None else tip.sequence - 1
+            cut, kept = writer.cut, kept_of(history, writer.recovered)
             assert cut is None or cut.offset + cut.size == size
             assert cut is None or cut.kept_in.read_bytes() == content[cut.offset : size]
-            assert sequences(torn) == [ordered.sequence for ordered in entries[:kept]]
-            writer.append(entries[kept], 0)
-        assert verify(torn).sound
-        assert sequences(torn) == [ordered.sequence for ordered in entries[: kept + 1]]
+            assert contents(torn) == history[:kept]
+            values.enter(writer, history[kept])
+        assert contents(torn) == history[: kept + 1]
         ends.add(kept)
         for file in torn.iterdir():
             file.unlink()
-    assert ends == {0, 1, 2, 3}
+    assert ends == set(range(len(history)))
+
+
+def kept_of(history: list[Content], standing: Recovered) -> int:
+    """How many entries come before where a journal stands."""
+    return sum(
+        entry.sequence < standing.sequence if isinstance(entry, Ordered) else entry.formation <= standing.number
+        for entry in history
+    )
+
+
+def contents(directory: Path) -> list[Content]:
+    with Journal.open(directory).entries(ordered=True) as cursor:
+        return [each.ordered if isinstance(each, Entry) else each.change for each in cursor.everything()]
 
 
 def test_a_segment_torn_at_its_birth_is_set_aside_as_a_whole(tmp_path: Path) -> None:
@@ -239,11 +273,165 @@ def test_a_segment_torn_at_its_birth_is_set_aside_as_a_whole(tmp_path: Path) -> 
         assert report.sound
 
 
-def test_damage_before_the_last_segment_is_not_a_crash_and_is_never_cut_off(tmp_path: Path) -> None:
+def test_what_the_disk_had_not_confirmed_may_be_torn_though_a_segment_follows(tmp_path: Path) -> None:
+    """A power failure between the birth of a segment and its checkpoint can tear the one before it, too."""
+    entries = values.first(100)
+    values.write(tmp_path / "whole", entries)
+    *_, before, last = values.segments(tmp_path / "whole")
+    before_size = before.stat().st_size
+    for size in (HEADER_SIZE, before_size // 2, before_size - 1):
+        torn = values.copy(tmp_path / "whole", tmp_path / f"torn-{size}")
+        without_checkpoint(torn / last.name)
+        os.truncate(torn / before.name, size)
+        with open_writer(torn) as writer:
+            assert writer.tip is not None
+            assert writer.tip.sequence <= int(last.stem)
+            kept = [ordered for ordered in entries if ordered.sequence < writer.tip.sequence]
+            assert writer.recovered.streams == values.streams_after(kept)
+            for ordered in entries[len(kept) :]:
+                writer.append(ordered, 0)
+        assert (torn / f"{last.name}.cut-0").exists()
+        assert verify(torn).sound
+        assert sequences(torn) == [ordered.sequence for ordered in entries]
+
+
+def without_checkpoint(path: Path) -> None:
+    """As it was before it got one."""
+    content = path.read_bytes()
+    with Segment(path) as segment:
+        offset, record = next(step for step in Replay(segment) if isinstance(step.record, CheckpointHead))
+    path.write_bytes(content[:offset] + content[offset + stored_size(record) :])
+
+
+def test_a_missing_checkpoint_is_made_up_for_from_the_segment_before(tmp_path: Path) -> None:
+    history = values.turbulent(60)
+    one, both = tmp_path / "one", tmp_path / "both"
+    values.write(one, history)
+    *_, before, last = values.segments(one)
+    whole = last.read_bytes()
+    without_checkpoint(last)
+    without_checkpoint(values.copy(one, both) / before.name)
+    for directory in (one, both):
+        with open_writer(directory) as writer:
+            assert writer.cut is None
+            assert writer.recovered.streams == values.streams_after(history)
+        assert sorted((directory / last.name).read_bytes()) == sorted(whole)
+        assert verify(directory).sound
+
+
+def test_damage_before_the_last_segments_is_not_a_crash_and_is_never_cut_off(tmp_path: Path) -> None:
     values.write(tmp_path, values.first(100))
-    *_, before, last = values.segments(tmp_path)
-    os.truncate(before, before.stat().st_size - 1)
+    *_, confirmed, before, last = values.segments(tmp_path)
+    os.truncate(confirmed, confirmed.stat().st_size - 1)
+    os.truncate(before, 10)
     os.truncate(last, 10)
+    content = {file: file.read_bytes() for file in values.segments(tmp_path)}
     for _ in range(2):
-        with pytest.raises(Damaged, match=f"does not reach up to {last.name}"):
+        with pytest.raises(Damaged):
             open_writer(tmp_path)
+        assert content == {file: file.read_bytes() for file in values.segments(tmp_path)}
+
+
+def test_formations_stand_in_the_order_and_a_journal_may_begin_with_one(tmp_path: Path) -> None:
+    history: list[Content] = [values.formation_change(values.first(1)[0], 1), *values.turbulent(150)]
+    values.write(tmp_path, history, segment_size_max=1 << 10)
+    assert contents(tmp_path) == history
+    assert verify(tmp_path).sound
+
+
+def test_what_stands_at_one_number_stands_in_one_segment(tmp_path: Path) -> None:
+    """However large formations are; otherwise two segments would want the same name."""
+    ordered = values.first(1)[0]
+    changes = [values.formation_change(ordered, number, layout=bytes(LAYOUT_MAX)) for number in range(1, 9)]
+    history: list[Content] = [*changes, replace(ordered, formation=8)]
+    values.write(tmp_path, history, segment_size_max=1 << 10)
+    assert len(values.segments(tmp_path)) == 1
+    assert verify(tmp_path).sound
+
+
+def test_a_formation_that_does_not_continue_the_order_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    one, two = values.first(2)
+    with open_writer(tmp_path) as writer:
+        writer.append(one, 0)
+        with pytest.raises(Complaint, match="formation 1 after formation 1"):
+            writer.turn(values.formation_change(two, 1), 0)
+        writer.turn(values.formation_change(two, 2), 0)
+        with pytest.raises(Complaint, match="while formation 2 stands"):
+            writer.append(two, 0)
+        writer.append(replace(two, formation=2), 0)
+    assert verify(tmp_path).sound
+
+
+@pytest.mark.parametrize("sync", list(Sync))
+@pytest.mark.parametrize("seed", range(4))
+def test_where_a_journal_stands_is_what_replaying_all_of_it_says(tmp_path: Path, sync: Sync, seed: int) -> None:
+    """Before and after reopening, at every entry; the last segment tells."""
+    history = values.turbulent(50, seed=seed)
+    if seed % 2:
+        history.insert(0, values.formation_change(values.messages_of(history)[0], 1))
+    released: list[Ordered] = []
+    for position, entry in enumerate(history, 1):
+        with values.open_writer(tmp_path, sync, segment_size_max=2 << 10) as writer:
+            if position == 1:
+                assert writer.recovered == Recovered.nothing()
+            values.enter(writer, entry)
+            if isinstance(entry, Ordered) and position % 3 == 0:
+                for ordered in values.messages_of(history[:position])[len(released) :]:
+                    values.mark(writer, ordered)
+                    released.append(ordered)
+            before = writer.recovered
+        with values.open_writer(tmp_path, sync) as writer:
+            assert writer.recovered == before == replayed(history[:position], released)
+    assert verify(tmp_path).sound
+
+
+def replayed(history: list[Content], released: list[Ordered]) -> Recovered:
+    """A dumb twin of `Writer.recovered`."""
+    changes = [entry for entry in history if isinstance(entry, FormationChange)]
+    last, change = history[-1], changes[-1] if changes else None
+    return Recovered(
+        token=max((ordered.token for ordered in values.messages_of(history)), default=history[0].token - 1),
+        sequence=last.sequence + (last.count if isinstance(last, Ordered) else 0),
+        streams=values.streams_after(history),
+        number=change.formation if change else 0,
+        layout=change.layout if change else None,
+        released_through=released[-1].token if released else history[0].token - 1,
+    )
+
+
+def test_reopening_reads_only_the_last_segment(tmp_path: Path) -> None:
+    values.write(tmp_path, values.turbulent(100))
+    with open_writer(tmp_path) as writer:
+        before = writer.recovered
+    for file in values.segments(tmp_path)[:-1]:
+        file.unlink()
+    with open_writer(tmp_path) as writer:
+        assert writer.recovered == before
+
+
+def test_a_later_incarnation_takes_the_place_of_an_earlier_one(tmp_path: Path) -> None:
+    one, two = values.tiny(2)
+    (span,) = two.spans
+    with open_writer(tmp_path) as writer:
+        writer.append(one, 0)
+        writer.append(replace(two, spans=(replace(span, incarnation=9, first=1),)), 0)
+        assert writer.recovered.streams == {1: (9, 2)}
+
+
+def test_a_directory_of_another_site_is_refused(tmp_path: Path) -> None:
+    values.write(tmp_path, values.first(3))
+    with pytest.raises(Complaint, match="belongs to site 6, not 7"):
+        Writer.open(tmp_path, stripe=values.STRIPE, site=7)
+
+
+def test_a_journal_of_version_1_is_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "0000000000000000001.segment"
+    file.write_bytes(close_head(b"FAIRTAPE\0\1".ljust(80, b"\1")) + bytes(200))
+    with pytest.raises(Complaint, match="is of journal version 1; this program reads version 2"):
+        open_writer(tmp_path)
+    assert values.segments(tmp_path) == [file]
+
+
+def test_no_file_but_the_segments_and_the_lock_is_left_behind(tmp_path: Path) -> None:
+    values.write(tmp_path, values.first(100))
+    assert {file.name for file in tmp_path.iterdir()} == {"lock", *(file.name for file in values.segments(tmp_path))}

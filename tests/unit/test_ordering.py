@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairtape.ring.course import Course
 from fairtape.ring.holdings import Holdings
 from fairtape.ring.ordering import TOKENS_AHEAD_MAX, Breach, Ordering
 from fairtape.wire.frames import Ack, Malformed, decode_block
@@ -20,7 +21,13 @@ class Desk:
     def __init__(self, *datagrams: bytes, timed: bool = True) -> None:
         self.holdings = Holdings(keys=KEYS, stripe=0)
         self.layout = formation(timed=timed)
-        self.ordering = Ordering(formation=self.layout, stripe=0, holdings=self.holdings)
+        self.ordering = Ordering(
+            course=Course(self.layout),
+            stripe=0,
+            holdings=self.holdings,
+            after=self.layout.first_token - 1,
+            next_sequence=self.layout.first_sequence,
+        )
         self._voice = Voice()
         self.hold(*datagrams)
 
@@ -101,7 +108,13 @@ def test_only_the_token_site_acknowledges_and_only_from_the_first_token_on() -> 
     desk = Desk()
     assert desk.accept(replace(ack(LAYOUT, 1, 1), sender=2)) == "out_of_turn"
     late = formation(first_token=4)
-    ordering = Ordering(formation=late, stripe=0, holdings=desk.holdings)
+    ordering = Ordering(
+        course=Course(late),
+        stripe=0,
+        holdings=desk.holdings,
+        after=late.first_token - 1,
+        next_sequence=late.first_sequence,
+    )
     early = replace(ack(LAYOUT, 1, 1), sender=late.holder(1))
     assert ordering.accept(early, b"") == "out_of_turn"
 

@@ -260,7 +260,7 @@ def test_a_duplicate_is_answered_once_in_a_retry_period_and_only_when_it_is_genu
     for at in (STARTS_AT + 1, STARTS_AT + 2, STARTS_AT + T_R, STARTS_AT + 1 + T_R):
         site.receive(datagram, at)
     words = controls(site.drain())
-    assert words == [Progress(0, LAYOUT.number, 2, 1, 2, 1)] * 2
+    assert words == [Progress(0, LAYOUT.number, 2, 1, 2, 1, 2)] * 2
 
 
 def test_a_duplicate_is_not_answered_by_a_site_without_the_token_nor_before_it_is_acknowledged() -> None:

@@ -2,6 +2,7 @@
 
 from fairtape.core.effects import Deliver, Ordered, Span
 from fairtape.core.instants import NEVER, SECOND
+from fairtape.ring.course import Course
 from fairtape.ring.release import LATE_AFTER, ReleaseQueue
 from unit.ring_values import SOURCE, formation
 
@@ -14,7 +15,7 @@ def ordered(token: int, count: int = 1) -> Ordered:
 
 
 def filled(*tokens: Ordered) -> ReleaseQueue:
-    queue = ReleaseQueue(LAYOUT)
+    queue = ReleaseQueue(Course(LAYOUT), after=LAYOUT.first_token - 1)
     for token in tokens:
         queue.complete(token)
     return queue
@@ -27,7 +28,7 @@ def tokens(delivered: list[Deliver]) -> list[int]:
 def test_what_is_not_known_to_survive_waits() -> None:
     queue = filled(ordered(1), ordered(2))
     queue.settle(1, LAYOUT.scheduled_at(1))
-    assert queue.ready_through == 1
+    assert queue.waits_for_others
     assert tokens(queue.due(LAYOUT.commit_at(2), 0)) == [1]
     assert queue.released_through == 1
     assert queue.waits_for_others
@@ -101,7 +102,7 @@ def test_a_lease_that_is_renewed_in_time_makes_nothing_late() -> None:
 
 
 def test_without_a_schedule_a_message_commits_as_soon_as_it_survives() -> None:
-    queue = ReleaseQueue(formation(timed=False))
+    queue = ReleaseQueue(Course(formation(timed=False)), after=0)
     queue.complete(ordered(1))
     queue.settle(1, 12_345)
     assert queue.deadline() == 12_345

@@ -3,6 +3,7 @@
 import pytest
 
 from fairtape.ring import repair as room
+from fairtape.ring.course import Course
 from fairtape.ring.holdings import Holdings
 from fairtape.ring.ordering import Ordering
 from fairtape.ring.repair import answer
@@ -18,7 +19,7 @@ PARTS = [Voice().say(part) for part in (PART_1, PART_2)]
 
 def answered(tokens: tuple[int, ...] = (), ranges: tuple[Range, ...] = ()) -> list[bytes]:
     holdings = Holdings(keys=KEYS, stripe=0)
-    ordering = Ordering(formation=LAYOUT, stripe=0, holdings=holdings)
+    ordering = Ordering(course=Course(LAYOUT), stripe=0, holdings=holdings, after=0, next_sequence=1)
     for datagram in BLOCKS:
         holdings.accept(decode_block(datagram), datagram)
     for part, datagram in zip((PART_1, PART_2), PARTS, strict=True):

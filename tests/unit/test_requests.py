@@ -1,5 +1,6 @@
 """Requests: whom to ask, and everything for one site in few datagrams."""
 
+from fairtape.ring.course import Course
 from fairtape.ring.formation import Formation
 from fairtape.ring.holdings import Holdings
 from fairtape.ring.ordering import Ordering
@@ -16,7 +17,13 @@ class Wants:
     """Recoveries of one receiver, and what it knows."""
 
     def __init__(self, layout: Formation = LAYOUT) -> None:
-        self.ordering = Ordering(formation=layout, stripe=0, holdings=Holdings(keys=KEYS, stripe=0))
+        self.ordering = Ordering(
+            course=Course(layout),
+            stripe=0,
+            holdings=Holdings(keys=KEYS, stripe=0),
+            after=layout.first_token - 1,
+            next_sequence=layout.first_sequence,
+        )
         self.desk = RecoveryDesk(timing=TIMING, timed=True, ledger=self.ordering)
         self._voice = Voice()
         self._layout = layout
@@ -37,7 +44,7 @@ class Wants:
 
 
 def asked(recoveries: list[Recovery], *, me: int, heard_through: int) -> dict[int, list[int]]:
-    found = whom_to_ask(recoveries, formation=LAYOUT, me=me, heard_through=heard_through)
+    found = whom_to_ask(recoveries, course=Course(LAYOUT), me=me, heard_through=heard_through)
     return {site: [recovery.token for recovery in each] for site, each in found.items()}
 
 

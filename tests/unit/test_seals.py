@@ -162,9 +162,11 @@ def test_proving_one_text_leaves_no_trace_in_the_next_proof() -> None:
 def test_a_mark_depends_on_everything_it_vouches_for() -> None:
     marker = Marker(KEY, stripe=0)
     ranges = [NAMED, *(NAMED._replace(**{name: 99}) for name in ("source", "incarnation", "first", "count"))]
-    marks = [marker.mark(1, 2, 3, named) for named in ranges]
-    marks += [marker.mark(9, 2, 3, NAMED), marker.mark(1, 9, 3, NAMED), marker.mark(1, 2, 9, NAMED)]
-    marks += [Marker(OTHER_KEY, stripe=0).mark(1, 2, 3, NAMED), Marker(KEY, stripe=1).mark(1, 2, 3, NAMED)]
+    marks = [marker.mark(1, 2, 3, named, behind=False) for named in ranges]
+    marks += [marker.mark(*place, NAMED, behind=False) for place in ((9, 2, 3), (1, 9, 3), (1, 2, 9))]
+    marks += [marker.mark(1, 2, 3, NAMED, behind=True)]
+    for other in (Marker(OTHER_KEY, stripe=0), Marker(KEY, stripe=1)):
+        marks += [other.mark(1, 2, 3, NAMED, behind=False)]
     assert len(set(marks)) == len(marks)
     assert {len(mark) for mark in marks} == {MARK_SIZE}
 
@@ -172,7 +174,8 @@ def test_a_mark_depends_on_everything_it_vouches_for() -> None:
 @given(wire.formations, wire.numbers, wire.numbers, wire.ranges(), wire.keys)
 def test_a_mark_is_the_same_each_time(formation: int, token: int, sequence: int, named: Range, key: bytes) -> None:
     marker = Marker(key, stripe=0)
-    assert marker.mark(formation, token, sequence, named) == marker.mark(formation, token, sequence, named)
+    first, again = (marker.mark(formation, token, sequence, named, behind=True) for _ in range(2))
+    assert first == again
 
 
 # Keys.

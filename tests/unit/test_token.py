@@ -1,6 +1,7 @@
 """The token at one site: when it is due, what it acknowledges, and how its passing is proved."""
 
 from fairtape.core.instants import NEVER
+from fairtape.ring.course import Course
 from fairtape.ring.holdings import Holdings
 from fairtape.ring.token import EventToken, TimedToken, token_for
 from fairtape.wire.frames import decode_block
@@ -19,13 +20,13 @@ def holdings(*datagrams: bytes) -> Holdings:
 
 
 def timed(*datagrams: bytes) -> TimedToken:
-    token = token_for(TIMED, holdings(*datagrams))
+    token = token_for(Course(TIMED), holdings(*datagrams))
     assert isinstance(token, TimedToken)
     return token
 
 
 def event_driven(*datagrams: bytes) -> EventToken:
-    token = token_for(EVENT_DRIVEN, holdings(*datagrams))
+    token = token_for(Course(EVENT_DRIVEN), holdings(*datagrams))
     assert isinstance(token, EventToken)
     return token
 

@@ -9,28 +9,13 @@ from hypothesis import strategies as st
 
 from fairtape.core.instants import NEVER, SECOND
 from fairtape.ring import transmission as room
-from fairtape.ring.transmission import BACKOFF_MAX, CUT_MAX, QUEUE_MAX, RESEND_MAX, MessageTooLong, Transmission
+from fairtape.ring.transmission import BACKOFF_MAX, CUT_MAX, QUEUE_MAX, RESEND_MAX, MessageTooLong
 from fairtape.ring.window import PACKET_MIN, WINDOW_MAX, Pace, Window, packet_size
 from fairtape.wire.blocks import MESSAGE_MAX, Assembler, unpack_messages
 from fairtape.wire.frames import Flag, decode_block
 from fairtape.wire.seals import SEAL_ROOM, Seal
-from unit.ring_values import KEYS, SOURCE, STARTS_AT, TIMING, named
-
-NOW = STARTS_AT
-DELAY = TIMING.resend_delay
-
-
-def sender(*, datagram_max: int = 1_400, window: Window | None = None, pace: Pace | None = None) -> Transmission:
-    return Transmission(
-        source=SOURCE,
-        incarnation=1,
-        stripe=0,
-        keys=KEYS,
-        datagram_max=datagram_max,
-        resend_delay=DELAY,
-        window=window or Window(size=WINDOW_MAX),
-        pace=pace or Pace(),
-    )
+from unit.ring_values import KEYS, SOURCE, named
+from unit.sending_values import DELAY, NOW, ROUND_TRIP, acknowledge, sender
 
 
 def opened(datagrams: list[bytes]) -> list[bytes]:
@@ -123,7 +108,7 @@ def test_the_window_limits_what_is_under_way() -> None:
     first = sending.cut(NOW)
     assert sum(map(len, first)) <= 4_000
     assert sending.cut(NOW) == []
-    sending.acknowledged(decode_block(first[-1]).first + decode_block(first[-1]).count - 1, behind=False)
+    acknowledge(sending, decode_block(first[-1]).first + decode_block(first[-1]).count - 1)
     assert sending.cut(NOW) != []
 
 
@@ -132,7 +117,7 @@ def test_a_message_larger_than_the_window_goes_alone() -> None:
     sending.offer([bytes(1_000), bytes(1_000)])
     assert len(sending.cut(NOW)) == 1
     assert sending.cut(NOW) == []
-    sending.acknowledged(1, behind=False)
+    acknowledge(sending, 1)
     assert len(sending.cut(NOW)) == 1
 
 
@@ -177,11 +162,11 @@ def test_an_acknowledgment_ends_the_flight_of_everything_up_to_it() -> None:
     sending = sender()
     sending.offer([bytes(1_300)] * 4)
     sending.cut(NOW)
-    sending.acknowledged(3, behind=False)
+    acknowledge(sending, 3)
     assert (sending.in_flight, sending.acked_through) == (1, 3)
-    sending.acknowledged(2, behind=False)
+    acknowledge(sending, 2)
     assert sending.acked_through == 3
-    sending.acknowledged(4, behind=False)
+    acknowledge(sending, 4)
     assert sending.idle
     assert sending.deadline() == NEVER
 
@@ -190,7 +175,7 @@ def test_an_acknowledgment_of_what_was_never_sent_is_ignored() -> None:
     sending = sender()
     sending.offer([b"one"])
     sending.cut(NOW)
-    sending.acknowledged(2, behind=False)
+    acknowledge(sending, 2)
     assert (sending.in_flight, sending.acked_through) == (1, 0)
 
 
@@ -200,9 +185,9 @@ def test_an_acknowledgment_that_cuts_a_block_ends_no_flight_and_breaks_nothing()
     sending.offer([b"a", b"b", b"c"])
     sending.cut(NOW)
     for through in (1, 2):
-        sending.acknowledged(through, behind=False)
+        acknowledge(sending, through)
         assert sending.in_flight == 1
-    sending.acknowledged(3, behind=False)
+    acknowledge(sending, 3)
     assert sending.idle
 
 
@@ -212,7 +197,7 @@ def test_a_late_token_closes_the_window() -> None:
         sending = sender(window=window)
         sending.offer([b"one"])
         sending.cut(NOW)
-        sending.acknowledged(1, behind=behind)
+        acknowledge(sending, 1, behind=behind)
         assert (window.size < WINDOW_MAX // 2) == behind
 
 
@@ -230,17 +215,47 @@ def test_a_hole_is_filled_with_the_same_bytes_and_closes_the_window() -> None:
     sending = sender(window=window)
     sending.offer([bytes(1_300)] * 4)
     sent = sending.cut(NOW)
-    assert sending.missing(named(2, 2)) == sent[1:3]
+    assert sending.missing(named(2, 2), NOW) == sent[1:3]
     assert window.size == WINDOW_MAX // 2
-    assert sending.missing(named(9)) == []
+    assert sending.missing(named(9), NOW + ROUND_TRIP) == []
     assert window.size == WINDOW_MAX // 2
+
+
+def test_a_hole_that_several_sites_name_is_answered_once_in_a_round_trip() -> None:
+    """The answer goes to everyone; what was named before it arrived asks for nothing more."""
+    window = Window(size=WINDOW_MAX)
+    sending = sender(window=window)
+    sending.offer([bytes(1_300)] * 4)
+    sent = sending.cut(NOW)
+    answers = [sending.missing(named(2), NOW + late) for late in (0, 1, ROUND_TRIP - 1, ROUND_TRIP)]
+    assert answers == [[sent[1]], [], [], [sent[1]]]
+    assert window.size == WINDOW_MAX // 4
+
+
+def test_two_holes_in_one_round_trip_are_both_filled_and_close_the_window_once() -> None:
+    window = Window(size=WINDOW_MAX)
+    sending = sender(window=window)
+    sending.offer([bytes(1_300)] * 4)
+    sent = sending.cut(NOW)
+    assert sending.missing(named(1), NOW) == sent[:1]
+    assert sending.missing(named(1, 3), NOW + 1) == sent[1:3]
+    assert window.size == WINDOW_MAX // 2
+
+
+def test_a_hole_that_an_overdue_repetition_is_about_to_fill_asks_for_nothing_more() -> None:
+    sending = sender()
+    sending.offer([bytes(1_300)])
+    sent = sending.cut(NOW)
+    assert sending.overdue(NOW + DELAY) == sent
+    assert sending.missing(named(1), NOW + DELAY + 1) == []
+    assert sending.missing(named(1), NOW + DELAY + ROUND_TRIP) == sent
 
 
 def test_a_huge_hole_is_answered_with_a_limited_number_of_blocks() -> None:
     sending = sender()
     sending.offer([bytes(1_300)] * (RESEND_MAX + 10))
     sending.cut(NOW)
-    assert len(sending.missing(named(1, 1_000_000))) == RESEND_MAX
+    assert len(sending.missing(named(1, 1_000_000), NOW)) == RESEND_MAX
 
 
 @settings(max_examples=100)

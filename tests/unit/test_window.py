@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairtape.core.instants import SECOND
-from fairtape.ring.window import GENTLE, WINDOW_MAX, WINDOW_MIN, Pace, Punctuality, Window, packet_size
+from fairtape.ring.window import GENTLE, WINDOW_MAX, WINDOW_MIN, Pace, Window, packet_size
 
 PACKET = 1_400
 
@@ -118,18 +118,3 @@ def test_over_time_the_rate_is_kept() -> None:
 def test_a_packet_is_never_larger_than_the_window_has_room_for() -> None:
     assert packet_size(offered=10_000, window=4_000, available=300, packet_min=256, packet_max=PACKET) == 300
     assert packet_size(offered=10_000, window=4_000, available=255, packet_min=256, packet_max=PACKET) is None
-
-
-def test_a_source_measures_the_token_by_its_period_and_the_best_it_has_seen() -> None:
-    punctuality = Punctuality(token_period=10, patience=3)
-    assert not punctuality.is_behind(1, 5, now=150)
-    assert not punctuality.is_behind(1, 6, now=163)
-    assert punctuality.is_behind(1, 7, now=174)
-    assert not punctuality.is_behind(1, 8, now=175)
-    assert punctuality.is_behind(1, 9, now=189)
-
-
-def test_a_new_formation_starts_the_measure_anew() -> None:
-    punctuality = Punctuality(token_period=10, patience=3)
-    assert not punctuality.is_behind(1, 5, now=150)
-    assert not punctuality.is_behind(2, 6, now=900)

@@ -69,6 +69,7 @@ def acks(draw: st.DrawFn) -> Ack:
         parts=parts,
         ranges=named,
         marks=tuple(draw(marks) for _ in named),
+        behind=draw(st.booleans()),
     )
 
 
@@ -76,7 +77,11 @@ requests = st.builds(
     Request, stripes, formations, nodes, st.lists(ordinals, max_size=RANGES_MAX).map(tuple), range_lists
 ).filter(lambda request: bool(request.tokens or request.ranges))
 holes = st.builds(Hole, stripes, formations, nodes, ranges())
-progresses = st.builds(Progress, stripes, formations, nodes, numbers, ordinals, numbers)
+progresses = ordinals.flatmap(
+    lambda following: st.builds(
+        Progress, stripes, formations, nodes, numbers, st.just(following), numbers, st.integers(1, following)
+    )
+)
 token_acks = st.builds(TokenAck, stripes, formations, nodes, ordinals)
 
 controls: st.SearchStrategy[Control] = st.one_of(acks(), requests, holes, progresses, token_acks)

@@ -4,10 +4,12 @@ Effects are carried out in order. That order is itself a promise: an `Append` al
 this site count as a holder of what it appends, so a driver that syncs on `Append` needs no answer back.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, IntEnum
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
+from fairtape.core.consult import Question
 from fairtape.core.instants import Duration, Instant
 from fairtape.wire.frames import NodeId
 
@@ -19,12 +21,23 @@ class Channel(IntEnum):
     CONTROL = 1  # acknowledgments, to all sites and sources
 
 
+LOOP_CHANNEL: Final = 16
+"""The channels of secondary loops begin above this one: loop 1 is channel 17."""
+
+
 @dataclass(slots=True)
 class Multicast:
     """Send these datagrams, in this order, to everyone on the channel."""
 
-    channel: Channel
+    channel: int  # a Channel, or LOOP_CHANNEL + the number of a secondary loop
     datagrams: list[bytes]
+
+
+@dataclass(slots=True)
+class Listen:
+    """From now on hear these channels of secondary loops, and no others."""
+
+    channels: tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -62,6 +75,67 @@ class Ordered:
     spans: tuple[Span, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class FormationChange:
+    """A new formation takes over at this place of the order. Equal at every site, byte for byte."""
+
+    stripe: int
+    formation: int  # its number
+    token: int  # its first one
+    sequence: int  # the number that its first message will have
+    broken: bool  # a Break: more than K members were silent, so that numbers from here on may have been used otherwise
+    layout: bytes  # the formation as fairtape.ring.layout encodes it
+    installed_at: Instant  # when it was to start
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """Where a journal stands: all that a site needs to go on from it."""
+
+    token: int  # the last one in the order
+    sequence: int  # the number of the next message
+    streams: Mapping[NodeId, tuple[int, int]]  # of each source: its latest incarnation in the order, its next number
+    number: int  # of the last formation that it notes; 0: none
+    layout: bytes | None  # that formation
+    released_through: int  # token
+
+    @classmethod
+    def nothing(cls, first_token: int = 1, first_sequence: int = 1) -> "Recovered":
+        """A journal that is still empty."""
+        return cls(first_token - 1, first_sequence, {}, 0, None, 0)
+
+
+@dataclass(slots=True)
+class Turn:
+    """Write a change of formation to the journal, and tell the applications: after it the order may be broken."""
+
+    change: FormationChange
+
+
+@dataclass(slots=True)
+class Fetch:
+    """Read from the journal what follows `token`, at most about this many bytes, and hand it to `fetched`."""
+
+    token: int
+    formation: int | None  # the last one that was noted before it; 0: none was; None: whichever it is
+    size_max: int
+    ticket: int  # names the question in the answer
+
+
+@dataclass(slots=True)
+class Cut:
+    """Take everything after `token` out of the journal, and hand what is left to `recovered`."""
+
+    token: int
+
+
+@dataclass(slots=True)
+class Consult:
+    """Ask the formation store, and hand its answer to `answered`."""
+
+    question: Question
+
+
 @dataclass(slots=True)
 class Append:
     """Write Msg(e) to the journal. Emitted when this site holds Msg(e) and everything before it."""
@@ -93,7 +167,7 @@ class Deliver:
 class Reason(Enum):
     """Why a site declared a failure."""
 
-    ACK_SILENT = "its acknowledgment was due and no request for it was answered"
+    ACK_SILENT = "its acknowledgment did not come in time"
     MESSAGES_SILENT = "messages it acknowledged could not be recovered"
     TOKEN_REFUSED = "the token was passed to it and never taken up"  # noqa: S105 - a token of the ring
     BREACH = "it broke the protocol"
@@ -109,4 +183,11 @@ class Report:
     declared_at: Instant
 
 
-Effect: TypeAlias = Multicast | Send | Append | Deliver | Report
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something that an operator wants to read in the log."""
+
+    text: str
+
+
+Effect: TypeAlias = Multicast | Listen | Send | Append | Deliver | Report | Turn | Fetch | Cut | Consult | Notice

@@ -24,9 +24,10 @@ class Timing:
     token_period: Duration  # τ_t = T_P = Δ_T: between two scheduled acknowledgments
     commit_delay: Duration  # Δ_A = Δ_C: from the timestamp to the release, the same at every site
     merged: bool = True  # one retry count for both recoveries (T-RMP §4), or two (TRMP 2001)
+    clock_error_max: Duration = 10 * MILLISECOND  # a site whose clock may be wrong by more than this withdraws
 
     def __post_init__(self) -> None:
-        for name in ("retry_period", "token_period", "commit_delay"):
+        for name in ("retry_period", "token_period", "commit_delay", "clock_error_max"):
             value = getattr(self, name)
             if not 0 < value <= PERIOD_MAX:
                 raise BadTiming(f"{name} is {value} ns; it must be above 0 and at most {PERIOD_MAX} ns (one hour)")
@@ -43,6 +44,19 @@ class Timing:
         """Δ_R: (n + 1/2) T_R merged, (2n + 1/2) T_R separate: complete or reforming by then. T-RMP §3, 2001 §5.1."""
         recoveries = 1 if self.merged else 2
         return recoveries * self.retries_max * self.retry_period + self.one_way_max
+
+    @property
+    def lease_period(self) -> Duration:
+        """How long a site may act on one word of a reformation server: as long as it takes to notice its failure.
+
+        So the lease of a member that has failed is over when the others have noticed, and none has to be waited out.
+        """
+        return self.reform_delay
+
+    @property
+    def standing_period(self) -> Duration:
+        """How often a site says how it stands: several may be lost before its lease ends."""
+        return max(self.lease_period // 6, MILLISECOND)
 
     @property
     def delay_max(self) -> Duration:
@@ -74,11 +88,16 @@ PROFILES: Final[Mapping[str, Timing]] = MappingProxyType(
             retries_max=94,
             token_period=1 * MILLISECOND,
             commit_delay=1_700 * MICROSECOND,
+            clock_error_max=1 * MILLISECOND,
         ),
         # A few milliseconds across a metropolitan area, or several sites on one busy machine: patience costs nothing
         # but the time to notice a crash, and a machine that stands still for a moment is not one.
         "metro": Timing(
-            retry_period=10 * MILLISECOND, retries_max=100, token_period=5 * MILLISECOND, commit_delay=25 * MILLISECOND
+            retry_period=10 * MILLISECOND,
+            retries_max=100,
+            token_period=5 * MILLISECOND,
+            commit_delay=25 * MILLISECOND,
+            clock_error_max=5 * MILLISECOND,
         ),
         # The nine-city world: round trips up to 328 ms, and 1 % loss. A token needs some 50 ms for a hop of the tour;
         # but among the twenty or so blocks of a token one is often lost to its next site, which then asks for it, and
@@ -91,6 +110,7 @@ PROFILES: Final[Mapping[str, Timing]] = MappingProxyType(
             retries_max=8,
             token_period=200 * MILLISECOND,
             commit_delay=1_250 * MILLISECOND,
+            clock_error_max=50 * MILLISECOND,
         ),
     }
 )

@@ -1,4 +1,4 @@
-"""The source (S_P): numbers, seals and sends its messages until they are acknowledged."""
+"""The source (S_P): numbers, seals and sends its messages until they are acknowledged, keeps them until settled."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -9,17 +9,19 @@ from fairtape.core.instants import NEVER, Instant
 from fairtape.core.timing import Timing
 from fairtape.ring.formation import MEMBERS_MAX
 from fairtape.ring.transmission import Transmission
-from fairtape.ring.window import WINDOW_MAX, WINDOW_MIN, Pace, Punctuality, Window
+from fairtape.ring.window import WINDOW_MAX, WINDOW_MIN, Pace, Window
 from fairtape.wire.frames import (
     DATAGRAM_MAX,
     Ack,
     Hole,
+    Kind,
     Malformed,
     NodeId,
     Progress,
     decode_control,
     is_block,
     kind_of,
+    range_key,
     serial_of,
 )
 from fairtape.wire.seals import Authenticator, Keys, Marker, ReplayWindow
@@ -36,6 +38,7 @@ class Source:
         me: NodeId,
         keys: Keys,
         timing: Timing,
+        resilience: int,
         incarnation: int,
         stripe: int = 0,
         datagram_max: int = DATAGRAM_MAX,
@@ -47,10 +50,10 @@ class Source:
         self.counts: Counter[str] = Counter()
         self._stripe = stripe
         self._effects: list[Effect] = []
+        self._name = range_key(me, incarnation)
         self._marker = Marker(keys.sources[me], stripe=stripe)
         self._authenticator = Authenticator(keys.sources[me])
         self._windows: dict[NodeId, ReplayWindow] = {}
-        self._punctuality = Punctuality(timing.token_period, patience=timing.retry_period)
         self._transmission = Transmission(
             source=me,
             incarnation=incarnation,
@@ -58,6 +61,8 @@ class Source:
             keys=keys,
             datagram_max=datagram_max,
             resend_delay=timing.resend_delay,
+            round_trip=timing.retry_period - timing.request_delay,
+            resilience=resilience,
             window=Window(minimum=min(WINDOW_MIN, window_max), maximum=window_max, size=min(WINDOW_MIN, window_max)),
             pace=Pace(bytes_per_s=bytes_per_s_max),
         )
@@ -89,8 +94,9 @@ class Source:
             self.receive(datagram, now)
 
     def wake(self, now: Instant) -> None:
-        """Repeat what is overdue, send what the pace held back."""
+        """Repeat what is overdue, ask what is settled, send what the pace held back."""
         self._multicast(self._transmission.overdue(now), "resent")
+        self._multicast(self._transmission.probe(now), "probes")
         self._pump(now)
 
     def deadline(self) -> Instant | None:
@@ -111,6 +117,11 @@ class Source:
         return self._transmission.acked_through
 
     @property
+    def settled_through(self) -> int:
+        """The highest number up to which K + 1 sites are known to hold everything; it is forgotten here."""
+        return self._transmission.settled_through
+
+    @property
     def next_number(self) -> int:
         """The number that the next message, or fragment, will have."""
         return self._transmission.next_number
@@ -126,8 +137,13 @@ class Source:
         return self._transmission.in_flight
 
     @property
+    def kept(self) -> int:
+        """Blocks that are acknowledged and not settled: fewer than K + 1 sites are known to hold them."""
+        return self._transmission.kept
+
+    @property
     def idle(self) -> bool:
-        """Everything published has been acknowledged."""
+        """Everything published is settled: K + 1 sites hold it, and it has its place in the order."""
         return self._transmission.idle
 
     # Inside.
@@ -135,7 +151,9 @@ class Source:
     def _receive(self, datagram: bytes, now: Instant) -> None:
         if is_block(datagram):
             raise Malformed("not for a source")
-        kind_of(datagram)
+        if kind_of(datagram) is Kind.ACK and self._name not in datagram:
+            self.counts["acks_of_others"] += 1  # nearly all are, where there are many sources: no need to read them
+            return
         message = decode_control(datagram)
         if message.stripe != self._stripe:
             raise Malformed("another stripe")
@@ -153,15 +171,17 @@ class Source:
         sequence, through = ack.sequence, 0
         for named, mark in zip(ack.ranges, ack.marks, strict=True):
             if (named.source, named.incarnation) == (self.me, self.incarnation):
-                if self._marker.mark(ack.formation, ack.token, sequence, named) != mark:
+                if self._marker.mark(ack.formation, ack.token, sequence, named, behind=ack.behind) != mark:
                     return "forged"
                 through = named.end - 1
             sequence += named.count
         if not through:
             return "acks_of_others"
-        if through > self.acked_through:  # a repetition says nothing new, least of all about the time
-            behind = self._punctuality.is_behind(ack.formation, ack.token, now)
-            self._acknowledged(through, now, behind=behind)
+        if not self._transmission.enter(ack.formation, now):
+            return "outdated"
+        self._transmission.acknowledged(through, ack.token, now, behind=ack.behind)
+        self._transmission.heard(ack.token)
+        self._pump(now)
         return "acks"
 
     def _verdict(self, sender: NodeId, datagram: bytes) -> str | None:
@@ -175,19 +195,19 @@ class Source:
         return None
 
     def _receive_word(self, message: Hole | Progress, now: Instant) -> str:
-        if isinstance(message, Progress):
-            if message.incarnation != self.incarnation:
-                return "other_incarnation"
-            self._acknowledged(message.next - 1, now, behind=False)
-            return "progress"
-        if (message.missing.source, message.missing.incarnation) != (self.me, self.incarnation):
+        concerned = message.missing[:2] if isinstance(message, Hole) else (self.me, message.incarnation)
+        if concerned != (self.me, self.incarnation):
             return "other_incarnation"
-        self._multicast(self._transmission.missing(message.missing), "resent")
-        return "holes"
-
-    def _acknowledged(self, through: int, now: Instant, *, behind: bool) -> None:
-        self._transmission.acknowledged(through, behind=behind)
+        if not self._transmission.enter(message.formation, now):
+            return "outdated"
+        if isinstance(message, Hole):
+            self._multicast(self._transmission.missing(message.missing, now), "resent")
+            return "holes"
+        # The site of that token may have been in an earlier formation: the ones that count come after it.
+        self._transmission.acknowledged(message.next - 1, message.token + 1, now, behind=False)
+        self._transmission.settled(message.settled)
         self._pump(now)
+        return "progress"
 
     def _pump(self, now: Instant) -> None:
         self._multicast(self._transmission.cut(now), "blocks")

@@ -7,7 +7,9 @@ from fairtape.core.instants import Instant
 from fairtape.core.timing import Timing
 from fairtape.wire.frames import FORMATION_MAX, NODE_MAX, NUMBER_MAX, NodeId
 
-MEMBERS_MAX: Final = 256
+MEMBERS_MAX: Final = 128
+LOOPS_MAX: Final = (1 << 16) - 1
+STRIDE_MAX: Final = (1 << 16) - 1
 
 
 class BadFormation(ValueError):
@@ -23,9 +25,15 @@ class Formation:
     timing: Timing
     starts_at: Instant  # t of the first token
     first_token: int = 1
-    first_sequence: int = 1
+    first_sequence: int = 1  # 0: it goes on where the formation before it ends
     resilience: int = 0  # K: a message commits when K + 1 sites are known to hold it
     timed: bool = True  # TRMP; False is RMP, whose token waits for messages
+    loop: int = 0  # 0 is the primary loop
+    stride: int = 1  # secondary loops: their token is passed for every stride-th primary token
+    request_sets: int = 1  # k_p: receivers take turns in asking (2001 §5.2); 1: everyone asks at once
+    keeper: NodeId = 0  # who held everything before the first token when the formation was made
+    roll: tuple[int, ...] = ()  # the incarnation of each member that was counted on; empty: whoever is there
+    broken: bool = False  # more than K members were silent: what they committed last may be missing (decision 7)
 
     def __post_init__(self) -> None:
         members = self.members
@@ -35,13 +43,36 @@ class Formation:
             raise BadFormation(f"members {members} names a site twice")
         if not all(0 <= member <= NODE_MAX for member in members):
             raise BadFormation(f"members {members} must be node numbers from 0 to {NODE_MAX}")
+        if self.roll and len(self.roll) != len(members):
+            raise BadFormation(f"roll has {len(self.roll)} incarnations for {len(members)} members")
         if not 0 <= self.resilience < len(members):
             raise BadFormation(f"resilience is {self.resilience}; it must be from 0 to {len(members) - 1}, one below m")
         if not 0 <= self.number <= FORMATION_MAX:
             raise BadFormation(f"number is {self.number}; it must be from 0 to {FORMATION_MAX}")
-        for name in ("first_token", "first_sequence"):
-            if not 1 <= getattr(self, name) <= NUMBER_MAX:
-                raise BadFormation(f"{name} is {getattr(self, name)}; it must be at least 1")
+        self._check_numbers()
+
+    def _check_numbers(self) -> None:
+        if not 1 <= self.first_token <= NUMBER_MAX:
+            raise BadFormation(f"first_token is {self.first_token}; it must be at least 1")
+        if not 0 <= self.first_sequence <= NUMBER_MAX:
+            raise BadFormation(f"first_sequence is {self.first_sequence}; it must be at least 1, or 0 to go on")
+        if not 0 <= self.starts_at <= NUMBER_MAX:
+            raise BadFormation(f"starts_at is {self.starts_at} ns; it must be an instant from 0 to {NUMBER_MAX}")
+        for name, limit in (("loop", LOOPS_MAX), ("stride", STRIDE_MAX), ("request_sets", MEMBERS_MAX)):
+            least = 0 if name == "loop" else 1
+            if not least <= getattr(self, name) <= limit:
+                raise BadFormation(f"{name} is {getattr(self, name)}; it must be from {least} to {limit}")
+
+    @property
+    def junction(self) -> NodeId:
+        """Of a secondary loop: the member that is in the loop above, too, and repairs what the others miss."""
+        return self.members[0]
+
+    def counts_on(self, site: NodeId, incarnation: int) -> bool:
+        """Whether this incarnation of a site is a member: one that has lost its memory is not."""
+        if site not in self.members:
+            return False
+        return not self.roll or self.roll[self.members.index(site)] == incarnation
 
     def holder(self, token: int) -> NodeId:
         """The site whose turn it is to send Ack(token)."""

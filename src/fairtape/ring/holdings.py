@@ -9,7 +9,7 @@ is therefore how every limit here is kept.
 """
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from fairtape.core.effects import Span
@@ -70,6 +70,11 @@ class Stream:
     def key(self) -> StreamKey:
         """How it is found."""
         return self.source, self.incarnation
+
+    @property
+    def placed(self) -> bool:
+        """Whether any of it has a place in the order, or is given one by an acknowledgment that was heard."""
+        return self.acked > 1 or self.named > 1
 
     def missing(self, first: int, end: int) -> list[Range]:
         """The stretches of first … end - 1 that are not held."""
@@ -153,6 +158,25 @@ class Stream:
         while first < end:
             first += self.blocks.pop(first)[0]
 
+    def adopt(self, end: int) -> None:
+        """Everything below `end` has its place in the order, as another site says; here it may never have been held."""
+        position = self.acked
+        while position < end and position in self.blocks:
+            position += self.blocks.pop(position)[0]
+            self.waiting -= 1
+        if position > end:  # a source that cut its numbers twice: what it cut across the edge is of no use
+            self._forget_from(position)
+        self.acked = end
+        self.named = max(self.named, end)
+        if self.next < end or position > end:
+            self.next = end
+            self._close_holes()
+
+    def _forget_from(self, position: int) -> None:
+        while position in self.blocks:
+            position += self.blocks.pop(position)[0]
+            self.waiting -= 1
+
     def end(self) -> None:
         """A later incarnation is in the order: forget whatever has no place in it."""
         self.beyond.clear()
@@ -208,6 +232,7 @@ class Holdings:
         body = stream.seal.open(datagram, first)
         check_body(body, count, fragment=flags != 0)
         if known is None:
+            self._make_room(source)
             self._admit(stream)
         stream.add(first, (count, body, datagram, flags != 0))
         if stream.beyond:
@@ -308,11 +333,47 @@ class Holdings:
         span = stream.take(named, sequence)
         if stream.acked == stream.next:
             self._fresh.pop(stream.key, None)
-        if self._ordered.get(named.source, -1) < named.incarnation:
-            self._ordered[named.source] = named.incarnation
-            for incarnation in [i for i in self._incarnations[named.source] if i < named.incarnation]:
-                self._end(self._streams[named.source, incarnation])
+        self._end_earlier(stream)
         return span
+
+    def _end_earlier(self, stream: Stream) -> None:
+        """A stream has a place in the order: earlier incarnations of its source have ended by that."""
+        if self._ordered.get(stream.source, -1) < stream.incarnation:
+            self._ordered[stream.source] = stream.incarnation
+            for incarnation in [i for i in self._incarnations[stream.source] if i < stream.incarnation]:
+                self._end(self._streams[stream.source, incarnation])
+
+    def adopt(self, span: Span) -> None:
+        """This has its place in the order, as another site says, whether it is held here or not."""
+        named = Range(span.source, span.incarnation, span.first, span.count)
+        self.name(named)
+        stream = self.named(named)
+        stream.adopt(named.end)
+        self._file(stream)
+        self._end_earlier(stream)
+
+    def recover(self, streams: Mapping[NodeId, tuple[int, int]]) -> None:
+        """What a journal proves: the latest incarnation of each source in the order, and its next number."""
+        for source, (incarnation, following) in streams.items():
+            if source in self._keys.sources:
+                stream = self._stream((source, incarnation))
+                stream.next = stream.acked = stream.named = following
+                self._admit(stream)
+                self._ordered[source] = incarnation
+
+    def forget_names(self) -> None:
+        """Acknowledgments that named more than has its place in the order are void: it may be named again."""
+        for stream in list(self._streams.values()):
+            stream.named = stream.acked
+            self._retire_if_over(stream)
+
+    def _file(self, stream: Stream) -> None:
+        """Note whether it has anything to acknowledge, and anything missing."""
+        for noted, applies in ((self._fresh, stream.next > stream.acked), (self._holed, bool(stream.beyond))):
+            if applies:
+                noted[stream.key] = stream
+            else:
+                noted.pop(stream.key, None)
 
     def drop(self, ranges: Iterable[Range]) -> None:
         """These are held by every member: forget them, and streams that have ended."""
@@ -327,7 +388,7 @@ class Holdings:
         known = self._incarnations.get(source, ())
         if incarnation < max(known, default=0) or incarnation < self._ordered.get(source, 0):
             raise Malformed("an earlier incarnation")
-        if len(known) >= STREAMS_MAX:
+        if len(known) >= STREAMS_MAX and all(self._streams[source, earlier].placed for earlier in known):
             raise Malformed("too many incarnations at once")
         return self._stream(key)
 
@@ -342,6 +403,19 @@ class Holdings:
         known.append(stream.incarnation)
         known.sort()
         self._streams[stream.key] = stream
+
+    def _make_room(self, source: NodeId) -> None:
+        """A source that starts again and again, and is never acknowledged, must not lock itself out.
+
+        The oldest incarnation without a place in the order goes: nobody will ever ask this site for it.
+        """
+        known = self._incarnations.get(source, [])
+        if len(known) < STREAMS_MAX:
+            return
+        oldest = next(incarnation for incarnation in known if not self._streams[source, incarnation].placed)
+        for table in (self._streams, self._fresh, self._holed):
+            table.pop((source, oldest), None)
+        known.remove(oldest)
 
     def _end(self, stream: Stream) -> None:
         stream.end()

@@ -7,8 +7,8 @@ order and in parts; tokens are taken into the order strictly one after the other
 from typing import Final
 
 from fairtape.core.effects import Ordered, Span
-from fairtape.ring.formation import Formation
-from fairtape.ring.holdings import Holdings
+from fairtape.ring.course import Course
+from fairtape.ring.holdings import Holdings, Stream
 from fairtape.wire.frames import Ack, Malformed, Range
 
 TOKENS_AHEAD_MAX: Final = 65_536
@@ -61,21 +61,23 @@ class Acknowledgment:
 class Ordering:
     """The acknowledgments of one formation, from the first that is not yet held by all to the latest heard."""
 
-    def __init__(self, *, formation: Formation, stripe: int, holdings: Holdings) -> None:
-        self._formation = formation
+    def __init__(self, *, course: Course, stripe: int, holdings: Holdings, after: int, next_sequence: int) -> None:
+        """Tokens up to `after` have their places already, and `next_sequence` is the number that comes next."""
+        self._course = course
         self._stripe = stripe
         self._holdings = holdings
         self._acks: dict[int, Acknowledgment] = {}
-        self._dropped_through = formation.first_token - 1
-        self.complete_through = formation.first_token - 1
-        self.next_sequence = formation.first_sequence
+        self._dropped_through = after
+        self.complete_through = after
+        self.next_sequence = next_sequence
 
     def accept(self, ack: Ack, datagram: bytes) -> str:
         """Take one part of an acknowledgment; the name of what became of it."""
         token = ack.token
-        if ack.sender != self._formation.holder(token) or token < self._formation.first_token:
+        formation = self._course.of(token)
+        if token < formation.first_token or ack.formation != formation.number or ack.sender != formation.holder(token):
             return "out_of_turn"
-        if token <= self._dropped_through:
+        if token <= self._dropped_through or (token <= self.complete_through and token not in self._acks):
             return "duplicate"
         if token > self.complete_through + TOKENS_AHEAD_MAX:
             return "over_limit"
@@ -111,6 +113,17 @@ class Ordering:
         """All of Msg(token) is held."""
         self._acks[token].complete = True
 
+    def first_named_after(self, token: int, stream: Stream) -> int:
+        """The lowest number of this stream that a token above `token` gave its place; the next one where none did."""
+        for later in range(token + 1, self.complete_through + 1):
+            acknowledgment = self._acks.get(later)
+            if acknowledgment is None:
+                return 1  # adopted from another site: nothing is known here, and to say less is always safe
+            for named in acknowledgment.ranges:
+                if (named.source, named.incarnation) == stream.key:
+                    return named.first
+        return stream.acked
+
     def take_next(self) -> Ordered | None:
         """Take the next token into the order, if all of it is held. `Breach` where it does not continue the order."""
         token = self.complete_through + 1
@@ -122,14 +135,14 @@ class Ordering:
         sequence = self.next_sequence
         spans = self._take_spans(acknowledgment)
         self.complete_through = token
-        timed = self._formation.timed
+        formation = self._course.of(token)
         return Ordered(
             stripe=self._stripe,
-            formation=self._formation.number,
+            formation=formation.number,
             token=token,
             sequence=sequence,
             count=self.next_sequence - sequence,
-            acknowledged_at=self._formation.scheduled_at(token) if timed else acknowledgment.sent_at,
+            acknowledged_at=formation.scheduled_at(token) if formation.timed else acknowledgment.sent_at,
             spans=spans,
         )
 
@@ -151,4 +164,30 @@ class Ordering:
         """Every member holds everything up to `token`: keep none of it for repairs."""
         while self._dropped_through < token:
             self._dropped_through += 1
-            self._holdings.drop(self._acks.pop(self._dropped_through).ranges)
+            acknowledgment = self._acks.pop(self._dropped_through, None)
+            if acknowledgment is not None:  # what another site told us has no datagrams to repair with
+                self._holdings.drop(acknowledgment.ranges)
+
+    def adopt(self, ordered: Ordered) -> None:
+        """Another site, which holds everything before it, says that this is what comes next."""
+        assert ordered.token > self.complete_through
+        assert ordered.sequence == self.next_sequence
+        for span in ordered.spans:
+            self._holdings.adopt(span)
+        self.next_sequence += ordered.count
+        self._acks.pop(ordered.token, None)  # the blocks that it names are not kept for repairs
+        self.complete_through = ordered.token
+
+    def advance_to(self, token: int) -> None:
+        """Nothing more was put into the order up to `token`."""
+        self.complete_through = max(self.complete_through, token)
+
+    def waiting(self) -> list[int]:
+        """Tokens whose acknowledgment is held, and that have no place in the order yet."""
+        return sorted(token for token, known in self._acks.items() if token > self.complete_through and known.whole)
+
+    def forget_unordered(self) -> None:
+        """Acknowledgments that have no place in the order never get one: their formation was left behind."""
+        for token in [token for token in self._acks if token > self.complete_through]:
+            del self._acks[token]
+        self._holdings.forget_names()

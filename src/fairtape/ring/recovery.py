@@ -130,6 +130,17 @@ class RecoveryDesk:
         gathered, self._gathered = self._gathered, {}
         return [recovery for recovery in gathered.values() if recovery.running]
 
+    def take_failed(self) -> list[int]:
+        """The tokens whose recovery has ended in REFORM since the last call."""
+        failed, self.failed = self.failed, []
+        return failed
+
+    def forget_through(self, token: int) -> None:
+        """Everything up to `token` is in the order, by whatever way it came."""
+        for table in (self.running, self._gathered):
+            for passed in [known for known in table if known <= token]:
+                del table[passed]
+
     def stop(self) -> None:
         """Ask for nothing more."""
         self.running.clear()

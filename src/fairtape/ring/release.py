@@ -10,7 +10,7 @@ from typing import Final
 
 from fairtape.core.effects import Deliver, Ordered, Release
 from fairtape.core.instants import MILLISECOND, NEVER, Duration, Instant
-from fairtape.ring.formation import Formation
+from fairtape.ring.course import Course
 
 LATE_AFTER: Final = 5 * MILLISECOND
 """A release that comes later than this is late, whatever held it up: a site that stood still must not hide it."""
@@ -19,14 +19,15 @@ LATE_AFTER: Final = 5 * MILLISECOND
 class ReleaseQueue:
     """Tokens that are complete and not yet committed."""
 
-    def __init__(self, formation: Formation) -> None:
-        self._formation = formation
+    def __init__(self, course: Course, *, after: int, leased: bool = False) -> None:
+        """Tokens up to `after` have been released. One that is `leased` releases nothing before it is given a lease."""
+        self._course = course
         self._complete: deque[Ordered] = deque()  # held, not yet known to survive K failures
         self._ready: deque[tuple[Ordered, Instant, bool]] = deque()  # waiting for the clock alone
-        self._lease_until: Instant = NEVER
+        self._lease_until: Instant = 0 if leased else NEVER
+        self.lapsed = leased  # the lease has run out: no timer may wait for what must not be done
         self._renewed_at: Instant = 0  # when a lease that had run out was renewed
-        self.released_through = formation.first_token - 1
-        self.ready_through = formation.first_token - 1
+        self.released_through = after
 
     def complete(self, ordered: Ordered) -> None:
         """This site holds Msg(e) and everything before it."""
@@ -37,22 +38,30 @@ class ReleaseQueue:
         """Whether something is complete here that is not known to survive K failures."""
         return any(ordered.count for ordered in self._complete)
 
+    @property
+    def lease_until(self) -> Instant:
+        """When the right to commit ends."""
+        return self._lease_until
+
     def renew_lease(self, until: Instant, now: Instant) -> None:
         """The site may commit until then."""
         if now >= self._lease_until:
             self._renewed_at = now
         self._lease_until = until
+        self.lapsed = now >= until
 
     def settle(self, survives_through: int, now: Instant) -> None:
         """More acknowledgments were heard: move on what is known to survive."""
         while self._complete and self._complete[0].token <= survives_through:
             ordered = self._complete.popleft()
-            commit_at = self._formation.commit_at(ordered.token) if self._formation.timed else now
+            formation = self._course.of(ordered.token)
+            commit_at = ordered.acknowledged_at + formation.timing.commit_delay if formation.timed else now
             self._ready.append((ordered, commit_at, now > commit_at))
-            self.ready_through = ordered.token
 
     def deadline(self) -> Instant:
         """The next commit instant. Nobody is woken for a token without messages: it passes with the next one."""
+        if self.lapsed:
+            return NEVER
         for ordered, commit_at, _ in self._ready:
             if ordered.count:
                 return commit_at if commit_at < self._lease_until else NEVER
@@ -61,6 +70,7 @@ class ReleaseQueue:
     def due(self, now: Instant, clock_bound: Duration) -> list[Deliver]:
         """What commits now. Tokens without messages pass unseen."""
         delivered: list[Deliver] = []
+        self.lapsed = now >= self._lease_until
         while self._ready and self._ready[0][1] <= now < self._lease_until:
             ordered, commit_at, late = self._ready.popleft()
             self.released_through = ordered.token

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from fairtape.ring.course import Course
 from fairtape.ring.figures import State
-from fairtape.ring.formation import Formation
 from fairtape.ring.ordering import Ordering
 from fairtape.ring.recovery import Recovery
 from fairtape.wire.frames import NodeId, Range, Request, request_items_max
@@ -14,7 +14,7 @@ REQUESTS_MAX: Final = 16
 
 
 def whom_to_ask(
-    recoveries: Iterable[Recovery], *, formation: Formation, me: NodeId, heard_through: int
+    recoveries: Iterable[Recovery], *, course: Course, me: NodeId, heard_through: int
 ) -> dict[NodeId, list[Recovery]]:
     """Each recovery's next site: first the latest token site, which holds everything, then the ones before it.
 
@@ -25,17 +25,17 @@ def whom_to_ask(
     for recovery in recoveries:
         if recovery.token > heard_through + 1:
             continue
-        sites = _holders(recovery.token, formation, me, heard_through)
+        sites = _holders(recovery.token, course, me, heard_through)
         site = sites[(recovery.retries - 1) % len(sites)]
         asked.setdefault(site, []).append(recovery)
     return asked
 
 
-def _holders(token: int, formation: Formation, me: NodeId, heard_through: int) -> list[NodeId]:
+def _holders(token: int, course: Course, me: NodeId, heard_through: int) -> list[NodeId]:
     """Sites that are known to hold Msg(token), latest first; before any is known, the one whose turn it is."""
-    lowest = max(token, heard_through - len(formation.members) + 1)
-    known = [formation.holder(later) for later in range(heard_through, lowest - 1, -1)]
-    return [site for site in known if site != me] or [formation.holder(token)]
+    lowest = max(token, heard_through - len(course.latest.members) + 1)
+    known = [course.holder(later) for later in range(heard_through, lowest - 1, -1)]
+    return [site for site in known if site != me] or [course.holder(token)]
 
 
 def combine(

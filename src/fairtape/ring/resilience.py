@@ -2,37 +2,58 @@
 
 A site sends Ack(t) only when it holds everything up to and including t. The members take turns, so when Ack(t) has
 been heard, the K + 1 sites that sent Ack(t - K) … Ack(t) hold everything up to t - K, and after a whole round all do.
+
+Where one formation follows another the same site may have two of those turns, so sites are counted there, not turns.
+What was known stays known.
 """
 
-from fairtape.ring.formation import Formation
+from fairtape.ring.course import Course
 
 
 class Resilience:
-    """The inferences of one receiver in one formation."""
+    """The inferences of one receiver."""
 
-    __slots__ = ("_first", "_members", "_resilience", "heard_through")
+    __slots__ = ("_course", "heard_through", "stable_through", "survives_through")
 
-    def __init__(self, formation: Formation) -> None:
-        self._first = formation.first_token
-        self._members = len(formation.members)
-        self._resilience = formation.resilience
-        self.heard_through = formation.first_token - 1  # the highest acknowledgment heard: lower ones were sent too
+    def __init__(self, course: Course) -> None:
+        self._course = course
+        before = course.latest.first_token - 1
+        self.heard_through = before  # the highest acknowledgment heard: lower ones were sent too
+        self.survives_through = min(before, 0)  # K + 1 sites hold everything up to this token (decision 6)
+        self.stable_through = before  # all m members hold everything up to this token: t - m + 1
 
     def hear(self, token: int) -> None:
         """Ack(token), or a part of it, has been received."""
-        self.heard_through = max(self.heard_through, token)
-
-    @property
-    def survives_through(self) -> int:
-        """K + 1 sites hold everything up to this token (decision 6)."""
-        return self.heard_through - self._resilience
-
-    @property
-    def stable_through(self) -> int:
-        """All m members hold everything up to this token: t - m + 1."""
-        return max(self.heard_through - self._members + 1, self._first - 1)
+        if token <= self.heard_through:
+            return
+        self.heard_through = token
+        formation = self._course.of(token)
+        turns = token - formation.first_token + 1  # of this formation: each of the first m is another site's
+        if turns > formation.resilience:
+            self._survives(token - formation.resilience)
+        else:
+            self._survives(self._held_by_enough(token, formation.resilience + 1))
+        if turns >= len(formation.members):
+            self.stable_through = max(self.stable_through, token - len(formation.members) + 1)
 
     @property
     def known_stable_through(self) -> int:
         """All members know that all members hold everything up to this token: a second round later, t - 2m + 2."""
-        return max(self.heard_through - 2 * self._members + 2, self._first - 1)
+        formation = self._course.latest
+        return max(self.heard_through - 2 * len(formation.members) + 2, formation.first_token - 1)
+
+    def learn(self, survives_through: int) -> None:
+        """Another site knows that K + 1 sites hold everything up to this token."""
+        self._survives(survives_through)
+
+    def _survives(self, token: int) -> None:
+        self.survives_through = max(self.survives_through, token)
+
+    def _held_by_enough(self, token: int, enough: int) -> int:
+        """The highest token that so many different sites are known to hold, looking back over a change of formation."""
+        holders = set()
+        for earlier in range(token, self._course.begins_at - 1, -1):
+            holders.add(self._course.holder(earlier))
+            if len(holders) == enough:
+                return earlier
+        return 0

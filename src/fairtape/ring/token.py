@@ -8,7 +8,7 @@ acknowledgment until the next site shows that it has taken the token up. TRMP 20
 from typing import Protocol
 
 from fairtape.core.instants import NEVER, Instant
-from fairtape.ring.formation import Formation
+from fairtape.ring.course import Course
 from fairtape.ring.holdings import Holdings
 from fairtape.wire.frames import NodeId, Range
 
@@ -34,8 +34,8 @@ class Token(Protocol):
 class TimedToken:
     """TRMP."""
 
-    def __init__(self, *, formation: Formation, holdings: Holdings) -> None:
-        self._formation = formation
+    def __init__(self, *, course: Course, holdings: Holdings) -> None:
+        self._course = course
         self._holdings = holdings
         self.held: int | None = None
 
@@ -45,7 +45,7 @@ class TimedToken:
 
     def due_at(self, *, flush: bool) -> Instant:  # noqa: ARG002 - a timed token never stands still
         """t_e, whatever there is to acknowledge."""
-        return NEVER if self.held is None else self._formation.scheduled_at(self.held)
+        return NEVER if self.held is None else self._course.scheduled_at(self.held)
 
     def ranges(self, ranges_max: int) -> list[Range]:
         """Everything that no earlier token site has acknowledged: a bulk acknowledgment. T-RMP §3."""
@@ -59,8 +59,8 @@ class TimedToken:
 class EventToken:
     """RMP."""
 
-    def __init__(self, *, formation: Formation, holdings: Holdings) -> None:
-        self._formation = formation
+    def __init__(self, *, course: Course, holdings: Holdings) -> None:
+        self._course = course
         self._holdings = holdings
         self.held: int | None = None
         self._accepted_at: Instant = NEVER
@@ -80,7 +80,7 @@ class EventToken:
             return NEVER
         if self._holdings.has_unacknowledged:
             return self._accepted_at
-        return self._accepted_at + self._formation.timing.one_way_max if flush else NEVER
+        return self._accepted_at + self._course.latest.timing.one_way_max if flush else NEVER
 
     def ranges(self, ranges_max: int) -> list[Range]:  # noqa: ARG002 - one acknowledgment, one source message
         """One block."""
@@ -90,7 +90,7 @@ class EventToken:
         """Give the token up, and repeat the acknowledgment until the next site has shown that it took it."""
         self.passing, self.held = self.held, None
         self._attempts = 0
-        self._repeat_at = now + self._formation.timing.retry_period
+        self._repeat_at = now + self._course.latest.timing.retry_period
 
     def confirmed(self, token: int) -> None:
         """A later acknowledgment, or a token acknowledgment, proves that the token passed by Ack(token) was taken."""
@@ -105,8 +105,8 @@ class EventToken:
     def repeat(self, now: Instant) -> bool:
         """Count one more attempt; False when the next site must be given up."""
         self._attempts += 1
-        self._repeat_at = now + self._formation.timing.retry_period
-        return self._attempts <= self._formation.timing.retries_max
+        self._repeat_at = now + self._course.latest.timing.retry_period
+        return self._attempts <= self._course.latest.timing.retries_max
 
     def give_up(self) -> None:
         """Stop repeating."""
@@ -116,10 +116,10 @@ class EventToken:
     def next_site(self) -> NodeId:
         """Whom the token was passed to."""
         assert self.passing is not None
-        return self._formation.holder(self.passing + 1)
+        return self._course.holder(self.passing + 1)
 
 
-def token_for(formation: Formation, holdings: Holdings) -> TimedToken | EventToken:
+def token_for(course: Course, holdings: Holdings) -> TimedToken | EventToken:
     """The token that the formation asks for."""
-    kind = TimedToken if formation.timed else EventToken
-    return kind(formation=formation, holdings=holdings)
+    kind = TimedToken if course.latest.timed else EventToken
+    return kind(course=course, holdings=holdings)

@@ -1,16 +1,17 @@
 """Transmission: the source's side of the ring.
 
 Messages wait in a bounded queue, are cut into blocks as the window allows, sealed once, and sent; a block is repeated,
-byte for byte, until an acknowledgment covers it. Numbers are contiguous, so one number says what is acknowledged.
+byte for byte, until an acknowledgment covers it, and kept until it is settled. Numbers are contiguous, so one number
+says what is acknowledged.
 """
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import takewhile
+from itertools import chain
 from typing import Final, Protocol, TypeAlias
 
 from fairtape.core.instants import NEVER, Duration, Instant
+from fairtape.ring.keeping import Block, Keeping
 from fairtape.ring.window import PACKET_MIN, Pace, Window, packet_size
 from fairtape.wire.blocks import (
     MESSAGE_MAX,
@@ -111,16 +112,6 @@ class Records:
         return pack_records(self._records[start : self._at], size), count, 0
 
 
-@dataclass(slots=True)
-class Flight:
-    """A block that is sent and not acknowledged."""
-
-    datagram: bytes
-    count: int
-    due_at: Instant
-    delay: Duration
-
-
 class Transmission:
     """One incarnation of one source."""
 
@@ -133,6 +124,8 @@ class Transmission:
         keys: Keys,
         datagram_max: int,
         resend_delay: Duration,
+        round_trip: Duration,
+        resilience: int,
         window: Window,
         pace: Pace,
     ) -> None:
@@ -143,24 +136,42 @@ class Transmission:
         self._datagram_max = datagram_max
         self._body_max = datagram_max - SEAL_ROOM
         self._resend_delay = resend_delay
+        self._round_trip = round_trip
         self._window = window
         self._pace = pace
         self._queue: deque[Batch] = deque()
-        self._flight: dict[int, Flight] = {}  # in the order of their numbers
+        self._flight: deque[Block] = deque()  # in the order of their numbers
+        self._kept = Keeping(resilience)
+        self._formation = -1  # the latest that was heard
         self._held_back_until: Instant = NEVER  # by the pace, or by what left a moment ago
+        self._probe_at: Instant = NEVER
+        self._probe_delay = resend_delay
+        self._eased_until: Instant = 0  # a hole that is named before then closes the window no further
         self.queued = 0  # bytes that wait
         self.next_number = 1
         self.acked_through = 0
 
     @property
     def idle(self) -> bool:
-        """Everything that was offered has been acknowledged."""
-        return not self._queue and not self._flight
+        """Everything that was offered is settled."""
+        return not self._queue and not self._flight and not self._kept
 
     @property
     def in_flight(self) -> int:
         """Blocks that are sent and not acknowledged."""
         return len(self._flight)
+
+    @property
+    def kept(self) -> int:
+        """Blocks that are acknowledged and not settled."""
+        return len(self._kept)
+
+    @property
+    def settled_through(self) -> int:
+        """The highest number up to which everything is settled and forgotten."""
+        for block in chain(self._kept, self._flight):
+            return block.first - 1
+        return self.next_number - 1
 
     def offer(self, messages: Sequence[bytes]) -> int:
         """Queue messages; how many were taken. The rest did not fit and may be offered again."""
@@ -197,6 +208,8 @@ class Transmission:
         """The datagrams that may leave now."""
         datagrams: list[bytes] = []
         self._held_back_until = NEVER
+        if self._kept.full:
+            return datagrams
         while self._queue and len(self._flight) < FLIGHT_BLOCKS_MAX:
             room = self._room(self._queue[0])
             if room is None:
@@ -244,49 +257,111 @@ class Transmission:
         header = encode_block_header(flags, self._stripe, self._source, self._incarnation, first, count)
         datagram = self._seal.close(header, first, body)
         self.next_number = first + count
-        self._flight[first] = Flight(datagram, count, now + self._resend_delay, self._resend_delay)
+        self._flight.append(Block(first, first + count, datagram, now + self._resend_delay, self._resend_delay))
         self._window.sent(len(datagram))
         if self._pace.bytes_per_s is not None:
             self._pace.sent(len(datagram), now)
         return datagram
 
-    def acknowledged(self, through: int, *, behind: bool) -> None:
-        """Everything up to `through` has its place in the order; `behind` where the token is late."""
+    def enter(self, formation: int, now: Instant) -> bool:
+        """Whether a proved word of this formation counts; one of an earlier formation is out of date.
+
+        A later one may have begun before what an earlier one acknowledged: all of that is under way again. It is not
+        repeated at once, since mostly it is in the order, and the next acknowledgment says so.
+        """
+        if formation <= self._formation:
+            return formation == self._formation
+        self._formation = formation
+        blocks = self._kept.give_back()
+        for block in blocks:
+            block.delay = self._resend_delay
+            block.due_at = now + block.delay
+            self._window.sent(len(block.datagram))
+        if blocks:
+            self._flight.extendleft(reversed(blocks))
+            self.acked_through = blocks[0].first - 1
+        return True
+
+    def acknowledged(self, through: int, token: int, now: Instant, *, behind: bool) -> None:
+        """Everything up to `through` has its place in the order, by Ack(token) at the latest; `behind`: a late one."""
         if not self.acked_through < through < self.next_number:
             return
         self.acked_through = through
-        covered = list(takewhile(lambda first: first + self._flight[first].count - 1 <= through, self._flight))
-        if not covered:  # an honest site acknowledges whole blocks
+        flight = self._flight
+        landed: list[Block] = []
+        size = 0
+        while flight and flight[0].end <= through + 1:
+            block = flight.popleft()
+            landed.append(block)
+            size += len(block.datagram)
+        if not landed:  # an honest site acknowledges whole blocks
             return
-        flights = [self._flight.pop(first) for first in covered]
-        self._window.acknowledged(sum(len(f.datagram) for f in flights), self._datagram_max, behind=behind)
+        self._kept.keep(landed, size, token)
+        self._window.acknowledged(size, self._datagram_max, behind=behind)
+        if not flight:
+            self._probe_delay = self._resend_delay
+            self._probe_at = now + self._probe_delay
 
-    def missing(self, wanted: Range) -> list[bytes]:
-        """A token site misses these: the same bytes again."""
-        datagrams = [flight.datagram for first, flight in self._flight.items() if wanted.first <= first < wanted.end][
-            :RESEND_MAX
-        ]
-        if datagrams:
+    def heard(self, token: int) -> None:
+        """An acknowledgment of this token was heard: what K tokens before it named is settled."""
+        self._kept.heard(token)
+
+    def settled(self, end: int) -> None:
+        """A site knows that K + 1 sites hold everything below `end`."""
+        self._kept.settle(end)
+
+    def missing(self, wanted: Range, now: Instant) -> list[bytes]:
+        """A token site misses these: the same bytes again.
+
+        Several sites may name one hole before the answer has reached them all: a block is repeated, and the window
+        closes, once in a round trip.
+        """
+        blocks = [
+            block
+            for block in chain(self._kept, self._flight)
+            if wanted.first <= block.first < wanted.end and block.answered_until <= now
+        ][:RESEND_MAX]
+        for block in blocks:
+            block.answered_until = now + self._round_trip
+        if blocks and blocks[-1].first > self.acked_through and self._eased_until <= now:
+            self._eased_until = now + self._round_trip
             self._window.lost_one()
-        return datagrams
+        return [block.datagram for block in blocks]
 
     def overdue(self, now: Instant) -> list[bytes]:
         """Blocks whose acknowledgment is overdue: the same bytes again, less and less often."""
         if self.resend_at() > now:
             return []
         self._window.lost_touch()
-        overdue = [flight for flight in self._flight.values() if flight.due_at <= now][:RESEND_MAX]
-        for flight in overdue:
-            flight.delay = min(2 * flight.delay, BACKOFF_MAX * self._resend_delay)
-            flight.due_at = now + flight.delay
-        return [flight.datagram for flight in overdue]
+        overdue = [block for block in self._flight if block.due_at <= now][:RESEND_MAX]
+        for block in overdue:
+            block.delay = self._slower(block.delay)
+            block.due_at = now + block.delay
+            block.answered_until = now + self._round_trip
+        return [block.datagram for block in overdue]
+
+    def probe(self, now: Instant) -> list[bytes]:
+        """The last block that is kept, when nothing is under way whose acknowledgment would settle it.
+
+        The token site answers a repetition with what it knows.
+        """
+        if self.probe_at() > now:
+            return []
+        self._probe_delay = self._slower(self._probe_delay)
+        self._probe_at = now + self._probe_delay
+        return [self._kept.last.datagram]
+
+    def _slower(self, delay: Duration) -> Duration:
+        return min(2 * delay, BACKOFF_MAX * self._resend_delay)
 
     def resend_at(self) -> Instant:
         """When the oldest block is overdue."""
-        for flight in self._flight.values():
-            return flight.due_at
-        return NEVER
+        return self._flight[0].due_at if self._flight else NEVER
+
+    def probe_at(self) -> Instant:
+        """When a site will be asked what is settled."""
+        return self._probe_at if self._kept and not self._flight else NEVER
 
     def deadline(self) -> Instant:
         """The next repetition, or the next packet that the pace holds back."""
-        return min(self.resend_at(), self._held_back_until)
+        return min(self.resend_at(), self.probe_at(), self._held_back_until)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from fairtape.core.instants import SECOND, Duration, Instant
+from fairtape.core.instants import SECOND, Instant
 
 PACKET_MIN: Final = 256
 GENTLE: Final = 16  # the share of what was acknowledged by which a window that has met its limit once grows again
@@ -26,7 +26,9 @@ class Window:
     """A sliding window in bytes that opens with acknowledgments and closes with losses. RMP §7.
 
     Receivers that fall behind lose nothing at first: they are late with their token. So the window also closes when
-    the token falls behind its schedule, for a source that went on filling queues would hold it up for everyone.
+    the token falls behind its schedule, for a source that went on filling queues would hold it up for everyone. It is
+    the token site that says so in its acknowledgment: it alone knows the schedule, and its clock is disciplined. What
+    a source could infer from its own clock would be wrong whenever that clock drifts or steps, or the ring is idle.
     """
 
     minimum: int = WINDOW_MIN  # a market source must not be starved by 1 % loss on a long path
@@ -61,23 +63,6 @@ class Window:
         """No acknowledgment came at all: begin anew."""
         self.threshold = max(self.size // 2, self.minimum)
         self.size = self.minimum
-
-
-@dataclass(slots=True)
-class Punctuality:
-    """How late the token is, as far as a source can tell: it knows the period, and the best that it has seen."""
-
-    token_period: Duration
-    patience: Duration
-    formation: int = -1
-    best: Instant = 0
-
-    def is_behind(self, formation: int, token: int, now: Instant) -> bool:
-        """Whether an acknowledgment that is here now comes later than its number and the best one's promise."""
-        started_at = now - token * self.token_period
-        if formation != self.formation or started_at < self.best:
-            self.formation, self.best = formation, started_at
-        return started_at - self.best > self.patience
 
 
 @dataclass(slots=True)

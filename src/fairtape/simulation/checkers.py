@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from fairtape.core.effects import Ordered, Reason, Report, Span
-from fairtape.core.instants import Instant
-from fairtape.simulation.facts import Facts, Releasing, Violation, Writing
+from fairtape.core.instants import MILLISECOND, Instant
+from fairtape.simulation.facts import Facts, Releasing, Stream, Violation, Writing
 from fairtape.wire.blocks import Assembler, unpack_messages
 from fairtape.wire.frames import Ack, Malformed, NodeId
 
+LATE_AFTER: Final = 5 * MILLISECOND  # decision 6: what comes later than this is late, even where a site stood still
 _NONCE: Final = slice(12, 32)  # source, incarnation and first message number in the header of a block
 
 
@@ -272,27 +273,30 @@ class NeverEarly(Checker):
 class ReleasedTogether(Checker):
     """All sites release Msg(e) at the same instant of their own clocks, except those that are marked late.
 
-    A site that could release on time must: its release stands at the commit instant, to the grain of its clock. A site
-    that marks itself late must have had a reason: it became complete, or learned that K + 1 sites hold the message,
-    only after the commit instant. A site whose process stood still then is excused. RMP has no common instant.
+    A site that is ready in time (it is complete, and knows that K + 1 sites hold the message) releases at the commit
+    instant, to the grain of its clock. Only a site whose process stood still then may come later. One that comes
+    more than `LATE_AFTER` later is marked late, whatever held it up, and so is one that was not ready, however little
+    it is late; nobody else is. RMP has no common instant.
     """
 
     def delivered(self, act: Releasing) -> None:
         """Together, or late for a reason."""
-        if act.release.released_at != act.now:
-            self.violated(
-                act.node, f"Msg({act.ordered.token}) says it was released at {act.release.released_at}; it is {act.now}"
-            )
-        if not self.facts.formation.timed or act.release.commit_at <= self.facts.resumed_at.get(act.node, -1):
+        release, token = act.release, act.ordered.token
+        if release.released_at != act.now:
+            self.violated(act.node, f"Msg({token}) says it was released at {release.released_at}; it is {act.now}")
+        if not self.facts.formation.timed:
             return
-        behind = act.now - act.release.commit_at
-        if not act.release.late and behind > self.facts.grain.get(act.node, 0):
-            self.violated(act.node, f"Msg({act.ordered.token}) was released {behind / 1e6:.3f} ms late and not marked")
-        if act.release.late and behind <= 0:
-            self.violated(act.node, f"Msg({act.ordered.token}) was released on time and marked late")
-        known_at = self.facts.appended_at.get((act.node, act.ordered.token + self.facts.formation.resilience))
-        if act.release.late and known_at is not None and known_at <= act.release.commit_at:
-            self.violated(act.node, f"Msg({act.ordered.token}) was ready in time and released late")
+        behind = act.now - release.commit_at
+        grain = self.facts.grain.get(act.node, 0)
+        stood_still = release.commit_at <= self.facts.resumed_at.get(act.node, -1)
+        known_at = self.facts.appended_at.get((act.node, token + self.facts.formation.resilience))
+        ready = known_at is not None and known_at <= release.commit_at
+        if ready and behind > grain and not stood_still:
+            self.violated(act.node, f"Msg({token}) was ready in time and released {behind / 1e6:.3f} ms late")
+        if not release.late and behind > (LATE_AFTER if stood_still else min(grain, LATE_AFTER)):
+            self.violated(act.node, f"Msg({token}) was released {behind / 1e6:.3f} ms late and not marked")
+        if release.late and (behind <= 0 or (ready and behind <= LATE_AFTER)):
+            self.violated(act.node, f"Msg({token}) was released on time and marked late")
 
 
 class SurvivesK(Checker):
@@ -323,6 +327,39 @@ class TrueClaims(Checker):
         for member, through in self.facts.appended_through.items():
             if through < needed and member != act.node:
                 self.violated(act.node, f"claims that all hold Msg({claimed}); site {member} does not")
+
+
+class KeptUntilHeld(Checker):
+    """A source forgets nothing that fewer than K + 1 sites hold.
+
+    An acknowledgment proves one holder. Should that site fail before anybody has asked it for the message, the source
+    is the last who can send it again, so it must still have it.
+    """
+
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
+        self._seen: dict[Stream, int] = {}
+
+    def block_sent(self, node: NodeId, _datagram: bytes) -> None:
+        """What a source hears makes it forget, and send more."""
+        if node in self.facts.forgotten:
+            self._look(node)
+
+    def ack_sent(self, _node: NodeId, ack: Ack) -> None:
+        """A source that has nothing more to send forgets in silence: look as often as a site names any."""
+        if ack.ranges:
+            for source in self.facts.forgotten:
+                self._look(source)
+
+    def _look(self, source: NodeId) -> None:
+        stream, through = self.facts.forgotten[source]()
+        if through <= self._seen.get(stream, 0):
+            return
+        self._seen[stream] = through
+        holders = sum(held >= through for held in self.facts.held.get(stream, {}).values())
+        needed = self.facts.formation.resilience + 1
+        if holders < needed:
+            self.violated(source, f"forgot everything through {through}; {holders} of {needed} sites hold it")
 
 
 class NoNonceTwice(Checker):
@@ -411,6 +448,7 @@ GUARANTEES: Final[tuple[type[Checker], ...]] = (
     ReleasedTogether,
     SurvivesK,
     TrueClaims,
+    KeptUntilHeld,
     NoNonceTwice,
     AppendBeforeAck,
     EverythingArrives,

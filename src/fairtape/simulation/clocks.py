@@ -78,7 +78,7 @@ class Piece:
 class WanderingClock:
     """A clock that drifts, steps and, if it is given such pieces, lies; its readings may come a little late."""
 
-    __slots__ = ("_at", "_chance", "_floor", "_noise", "_piece", "_pieces", "_until", "bound")
+    __slots__ = ("_at", "_chance", "_floor", "_noise", "_offset", "_pieces", "_rate", "_since", "_until", "bound")
 
     def __init__(
         self, pieces: Sequence[Piece], *, bound: Duration, noise: Duration = 0, chance: Random | None = None
@@ -95,7 +95,8 @@ class WanderingClock:
 
     def _enter(self, at: int) -> None:
         self._at = at
-        self._piece = self._pieces[at]
+        piece = self._pieces[at]
+        self._since, self._offset, self._rate = piece.since, piece.offset, piece.rate
         self._until = self._pieces[at + 1].since if at + 1 < len(self._pieces) else NEVER
         self._floor = 0  # noise alone never makes a clock go backwards; a step may
 
@@ -104,9 +105,9 @@ class WanderingClock:
 
     def read(self, at: Instant) -> Instant:
         """What the clock shows at the true instant `at`."""
-        if not self._piece.since <= at < self._until:
+        if not self._since <= at < self._until:
             self._find(at)
-        shown = self._piece.shows(at)
+        shown = at + self._offset + (at - self._since) * self._rate // BILLION  # as Piece.shows, without the call
         if self._noise:
             assert self._chance is not None
             shown = self._floor = max(shown + int(self._chance.random() * self._noise), self._floor)
@@ -114,7 +115,7 @@ class WanderingClock:
 
     def when(self, shown: Instant, since: Instant) -> Instant:
         """The first true instant, not before `since`, at which the clock shows at least `shown`."""
-        if not self._piece.since <= since < self._until:
+        if not self._since <= since < self._until:
             self._find(since)
         for position in range(self._at, len(self._pieces)):
             piece = self._pieces[position]

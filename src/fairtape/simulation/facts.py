@@ -3,12 +3,15 @@
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from fairtape.core.effects import Ordered, Release, Report
 from fairtape.core.instants import Duration, Instant
 from fairtape.ring.formation import Formation
 from fairtape.wire.frames import NodeId
+
+Stream: TypeAlias = tuple[NodeId, int]
+"""One incarnation of one source."""
 
 
 class Violation(Exception):
@@ -31,14 +34,16 @@ class Facts:
     """What all checkers may look up: the layout, what was really published, and how far each site really is."""
 
     formation: Formation
-    published: Mapping[tuple[NodeId, int], Sequence[bytes]] = field(default_factory=dict)  # accepted, by incarnation
+    published: Mapping[Stream, Sequence[bytes]] = field(default_factory=dict)  # accepted, by incarnation
     complete: Callable[[NodeId], int] = lambda _: 0  # the token through which a site is complete
     claim: Callable[[NodeId], int] = lambda _: 0  # the token through which it claims that all are
+    forgotten: Mapping[NodeId, Callable[[], tuple[Stream, int]]] = field(default_factory=dict)  # by each source
     grain: Mapping[NodeId, Duration] = field(default_factory=dict)  # how late a clock may show a site its own deadline
     at: Instant = 0  # true time
     placed: list[int] = field(default_factory=list)  # the tokens with messages, ascending
     appended_through: dict[NodeId, int] = field(default_factory=dict)
     appended_at: dict[tuple[NodeId, int], Instant] = field(default_factory=dict)  # by the site's own clock
+    held: dict[Stream, dict[NodeId, int]] = field(default_factory=dict)  # the number through which each site has it
     released: int = 0  # releases
     late: int = 0  # of them marked late
     reported: dict[NodeId, Report] = field(default_factory=dict)

@@ -6,10 +6,11 @@ from fairtape.core.effects import Channel, Ordered, Release, Report
 from fairtape.core.instants import Instant
 from fairtape.simulation.checkers import GUARANTEES, Checker
 from fairtape.simulation.facts import Facts, Releasing, Writing
+from fairtape.simulation.witness import Witness
 from fairtape.wire.frames import Kind, NodeId, decode_control
 
 
-class Jury:
+class Jury(Witness):
     """Keeps the facts, and lets each checker hear only what it asked for."""
 
     def __init__(self, facts: Facts, guarantees: Sequence[type[Checker]] = GUARANTEES) -> None:
@@ -48,8 +49,14 @@ class Jury:
         writing = Writing(node, ordered, now)
         for check in self._on_appended:
             check(writing)
-        self.facts.appended_through[node] = ordered.token  # after the checks: they see what was before
-        self.facts.appended_at[node, ordered.token] = now
+        self._note(node, ordered, now)  # after the checks: they see what was before
+
+    def _note(self, node: NodeId, ordered: Ordered, now: Instant) -> None:
+        facts = self.facts
+        facts.appended_through[node] = ordered.token
+        facts.appended_at[node, ordered.token] = now
+        for span in ordered.spans:
+            facts.held.setdefault((span.source, span.incarnation), {})[node] = span.first + span.count - 1
 
     def delivered(self, node: NodeId, ordered: Ordered, release: Release, now: Instant, /) -> None:
         """Msg(e) is released."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Final, TypeAlias
 
-from fairtape.core.effects import Channel
+from fairtape.core.effects import LOOP_CHANNEL, Channel
 from fairtape.core.instants import MICROSECOND, Duration
 from fairtape.core.weather import Weather, fates
 from fairtape.simulation.sightings import Sighting, sight
@@ -103,18 +103,25 @@ class Network:
         self._deliver = deliver
         self._tree = tree
         self._echo = echo  # some hosts hear their own multicasts
-        self._listeners: dict[Channel, list[NodeId]] = {channel: [] for channel in Channel}
+        self._listeners: dict[int, list[NodeId]] = {channel: [] for channel in Channel}
         self._links: dict[tuple[NodeId, NodeId], Link] = {}
-        self._fans: dict[tuple[NodeId, Channel], list[Link]] = {}
-        self._branches: dict[tuple[NodeId, Channel], list[tuple[int, Link | None]]] = {}
+        self._fans: dict[tuple[NodeId, int], list[Link]] = {}
+        self._branches: dict[tuple[NodeId, int], list[tuple[int, Link | None]]] = {}
         self._sides: list[tuple[NodeId, ...]] = []
 
-    def join(self, node: NodeId, channels: Iterable[Channel]) -> None:
+    def join(self, node: NodeId, channels: Iterable[int]) -> None:
         """Let a node hear these channels."""
         for channel in channels:
-            self._listeners[channel].append(node)
+            self._listeners.setdefault(channel, []).append(node)
         self._fans.clear()
         self._branches.clear()
+
+    def listen(self, node: NodeId, channels: Iterable[int]) -> None:
+        """Let a node hear these channels of secondary loops, and no others of their kind."""
+        for channel, listeners in self._listeners.items():
+            if channel > LOOP_CHANNEL and node in listeners:
+                listeners.remove(node)
+        self.join(node, channels)
 
     def heal(self) -> None:
         """End all clogs, partitions and rules, and all loss and duplication; delays stay."""
@@ -134,7 +141,7 @@ class Network:
         link = self._link(origin, to)
         self._cross(link, datagram, link.weather)
 
-    def multicast(self, origin: NodeId, channel: Channel, datagram: bytes) -> None:
+    def multicast(self, origin: NodeId, channel: int, datagram: bytes) -> None:
         """Carry one datagram to all listeners."""
         if self._tree is not None:
             self._flow(self._tree.loss, self._branches_of(origin, channel), datagram)
@@ -231,12 +238,12 @@ class Network:
             link.cuts = sum(_crosses(link, side) for side in self._sides)
         return link
 
-    def _fan(self, origin: NodeId, channel: Channel) -> list[Link]:
-        hearers = [node for node in self._listeners[channel] if self._echo or node != origin]
+    def _fan(self, origin: NodeId, channel: int) -> list[Link]:
+        hearers = [node for node in self._listeners.get(channel, ()) if self._echo or node != origin]
         fan = self._fans[origin, channel] = [self._link(origin, node) for node in hearers]
         return fan
 
-    def _branches_of(self, origin: NodeId, channel: Channel) -> list[tuple[int, Link | None]]:
+    def _branches_of(self, origin: NodeId, channel: int) -> list[tuple[int, Link | None]]:
         branches = self._branches.get((origin, channel))
         if branches is None:
             assert self._tree is not None

@@ -8,6 +8,7 @@ from fairtape.core.effects import Channel, Ordered, Release, Report
 from fairtape.core.instants import NEVER, Duration, Instant
 from fairtape.ring.recovery import Observer
 from fairtape.simulation.sightings import Sighting, sight
+from fairtape.simulation.witness import Witness
 from fairtape.simulation.world import World
 from fairtape.wire.frames import NodeId
 
@@ -78,7 +79,7 @@ class Befell:
 Happening: TypeAlias = Sent | Flight | Step | Released | Declared | Befell
 
 
-class Recorder:
+class Recorder(Witness):
     """A witness that remembers what it sees between two true instants."""
 
     def __init__(self, world: World, *, since: Instant = 0, until: Instant = NEVER) -> None:

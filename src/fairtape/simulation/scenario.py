@@ -247,6 +247,7 @@ class _Stage:
             me=source,
             keys=self._keys.for_source(source),
             timing=self._script.timing,
+            resilience=self._script.resilience,
             incarnation=self._incarnations[source],
             datagram_max=self._script.datagram_max,
         )

@@ -78,7 +78,8 @@ def _sight_control(control: Control) -> Sighting:
         case Hole(missing=missing):
             return Sighting(Kind.HOLE, (), f"hole {named(missing)}", f"Hole {named(missing)}")
         case Progress(next=following, token=token):
-            text = f"Progress below {following}"
+            settled = f", settled below {control.settled}" if control.settled < following else ""
+            text = f"Progress below {following}{settled}"
             return Sighting(Kind.PROGRESS, (token,), f"through {following - 1}", text)
         case TokenAck(token=token):
             return Sighting(Kind.TOKEN_ACK, (token,), f"TokenAck({token})", f"TokenAck({token})")

@@ -21,6 +21,7 @@ FIRST_SOURCE: Final = 101
 LOSSES: Final = (0.0, 0.01, 0.05, 0.2)
 RETRIES: Final = {0.0: (3, 8), 0.01: (4, 10), 0.05: (7, 14), 0.2: (18, 32)}  # enough that loss alone seldom reforms
 LOSS_MAX: Final = 0.5  # beyond it no timing that is drawn here can work
+RECORD_MAX: Final = 120  # bytes of an ordinary message; fits the smallest block
 TOKENS: Final = (30, 120)  # the length of the safety phase
 
 
@@ -46,6 +47,7 @@ class Clocks:
     steps: bool = False
     noise: Duration = 0
     liars: tuple[NodeId, ...] = ()
+    sources_within: Duration = 0  # sources promise nothing about their clocks; above 0, they are this far off and step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +72,7 @@ class Configuration:
     faults: tuple[Fault, ...]
     hostile_period: Duration  # 0: nobody intrudes
     heals_at: Instant
+    recorders: tuple[NodeId, ...] = ()  # sources that publish records: back to back, of one size
 
     @property
     def starts_at(self) -> Instant:
@@ -114,11 +117,11 @@ def draw(seed: int, *, loss: float | None = None) -> Configuration:
     resilience = min(resilience, len(sites) - 1)
     timing = _draw_timing(chance, delay_max + 4 * jitter, loss, resilience)
     timed = chance.random() < 0.8
-    clocks = _draw_clocks(chance, sites, timing)
+    clocks = replace(_draw_clocks(chance, sites, timing), sources_within=_draw_source_clocks(seed, timing))
     length = chance.randint(*TOKENS) * max(timing.token_period, delay_max)
     heals_at = EPOCH + 10 * MILLISECOND + 2 * clocks.bound + length
     datagram_max = chance.choice((256, 512, 1_400, 1_400))
-    return Configuration(
+    drawn = Configuration(
         seed=seed,
         sites=sites,
         sources=sources,
@@ -138,6 +141,7 @@ def draw(seed: int, *, loss: float | None = None) -> Configuration:
         hostile_period=chance.choice((0, 0, length // 200)),
         heals_at=heals_at,
     )
+    return replace(drawn, recorders=_draw_recorders(seed, drawn.bursts))
 
 
 def _draw_sites(chance: Random) -> tuple[NodeId, ...]:
@@ -179,13 +183,26 @@ def _draw_clocks(chance: Random, sites: tuple[NodeId, ...], timing: Timing) -> C
     )
 
 
+def _draw_source_clocks(seed: int, timing: Timing) -> Duration:
+    return chance_for("source clocks", seed).choice((0, 0, timing.retry_period, 10 * timing.retry_period))
+
+
+def _draw_recorders(seed: int, bursts: tuple[Burst, ...]) -> tuple[NodeId, ...]:
+    """Half of the sources whose messages have one size, whatever is too long for a record apart."""
+    chance = chance_for("records", seed)
+    sizes: dict[NodeId, set[int]] = {}
+    for burst in bursts:
+        sizes.setdefault(burst.source, set()).update(size for size in burst.sizes if size <= RECORD_MAX)
+    return tuple(source for source, known in sizes.items() if len(known) == 1 and chance.random() < 0.5)
+
+
 def _draw_bursts(chance: Random, sources: tuple[NodeId, ...], heals_at: Instant) -> Iterator[Burst]:
     width = heals_at - EPOCH
     for source in sources:
         uniform = chance.choice((0, 0, 8, 44))
         for _ in range(chance.choice((3, 10, 20, 40))):
             count = chance.choice((1, 1, 2, 10, 50, 50, 400))
-            sizes = [uniform or chance.randint(1, 120) for _ in range(count)]
+            sizes = [uniform or chance.randint(1, RECORD_MAX) for _ in range(count)]
             if chance.random() < 0.05:
                 sizes.append(chance.randint(1_500, 12_000))
             yield Burst(EPOCH + chance.randrange(width), source, tuple(sizes))

@@ -8,6 +8,7 @@ because in this stage nothing heals a loop.
 import traceback
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Final
 
@@ -19,13 +20,13 @@ from fairtape.nodes.receiver import Receiver
 from fairtape.nodes.source import Source
 from fairtape.simulation.checkers import EverythingArrives
 from fairtape.simulation.clocks import Clock, TrueClock, wandering
-from fairtape.simulation.facts import Facts, Violation
+from fairtape.simulation.facts import Facts, Stream, Violation
 from fairtape.simulation.faults import schedule
 from fairtape.simulation.hostility import Intruder
 from fairtape.simulation.jury import Jury
 from fairtape.simulation.network import Tree
 from fairtape.simulation.recorder import Recorder
-from fairtape.simulation.swarm import Burst, Configuration, chance_for, draw
+from fairtape.simulation.swarm import RECORD_MAX, Burst, Configuration, chance_for, draw
 from fairtape.simulation.world import EPOCH, Spinning, Storm, World
 from fairtape.wire.frames import NodeId
 from fairtape.wire.seals import Keys
@@ -89,6 +90,7 @@ class Trial:
         self.world.witnesses.append(self.jury)
         self.recorder = None if record is None else Recorder(self.world, since=record[0], until=record[1])
         self._seat_nodes()
+        self.facts.forgotten = {source: partial(self._forgotten, source) for source in configuration.sources}
         self._schedule()
 
     def receiver(self, node: NodeId) -> Receiver:
@@ -117,6 +119,8 @@ class Trial:
         arrival.demand()
         if not self._arrived(arrival):
             arrival.violated(None, "a source could not send all that it was given")
+        if not self._settled():
+            arrival.violated(None, "a source never learned that what it sent is settled")
         return True
 
     def _wait_for(self, arrival: EverythingArrives) -> None:
@@ -124,10 +128,11 @@ class Trial:
         timing = self.configuration.timing
         step = max(timing.token_period, timing.retry_period, self.configuration.delay_max)
         patience, progress = PATIENCE, -1
-        while patience and not self._excused() and not self._arrived(arrival):
+        while patience and not self._excused() and not ((arrived := self._arrived(arrival)) and self._settled()):
             patience = patience - 1 if self.facts.released == progress else PATIENCE
             progress = self.facts.released
-            self._chat()
+            if not arrived:
+                self._chat()
             self.world.run(self.world.now + step)
 
     def _chat(self) -> None:
@@ -194,6 +199,7 @@ class Trial:
             me=source,
             keys=self._keys.for_source(source),
             timing=self.configuration.timing,
+            resilience=self.configuration.resilience,
             incarnation=self._feeds[source].incarnation,
             datagram_max=self.configuration.datagram_max,
         )
@@ -204,15 +210,16 @@ class Trial:
 
     def _clock(self, node: NodeId) -> Clock:
         clocks = self.configuration.clocks
-        if clocks.bound == 0:
+        wild = clocks.sources_within if node in self.configuration.sources else 0
+        if clocks.bound == 0 and not wild:
             return TrueClock()
         return wandering(
             chance_for(f"clock {node}", self.configuration.seed),
             since=EPOCH,
             until=self.configuration.heals_at + 10 * SECOND,
             bound=clocks.bound,
-            within=clocks.bound * 20 if node in clocks.liars else None,
-            steps=clocks.steps,
+            within=wild or (clocks.bound * 20 if node in clocks.liars else None),
+            steps=clocks.steps or wild > 0,
             noise=min(clocks.noise, clocks.bound),
         )
 
@@ -242,7 +249,8 @@ class Trial:
 
     def _publish(self, burst: Burst) -> None:
         feed = self._feeds[burst.source]
-        messages = [self._text.randbytes(size) for size in burst.sizes]
+        text = self._text.randbytes(sum(burst.sizes))
+        messages = [text[end - size : end] for size, end in zip(burst.sizes, accumulate(burst.sizes), strict=True)]
         feed.pending += messages[: max(PENDING_MAX - len(feed.pending), 0)]
         self._feed(burst.source)
 
@@ -250,7 +258,8 @@ class Trial:
         feed, world = self._feeds[node], self.world
 
         def offer(now: Instant) -> None:
-            accepted = self.source(node).publish(feed.pending, now)
+            offering = self._offer_records if node in self.configuration.recorders else self._offer_messages
+            accepted = offering(self.source(node), feed.pending, now)
             self.published.setdefault((node, feed.incarnation), []).extend(feed.pending[:accepted])
             del feed.pending[:accepted]
 
@@ -258,6 +267,23 @@ class Trial:
             world.touch(node, offer)
         if feed.pending:
             world.at(world.now + self.configuration.timing.retry_period, lambda: self._feed(node))
+
+    def _offer_messages(self, source: Source, messages: list[bytes], now: Instant) -> int:
+        return source.publish(messages, now)
+
+    def _offer_records(self, source: Source, messages: list[bytes], now: Instant) -> int:
+        """Runs of one size leave as records; what is too long for one block leaves as a message."""
+        accepted = 0
+        for size, run in groupby(messages, key=len):
+            records = list(run)
+            if size <= RECORD_MAX:
+                taken = source.publish_records(b"".join(records), size, now)
+            else:
+                taken = source.publish(records, now)
+            accepted += taken
+            if taken < len(records):
+                break
+        return accepted
 
     def _heal(self) -> None:
         """End every fault that can end; a crashed source stays down only if nobody was to restart it."""
@@ -275,10 +301,18 @@ class Trial:
             return 0
         return self.source(source).next_number - 1 - self._feeds[source].chatter
 
+    def _forgotten(self, node: NodeId) -> tuple[Stream, int]:
+        source = self.source(node)
+        return (node, source.incarnation), source.settled_through
+
     def _arrived(self, arrival: EverythingArrives) -> bool:
         sources = [source for source in self.configuration.sources if self.world.is_up(source)]
         taken = all(self.source(source).queued == 0 and not self._feeds[source].pending for source in sources)
         return taken and arrival.missing() is None
+
+    def _settled(self) -> bool:
+        """Whether every source knows that K + 1 sites hold all that it sent."""
+        return all(self.source(source).idle for source in self.configuration.sources if self.world.is_up(source))
 
 
 def run_seed(seed: int, *, loss: float | None = None) -> Outcome:
@@ -286,7 +320,7 @@ def run_seed(seed: int, *, loss: float | None = None) -> Outcome:
     try:
         trial = Trial(draw(seed, loss=loss))
     except Exception as raised:  # noqa: BLE001 - a world that cannot be built is a finding, too
-        return Outcome(seed=seed, guarantee=NEVER_RAISES, text=_where(raised))
+        return Outcome(seed=seed, guarantee=NEVER_RAISES, text=where(raised))
     lively, broken = judge(trial)
     return trial.outcome(broken, lively=lively)
 
@@ -300,10 +334,10 @@ def judge(trial: Trial) -> tuple[bool, Violation | None]:
     except (Spinning, Storm) as wild:
         return False, Violation(type(wild).__name__, None, trial.world.now, str(wild))
     except Exception as raised:  # noqa: BLE001 - whatever a machine raises is a finding
-        return False, Violation(NEVER_RAISES, None, trial.world.now, _where(raised))
+        return False, Violation(NEVER_RAISES, None, trial.world.now, where(raised))
 
 
-def _where(raised: Exception) -> str:
+def where(raised: Exception) -> str:
     """What was raised and where, in one line."""
     frame = traceback.extract_tb(raised.__traceback__)[-1]
     return f"{type(raised).__name__}: {raised} ({Path(frame.filename).name}:{frame.lineno}, in {frame.name})"

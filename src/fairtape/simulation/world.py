@@ -5,18 +5,35 @@ and carries out its effects in order. Real bytes cross. Nothing depends on the w
 layout: events of one instant happen in the order in which they were scheduled, so one seed is one history.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from itertools import count
 from random import Random
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias, cast
 from zlib import crc32
 
-from fairtape.core.effects import Append, Channel, Deliver, Effect, Multicast, Ordered, Release, Report, Send
-from fairtape.core.instants import NEVER, SECOND, Duration, Instant
+from fairtape.core.consult import Answer, Question, Unavailable
+from fairtape.core.effects import (
+    Append,
+    Consult,
+    Cut,
+    Deliver,
+    Effect,
+    Fetch,
+    Listen,
+    Multicast,
+    Notice,
+    Recovered,
+    Report,
+    Send,
+    Turn,
+)
+from fairtape.core.instants import MILLISECOND, NEVER, SECOND, Duration, Instant
 from fairtape.core.machine import Machine
 from fairtape.simulation.clocks import Clock, TrueClock
 from fairtape.simulation.network import Network, Sky, Tree
+from fairtape.simulation.shelf import Shelf
+from fairtape.simulation.witness import Witness
 from fairtape.wire.frames import NodeId
 
 EPOCH: Final = 1_767_225_600 * SECOND  # 2026-01-01 UTC: worlds start at a time as wide as the real one
@@ -35,34 +52,41 @@ class Storm(Exception):
     """Machines that keep one another busy without end."""
 
 
-class Witness(Protocol):
-    """Sees everything that machines ask of the world; changes nothing."""
+class Keeper(Machine, Protocol):
+    """A machine with a journal."""
 
-    def sent(self, node: NodeId, to: NodeId | Channel, datagram: bytes, at: Instant, /) -> None:
-        """A node sent a datagram, to one node or to a channel."""
+    def fetched(self, ticket: int, entries: Sequence[bytes], now: Instant) -> None:
+        """What the journal holds after a position."""
 
-    def appended(self, node: NodeId, ordered: Ordered, now: Instant, /) -> None:
-        """A node wrote Msg(e) to its journal at `now` of its own clock."""
+    def recovered(self, past: Recovered, now: Instant) -> None:
+        """What is left of the journal after a cut."""
 
-    def delivered(self, node: NodeId, ordered: Ordered, release: Release, now: Instant, /) -> None:
-        """A node released Msg(e) at `now` of its own clock."""
 
-    def reported(self, node: NodeId, report: Report, now: Instant, /) -> None:
-        """A node declared a failure at `now` of its own clock."""
+class Consulting(Machine, Protocol):
+    """A machine that asks the formation store."""
 
-    def befell(self, node: NodeId, what: str, now: Instant, /) -> None:
-        """Something happened to a node: crash, restart, pause or resume."""
+    def answered(self, answer: Answer, now: Instant) -> None:
+        """What the store says."""
+
+
+class Archive(Protocol):
+    """The formation store as the world reaches it: with a delay, and not always."""
+
+    def consult(self, node: NodeId, question: Question) -> tuple[Duration, Answer]:
+        """What the store answers to this node, and after how long."""
 
 
 class Seat:
     """One node's place in the world: its machine, its clock, and what is being done to it."""
 
-    __slots__ = ("armed_for", "backlog", "clock", "machine", "node", "paused", "up", "wake_at")
+    __slots__ = ("armed_for", "backlog", "clock", "life", "machine", "node", "paused", "shelf", "up", "wake_at")
 
-    def __init__(self, node: NodeId, machine: Machine, clock: Clock) -> None:
+    def __init__(self, node: NodeId, machine: Machine, clock: Clock, shelf: Shelf | None) -> None:
         self.node = node
         self.machine = machine
         self.clock = clock
+        self.shelf = shelf
+        self.life = 0  # counts restarts: what an earlier life asked for is not for this one
         self.up = True
         self.paused = False
         self.backlog: list[bytes] = []
@@ -82,6 +106,7 @@ class World:
         self.deliveries = 0  # datagrams handed to nodes
         self.digest = 0  # of everything sent and delivered: equal digests, equal histories
         self.witnesses: list[Witness] = []
+        self.archive: Archive | None = None
         self.network = Network(sky=sky, chance=chance, deliver=self._post, tree=tree, echo=echo)
         self._chance = chance
         self._seats: dict[NodeId, Seat] = {}
@@ -89,11 +114,17 @@ class World:
         self._tick = count().__next__
 
     def add(
-        self, node: NodeId, machine: Machine, *, channels: Iterable[Channel] = (), clock: Clock | None = None
+        self,
+        node: NodeId,
+        machine: Machine,
+        *,
+        channels: Iterable[int] = (),
+        clock: Clock | None = None,
+        shelf: Shelf | None = None,
     ) -> None:
         """Seat a node."""
         assert node not in self._seats
-        self._seats[node] = Seat(node, machine, clock or TrueClock())
+        self._seats[node] = Seat(node, machine, clock or TrueClock(), shelf)
         self.network.join(node, channels)
         self.touch(node)
 
@@ -165,6 +196,7 @@ class World:
         self.crash(node)
         seat = self._seats[node]
         seat.machine = machine
+        seat.life += 1
         seat.up = True
         self._tell(seat, "restart")
         self.touch(node)
@@ -250,20 +282,67 @@ class World:
                     self._note(seat.node, effect.to, datagram)
                     if effect.to in self._seats:
                         self.network.send(seat.node, effect.to, datagram)
+            elif isinstance(effect, Consult):
+                self._consult(seat, effect.question)
+            elif isinstance(effect, Listen):
+                self.network.listen(seat.node, effect.channels)
             else:
+                if seat.shelf is not None:
+                    self._keep(seat, seat.shelf, effect, now)
                 self._testify(seat.node, effect, now)
 
-    def _testify(self, node: NodeId, effect: Append | Deliver | Report, now: Instant) -> None:
-        for witness in self.witnesses:
-            if isinstance(effect, Append):
-                witness.appended(node, effect.ordered, now)
-            elif isinstance(effect, Deliver):
-                self.digest = hash((self.digest, node, effect.release.sequence, effect.release.released_at))
-                witness.delivered(node, effect.ordered, effect.release, now)
-            else:
-                witness.reported(node, effect, now)
+    @staticmethod
+    def _keep(seat: Seat, shelf: Shelf, effect: Effect, now: Instant) -> None:
+        """What a journal does."""
+        machine = cast(Keeper, seat.machine)
+        match effect:
+            case Append():
+                shelf.append(effect.ordered)
+            case Turn():
+                shelf.append(effect.change)
+            case Deliver():
+                shelf.release(effect.release)
+            case Fetch():
+                machine.fetched(effect.ticket, shelf.after(effect.token, effect.formation, effect.size_max), now)
+            case Cut():
+                machine.recovered(shelf.cut_after(effect.token), now)
 
-    def _note(self, node: NodeId, to: NodeId | Channel, datagram: bytes) -> None:
+    def _consult(self, seat: Seat, question: Question) -> None:
+        delay, answer = SECOND, cast(Answer, Unavailable(question))
+        if self.archive is not None:
+            delay, answer = self.archive.consult(seat.node, question)
+        life = seat.life
+
+        def arrive() -> None:
+            if not seat.up or seat.life != life:
+                return
+            if seat.paused:  # the answer waits in a queue of the process
+                self.at(self.now + MILLISECOND, arrive)
+                return
+            now = seat.clock.read(self.now)
+            cast(Consulting, seat.machine).answered(answer, now)
+            self._settle(seat, now)
+
+        self.at(self.now + delay, arrive)
+
+    def _testify(self, node: NodeId, effect: Effect, now: Instant) -> None:
+        for witness in self.witnesses:
+            match effect:
+                case Append():
+                    witness.appended(node, effect.ordered, now)
+                case Deliver():
+                    self.digest = hash((self.digest, node, effect.release.sequence, effect.release.released_at))
+                    witness.delivered(node, effect.ordered, effect.release, now)
+                case Report():
+                    witness.reported(node, effect, now)
+                case Turn():
+                    witness.turned(node, effect.change, now)
+                case Notice():
+                    witness.noticed(node, effect.text, now)
+                case Cut():
+                    witness.cut(node, effect.token, now)
+
+    def _note(self, node: NodeId, to: int, datagram: bytes) -> None:
         self.digest = hash((self.digest, self.now, node, crc32(datagram)))
         for witness in self.witnesses:
             witness.sent(node, to, datagram, self.now)

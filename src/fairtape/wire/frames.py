@@ -34,9 +34,10 @@ _SERIAL: Final = struct.Struct(">Q")
 _ACK: Final = struct.Struct(">QQQQHHH")
 _ACK_RANGE: Final = struct.Struct(">IQQI8s")
 _RANGE: Final = struct.Struct(">IQQI")
+_STREAM: Final = struct.Struct(">IQ")
 _COUNTS: Final = struct.Struct(">HH")
 _TOKEN: Final = struct.Struct(">Q")
-_PROGRESS: Final = struct.Struct(">QQQ")
+_PROGRESS: Final = struct.Struct(">QQQQ")
 
 CONTROL_SIZE: Final = HEADER.size + _SERIAL.size  # before the body of every control datagram
 
@@ -50,15 +51,26 @@ class Kind(IntEnum):
     HOLE = 4  # token site -> source: these numbers are missing here
     PROGRESS = 5  # token site -> source: you are acknowledged up to here
     TOKEN_ACK = 6  # RMP only, site -> site: I have the token and nothing to acknowledge
+    # The following are in fairtape.wire.governance.
+    STANDING = 7  # site -> reformation server: how I stand, and a lease, please
+    GRANT = 8  # reformation server -> site: a lease
+    FENCE = 9  # reformation server -> member: do nothing more in this formation
+    INSTALL = 10  # reformation server -> site: a formation
+    CATCH_UP = 11  # site -> site: what follows this token?
+    PAST = 12  # site -> site: a piece of what follows
+    LOOP_TOKEN = 13  # site -> secondary loop: I hold everything up to this token
+    ORDER = 14  # operator -> reformation server
 
 
 class Flag(IntEnum):
     """Bits of the header's flags."""
 
     FRAGMENT = 1  # BLOCK: the body is one fragment of a message longer than a block
+    BEHIND = 2  # ACK: the token is behind its schedule; sources shall send less
 
 
 _BLOCK_FLAGS: Final = int(Flag.FRAGMENT)
+_FLAGS: Final = {Kind.BLOCK: _BLOCK_FLAGS, Kind.ACK: int(Flag.BEHIND)}  # all other kinds have none
 BLOCK_PREFIX: Final = bytes((MAGIC, VERSION, Kind.BLOCK))
 
 
@@ -106,6 +118,7 @@ class Ack:
     parts: int
     ranges: tuple[Range, ...]
     marks: tuple[bytes, ...] = ()  # one per range: proof to that source, under its own key
+    behind: bool = False  # the token is behind its schedule by more than T_R
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +144,10 @@ class Hole:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A token site tells a source that everything below `next` has been acknowledged."""
+    """A token site tells a source that everything below `next` has been acknowledged, by `token` at the latest.
+
+    Everything below `settled` is held by K + 1 sites: the source may forget it.
+    """
 
     stripe: int
     formation: int
@@ -139,6 +155,7 @@ class Progress:
     incarnation: int
     next: int
     token: int
+    settled: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +186,7 @@ def kind_of(datagram: bytes) -> Kind:
         kind = Kind(datagram[2])
     except ValueError:
         raise Malformed("unknown kind") from None
-    if datagram[3] & ~(_BLOCK_FLAGS if kind is Kind.BLOCK else 0):
+    if datagram[3] & ~_FLAGS.get(kind, 0):
         raise Malformed("unknown flag")
     return kind
 
@@ -198,8 +215,14 @@ def encode_block_header(flags: int, stripe: int, source: NodeId, incarnation: in
 
 
 def _control_header(kind: Kind, message: Control, serial: int) -> bytes:
-    head = HEADER.pack(MAGIC, VERSION, kind, 0, message.stripe, 0, message.formation, message.sender)
+    flags = Flag.BEHIND if isinstance(message, Ack) and message.behind else 0
+    head = HEADER.pack(MAGIC, VERSION, kind, flags, message.stripe, 0, message.formation, message.sender)
     return head + _SERIAL.pack(serial)
+
+
+def range_key(source: NodeId, incarnation: int) -> bytes:
+    """How every range of this stream begins: where these bytes are missing, the stream is not named."""
+    return _STREAM.pack(source, incarnation)
 
 
 def _pack_range(wanted: Range) -> bytes:
@@ -230,7 +253,8 @@ def encode_control(message: Control, serial: int) -> bytes:
         case Hole():
             kind, body = Kind.HOLE, _pack_range(message.missing)
         case Progress():
-            kind, body = Kind.PROGRESS, _PROGRESS.pack(message.incarnation, message.next, message.token)
+            kind = Kind.PROGRESS
+            body = _PROGRESS.pack(message.incarnation, message.next, message.token, message.settled)
         case TokenAck():
             kind, body = Kind.TOKEN_ACK, _TOKEN.pack(message.token)
     return _control_header(kind, message, serial) + body
@@ -254,7 +278,7 @@ def serial_of(datagram: bytes) -> int:
 
 def decode_control(datagram: bytes) -> Control:
     """The value of a control datagram whose kind has been checked; the authenticator is checked by the caller."""
-    _, _, kind, _, stripe, count, formation, sender = HEADER.unpack_from(datagram)
+    _, _, kind, flags, stripe, count, formation, sender = HEADER.unpack_from(datagram)
     if len(datagram) < CONTROL_SIZE + TAG_SIZE:
         raise Malformed("a control datagram without a serial")
     if count:
@@ -265,17 +289,14 @@ def decode_control(datagram: bytes) -> Control:
     try:
         match kind:
             case Kind.ACK:
-                return _decode_ack(body, stripe, formation, sender)
+                return _decode_ack(body, stripe, formation, sender, behind=flags != 0)
             case Kind.REQUEST:
                 return _decode_request(body, stripe, formation, sender)
             case Kind.HOLE:
                 (missing,) = (_checked_range(*parts) for parts in _RANGE.iter_unpack(body))
                 return Hole(stripe, formation, sender, missing)
             case Kind.PROGRESS:
-                incarnation, following, token = _PROGRESS.unpack(body)
-                _check_ordinals(following)
-                _check_numbers(incarnation, token)
-                return Progress(stripe, formation, sender, incarnation, following, token)
+                return _decode_progress(body, stripe, formation, sender)
             case Kind.TOKEN_ACK:
                 (token,) = _TOKEN.unpack(body)
                 _check_ordinals(token)
@@ -305,7 +326,16 @@ def _checked_range(source: int, incarnation: int, first: int, count: int) -> Ran
     return Range(source, incarnation, first, count)
 
 
-def _decode_ack(body: bytes, stripe: int, formation: int, sender: NodeId) -> Ack:
+def _decode_progress(body: bytes, stripe: int, formation: int, sender: NodeId) -> Progress:
+    incarnation, following, token, settled = _PROGRESS.unpack(body)
+    _check_ordinals(following, settled)
+    _check_numbers(incarnation, token)
+    if settled > following:
+        raise Malformed("settled before it was acknowledged")
+    return Progress(stripe, formation, sender, incarnation, following, token, settled)
+
+
+def _decode_ack(body: bytes, stripe: int, formation: int, sender: NodeId, *, behind: bool) -> Ack:
     token, sequence, sent_at, clock_bound, part, parts, count = _ACK.unpack_from(body)
     _check_ordinals(token, sequence)
     _check_numbers(sent_at, clock_bound)
@@ -320,7 +350,7 @@ def _decode_ack(body: bytes, stripe: int, formation: int, sender: NodeId) -> Ack
         marks.append(mark)
     _check_numbers(sequence + sum(r.count for r in ranges))
     names, proofs = tuple(ranges), tuple(marks)
-    return Ack(stripe, formation, sender, token, sequence, sent_at, clock_bound, part, parts, names, proofs)
+    return Ack(stripe, formation, sender, token, sequence, sent_at, clock_bound, part, parts, names, proofs, behind)
 
 
 def _decode_request(body: bytes, stripe: int, formation: int, sender: NodeId) -> Request:

@@ -26,7 +26,7 @@ SEAL_ROOM: Final = BLOCK_HEADER.size + TAG_SIZE  # what a sealed block adds to i
 _NONCE: Final = struct.Struct(">IQ")
 _HEADER_SIZE: Final = BLOCK_HEADER.size
 _CONTEXT: Final = struct.Struct(">HIQ")
-_MARK: Final = struct.Struct(">IQQIQQI")
+_MARK: Final = struct.Struct(">IQQIQQI?")
 _CONTROL_PERSON: Final = b"ft-control"
 _BLOCK_PERSON: Final = b"ft-block"
 _MARK_PERSON: Final = b"ft-mark"
@@ -110,10 +110,10 @@ class Marker:
     def __init__(self, key: bytes, *, stripe: int) -> None:
         self._state = hashlib.blake2b(stripe.to_bytes(2), key=key, digest_size=MARK_SIZE, person=_MARK_PERSON)
 
-    def mark(self, formation: int, token: int, sequence: int, named: Range) -> bytes:
-        """The proof that `named` was acknowledged by `token` from `sequence` on."""
+    def mark(self, formation: int, token: int, sequence: int, named: Range, *, behind: bool) -> bytes:
+        """The proof that `named` was acknowledged by `token` from `sequence` on, and whether the token was behind."""
         state = self._state.copy()
-        state.update(_MARK.pack(named.source, named.incarnation, named.first, named.count, token, sequence, formation))
+        state.update(_MARK.pack(*named, token, sequence, formation, behind))
         return state.digest()
 
 

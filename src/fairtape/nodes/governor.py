@@ -1,0 +1,557 @@
+"""The governor of a loop: what a reformation server does about one loop while it leads.
+
+Everything follows from what the sites say of themselves. Members that suspect, fall silent, were restarted or are
+fenced make the governor *reform*: it fences all members, collects what they hold, waits out the leases of the silent
+ones, and lets a new formation follow after the last token that a survivor holds whole (decision 7). Sites that want to
+join or leave make it *relieve*: it proposes a formation that takes over at a token to come, and when all have prepared
+for it the ring passes into it without a stop. In both cases the formation is recorded before anybody is told.
+
+Sources are never heard here: they cannot cause a reformation.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final
+
+from fairtape.core.instants import MILLISECOND, NEVER, SECOND, Duration, Instant
+from fairtape.core.timing import Timing
+from fairtape.ring.charter import Charter, Excess, LoopCharter, Remedy, lease_margin
+from fairtape.ring.formation import Formation
+from fairtape.ring.layout import encode_formation
+from fairtape.ring.surgery import bypass, exchange, follow, insert_in_order, retime, take_over, with_members
+from fairtape.wire.frames import NodeId
+from fairtape.wire.governance import Fence, Governance, Grant, Install, Posture, Standing, Wish
+
+STORE_DELAY: Final = 50 * MILLISECOND  # what recording a formation may take before anybody waits for it
+FOUNDING_DELAY: Final = 3 * SECOND  # how long the first formation waits for sites that are not there
+LAG_MAX: Final = 64  # tokens that a site may be behind to be let in: the ring repairs as much in a few round trips
+QUIET_PERIOD: Final = 600 * SECOND  # without a reformation, after which patience is reduced again
+PATIENCE_MAX: Final = 8  # times the retries that the charter asks for
+
+
+class Phase(Enum):
+    """What a governor is doing."""
+
+    EMPTY = "waiting for the first sites"
+    STEADY = "steady"
+    PLANNING = "preparing a formation that takes over"
+    FENCING = "collecting what the members hold"
+    RECORDING = "recording a formation"
+    HALTED = "halted: more members are silent than the order can survive"
+
+
+@dataclass(slots=True)
+class Acquaintance:
+    """What is known of one site."""
+
+    standing: Standing
+    heard_at: Instant
+    told_at: Instant = 0  # when it was last sent a formation or a fence
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """One formation, why it was made, and how long that took: for the log, the status and the drills."""
+
+    formation: Formation
+    cause: str
+    began_at: Instant
+    decided_at: Instant
+    silent: tuple[NodeId, ...] = ()
+
+
+class Governor:
+    """The primary loop, under one leader of the reformation servers."""
+
+    def __init__(self, charter: Charter, *, me: NodeId, stripe: int, clock_bound: Callable[[], Duration]) -> None:
+        self.charter = charter
+        self.loop: LoopCharter = charter.primary
+        self.phase = Phase.EMPTY
+        self.formation: Formation | None = None
+        self.proposal: Formation | None = None  # to be recorded
+        self.outbox: list[tuple[NodeId, Governance]] = []
+        self.rulings: list[Ruling] = []
+        self.notices: list[str] = []
+        self.known: dict[NodeId, Acquaintance] = {}
+        self.retired: set[NodeId] = set()
+        self.term = 0
+        self._me = me
+        self._stripe = stripe
+        self._clock_bound = clock_bound
+        self._homes = charter.homes()
+        self._leases: dict[NodeId, Instant] = {}  # until when a member may act, by this server's clock
+        self._cause = ""
+        self._began_at: Instant = 0
+        self._silent: tuple[NodeId, ...] = ()
+        self._resumed = False  # the operator ordered to go on after a halt
+        self._plan_until: Instant = NEVER
+        self._quiet_since: Instant = 0
+        self._repeat_at: Instant = NEVER
+        self._reformed_in: int = 0  # the formation after which patience was last raised
+
+    # Leadership.
+
+    def lead(self, formation: Formation | None, term: int, now: Instant) -> None:
+        """Take over. Whatever an earlier leader granted may still hold: wait it out."""
+        self.term = term
+        self.known.clear()
+        self.proposal = None
+        self._resumed = False
+        self._adopt(formation, now)
+        self._began_at = now
+        if formation is None:
+            self.phase = Phase.EMPTY
+
+    def _adopt(self, formation: Formation | None, now: Instant) -> None:
+        self.formation = formation
+        self.phase = Phase.STEADY
+        self._plan_until = NEVER
+        self._quiet_since = now
+        self._repeat_at = now
+        if formation is not None:
+            until = now + self._lease_length(formation)
+            self._leases = dict.fromkeys(formation.members, until)
+
+    # What is heard.
+
+    def hear(self, standing: Standing, now: Instant) -> None:
+        """A site says how it stands."""
+        known = self.known.get(standing.sender)
+        if known is None:
+            self.known[standing.sender] = Acquaintance(standing, now)
+        else:
+            known.standing, known.heard_at = standing, now
+        if self.formation is not None:
+            self._inform(standing, now)
+        self.wake(now)
+
+    def _inform(self, standing: Standing, now: Instant) -> None:
+        """Whoever is in an earlier formation is told of this one; whoever is in this one gets a lease."""
+        formation = self.formation
+        assert formation is not None
+        if standing.posture is Posture.NEWBORN or standing.formation < formation.number:
+            self._tell(standing.sender, self._install(formation, final=True), now)
+            return
+        if standing.formation > formation.number or self.phase not in (Phase.STEADY, Phase.PLANNING):
+            return
+        if standing.posture in (Posture.MEMBER, Posture.OBSERVER):
+            self._grant(standing, formation, now)
+
+    def _grant(self, standing: Standing, formation: Formation, now: Instant) -> None:
+        if standing.posture is Posture.MEMBER and standing.sender in formation.members:
+            self._leases[standing.sender] = now + self._lease_length(formation)
+        self.outbox.append(
+            (
+                standing.sender,
+                Grant(
+                    self._stripe,
+                    formation.number,
+                    self._me,
+                    0,
+                    self.term,
+                    standing.asked_at,
+                    now,
+                    self._clock_bound(),
+                    formation.timing.lease_period,
+                ),
+            )
+        )
+
+    @staticmethod
+    def _lease_length(formation: Formation) -> Duration:
+        return formation.timing.lease_period + lease_margin(formation.timing)
+
+    # What falls due.
+
+    def deadline(self) -> Instant:
+        """When to look again."""
+        if self.phase is Phase.EMPTY:
+            return max(self._began_at + FOUNDING_DELAY, self._repeat_at) if self.known else NEVER
+        if self.phase in (Phase.FENCING, Phase.HALTED, Phase.PLANNING):
+            return min(self._repeat_at, self._plan_until)
+        if self.phase is Phase.STEADY and self.formation is not None:
+            return min(self._repeat_at, min(self._leases.values(), default=NEVER))
+        return NEVER
+
+    def wake(self, now: Instant) -> None:
+        """Look at what is known, and act on it."""
+        match self.phase:
+            case Phase.EMPTY:
+                self._found(now)
+            case Phase.STEADY:
+                self._watch(now)
+            case Phase.PLANNING:
+                self._await_prepared(now)
+            case Phase.FENCING | Phase.HALTED:
+                self._collect(now)
+            case Phase.RECORDING:
+                pass
+
+    # The first formation.
+
+    def _found(self, now: Instant) -> None:
+        """All sites of the tour are there, or have been waited for."""
+        present = [site for site in self.loop.tour if site in self.known and site not in self.retired]
+        everyone = len(present) == len(self.loop.tour)
+        if not present or not (everyone or now >= self._began_at + FOUNDING_DELAY):
+            return
+        standings = [self.known[site].standing for site in present]
+        keeper = max(standings, key=lambda each: each.complete_through)
+        layout = Formation(
+            number=1,
+            members=tuple(present),
+            timing=self.loop.timing,
+            starts_at=0,
+            resilience=self.charter.resilience_of(present),
+            timed=self.charter.timed,
+            request_sets=self.loop.request_sets,
+        )
+        # Sites that have a past, and a store that has none: it was lost, and with it the proof of what came last.
+        number = max(each.formation for each in standings) + 1
+        self._cause = "the first formation" if number == 1 else "the store has lost its formations"
+        self._silent = ()
+        self._propose_after(layout, number, keeper, now, broken=number > 1)
+
+    # The watch.
+
+    def _watch(self, now: Instant) -> None:
+        formation = self.formation
+        if formation is None:
+            return
+        cause = self._reason_to_reform(formation, now)
+        if cause is not None:
+            self._reform(cause, now)
+            return
+        self._repeat_install(formation, now)
+        self._plan(formation, now)
+
+    def _reason_to_reform(self, formation: Formation, now: Instant) -> str | None:
+        for member in formation.members:
+            known = self.known.get(member)
+            if known is None or known.standing.formation != formation.number:
+                if self._leases.get(member, 0) <= now:
+                    return f"site {member} never entered formation {formation.number}"
+                continue
+            standing = known.standing
+            if standing.posture is Posture.NEWBORN:
+                continue  # it is being told, and will say what it has lost
+            if standing.suspect_token:
+                return f"site {member} reports site {standing.suspect} at token {standing.suspect_token}"
+            if standing.posture is Posture.FENCED:
+                return f"site {member} is fenced"
+            if standing.posture is not Posture.MEMBER:
+                return f"site {member} has lost its memory"
+            if standing.prepared:
+                return f"site {member} is prepared for a formation that never came"
+            if self._leases.get(member, 0) <= now:
+                return f"site {member} is silent"
+        return None
+
+    def _repeat_install(self, formation: Formation, now: Instant) -> None:
+        """Tell every member until each has confirmed."""
+        if self._repeat_at > now:
+            return
+        behind = [
+            member
+            for member in formation.members
+            if member not in self.known or self.known[member].standing.formation < formation.number
+        ]
+        for member in behind:
+            self._tell(member, self._install(formation, final=True), now)
+        self._repeat_at = now + formation.timing.retry_period if behind else NEVER
+
+    # Reformation.
+
+    def order_reformation(self, cause: str, now: Instant) -> None:
+        """Whatever else is going on."""
+        if self.formation is not None and self.phase in (Phase.STEADY, Phase.PLANNING):
+            self._reform(cause, now)
+
+    def _reform(self, cause: str, now: Instant) -> None:
+        formation = self.formation
+        assert formation is not None
+        self.phase = Phase.FENCING
+        self._cause = cause
+        self._began_at = self._repeat_at = now
+        self._plan_until = NEVER
+        self.proposal = None
+        self.notices.append(f"reforming after formation {formation.number}: {cause}")
+        self._collect(now)
+
+    def _collect(self, now: Instant) -> None:
+        formation = self.formation
+        assert formation is not None
+        answered = self._answered(formation)
+        unheard = [member for member in formation.members if member not in answered]
+        if self._repeat_at <= now:
+            for member in unheard:
+                known = self.known.get(member)
+                behind = known is not None and (
+                    known.standing.formation < formation.number or known.standing.posture is Posture.NEWBORN
+                )
+                message: Governance = (
+                    self._install(formation, final=True)
+                    if behind
+                    else Fence(self._stripe, formation.number, self._me, 0, self.term)
+                )
+                self.outbox.append((member, message))
+            self._repeat_at = now + formation.timing.retry_period
+        waited = now >= self._began_at + 2 * formation.timing.retry_period
+        if not unheard or (waited and all(self._leases.get(member, 0) <= now for member in unheard)):
+            self._decide(formation, answered, now)
+
+    def _answered(self, formation: Formation) -> dict[NodeId, Standing]:
+        """Members that do nothing more in this formation and say what they hold: from memory, or from their journal."""
+        answered = {}
+        for member in formation.members:
+            known = self.known.get(member)
+            if known is None or known.standing.formation != formation.number:
+                continue
+            if known.standing.posture in (Posture.FENCED, Posture.RESTARTED):
+                answered[member] = known.standing
+        return answered
+
+    def _present(self, formation: Formation) -> dict[NodeId, Standing]:
+        """Members that came back with journals which prove nothing: better than nothing, and never without a Break."""
+        return {
+            member: self.known[member].standing
+            for member in formation.members
+            if member in self.known and self.known[member].standing.formation == formation.number
+        }
+
+    def _decide(self, formation: Formation, answered: dict[NodeId, Standing], now: Instant) -> None:
+        if not any(standing.posture is Posture.FENCED for standing in answered.values()):
+            if now < self._began_at + FOUNDING_DELAY and len(answered) < len(formation.members):
+                return  # all were restarted: what one journal does not prove, another one may
+            answered = answered or self._present(formation)
+        silent = tuple(member for member in formation.members if member not in self._answered(formation))
+        broken = len(silent) > formation.resilience
+        if not answered or (broken and self.charter.excess is Excess.HALT and not self._resumed):
+            if self.phase is not Phase.HALTED:
+                self.notices.append(
+                    f"halted in formation {formation.number}: {len(silent)} members are silent {silent}, "
+                    f"K is {formation.resilience}"
+                )
+            self.phase = Phase.HALTED
+            self._silent = silent
+            return
+        self._resumed = False
+        self._silent = silent
+        keeper = max(answered.values(), key=lambda each: (each.complete_through, each.posture is Posture.FENCED))
+        layout = self._without(formation, answered, keeper)
+        self._propose_after(layout, formation.number + 1, keeper, now, broken=broken)
+
+    def _without(self, formation: Formation, answered: dict[NodeId, Standing], keeper: Standing) -> Formation:
+        """The next layout: who has kept its memory stays, and the places of the others are passed by or taken."""
+        kept = [site for site, standing in answered.items() if standing.posture is Posture.FENCED]
+        near = keeper.complete_through - LAG_MAX
+        staying = [s for s, standing in answered.items() if s in kept or (standing.complete_through >= near)]
+        leaving = {s for s in staying if s in self.retired or answered[s].wish is Wish.WITHDRAW}
+        staying = [site for site in staying if site not in leaving] or staying
+        layout = formation
+        failed = [member for member in formation.members if member not in staying]
+        if self.charter.remedy is Remedy.REPLACE:
+            for member in failed:
+                substitute = self._substitute(member, near, layout.members)
+                if substitute is not None:
+                    layout = exchange(layout, member, substitute)
+        layout = bypass(layout, failed)
+        needless = not failed and len(kept) == len(formation.members)
+        return self._with_patience(layout, needless=needless)
+
+    def _substitute(self, failed: NodeId, near: int, members: Collection[NodeId]) -> NodeId | None:
+        """An up-to-date site of the secondary loop that the failed one joined. 2001 §8."""
+        loops = {loop.number for loop in self.charter.loops if loop.junction == failed}
+        candidates = [
+            (known.standing.complete_through, site)
+            for site, known in self.known.items()
+            if self._homes.get(site) in loops and site not in members and known.standing.complete_through >= near
+        ]
+        return max(candidates)[1] if candidates else None
+
+    def _with_patience(self, layout: Formation, *, needless: bool) -> Formation:
+        """Raise the retry count when a reformation proved needless (decision 11)."""
+        layout = with_members(layout, layout.members)
+        layout = replace(layout, resilience=self.charter.resilience_of(layout.members))
+        if not needless:
+            return layout
+        retries = layout.timing.retries_max
+        raised = min(retries + max(retries // 4, 1), PATIENCE_MAX * self.loop.timing.retries_max)
+        if raised > retries:
+            self.notices.append(f"nobody had failed: patience goes from {retries} retries to {raised}")
+        return retime(layout, replace(layout.timing, retries_max=max(raised, retries)))
+
+    def _propose_after(self, layout: Formation, number: int, keeper: Standing, now: Instant, *, broken: bool) -> None:
+        following = follow(
+            layout,
+            number=number,
+            after=keeper.complete_through,
+            sequence=keeper.sequence,
+            keeper=keeper.sender,
+            starts_at=now + layout.timing.one_way_max,
+            broken=broken,
+        )
+        self._propose(following)
+
+    def _propose(self, formation: Formation) -> None:
+        roll = tuple(self.known[member].standing.incarnation for member in formation.members)
+        self.proposal = replace(formation, roll=roll)
+        self.phase = Phase.RECORDING
+
+    def recorded(self, formation: Formation, now: Instant) -> None:
+        """The formation is in the store: it holds. Tell everyone."""
+        self.rulings.append(Ruling(formation, self._cause, self._began_at, now, self._silent))
+        del self.rulings[:-64]
+        broken = "; the order has a Break" if formation.broken else ""
+        gone = f", without {self._silent}" if self._silent else ""
+        self.notices.append(f"formation {formation.number} of {formation.members}{gone}{broken}: {self._cause}")
+        before = self.formation.members if self.formation is not None else ()
+        self._silent = ()
+        self.proposal = None
+        self._adopt(formation, now)
+        for site in dict.fromkeys((*formation.members, *before, *self.known)):
+            self.outbox.append((site, self._install(formation, final=True)))
+        self._repeat_at = now + formation.timing.retry_period
+
+    # Relief: a formation that takes over in the course of the present one.
+
+    def _plan(self, formation: Formation, now: Instant) -> None:
+        """Let in who wants in and is up to date, let out who wants out, and reduce patience after a quiet time."""
+        joining = [site for site in self.loop.tour if self._may_join(site, formation)]
+        leaving = [site for site in formation.members if site in self.retired or self._wants_out(site)]
+        if len(leaving) == len(formation.members):
+            leaving = []
+        timing = self._calmer(formation.timing, now)
+        if not joining and not leaving and timing == formation.timing:
+            return
+        if not self._all_confirmed(formation):
+            return
+        layout = retime(formation, timing)
+        for site in joining:
+            layout = insert_in_order(layout, site, self.loop.tour)
+        layout = bypass(layout, leaving)
+        layout = replace(layout, resilience=self.charter.resilience_of(layout.members))
+        self._began_at = now
+        self._cause = _changes(joining, leaving, retimed=timing != formation.timing)
+        self._propose_relief(layout, formation, now)
+
+    def _may_join(self, site: NodeId, formation: Formation) -> bool:
+        known = self.known.get(site)
+        if site in formation.members or site in self.retired or known is None:
+            return False
+        standing = known.standing
+        ahead = max(
+            (self.known[member].standing.complete_through for member in formation.members if member in self.known),
+            default=0,
+        )
+        return (
+            standing.wish is Wish.JOIN
+            and standing.formation == formation.number
+            and standing.complete_through >= ahead - LAG_MAX
+        )
+
+    def _wants_out(self, site: NodeId) -> bool:
+        known = self.known.get(site)
+        return known is not None and known.standing.wish is Wish.WITHDRAW
+
+    def _all_confirmed(self, formation: Formation) -> bool:
+        return all(
+            member in self.known and self.known[member].standing.formation == formation.number
+            for member in formation.members
+        )
+
+    def _calmer(self, timing: Timing, now: Instant) -> Timing:
+        wanted = self.loop.timing.retries_max
+        if timing.retries_max <= wanted or now - self._quiet_since < QUIET_PERIOD:
+            return timing
+        return replace(timing, retries_max=max(timing.retries_max * 9 // 10, wanted))
+
+    def _propose_relief(self, layout: Formation, present: Formation, now: Instant) -> None:
+        lead = 6 * present.timing.retry_period + STORE_DELAY
+        reached = max(self.known[member].standing.complete_through for member in present.members)
+        at_token = (
+            max(present.current(now + lead), reached + lead // present.timing.token_period, present.first_token) + 1
+        )
+        roll = tuple(self.known[member].standing.incarnation for member in layout.members)
+        relief = take_over(replace(layout, roll=roll), number=present.number + 1, present=present, at_token=at_token)
+        self.proposal = None
+        self._planned = relief
+        self.phase = Phase.PLANNING
+        self._plan_until = now + lead - STORE_DELAY // 2
+        self._repeat_at = now
+        self._await_prepared(now)
+
+    def _await_prepared(self, now: Instant) -> None:
+        present, relief = self.formation, self._planned
+        assert present is not None
+        concerned = dict.fromkeys((*present.members, *relief.members))
+        missing = [
+            site for site in concerned
+            if site not in self.known or self.known[site].standing.prepared != relief.number
+        ]  # fmt: skip
+        if not missing:
+            self.proposal = relief
+            self.phase = Phase.RECORDING
+            return
+        cause = self._trouble_while_planning(present, now)
+        if cause is not None:
+            self._reform(cause, now)
+            return
+        if self._repeat_at <= now:
+            for site in missing:
+                self.outbox.append((site, self._install(relief, final=False)))
+            self._repeat_at = now + present.timing.retry_period
+
+    def _trouble_while_planning(self, present: Formation, now: Instant) -> str | None:
+        if now >= self._plan_until:
+            return "not all were prepared for a formation that was to take over"
+        for member in present.members:
+            standing = self.known[member].standing
+            if standing.suspect_token or standing.posture is not Posture.MEMBER or self._leases.get(member, 0) <= now:
+                return f"site {member} failed while a formation was prepared"
+        return None
+
+    # The operator.
+
+    def retire(self, site: NodeId, now: Instant) -> None:
+        """Take a site out of its loop, and keep it out."""
+        self.retired.add(site)
+        self.wake(now)
+
+    def admit(self, site: NodeId, now: Instant) -> None:
+        """Let a retired site in again."""
+        self.retired.discard(site)
+        self.wake(now)
+
+    def resume(self, now: Instant) -> None:
+        """Go on after a halt, with a Break in the sequence."""
+        if self.phase is Phase.HALTED:
+            self._resumed = True
+            self.wake(now)
+
+    # Words.
+
+    def _install(self, formation: Formation, *, final: bool) -> Install:
+        layout = encode_formation(formation)
+        return Install(self._stripe, formation.number, self._me, self.term, final, layout)
+
+    def _tell(self, site: NodeId, message: Governance, now: Instant) -> None:
+        """Not more often than a round trip takes."""
+        known = self.known.get(site)
+        if known is not None:
+            if now - known.told_at < self.loop.timing.retry_period // 2:
+                return
+            known.told_at = now
+        self.outbox.append((site, message))
+
+
+def _changes(joining: Collection[NodeId], leaving: Collection[NodeId], *, retimed: bool) -> str:
+    said = []
+    if joining:
+        said.append(f"{', '.join(map(str, joining))} joins")
+    if leaving:
+        said.append(f"{', '.join(map(str, leaving))} leaves")
+    if retimed:
+        said.append("patience is reduced after a quiet time")
+    return "; ".join(said)

@@ -1,0 +1,104 @@
+"""Catching up: what a site missed for longer than the ring repairs, it takes from another site's journal (R_x).
+
+The unit is the journal's entry, in its canonical bytes: cut into chunks to cross, put together again, and taken into
+the order as if it had come by the ring. The one who asks keeps all the state; the one who answers keeps none. An entry
+is named by the position that it follows, so both mean the same one whatever else their journals hold.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from fairtape.core.entries import Entry, Position, decode_entry, position_of
+from fairtape.core.instants import NEVER, Duration, Instant
+from fairtape.wire.frames import NodeId
+from fairtape.wire.governance import CatchUp, Past, chunk_size
+
+WINDOW: Final = 128  # chunks that are asked for at once
+ENTRIES_MAX: Final = 2 * WINDOW  # that wait to be put together
+PATIENCE: Final = 3  # questions without any answer before another site is asked
+
+
+class PastReader:
+    """Asks for the past, one site after the other, and puts together what comes."""
+
+    def __init__(self) -> None:
+        self._pieces: dict[Position, dict[int, Past]] = {}
+        self._expected = 0  # chunks of the present question that have not come
+        self._unanswered = 0
+        self._server = 0
+        self.ask_at: Instant = NEVER
+
+    def start(self, now: Instant) -> None:
+        """Ask at once, unless a question is under way."""
+        if self.ask_at == NEVER:
+            self.ask_at = now
+
+    def stop(self) -> None:
+        """There is nothing to ask for."""
+        self.ask_at = NEVER
+        self._pieces.clear()
+        self._unanswered = 0
+
+    def next_server(self, servers: Sequence[NodeId]) -> NodeId:
+        """Whom to ask now. One that stays silent, or knows no more than we do, is followed by the next."""
+        if self._unanswered >= PATIENCE:
+            self._unanswered = 0
+            self._server += 1
+        return servers[self._server % len(servers)]
+
+    def asked(self, now: Instant, patience: Duration) -> None:
+        """A question has been sent."""
+        self._unanswered += 1
+        self._expected = WINDOW
+        self.ask_at = now + patience
+
+    def first_missing(self, position: Position) -> int:
+        """The first chunk of the entry after `position` that is not here."""
+        held = self._pieces.get(position, {})
+        return next(chunk for chunk in range(len(held) + 1) if chunk not in held)
+
+    def take(self, past: Past, now: Instant) -> None:
+        """Keep one chunk."""
+        position = Position(past.formation, past.after)
+        if position not in self._pieces and len(self._pieces) >= ENTRIES_MAX:
+            return
+        self._unanswered = 0
+        self._pieces.setdefault(position, {})[past.chunk] = past
+        self._expected -= 1
+        if self._expected <= 0:  # the whole answer is here: no need to wait
+            self.ask_at = now
+
+    def entry_after(self, position: Position) -> Entry | None:
+        """The entry after `position`, if all of it is here. `Malformed` where it makes no sense."""
+        held = self._pieces.get(position)
+        if held is None or len(held) < next(iter(held.values())).chunks:
+            return None
+        del self._pieces[position]
+        return decode_entry(b"".join(held[chunk].data for chunk in sorted(held)))
+
+
+def answer(
+    question: CatchUp,
+    entries: Sequence[bytes],
+    *,
+    me: NodeId,
+    complete: int,
+    settled: int,
+    known: int,
+    datagram_max: int,
+) -> Iterator[Past]:
+    """The chunks that answer a question, as many as were asked for; one without data where nothing follows."""
+    formation, after, first = question.formation, question.token, question.chunk
+    size, room = chunk_size(datagram_max), min(question.chunks_max, WINDOW)
+    for encoded in entries:
+        chunks = -(-len(encoded) // size)
+        for chunk in range(first, chunks):
+            if not room:
+                return
+            room -= 1
+            data = encoded[chunk * size : (chunk + 1) * size]
+            yield Past(question.stripe, formation, me, after, complete, settled, known, chunk, chunks, data)
+        formation, after = position_of(decode_entry(encoded))
+        first = 0
+    if room:
+        yield Past(question.stripe, formation, me, after, complete, settled, known, 0, 0, b"")

@@ -1,0 +1,310 @@
+"""The reformation server (X_R): leads or stands by, and governs all loops of a stripe while it leads.
+
+There are several, and one leads (decision 8). They meet only in the store, by comparing and setting: the leader counts
+its leadership on, again and again; a standby that has seen the same count for longer than a lease takes over with the
+next term. The leader counts its lease from when it asked, the standby from when it saw, so at no time do two of them
+act, whatever their clocks show. What a new leader finds granted by the last one it waits out.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from fairtape.core.consult import (
+    ENTRIES_MAX,
+    Answer,
+    Claim,
+    Claimed,
+    Entry,
+    Leadership,
+    Question,
+    Recall,
+    Recalled,
+    Record,
+    Recorded,
+)
+from fairtape.core.effects import Consult, Effect, Notice, Send
+from fairtape.core.instants import MILLISECOND, NEVER, Duration, Instant
+from fairtape.nodes.governor import Governor
+from fairtape.nodes.postbox import Postbox
+from fairtape.nodes.subgovernor import SubGovernor
+from fairtape.ring.charter import Charter
+from fairtape.ring.layout import decode_formation, encode_formation
+from fairtape.wire.frames import Malformed, NodeId, kind_of
+from fairtape.wire.governance import Order, Standing, Verb, decode_governance, is_governance
+from fairtape.wire.seals import Keys
+
+RENEWALS: Final = 5  # signs of life within one lease
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """Where a reformation server sits."""
+
+    me: NodeId
+    operator: NodeId  # whose orders it takes
+    stripe: int = 0
+    leader_lease: Duration = 300 * MILLISECOND  # how long a leader may act on one sign of life
+
+
+class Reformer:
+    """One incarnation of one reformation server."""
+
+    def __init__(
+        self,
+        bench: Bench,
+        charter: Charter,
+        *,
+        keys: Keys,
+        born_at: Instant,
+        clock_bound: Callable[[], Duration] = lambda: 0,
+    ) -> None:
+        self.bench = bench
+        self.counts: Counter[str] = Counter()
+        self.leadership: Leadership | None = None  # as it was last seen in the store
+        self.primary = Governor(charter, me=bench.me, stripe=bench.stripe, clock_bound=clock_bound)
+        self.secondary = {
+            loop.number: SubGovernor(loop, me=bench.me, stripe=bench.stripe, incarnation_of=self._incarnation_of)
+            for loop in charter.loops[1:]
+        }
+        self._homes = charter.homes()
+        self._postbox = Postbox(me=bench.me, keys=keys, peers=keys.sites, first_serial=born_at)
+        self._effects: list[Effect] = []
+        self._seen_at: Instant = born_at  # since when the leadership has been what it is
+        self._term = 0  # of this server, while it leads; 0 while it does not
+        self._claimed_at: Instant = 0
+        self._lead_until: Instant = 0
+        self._ask_at: Instant = born_at  # when to look at the leadership again
+        self._asked: Question | None = None  # one question is under way at a time
+        self._waiting: deque[Question] = deque()
+        self._pause_until: Instant = 0  # after trouble with the store
+
+    # The contract.
+
+    def receive(self, datagram: bytes, now: Instant) -> None:
+        """Take one datagram: a standing, or an order."""
+        try:
+            self._receive(datagram, now)
+        except Malformed:
+            self.counts["malformed"] += 1
+        self._carry_on(now)
+
+    def receive_all(self, datagrams: Sequence[bytes], now: Instant) -> None:
+        """Take what one turn brought."""
+        for datagram in datagrams:
+            self.receive(datagram, now)
+
+    def wake(self, now: Instant) -> None:
+        """Look after the leadership, and after the loops."""
+        self._look_after_leadership(now)
+        if self.leads(now):
+            self.primary.wake(now)
+            for governor in self.secondary.values():
+                governor.wake(now)
+        self._carry_on(now)
+
+    def deadline(self) -> Instant | None:
+        """The one timer."""
+        earliest = NEVER
+        if self._asked is None:
+            earliest = min(self._ask_at, self._pause_until) if self._waiting else self._ask_at
+        if self._term:
+            earliest = min(earliest, self._lead_until, self.primary.deadline())
+            for governor in self.secondary.values():
+                earliest = min(earliest, governor.deadline())
+        return None if earliest == NEVER else earliest
+
+    def drain(self) -> list[Effect]:
+        """Hand over the effects."""
+        effects, self._effects = self._effects, []
+        return effects
+
+    def _governors(self) -> list[Governor | SubGovernor]:
+        return [self.primary, *self.secondary.values()]
+
+    def _incarnation_of(self, site: NodeId) -> int | None:
+        known = self.primary.known.get(site)
+        return known.standing.incarnation if known is not None else None
+
+    def leads(self, now: Instant) -> bool:
+        """Whether it governs now."""
+        return self._term > 0 and now < self._lead_until
+
+    # The store.
+
+    def answered(self, answer: Answer, now: Instant) -> None:
+        """What the store says to the question under way."""
+        question, self._asked = self._asked, None
+        match answer:
+            case Recalled():
+                self._recalled(answer, now)
+            case Claimed():
+                self._claimed(answer, now)
+            case Recorded():
+                self._recorded(answer.entries, now)
+            case _:  # refused, or no answer: what is in the store now will tell
+                self.counts["store_trouble"] += 1
+                self._pause_until = now + self.bench.leader_lease // RENEWALS
+                if isinstance(question, Record):
+                    self._waiting.appendleft(Recall())
+        self._carry_on(now)
+
+    def _ask(self, question: Question) -> None:
+        self._asked = question
+        self._effects.append(Consult(question))
+
+    def _look_after_leadership(self, now: Instant) -> None:
+        if self._term and now >= self._lead_until:
+            self._step_down("its lease has run out")
+        if self._asked is not None or self._ask_at > now:
+            return
+        self._ask_at = now + self.bench.leader_lease // RENEWALS
+        self._claimed_at = now
+        mine = self.leadership
+        if self._term and mine is not None:
+            self._ask(Claim(mine, Leadership(self.bench.me, self._term, mine.renewal + 1)))
+        elif mine is not None and now - self._seen_at > self.bench.leader_lease + self.bench.leader_lease // 4:
+            self._ask(Claim(mine, Leadership(self.bench.me, mine.term + 1, 0)))
+        else:
+            self._ask(Recall())
+
+    def _saw(self, leadership: Leadership | None, now: Instant) -> None:
+        if leadership != self.leadership:
+            self.leadership, self._seen_at = leadership, now
+        if self._term and (leadership is None or (leadership.leader, leadership.term) != (self.bench.me, self._term)):
+            self._step_down("another one leads")
+
+    def _claimed(self, answer: Claimed, now: Instant) -> None:
+        self._saw(answer.leadership, now)
+        leadership = answer.leadership
+        if leadership is None or leadership.leader != self.bench.me:
+            return
+        if self._term == leadership.term:
+            self._lead_until = self._claimed_at + self.bench.leader_lease
+        elif self._claimed_at:
+            self._waiting.append(Recall())  # the formations as they are now that nobody else can change them
+
+    def _recalled(self, answer: Recalled, now: Instant) -> None:
+        self._saw(answer.leadership, now)
+        leadership = answer.leadership
+        if leadership is None:
+            self._claimed_at = now
+            self._waiting.append(Claim(None, Leadership(self.bench.me, 1, 0)))
+            return
+        if leadership.leader != self.bench.me:
+            return
+        if self._term == leadership.term:
+            self._compare(answer.latest, now)
+        elif leadership.renewal == 0 and now < self._claimed_at + self.bench.leader_lease:
+            self._lead(leadership.term, answer.latest, now)
+
+    def _lead(self, term: int, latest: tuple[Entry, ...], now: Instant) -> None:
+        self._term = term
+        self._lead_until = self._claimed_at + self.bench.leader_lease
+        formations = {entry.loop: decode_formation(entry.formation) for entry in latest}
+        self.primary.lead(formations.get(0), term, now)
+        for loop, governor in self.secondary.items():
+            governor.lead(formations.get(loop), term, now)
+        self._effects.append(Notice(f"reformation server {self.bench.me} leads, term {term}"))
+
+    def _step_down(self, why: str) -> None:
+        self._term = 0
+        self._waiting.clear()
+        self._effects.append(Notice(f"reformation server {self.bench.me} no longer leads: {why}"))
+
+    def _compare(self, latest: tuple[Entry, ...], now: Instant) -> None:
+        """After a question that went unanswered: what was to be recorded is there, or is recorded again."""
+        for entry in latest:
+            governor = self.primary if entry.loop == 0 else self.secondary.get(entry.loop)
+            wanted = governor.proposal if governor is not None else None
+            if wanted is not None and encode_formation(wanted) == entry.formation:
+                self._recorded((entry,), now)
+
+    def _recorded(self, entries: tuple[Entry, ...], now: Instant) -> None:
+        for entry in entries:
+            governor = self.primary if entry.loop == 0 else self.secondary.get(entry.loop)
+            if self.leads(now) and governor is not None and governor.proposal is not None:
+                governor.recorded(decode_formation(entry.formation), now)
+
+    def _carry_on(self, now: Instant) -> None:
+        """Post what the governors say, and record what they propose."""
+        if self.leads(now):
+            self._join_loops(now)
+            self._record_proposals()
+        for governor in self._governors():
+            for site, message in governor.outbox if self.leads(now) else ():
+                self._effects.append(Send(site, [self._postbox.govern(message)]))
+            self._effects += [Notice(text) for text in governor.notices]
+            governor.outbox.clear()
+            governor.notices.clear()
+        if self._waiting and self._asked is None and now >= self._pause_until:
+            self._ask(self._waiting.popleft())
+
+    def _join_loops(self, now: Instant) -> None:
+        """Secondary loops follow the loops above them."""
+        formations = {0: self.primary.formation, **{n: each.formation for n, each in self.secondary.items()}}
+        for governor in self.secondary.values():
+            above = formations.get(governor.loop.parent)
+            parents = above.members if above is not None else ()
+            if parents != governor.parents:
+                governor.parents = parents
+                governor.wake(now)
+
+    def _record_proposals(self) -> None:
+        if self._asked is not None and isinstance(self._asked, Record):
+            return
+        if any(isinstance(question, Record) for question in self._waiting):
+            return
+        proposals = [each.proposal for each in self._governors() if each.proposal is not None]
+        entries = [Entry(each.loop, each.number, self._term, encode_formation(each)) for each in proposals]
+        if entries:
+            self._waiting.append(Record(tuple(entries[:ENTRIES_MAX])))
+
+    # What is heard.
+
+    def _receive(self, datagram: bytes, now: Instant) -> None:
+        if not is_governance(datagram):
+            raise Malformed("not for a reformation server")
+        kind_of(datagram)
+        message = decode_governance(datagram)
+        if message.stripe != self.bench.stripe:
+            raise Malformed("another stripe")
+        verdict = self._postbox.verdict(message, datagram, fresh=True)
+        if verdict is None and not self.leads(now):
+            verdict = "standing_by"
+        self.counts[verdict or type(message).__name__.lower()] += 1
+        if verdict is not None:
+            return
+        match message:
+            case Standing():
+                self._hear(message, now)
+            case Order():
+                self._obey(message, now)
+            case _:
+                raise Malformed("not for a reformation server")
+
+    def _hear(self, standing: Standing, now: Instant) -> None:
+        if standing.sender not in self._homes:
+            self.counts["stranger"] += 1
+            return
+        if standing.loop == 0:
+            self.primary.hear(standing, now)
+        elif standing.loop in self.secondary:
+            self.secondary[standing.loop].hear(standing, now)
+
+    def _obey(self, order: Order, now: Instant) -> None:
+        if order.sender != self.bench.operator:
+            self.counts["not_the_operator"] += 1
+            return
+        match order.verb:
+            case Verb.RETIRE:
+                self.primary.retire(order.site, now)
+                for governor in self.secondary.values():
+                    governor.retired.add(order.site)
+            case Verb.ADMIT:
+                self.primary.admit(order.site, now)
+                for governor in self.secondary.values():
+                    governor.retired.discard(order.site)
+            case Verb.RESUME:
+                self.primary.resume(now)

@@ -1,0 +1,592 @@
+"""A site (R_P or R_S) of a deployment that heals: a receiver, and what it owes to the reformation servers.
+
+The receiver orders and releases. Around it the site says how it stands and gets its lease, stops when it is fenced,
+enters the formations that it is told to, passes the tokens of secondary loops, and catches up from another site's
+journal, or lets others catch up from its own. What the journal holds beyond what the others agreed on is taken back
+(decision 7) before the site goes on.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from fairtape.core.effects import (
+    LOOP_CHANNEL,
+    Cut,
+    Effect,
+    Fetch,
+    Listen,
+    Multicast,
+    Notice,
+    Ordered,
+    Reason,
+    Recovered,
+    Send,
+)
+from fairtape.core.entries import decode_entry
+from fairtape.core.instants import NEVER, Duration, Instant
+from fairtape.core.timekeeping import Timekeeper
+from fairtape.core.timing import Timing
+from fairtape.nodes.past import WINDOW, PastReader, answer
+from fairtape.nodes.postbox import Postbox
+from fairtape.nodes.receiver import Disagreement, Receiver
+from fairtape.ring.formation import Formation
+from fairtape.ring.layout import decode_formation
+from fairtape.ring.recovery import Observer
+from fairtape.ring.subloop import Subloop
+from fairtape.wire.frames import DATAGRAM_MAX, Malformed, NodeId, is_block, kind_of
+from fairtape.wire.governance import (
+    CatchUp,
+    Fence,
+    Governance,
+    Grant,
+    Install,
+    LoopToken,
+    Past,
+    Posture,
+    Standing,
+    Wish,
+    chunk_size,
+    decode_governance,
+    is_governance,
+)
+from fairtape.wire.seals import Keys
+
+QUESTIONS_MAX: Final = 64  # of others who catch up, that wait for the journal
+RECLAIM_SIZE: Final = 1 << 20  # bytes of the own journal that are read at once
+REASONS: Final = tuple(Reason)  # a reason crosses the wire as its place in this list, from 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Post:
+    """Where a site belongs, and whom it answers to."""
+
+    me: NodeId
+    reformers: tuple[NodeId, ...]
+    timing: Timing  # until a formation brings its own
+    home: int = 0  # the loop that it is meant to be a member of
+    durable: bool = True  # the journal survives whatever the site survives: it may answer for what it proves
+    stripe: int = 0
+    datagram_max: int = DATAGRAM_MAX
+
+
+class Site:
+    """One incarnation of one site."""
+
+    def __init__(
+        self,
+        post: Post,
+        *,
+        keys: Keys,
+        born_at: Instant,
+        past: Recovered,
+        clock_bound: Callable[[], Duration] = lambda: 0,
+        observe: Observer | None = None,
+    ) -> None:
+        self.post = post
+        self.me = post.me
+        self.incarnation = born_at // 1_000 & 0xFFFF_FFFF
+        self.receiver: Receiver | None = None
+        self.late = 0
+        self._own_counts: Counter[str] = Counter()
+        self._keys = keys
+        self._born_at = born_at
+        self._observe = observe
+        self._own_bound = clock_bound
+        self._timekeeper = Timekeeper()
+        self._postbox = Postbox(me=post.me, keys=keys, peers=keys.sites, first_serial=born_at)
+        self._effects: list[Effect] = []
+        self._term = 0
+        self._past = past
+        self._reclaimed: list[Ordered] = []
+        self._busy_with_journal = False  # it reads or cuts the journal, and installs nothing meanwhile
+        self._pending: Formation | None = None  # what to install when that is done
+        self._prepared: Formation | None = None
+        self._loops: dict[int, Formation] = {}  # the latest formation of each secondary loop that concerns this site
+        self._subloops: dict[int, Subloop] = {}
+        self._reader = PastReader()
+        self._questions: dict[int, CatchUp] = {}
+        self._ticket = 0
+        self._standing_at: Instant = born_at
+        self._reclaim()
+
+    # The contract.
+
+    def receive(self, datagram: bytes, now: Instant) -> None:
+        """Take one datagram. Whatever it is, it is counted; what is wrong changes nothing."""
+        if not is_governance(datagram):
+            if self.receiver is None:
+                self._own_counts["too_early"] += 1
+            else:
+                self.receiver.receive(datagram, now)
+                self._follow_up(now)
+            return
+        try:
+            self._receive_governance(datagram, now)
+        except Malformed:
+            self._own_counts["malformed"] += 1
+        self._follow_up(now)
+
+    def receive_all(self, datagrams: Sequence[bytes], now: Instant) -> None:
+        """Take what one turn brought."""
+        if self.receiver is None or not all(map(is_block, datagrams)):
+            for datagram in datagrams:
+                self.receive(datagram, now)
+        else:
+            self.receiver.receive_all(datagrams, now)
+
+    def wake(self, now: Instant) -> None:
+        """Let the receiver do what is due, then everything around it."""
+        if self.receiver is not None:
+            deadline = self.receiver.deadline()
+            if deadline is not None and deadline <= now:
+                self.receiver.wake(now)
+        self._follow_up(now)
+        if self._standing_at <= now:
+            self._say_standing(now)
+        if self._reader.ask_at <= now:
+            self._ask_for_past(now)
+
+    def deadline(self) -> Instant | None:
+        """The one timer."""
+        earliest = min(self._standing_at, self._reader.ask_at)
+        for subloop in self._subloops.values():
+            earliest = min(earliest, subloop.deadline())
+        if self.receiver is not None:
+            wanted_at = self.receiver.deadline()
+            earliest = earliest if wanted_at is None else min(earliest, wanted_at)
+        return None if earliest == NEVER else earliest
+
+    def drain(self) -> list[Effect]:
+        """Hand over the effects."""
+        effects, self._effects = self._effects, []
+        if self.receiver is not None:
+            effects += self.receiver.drain()
+        return effects
+
+    # What the driver brings.
+
+    def fetched(self, ticket: int, entries: Sequence[bytes], now: Instant) -> None:
+        """What the journal holds after the position that a `Fetch` named."""
+        if ticket == 0:
+            self._reclaimed += [entry for entry in map(decode_entry, entries) if isinstance(entry, Ordered)]
+            self._reclaim(now, exhausted=not entries)
+            return
+        question = self._questions.pop(ticket, None)
+        if question is None or self.receiver is None:
+            return
+        chunks = answer(
+            question,
+            entries,
+            me=self.me,
+            complete=self.receiver.complete_through,
+            settled=self.receiver.survives_through,
+            known=self.receiver.formation.number if self.receiver.verified else 0,
+            datagram_max=self.post.datagram_max,
+        )
+        self._own_counts["past_served"] += 1
+        self._effects.append(Send(question.sender, [self._postbox.govern(chunk) for chunk in chunks]))
+
+    def recovered(self, past: Recovered, now: Instant) -> None:
+        """The journal has been cut."""
+        self._past = past
+        self._reclaimed.clear()
+        self._reclaim(now)
+
+    def _reclaim(self, now: Instant | None = None, *, exhausted: bool = False) -> None:
+        """Read again what the journal has and was never released: it must be, before anything that follows it."""
+        through = self._reclaimed[-1].token if self._reclaimed else self._past.released_through
+        self._busy_with_journal = through < self._past.token and not exhausted
+        if self._busy_with_journal:
+            self._effects.append(Fetch(through, None, RECLAIM_SIZE, 0))
+        elif self._pending is not None and now is not None:
+            pending, self._pending = self._pending, None
+            self._enter(pending, now)
+
+    # What others may know.
+
+    @property
+    def counts(self) -> Counter[str]:
+        """What became of all datagrams."""
+        return self._own_counts + self.receiver.counts if self.receiver is not None else self._own_counts
+
+    @property
+    def formation(self) -> Formation | None:
+        """The latest one of the primary loop."""
+        return self.receiver.formation if self.receiver is not None else None
+
+    @property
+    def complete_through(self) -> int:
+        """The highest token up to which everything is held."""
+        return self.receiver.complete_through if self.receiver is not None else self._past.token
+
+    @property
+    def next_sequence(self) -> int:
+        """The number that the next message in the order will have."""
+        return self.receiver.next_sequence if self.receiver is not None else self._past.sequence
+
+    @property
+    def posture(self) -> Posture:
+        """What it does in its latest formation."""
+        receiver = self.receiver
+        if receiver is None:
+            return Posture.NEWBORN
+        if receiver.seated:
+            return Posture.FENCED if receiver.fenced else Posture.MEMBER
+        lost_memory = self.me in receiver.formation.members and self.post.durable
+        return Posture.RESTARTED if lost_memory else Posture.OBSERVER
+
+    @property
+    def subloops(self) -> dict[int, Subloop]:
+        """The secondary loops that it is a member of."""
+        return self._subloops
+
+    def clock_bound(self) -> Duration:
+        """How wrong this site's clock may be."""
+        return self._timekeeper.bound(self._own_bound())
+
+    @property
+    def timing(self) -> Timing:
+        """Of its latest formation."""
+        return self.receiver.formation.timing if self.receiver is not None else self.post.timing
+
+    # Standing.
+
+    def _say_standing(self, now: Instant) -> None:
+        loops = [0, *(loop for loop in self._subloops if loop != 0)]
+        if self.post.home not in loops:
+            loops.append(self.post.home)
+        for loop in loops:
+            standing = self._postbox.govern(self._standing(loop, now))
+            for reformer in self.post.reformers:
+                self._effects.append(Send(reformer, [standing]))
+        period = self.timing.standing_period
+        if self.receiver is None or self.receiver.reforming or self.receiver.fenced or self._prepared:
+            period = min(period, 2 * self.timing.retry_period)
+        self._standing_at = now + period
+
+    def _standing(self, loop: int, now: Instant) -> Standing:
+        suspect, token, reason = self._suspicion(loop)
+        return Standing(
+            stripe=self.post.stripe,
+            formation=self._number(loop),
+            sender=self.me,
+            loop=loop,
+            posture=self.posture if loop == 0 else self._posture_in(loop),
+            wish=self._wish(loop),
+            prepared=self._prepared.number if self._prepared is not None and loop == 0 else 0,
+            incarnation=self.incarnation,
+            asked_at=now,
+            clock_bound=self.clock_bound(),
+            complete_through=self.complete_through,
+            sequence=self.next_sequence,
+            settled_through=self.receiver.survives_through if self.receiver is not None else 0,
+            late=self.late,
+            suspect=suspect,
+            suspect_token=token,
+            reason=reason,
+        )
+
+    def _number(self, loop: int) -> int:
+        if loop:
+            return self._loops[loop].number if loop in self._loops else 0
+        return self.receiver.formation.number if self.receiver is not None else self._past.number
+
+    def _posture_in(self, loop: int) -> Posture:
+        return Posture.MEMBER if loop in self._subloops else Posture.OBSERVER
+
+    def _suspicion(self, loop: int) -> tuple[NodeId, int, int]:
+        if loop:
+            suspicion = self._subloops[loop].suspicion if loop in self._subloops else None
+        else:
+            report = self.receiver.reforming if self.receiver is not None else None
+            suspicion = (report.suspect, report.token, report.reason) if report is not None else None
+        if suspicion is None:
+            return 0, 0, 0
+        suspect, token, reason = suspicion
+        return suspect, token, REASONS.index(reason) + 1
+
+    def _wish(self, loop: int) -> Wish:
+        receiver = self.receiver
+        if receiver is None or loop != self.post.home:
+            return Wish.NOTHING
+        in_time = self.clock_bound() <= self.timing.clock_error_max
+        seated = receiver.seated if loop == 0 else loop in self._subloops
+        if seated:
+            return Wish.NOTHING if in_time else Wish.WITHDRAW
+        return Wish.JOIN if in_time and not receiver.stranded else Wish.NOTHING
+
+    # Governance.
+
+    def _receive_governance(self, datagram: bytes, now: Instant) -> None:
+        kind_of(datagram)
+        message = decode_governance(datagram)
+        if message.stripe != self.post.stripe:
+            raise Malformed("another stripe")
+        verdict = self._postbox.verdict(message, datagram, fresh=True) or self._objection(message)
+        if verdict is not None:
+            self._own_counts[verdict] += 1
+            return
+        match message:
+            case Grant():
+                self._take_lease(message, now)
+            case Fence():
+                self._take_fence(message, now)
+            case Install():
+                self._take_formation(message, now)
+            case CatchUp():
+                self._serve(message)
+            case Past():
+                self._take_past(message, now)
+            case LoopToken():
+                self._take_loop_token(message, now)
+            case _:
+                raise Malformed("not for a site")
+
+    def _objection(self, message: Governance) -> str | None:
+        """Only reformation servers govern, and only the latest one that was heard of."""
+        if not isinstance(message, Grant | Fence | Install):
+            return None
+        if message.sender not in self.post.reformers:
+            return "not_a_reformer"
+        if message.term < self._term:
+            return "outdated"
+        self._term = message.term
+        return None
+
+    def _take_lease(self, grant: Grant, now: Instant) -> None:
+        receiver = self.receiver
+        if receiver is None or grant.loop or not self._born_at <= grant.asked_at <= now:
+            self._own_counts["outdated"] += 1
+            return
+        self._timekeeper.exchanged(asked_at=grant.asked_at, heard_at=grant.heard_at, bound=grant.clock_bound, now=now)
+        if grant.formation == receiver.formation.number and grant.lease_period:
+            receiver.renew_lease(max(receiver.lease_until, grant.asked_at + grant.lease_period), now)
+            self._own_counts["leases"] += 1
+
+    def _take_fence(self, fence: Fence, now: Instant) -> None:
+        receiver = self.receiver
+        if receiver is not None and fence.formation == receiver.formation.number and receiver.seated:
+            receiver.fence()
+            self._prepared = None
+            self._own_counts["fences"] += 1
+        self._standing_at = now
+
+    def _take_formation(self, install: Install, now: Instant) -> None:
+        formation = decode_formation(install.layout)
+        if formation.number != install.formation:
+            raise Malformed("a formation under another number")
+        if formation.loop:
+            self._enter_loop(formation, now)
+        elif install.final:
+            self._enter(formation, now)
+        else:
+            self._prepare(formation)
+        self._standing_at = now
+
+    def _prepare(self, formation: Formation) -> None:
+        """Be ready for a formation that takes over at a token to come: from there on, do nothing in the present one."""
+        receiver = self.receiver
+        if receiver is None or formation.number != receiver.formation.number + 1 or receiver.fenced:
+            return
+        if receiver.seated and receiver.complete_through >= formation.first_token - 1:
+            return  # it is too late for that one
+        self._prepared = formation
+        receiver.hold_back_at(formation.first_token)
+
+    def _enter(self, formation: Formation, now: Instant) -> None:
+        if self._busy_with_journal:
+            self._pending = formation
+            return
+        receiver = self.receiver
+        if receiver is None:
+            self._enter_anew(formation, now)
+            return
+        if formation.number <= receiver.formation.number:
+            return
+        seated = formation.counts_on(self.me, self.incarnation)
+        if self._relieves(formation, receiver):
+            receiver.relieve(formation, now, seated=seated)
+        elif receiver.agrees_with(formation):
+            receiver.install(formation, now, seated=seated)
+        else:
+            self._take_back(formation.first_token - 1, formation)
+            return
+        self._entered(formation)
+
+    def _relieves(self, formation: Formation, receiver: Receiver) -> bool:
+        """Whether it takes over from the present one in its course."""
+        return (
+            formation.first_sequence == 0
+            and formation.number == receiver.formation.number + 1
+            and formation.first_token > max(receiver.complete_through, receiver.formation.first_token)
+            and not receiver.fenced
+            and receiver.reforming is None
+        )
+
+    def _enter_anew(self, formation: Formation, now: Instant) -> None:
+        """The first formation since the site was born, or since it had to take something back."""
+        if self._past.number < formation.number and self._past.token >= formation.first_token:
+            self._take_back(formation.first_token - 1, formation)
+            return
+        self.receiver = Receiver(
+            me=self.me,
+            formation=formation,
+            keys=self._keys,
+            born_at=now,
+            stripe=self.post.stripe,
+            datagram_max=self.post.datagram_max,
+            clock_bound=self.clock_bound,
+            observe=self._observe,
+            past=self._past,
+            seated=formation.counts_on(self.me, self.incarnation),
+            postbox=self._postbox,
+        )
+        for ordered in self._reclaimed:
+            self.receiver.reclaim(ordered)
+        self._reclaimed.clear()
+        self._entered(formation)
+
+    def _entered(self, formation: Formation) -> None:
+        self._prepared = None
+        self._own_counts["formations"] += 1
+        role = "member" if self.receiver is not None and self.receiver.seated else "observer"
+        broken = ", after a Break" if formation.broken else ""
+        self._effects.append(
+            Notice(
+                f"formation {formation.number} from token {formation.first_token}{broken}: "
+                f"{len(formation.members)} members {formation.members}, here as {role}"
+            )
+        )
+        self._find_parent()
+
+    def _take_back(self, token: int, formation: Formation) -> None:
+        """The others went on without what this site has beyond `token`: it goes, from the journal and from memory."""
+        if self.receiver is not None:
+            self._effects += self.receiver.drain()
+            self._effects.append(Notice(f"taking back tokens {token + 1} to {self.complete_through}"))
+            self.receiver = None
+        self._reader.stop()
+        self._busy_with_journal = True
+        self._pending = formation
+        self._own_counts["taken_back"] += 1
+        self._effects.append(Cut(token))
+
+    # Secondary loops.
+
+    def _enter_loop(self, formation: Formation, now: Instant) -> None:
+        known = self._loops.get(formation.loop)
+        if known is not None and formation.number <= known.number:
+            return
+        self._loops[formation.loop] = formation
+        self._subloops.pop(formation.loop, None)
+        if formation.counts_on(self.me, self.incarnation):
+            self._subloops[formation.loop] = Subloop(formation, me=self.me)
+        self._effects.append(Listen(tuple(LOOP_CHANNEL + loop for loop in self._subloops)))
+        self._find_parent()
+        self._pass_loop_tokens(now)
+
+    def _find_parent(self) -> None:
+        """The junction of the home loop repairs what is missed here. 2001 §4.1."""
+        if self.receiver is None:
+            return
+        home = self._loops.get(self.post.home)
+        if home is not None and home.junction != self.me:
+            self.receiver.parent = home.junction
+        else:
+            self.receiver.parent = next((each for each in self.receiver.formation.members if each != self.me), None)
+
+    def _take_loop_token(self, message: LoopToken, now: Instant) -> None:
+        subloop = self._subloops.get(message.loop)
+        if subloop is None or subloop.formation.number != message.formation:
+            self._own_counts["foreign"] += 1
+            return
+        self._own_counts[subloop.hear(message.token, message.sender, now)] += 1
+
+    def _pass_loop_tokens(self, now: Instant) -> None:
+        for loop, subloop in self._subloops.items():
+            suspected = subloop.suspicion
+            for token in subloop.advance(self.complete_through, now):
+                passed = LoopToken(self.post.stripe, subloop.formation.number, self.me, loop, token)
+                self._own_counts["loop_tokens_sent"] += 1
+                self._effects.append(Multicast(LOOP_CHANNEL + loop, [self._postbox.govern(passed)]))
+            if subloop.suspicion is not suspected:
+                self._standing_at = now
+        if self.receiver is not None:
+            children = [s.stable_through for s in self._subloops.values() if s.formation.junction == self.me]
+            self.receiver.needed_after = min(children) if children else None
+
+    # The past.
+
+    def _follow_up(self, now: Instant) -> None:
+        """After anything happened: pass secondary tokens, report at once, catch up where the ring cannot help."""
+        receiver = self.receiver
+        if self._subloops:
+            self._pass_loop_tokens(now)
+        if receiver is None:
+            return
+        if receiver.reforming is not None and self._standing_at > receiver.reforming.declared_at + (
+            2 * self.timing.retry_period
+        ):
+            self._standing_at = now
+        if receiver.stranded:
+            self._reader.start(now)
+        elif self._reader.ask_at != NEVER:
+            self._reader.stop()
+
+    def _servers(self, receiver: Receiver) -> list[NodeId]:
+        """Who may have what is missing: the parent, the keeper of the past, and all members."""
+        formation = receiver.formation
+        likely = [receiver.parent or formation.keeper, formation.keeper, *formation.members]
+        return [site for site in dict.fromkeys(likely) if site != self.me and site in self._keys.sites]
+
+    def _ask_for_past(self, now: Instant) -> None:
+        receiver = self.receiver
+        servers = self._servers(receiver) if receiver is not None else []
+        if receiver is None or not servers:
+            self._reader.stop()
+            return
+        position = receiver.position
+        question = CatchUp(
+            self.post.stripe, position.formation, self.me, position.token, self._reader.first_missing(position), WINDOW
+        )
+        self._effects.append(Send(self._reader.next_server(servers), [self._postbox.govern(question)]))
+        self._reader.asked(now, self.timing.retry_period)
+        self._own_counts["past_asked"] += 1
+
+    def _serve(self, question: CatchUp) -> None:
+        if self.receiver is None or len(self._questions) >= QUESTIONS_MAX:
+            self._own_counts["over_limit"] += 1
+            return
+        self._ticket += 1
+        self._questions[self._ticket] = question
+        size = min(question.chunks_max, WINDOW) * chunk_size(self.post.datagram_max)
+        self._effects.append(Fetch(question.token, question.formation, size, self._ticket))
+
+    def _take_past(self, past: Past, now: Instant) -> None:
+        receiver = self.receiver
+        if receiver is None or receiver.fenced or self._reader.ask_at == NEVER:  # a fenced site has given its answer
+            self._own_counts["unasked"] += 1
+            return
+        try:
+            if past.chunks:
+                self._reader.take(past, now)
+                self._adopt(receiver, past.settled_through)
+                receiver.catch_up_to(receiver.complete_through, past.settled_through, now)
+            elif past.known and (past.formation, past.after) == receiver.position:
+                if past.known >= receiver.formation.number:
+                    receiver.verify()
+                through = past.complete_through if receiver.seated else min(past.complete_through, past.settled_through)
+                receiver.catch_up_to(through, past.settled_through, now, known=past.known)
+        except Disagreement as disagreement:
+            self._take_back(disagreement.token, receiver.formation)
+
+    def _adopt(self, receiver: Receiver, settled_through: int) -> None:
+        """Take into the order what has come whole. A site that is not seated takes only what cannot be taken back."""
+        while (entry := self._reader.entry_after(receiver.position)) is not None:
+            unsettled = isinstance(entry, Ordered) and entry.token > max(settled_through, receiver.fixed_through)
+            if unsettled and not receiver.seated:
+                return
+            receiver.adopt(entry)
+            self._own_counts["adopted"] += 1

@@ -1,0 +1,216 @@
+"""The governor of a secondary loop. It orders nothing, so nobody has to be fenced: a new layout simply takes over.
+
+What is wanted follows from who is there: the junction, which must be a member of the loop above, and those sites of the
+loop's tour that are heard of and up to date. When that differs from the present formation, or a member reports that the
+token stands still, a new formation is recorded and installed. The primary loop notices none of it. TRMP 2001 §5.3.
+"""
+
+from collections.abc import Callable, Collection
+
+from fairtape.core.instants import NEVER, Duration, Instant
+from fairtape.nodes.governor import FOUNDING_DELAY, LAG_MAX, Acquaintance, Ruling
+from fairtape.ring.charter import LoopCharter, lease_margin
+from fairtape.ring.formation import Formation
+from fairtape.ring.layout import encode_formation
+from fairtape.wire.frames import NodeId
+from fairtape.wire.governance import Governance, Install, Posture, Standing, Wish
+
+
+class SubGovernor:
+    """One secondary loop, under one leader of the reformation servers."""
+
+    def __init__(
+        self, loop: LoopCharter, *, me: NodeId, stripe: int, incarnation_of: Callable[[NodeId], int | None]
+    ) -> None:
+        self.loop = loop
+        self.formation: Formation | None = None
+        self.proposal: Formation | None = None
+        self.outbox: list[tuple[NodeId, Governance]] = []
+        self.rulings: list[Ruling] = []
+        self.notices: list[str] = []
+        self.known: dict[NodeId, Acquaintance] = {}
+        self.retired: set[NodeId] = set()
+        self.parents: Collection[NodeId] = ()  # the members of the loop above
+        self.term = 0
+        self._me = me
+        self._stripe = stripe
+        self._incarnation_of = incarnation_of
+        self._cause = ""
+        self._led_at: Instant = 0
+        self._changed_at: Instant = 0
+        self._repeat_at: Instant = NEVER
+        self._look_at: Instant = 0
+
+    def lead(self, formation: Formation | None, term: int, now: Instant) -> None:
+        """Take over."""
+        self.term = term
+        self.formation = formation
+        self.proposal = None
+        self.known.clear()
+        self._led_at = self._changed_at = self._repeat_at = now
+
+    def hear(self, standing: Standing, now: Instant) -> None:
+        """A site says how it stands in this loop."""
+        known = self.known.get(standing.sender)
+        if known is None:
+            self.known[standing.sender] = Acquaintance(standing, now)
+        else:
+            known.standing, known.heard_at = standing, now
+        if self.formation is not None and standing.formation < self.formation.number:
+            self.outbox.append((standing.sender, self._install(self.formation)))
+        self.wake(now)
+
+    def deadline(self) -> Instant:
+        """When to look again."""
+        if self.proposal is not None:
+            return NEVER
+        if self.formation is None:
+            return max(self._led_at + FOUNDING_DELAY, self._look_at) if self.known else NEVER
+        return min(self._repeat_at, self._look_at)
+
+    def wake(self, now: Instant) -> None:
+        """Compare what is with what should be."""
+        if self.proposal is not None:
+            return
+        if self.formation is None:
+            self._look_at = now + self.loop.timing.standing_period
+            self._found(now)
+            return
+        self._repeat_install(now)
+        self._look_at = now + self.loop.timing.standing_period
+        if now >= self._changed_at + self._settling:
+            self._watch(self.formation, now)
+
+    @property
+    def _patience(self) -> Duration:
+        return self.loop.timing.lease_period + lease_margin(self.loop.timing)
+
+    @property
+    def _settling(self) -> Duration:
+        """A formation is given the time to be entered before it is looked at."""
+        return 2 * self.loop.timing.standing_period
+
+    def _silent_at(self, member: NodeId) -> Instant:
+        known = self.known.get(member)
+        return max(known.heard_at if known is not None else 0, self._changed_at) + self._patience
+
+    def _found(self, now: Instant) -> None:
+        absent = {*self.retired, self._junction()}
+        present = [site for site in self.loop.tour if site in self.known and site not in absent]
+        everyone = len(present) == len(self.loop.tour)
+        if present and (everyone or now >= self._led_at + FOUNDING_DELAY):
+            self._propose(present, "the first formation of the loop", now)
+
+    def _watch(self, formation: Formation, now: Instant) -> None:
+        staying = [member for member in formation.members[1:] if self._stays(member, formation, now)]
+        joining = [site for site in self.loop.tour if site not in staying and self._may_join(site, now)]
+        junction = self._junction()
+        wanted = [site for site in self.loop.tour if (site in staying or site in joining) and site != junction]
+        if not wanted or junction is None:
+            return
+        suspicion = self._suspicion(formation)
+        if suspicion in wanted and len(wanted) > 1 and not self._recent(suspicion, now):
+            wanted.remove(suspicion)
+        if joining or [junction, *wanted] != list(formation.members):
+            self._propose(wanted, self._difference(formation, [junction, *wanted]), now)
+        elif suspicion is not None:
+            self._propose(wanted, f"site {suspicion} did not pass the token on", now)
+
+    def _stays(self, member: NodeId, formation: Formation, now: Instant) -> bool:
+        known = self.known.get(member)
+        if member in self.retired or self._silent_at(member) <= now:
+            return False
+        if known is None or known.standing.formation < formation.number:
+            return True  # it has not been told yet
+        return known.standing.posture is Posture.MEMBER and known.standing.wish is not Wish.WITHDRAW
+
+    def _is_in(self, site: NodeId) -> bool:
+        known = self.known.get(site)
+        return known is not None and known.standing.posture is Posture.MEMBER
+
+    def _may_join(self, site: NodeId, now: Instant) -> bool:
+        known = self.known.get(site)
+        if known is None or site in self.retired or not self._recent(site, now):
+            return False
+        ahead = max((each.standing.complete_through for each in self.known.values()), default=0)
+        return known.standing.wish is Wish.JOIN and known.standing.complete_through >= ahead - LAG_MAX
+
+    def _recent(self, site: NodeId, now: Instant) -> bool:
+        known = self.known.get(site)
+        return known is not None and now - known.heard_at < 2 * self.loop.timing.standing_period
+
+    def _suspicion(self, formation: Formation) -> NodeId | None:
+        for member in formation.members:
+            known = self.known.get(member)
+            if known is not None and known.standing.formation == formation.number and known.standing.suspect_token:
+                return known.standing.suspect
+        return None
+
+    def _junction(self) -> NodeId | None:
+        """Who joins the loop to the one above: the one that is meant to, or another that is there. 2001 §5.3."""
+        meant = self.loop.junction
+        if meant in self.parents:
+            return meant
+        present = self.formation.junction if self.formation is not None else None
+        return present if present in self.parents else next(iter(self.parents), None)
+
+    def _propose(self, sites: list[NodeId], cause: str, now: Instant) -> None:
+        junction = self._junction()
+        if junction is None:
+            return
+        roll = [number for number in map(self._incarnation_of, (junction, *sites)) if number is not None]
+        if len(roll) <= len(sites):
+            return  # somebody has not been heard of since this server leads
+        through = max((known.standing.complete_through for known in self.known.values()), default=0)
+        base = self.formation
+        self.proposal = Formation(
+            number=base.number + 1 if base is not None else 1,
+            members=(junction, *sites),
+            roll=tuple(roll),
+            timing=self.loop.timing,
+            starts_at=now,
+            first_token=through + 1,
+            first_sequence=0,
+            loop=self.loop.number,
+            stride=self.loop.stride,
+            keeper=junction,
+        )
+        self._cause = cause
+        self._changed_at = now
+
+    def recorded(self, formation: Formation, now: Instant) -> None:
+        """The formation is in the store: it holds. Tell everyone."""
+        before = self.formation.members if self.formation is not None else ()
+        self.rulings.append(Ruling(formation, self._cause, self._changed_at, now))
+        del self.rulings[:-64]
+        members = formation.members
+        self.notices.append(f"loop {self.loop.number}, formation {formation.number} of {members}: {self._cause}")
+        self.proposal = None
+        self.formation = formation
+        self._changed_at = now
+        for site in dict.fromkeys((*formation.members, *before, *self.known)):
+            self.outbox.append((site, self._install(formation)))
+        self._repeat_at = now + formation.timing.retry_period
+
+    def _repeat_install(self, now: Instant) -> None:
+        formation = self.formation
+        assert formation is not None
+        if self._repeat_at > now:
+            return
+        behind = [
+            member
+            for member in formation.members
+            if member not in self.known or self.known[member].standing.formation < formation.number
+        ]
+        for member in behind:
+            self.outbox.append((member, self._install(formation)))
+        self._repeat_at = now + 2 * formation.timing.retry_period if behind else NEVER
+
+    def _install(self, formation: Formation) -> Install:
+        layout = encode_formation(formation)
+        return Install(self._stripe, formation.number, self._me, self.term, final=True, layout=layout)
+
+    def _difference(self, formation: Formation, members: list[NodeId]) -> str:
+        said = [f"{site} joins" for site in members if site not in formation.members or not self._is_in(site)]
+        said += [f"{site} is gone" for site in formation.members if site not in members]
+        return ", ".join(said) or "another order"

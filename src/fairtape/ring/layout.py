@@ -1,0 +1,78 @@
+"""A formation as bytes: what reformation servers keep in their log, send to sites, and what journals remember.
+
+One formation has one encoding, so two sites that installed the same formation wrote the same bytes.
+"""
+
+import struct
+from typing import Final
+
+from fairtape.core.timing import BadTiming, Timing
+from fairtape.ring.formation import MEMBERS_MAX, BadFormation, Formation
+from fairtape.wire.frames import Malformed
+
+VERSION: Final = 1
+
+_LAYOUT: Final = struct.Struct(">BBHIHHHIQQQHQIQQQ")
+_TIMED: Final = 1
+_MERGED: Final = 2
+_BROKEN: Final = 4
+_ROLL: Final = 8
+
+
+def encode_formation(formation: Formation) -> bytes:
+    """The canonical bytes."""
+    timing = formation.timing
+    flags = (
+        _TIMED * formation.timed | _MERGED * timing.merged | _BROKEN * formation.broken | _ROLL * bool(formation.roll)
+    )
+    return _LAYOUT.pack(
+        VERSION, flags, formation.loop, formation.number, formation.resilience, formation.stride,
+        formation.request_sets, formation.keeper, formation.first_token, formation.first_sequence, formation.starts_at,
+        len(formation.members), timing.retry_period, timing.retries_max, timing.token_period, timing.commit_delay,
+        timing.clock_error_max,
+    ) + b"".join(number.to_bytes(4) for number in formation.members + formation.roll)  # fmt: skip
+
+
+def decode_formation(layout: bytes) -> Formation:
+    """The formation; `Malformed` for anything that `encode_formation` would not have made."""
+    try:
+        formation = _decode(layout)
+    except (struct.error, BadFormation, BadTiming) as error:
+        raise Malformed(str(error)) from None
+    if encode_formation(formation) != layout:
+        raise Malformed("another encoding of a formation")
+    return formation
+
+
+def _decode(layout: bytes) -> Formation:
+    (
+        version, flags, loop, number, resilience, stride, request_sets, keeper, first_token, first_sequence, starts_at,
+        count, retry_period, retries_max, token_period, commit_delay, clock_error_max,
+    ) = _LAYOUT.unpack_from(layout)  # fmt: skip
+    listed = 2 * count if flags & _ROLL else count
+    if version != VERSION or count > MEMBERS_MAX or len(layout) != _LAYOUT.size + 4 * listed:
+        raise Malformed("not a formation of this version")
+    numbers = tuple(number for (number,) in struct.iter_unpack(">I", layout[_LAYOUT.size :]))
+    return Formation(
+        number=number,
+        members=numbers[:count],
+        roll=numbers[count:],
+        timing=Timing(
+            retry_period=retry_period,
+            retries_max=retries_max,
+            token_period=token_period,
+            commit_delay=commit_delay,
+            merged=bool(flags & _MERGED),
+            clock_error_max=clock_error_max,
+        ),
+        starts_at=starts_at,
+        first_token=first_token,
+        first_sequence=first_sequence,
+        resilience=resilience,
+        timed=bool(flags & _TIMED),
+        loop=loop,
+        stride=stride,
+        request_sets=request_sets,
+        keeper=keeper,
+        broken=bool(flags & _BROKEN),
+    )

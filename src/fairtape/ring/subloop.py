@@ -1,0 +1,100 @@
+"""A secondary loop: its members hear the same multicast as the primary ones, and pass a token of their own.
+
+The secondary token is numbered like the primary ones, and a site passes it on when it holds everything up to that
+number. So whoever hears it knows what the others hold, as in the primary loop, and a site that does not pass it on is
+noticed. It orders nothing: nobody outside the loop waits for it. TRMP 2001 §4.1.
+
+The token is passed as RMP's is: repeated until the next one is heard. Nobody is blamed for a token that it cannot pass
+because the primary loop stands still: waiting counts only from when this site itself holds what the token asks for.
+"""
+
+from fairtape.core.effects import Reason
+from fairtape.core.instants import NEVER, Instant
+from fairtape.ring.formation import Formation
+from fairtape.wire.frames import NodeId
+
+
+class Subloop:
+    """One member's side of the token of one secondary loop."""
+
+    def __init__(self, formation: Formation, *, me: NodeId) -> None:
+        self.formation = formation
+        self.suspicion: tuple[NodeId, int, Reason] | None = None  # whom, at which token
+        self.passed_through = formation.first_token - formation.stride  # the highest token heard or sent
+        self._me = me
+        self._held_through = 0  # what this site itself holds
+        self._repeat_at: Instant = NEVER
+        self._attempts = 0
+        self._ready_at: Instant = NEVER  # since when this site holds what the next token asks for
+
+    @property
+    def stable_through(self) -> int:
+        """All members hold everything up to this primary token."""
+        rounds = (len(self.formation.members) - 1) * self.formation.stride
+        return max(self.passed_through - rounds, self.formation.first_token - 1)
+
+    def hear(self, token: int, sender: NodeId, now: Instant) -> str:
+        """Another member has passed the token on; the name of what that means."""
+        if token < self.formation.first_token or self._turns(token) is None or self._holder(token) != sender:
+            return "out_of_turn"
+        if token <= self.passed_through:
+            return "duplicate"
+        self._pass(token, now)
+        return "loop_token"
+
+    def advance(self, complete_through: int, now: Instant) -> list[int]:
+        """This site holds everything up to a primary token: the secondary tokens that it must send now."""
+        self._held_through = complete_through
+        if self.suspicion is not None:
+            return []
+        sent = []
+        while self._holder(self._next) == self._me and self._next <= complete_through:
+            sent.append(self._next)
+            self._pass(self._next, now)
+            if len(self.formation.members) == 1:
+                continue
+        if not sent and self._repeat_at <= now and self._mine_was_last:
+            sent.append(self.passed_through)
+            self._attempts += 1
+            self._repeat_at = now + self.formation.timing.retry_period
+        self._notice(now)
+        return sent
+
+    def deadline(self) -> Instant:
+        """When to repeat, or to give up."""
+        if self.suspicion is not None or self._ready_at == NEVER:
+            return NEVER
+        return min(self._repeat_at, self._ready_at + self.formation.timing.reform_delay)
+
+    @property
+    def _next(self) -> int:
+        return self.passed_through + self.formation.stride
+
+    @property
+    def _mine_was_last(self) -> bool:
+        return self.passed_through >= self.formation.first_token and self._holder(self.passed_through) == self._me
+
+    def _turns(self, token: int) -> int | None:
+        turns, rest = divmod(token - self.formation.first_token, self.formation.stride)
+        return None if rest else turns
+
+    def _holder(self, token: int) -> NodeId:
+        turns = self._turns(token)
+        assert turns is not None
+        return self.formation.members[turns % len(self.formation.members)]
+
+    def _pass(self, token: int, now: Instant) -> None:
+        self.passed_through = token
+        self._repeat_at = self._ready_at = NEVER
+        self._attempts = 0
+        self._notice(now)
+
+    def _notice(self, now: Instant) -> None:
+        """Start waiting once the next site could pass the token on; give it up when it has not for too long."""
+        if self._held_through < self._next:
+            return
+        if self._ready_at == NEVER:
+            self._ready_at = now
+            self._repeat_at = now + self.formation.timing.retry_period if self._mine_was_last else NEVER
+        elif now - self._ready_at >= self.formation.timing.reform_delay and self._holder(self._next) != self._me:
+            self.suspicion = self._holder(self._next), self._next, Reason.TOKEN_REFUSED

@@ -1,0 +1,115 @@
+"""Ring surgery: from one layout of a loop to the next, as functions on values. TRMP 2001 §5.3, §8.
+
+These change who is in the loop and at what pace. Where the next formation begins is decided by whoever installs it:
+`follow` after a failure, when the ring stands still, and `take_over` in its course, when nothing has failed.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+
+from fairtape.core.instants import Instant
+from fairtape.core.timing import Timing
+from fairtape.ring.formation import BadFormation, Formation
+from fairtape.wire.frames import NodeId
+
+
+def bypass(formation: Formation, failed: Collection[NodeId]) -> Formation:
+    """(r − 1) mod m passes the token to (r + 1) mod m; where these have failed too, the ones beyond. 2001 §5.3."""
+    return with_members(formation, [member for member in formation.members if member not in failed])
+
+
+def insert(formation: Formation, site: NodeId, *, after: NodeId) -> Formation:
+    """Pass the token to `site` between `after` and the one that followed it. 2001 §5.3."""
+    position = _position(formation, after) + 1
+    return with_members(formation, [*formation.members[:position], site, *formation.members[position:]])
+
+
+def insert_in_order(formation: Formation, site: NodeId, order: Sequence[NodeId]) -> Formation:
+    """Give `site` the place that the tour of the whole roster gives it."""
+    before = order[: order.index(site)]
+    earlier = [member for member in before if member in formation.members]
+    if not earlier:
+        return with_members(formation, [site, *formation.members])
+    return insert(formation, site, after=earlier[-1])
+
+
+def retire(formation: Formation, site: NodeId) -> Formation:
+    """An existing receiver leaves: a bypass that nobody was forced to. 2001 §5.3."""
+    _position(formation, site)
+    return bypass(formation, (site,))
+
+
+def exchange(formation: Formation, failed: NodeId, substitute: NodeId) -> Formation:
+    """Replace a failed receiver by a nearby one from a lower loop, instead of bridging the distance. 2001 §8."""
+    position = _position(formation, failed)
+    return with_members(formation, [*formation.members[:position], substitute, *formation.members[position + 1 :]])
+
+
+def reorder(formation: Formation, members: Sequence[NodeId]) -> Formation:
+    """The same sites on another tour."""
+    if sorted(members) != sorted(formation.members):
+        raise BadFormation(f"members {tuple(members)} are not those of the formation, {formation.members}")
+    return with_members(formation, members)
+
+
+def retime(formation: Formation, timing: Timing) -> Formation:
+    """The same sites at another pace (decision 11: timing changes only by formation)."""
+    return replace(formation, timing=timing)
+
+
+def with_members(formation: Formation, members: Iterable[NodeId]) -> Formation:
+    """Other members; a loop cannot survive more failures than it has further members."""
+    chosen = tuple(members)
+    if not chosen:
+        raise BadFormation("members is empty; a loop needs at least one site")
+    return replace(formation, members=chosen, roll=(), resilience=min(formation.resilience, len(chosen) - 1))
+
+
+def begin_with(formation: Formation, first: NodeId) -> Formation:
+    """The same loop, with the first token at this member."""
+    position = _position(formation, first)
+    members, roll = formation.members, formation.roll
+    return replace(formation, members=members[position:] + members[:position], roll=roll[position:] + roll[:position])
+
+
+def follow(
+    formation: Formation, *, number: int, after: int, sequence: int, keeper: NodeId, starts_at: Instant, broken: bool
+) -> Formation:
+    """The formation that goes on where a fenced one was left: after the last token that a survivor holds whole.
+
+    The keeper of that token takes the first turn: it alone is known to need nothing.
+    """
+    first = begin_with(formation, keeper) if keeper in formation.members else formation
+    return replace(
+        first,
+        number=number,
+        first_token=after + 1,
+        first_sequence=sequence,
+        starts_at=starts_at,
+        keeper=keeper,
+        broken=broken,
+    )
+
+
+def take_over(formation: Formation, *, number: int, present: Formation, at_token: int) -> Formation:
+    """The formation that relieves the present one at a token to come, without a stop.
+
+    The token passes on as if nothing had happened: to the first member that follows the last token site and stays.
+    """
+    tour = [present.holder(at_token + step) for step in range(len(present.members))]
+    following = next((member for member in tour if member in formation.members), formation.members[0])
+    return replace(
+        begin_with(formation, following),
+        number=number,
+        first_token=at_token,
+        first_sequence=0,
+        starts_at=present.scheduled_at(at_token),
+        keeper=present.holder(at_token - 1),
+        broken=False,
+    )
+
+
+def _position(formation: Formation, member: NodeId) -> int:
+    if member not in formation.members:
+        raise BadFormation(f"site {member} is not a member of formation {formation.number}: {formation.members}")
+    return formation.members.index(member)

@@ -1,0 +1,194 @@
+"""The guarantees of a realm that heals, watched from outside: none may break, whatever is done to it.
+
+One order · no gap, no duplicate, nothing invented · source order · one token holder per formation and token · never
+early · survives K · and a Break is the only excuse. Each guardian is named in the violation that it raises.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from fairtape.core.effects import FormationChange, Ordered, Release, Span
+from fairtape.core.instants import Instant
+from fairtape.ring.formation import Formation
+from fairtape.ring.layout import decode_formation
+from fairtape.simulation.facts import Violation
+from fairtape.simulation.realm import Realm, Stream
+from fairtape.simulation.witness import Witness
+from fairtape.wire.blocks import Assembler, unpack_messages
+from fairtape.wire.frames import Ack, Kind, NodeId, decode_control
+
+Identity = tuple[NodeId, int, int]
+"""Source, incarnation, number."""
+
+
+class Guardians(Witness):
+    """Watch one realm."""
+
+    def __init__(self, realm: Realm) -> None:
+        self.releases = 0
+        self.late = 0
+        self.taken_back = 0
+        self.notices: list[tuple[Instant, NodeId, str]] = []
+        self._realm = realm
+        self._formations: list[Formation] = []
+        self._read = 0  # entries of the store's log
+        self._acks: dict[tuple[int, int, int], bytes] = {}
+        self._contents: dict[tuple[int, int], Ordered] = {}  # by formation and token
+        self._holders: dict[tuple[int, int], set[NodeId]] = defaultdict(set)
+        self._order: dict[int, dict[int, Identity]] = defaultdict(dict)  # by sequence, then by formation
+        self._expected: dict[NodeId, int] = defaultdict(lambda: 1)
+        self._released_through: dict[NodeId, int] = defaultdict(int)
+
+    # What is seen.
+
+    def sent(self, node: NodeId, to: int, datagram: bytes, at: Instant, /) -> None:  # noqa: ARG002
+        """OneHolder: one Ack(e) of a formation has one content, whoever sends or repeats it."""
+        if datagram[2] != Kind.ACK:
+            return
+        ack = decode_control(datagram)
+        assert isinstance(ack, Ack)
+        name = ack.formation, ack.token, ack.part
+        if self._acks.setdefault(name, datagram) != datagram:
+            self._violated("OneHolder", node, f"a second Ack({ack.token}) of formation {ack.formation}")
+
+    def appended(self, node: NodeId, ordered: Ordered, now: Instant, /) -> None:  # noqa: ARG002
+        """OneOrder: one token of a formation has one content."""
+        name = ordered.formation, ordered.token
+        if self._contents.setdefault(name, ordered) != ordered:
+            self._violated("OneOrder", node, f"token {ordered.token} of formation {ordered.formation} differs")
+        self._holders[name].add(node)
+
+    def delivered(self, node: NodeId, ordered: Ordered, release: Release, now: Instant, /) -> None:
+        """NoGap, NeverEarly, SurvivesK and OneOrder, at every release."""
+        self.releases += 1
+        self.late += release.late
+        if release.sequence != self._expected[node]:
+            self._violated("NoGap", node, f"released {release.sequence}, expected {self._expected[node]}")
+        self._expected[node] = release.sequence + release.count
+        self._released_through[node] = release.token
+        if now < release.commit_at:
+            self._violated("NeverEarly", node, f"token {release.token} released {release.commit_at - now} ns early")
+        self._check_survival(node, ordered)
+        for span in ordered.spans:
+            self._check_order(node, ordered.formation, span)
+
+    def cut(self, node: NodeId, token: int, now: Instant, /) -> None:  # noqa: ARG002
+        """CommittedSurvives: what was released may be taken back only after a Break."""
+        self.taken_back += 1
+        if token >= self._released_through[node]:
+            return
+        if not any(formation.broken for formation in self.formations()):
+            self._violated(
+                "CommittedSurvives", node, f"took back tokens after {token}, released {self._released_through[node]}"
+            )
+        self._released_through[node] = token
+        self._expected[node] = self._realm.shelves[node].recovered().sequence
+
+    def noticed(self, node: NodeId, text: str, now: Instant, /) -> None:  # noqa: ARG002
+        """Kept for those who want to read the story."""
+        self.notices.append((self._realm.world.now, node, text))
+
+    # What is checked.
+
+    def formations(self) -> list[Formation]:
+        """All that were ever recorded for the primary loop."""
+        log = self._realm.store.store.log
+        for entry in log[self._read :]:
+            if entry.loop == 0:
+                self._formations.append(decode_formation(entry.formation))
+        self._read = len(log)
+        return self._formations
+
+    def _check_survival(self, node: NodeId, ordered: Ordered) -> None:
+        holders = self._holders[ordered.formation, ordered.token]
+        needed = min(f.resilience for f in self.formations() if f.number >= ordered.formation) + 1
+        if len(holders) < needed:
+            self._violated("SurvivesK", node, f"token {ordered.token} released with {len(holders)} holders of {needed}")
+
+    def _check_order(self, node: NodeId, formation: int, span: Span) -> None:
+        for offset in range(span.count):
+            identity = span.source, span.incarnation, span.first + offset
+            self._place(node, formation, span.sequence + offset, identity)
+
+    def _place(self, node: NodeId, formation: int, sequence: int, identity: Identity) -> None:
+        known = self._order[sequence]
+        known.setdefault(formation, identity)
+        for other, placed in known.items():
+            if placed != identity and not self._broken_between(min(other, formation), max(other, formation), sequence):
+                self._violated("OneOrder", node, f"sequence {sequence} is {identity} and {placed}, without a Break")
+
+    def _broken_between(self, earlier: int, later: int, sequence: int) -> bool:
+        return any(f.broken and earlier < f.number <= later and f.first_sequence <= sequence for f in self.formations())
+
+    def finish(self) -> None:
+        """After all is healed: one journal everywhere, everything in it was published, and all of that is in it."""
+        shelves = self._realm.shelves
+        first, *others = shelves
+        for other in others:
+            if shelves[other].encoded != shelves[first].encoded:
+                self._violated("OneJournal", other, f"its journal differs from that of site {first}")
+        entries = shelves[first].entries
+        self._check_sources([entry for entry in entries if isinstance(entry, Ordered)])
+        self._check_committed(entries)
+
+    def _check_sources(self, entries: list[Ordered]) -> None:
+        streams: dict[Stream, int] = {}
+        texts: dict[Stream, list[bytes]] = defaultdict(list)
+        assemblers: dict[Stream, Assembler] = {}
+        sequence = 1
+        for entry in entries:
+            for span in entry.spans:
+                stream = span.source, span.incarnation
+                if span.sequence != sequence:
+                    self._violated("NoGap", None, f"the order has {span.sequence} where {sequence} belongs")
+                if span.first != streams.get(stream, 1):
+                    self._violated("SourceOrder", None, f"{stream} goes on with {span.first}")
+                streams[stream] = span.first + span.count
+                sequence += span.count
+                texts[stream] += _messages(span, assemblers.setdefault(stream, Assembler()))
+        for stream, said in texts.items():
+            if said != self._realm.published[stream][: len(said)]:
+                self._violated("NothingInvented", None, f"{stream} never said that")
+        for source in self._realm.plan.sources:
+            self._check_everything_arrived(source, texts)
+
+    def _check_everything_arrived(self, source: NodeId, texts: dict[Stream, list[bytes]]) -> None:
+        latest = max((inc for node, inc in self._realm.published if node == source), default=None)
+        if latest is None or not self._realm.world.is_up(source):
+            return
+        if self._realm.source(source).incarnation != latest:
+            return  # nothing was published since it came back
+        published = self._realm.published[source, latest]
+        if len(texts.get((source, latest), ())) != len(published):
+            self._violated("EverythingArrives", source, f"{len(texts[source, latest])} of {len(published)} arrived")
+
+    def _check_committed(self, entries: list[Ordered | FormationChange]) -> None:
+        """CommittedSurvives: what anybody ever released is in the order, or a Break says why not."""
+        final = {
+            span.sequence + offset: (span.source, span.incarnation, span.first + offset)
+            for entry in entries
+            if isinstance(entry, Ordered)
+            for span in entry.spans
+            for offset in range(span.count)
+        }
+        latest = self.formations()[-1].number
+        for sequence, known in self._order.items():
+            for formation, identity in known.items():
+                lost = final.get(sequence) != identity
+                if lost and not self._broken_between(formation, latest, sequence):
+                    self._violated("CommittedSurvives", None, f"sequence {sequence}, {identity}, is gone")
+
+    def _violated(self, guarantee: str, node: NodeId | None, text: str) -> None:
+        raise Violation(guarantee, node, self._realm.world.now, text)
+
+
+def _messages(span: Span, assembler: Assembler) -> Iterator[bytes]:
+    """The messages of a span; a long one with its last fragment."""
+    fragments = span.fragments or (False,) * len(span.bodies)
+    for body, count, fragment in zip(span.bodies, span.counts, fragments, strict=True):
+        if fragment:
+            whole = assembler.add(body)
+            if whole is not None:
+                yield whole
+        else:
+            yield from unpack_messages(body, count)

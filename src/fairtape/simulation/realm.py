@@ -1,0 +1,224 @@
+"""A whole deployment in virtual time: sites with journals, reformation servers and their store, sources.
+
+A realm is built from a charter and plays every part that is not a machine: it gives a restarted site its journal back,
+answers for the store, and keeps feeding the sources. What is done to it, faults and orders, comes from outside.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final
+
+from fairtape.core.consult import Answer, Question, Unavailable
+from fairtape.core.effects import Channel
+from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
+from fairtape.core.machine import Machine
+from fairtape.core.weather import Weather
+from fairtape.nodes.reformer import Bench, Reformer
+from fairtape.nodes.site import Post, Site
+from fairtape.nodes.source import Source
+from fairtape.ring.charter import Charter
+from fairtape.simulation.clocks import Clock, TrueClock
+from fairtape.simulation.network import Tree
+from fairtape.simulation.shelf import Shelf
+from fairtape.simulation.store import MemoryStore
+from fairtape.simulation.world import EPOCH, World
+from fairtape.wire.frames import DATAGRAM_MAX, NodeId
+from fairtape.wire.governance import Order, Verb
+from fairtape.wire.seals import Keys
+
+OPERATOR: Final = 999_999
+PENDING_MAX: Final = 10_000  # messages that wait for room in a source
+
+Stream = tuple[NodeId, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RealmPlan:
+    """Who there is, and what is between them."""
+
+    charter: Charter
+    reformers: tuple[NodeId, ...]
+    sources: tuple[NodeId, ...]
+    sky: Callable[[NodeId, NodeId], Weather]
+    seed: int = 0
+    tree_loss: float | None = None  # of each branch of one multicast tree; None: links lose on their own
+    durable: bool = True
+    leader_lease: Duration = 300 * MILLISECOND
+    store_delay: Duration = 2 * MILLISECOND
+    datagram_max: int = DATAGRAM_MAX
+    clocks: Mapping[NodeId, Clock] = field(default_factory=dict)
+
+
+class StoreRoom:
+    """The formation store as reformation servers reach it."""
+
+    def __init__(self, delay: Duration, chance: Random) -> None:
+        self.store = MemoryStore()
+        self.closed = False  # an outage
+        self.cut_off: set[NodeId] = set()  # who cannot reach it
+        self._delay = delay
+        self._chance = chance
+
+    def consult(self, node: NodeId, question: Question) -> tuple[Duration, Answer]:
+        """An answer after a while; in an outage none, though the question may have been carried out all the same."""
+        delay = int(self._delay * self._chance.uniform(0.5, 2.0))
+        if self.closed or node in self.cut_off:
+            if self._chance.random() < 0.2:
+                self.store.answer(question)
+            return SECOND // 4, Unavailable(question)
+        return delay, self.store.answer(question)
+
+
+class Realm:
+    """A deployment that runs."""
+
+    def __init__(self, plan: RealmPlan) -> None:
+        self.plan = plan
+        self.published: dict[Stream, list[bytes]] = {}
+        self.shelves: dict[NodeId, Shelf] = {}
+        self.homes = dict(plan.charter.homes())
+        self.sites = tuple(self.homes)
+        chance = Random(f"realm {plan.seed}")  # noqa: S311 - a simulation
+        everyone = (*self.sites, *plan.reformers, *plan.sources)
+        tree = Tree.grown(everyone, plan.tree_loss, chance) if plan.tree_loss is not None else None
+        self.world = World(chance=chance, sky=plan.sky, tree=tree)
+        self.store = StoreRoom(plan.store_delay, Random(f"store {plan.seed}"))  # noqa: S311
+        self.world.archive = self.store
+        self._keys = Keys.from_secret(b"a realm", (*self.sites, *plan.reformers, OPERATOR), plan.sources)
+        self._incarnations = dict.fromkeys(plan.sources, 1)
+        self._pending: dict[NodeId, list[bytes]] = {source: [] for source in plan.sources}
+        self._serial = 0
+
+    def settle(self, sites: Iterable[NodeId] | None = None) -> None:
+        """Seat everyone, or these sites and everyone who is not a site."""
+        for reformer in self.plan.reformers:
+            self.world.add(reformer, self._new_reformer(reformer), clock=self._clock(reformer))
+        for site in self.sites if sites is None else sites:
+            self.seat(site)
+        for source in self.plan.sources:
+            machine = self._new_source(source)
+            self.world.add(source, machine, channels=(Channel.CONTROL,), clock=self._clock(source))
+
+    def seat(self, site: NodeId) -> None:
+        """Let a site come that was not there."""
+        self.shelves[site] = Shelf()
+        self.world.add(
+            site,
+            self._new_site(site),
+            channels=(Channel.DATA, Channel.CONTROL),
+            clock=self._clock(site),
+            shelf=self.shelves[site],
+        )
+
+    def run(self, period: Duration) -> None:
+        """Let time pass."""
+        self.world.run(self.world.now + period)
+
+    def site(self, node: NodeId) -> Site:
+        """The machine of a site."""
+        machine = self.world.machine(node)
+        assert isinstance(machine, Site)
+        return machine
+
+    def source(self, node: NodeId) -> Source:
+        """The machine of a source."""
+        machine = self.world.machine(node)
+        assert isinstance(machine, Source)
+        return machine
+
+    def leader(self) -> Reformer | None:
+        """The reformation server that leads now."""
+        for node in self.plan.reformers:
+            machine = self.world.machine(node)
+            assert isinstance(machine, Reformer)
+            if self.world.is_up(node) and machine.leads(self.world.clock(node).read(self.world.now)):
+                return machine
+        return None
+
+    def reborn(self, node: NodeId) -> Machine:
+        """A new incarnation of whatever sits there, with its journal if it has one."""
+        if node in self.homes:
+            return self._new_site(node)
+        if node in self.plan.reformers:
+            return self._new_reformer(node)
+        self._incarnations[node] += 1
+        return self._new_source(node)
+
+    def publish(self, source: NodeId, messages: Sequence[bytes]) -> None:
+        """Give an application's messages to a source; what it has no room for is offered again."""
+        room = PENDING_MAX - len(self._pending[source])
+        self._pending[source] += messages[: max(room, 0)]
+        self._offer(source)
+
+    def pending(self) -> int:
+        """Messages that no source has taken yet."""
+        return sum(len(waiting) for node, waiting in self._pending.items() if self.world.is_up(node))
+
+    def order(self, verb: Verb, site: NodeId = 0) -> None:
+        """The operator speaks to all reformation servers."""
+        from fairtape.nodes.postbox import Postbox
+
+        self._serial += 1
+        box = Postbox(me=OPERATOR, keys=self._keys, peers=self._keys.sites, first_serial=self.world.now + self._serial)
+        datagram = box.govern(Order(0, 0, OPERATOR, verb, site))
+        for reformer in self.plan.reformers:
+            self.world.inject(reformer, datagram)
+
+    def _offer(self, node: NodeId) -> None:
+        waiting, world = self._pending[node], self.world
+
+        def offer(now: Instant) -> None:
+            taken = self.source(node).publish(waiting, now)
+            self.published.setdefault((node, self._incarnations[node]), []).extend(waiting[:taken])
+            del waiting[:taken]
+
+        if waiting and world.is_up(node) and not world.is_paused(node):
+            world.touch(node, offer)
+        if waiting:
+            world.at(world.now + self.plan.charter.primary.timing.retry_period, lambda: self._offer(node))
+
+    def _clock(self, node: NodeId) -> Clock:
+        return self.plan.clocks.get(node) or TrueClock()
+
+    def _born_at(self, node: NodeId) -> Instant:
+        return self._clock(node).read(self.world.now)
+
+    def _new_site(self, node: NodeId) -> Site:
+        clock, plan = self._clock(node), self.plan
+        post = Post(
+            me=node,
+            reformers=plan.reformers,
+            timing=plan.charter.primary.timing,
+            home=self.homes[node],
+            durable=plan.durable,
+            datagram_max=plan.datagram_max,
+        )
+        return Site(
+            post,
+            keys=self._keys,
+            born_at=self._born_at(node),
+            past=self.shelves[node].cut_after(1 << 62),
+            clock_bound=lambda: clock.bound,
+        )
+
+    def _new_reformer(self, node: NodeId) -> Reformer:
+        clock = self._clock(node)
+        bench = Bench(me=node, operator=OPERATOR, leader_lease=self.plan.leader_lease)
+        return Reformer(
+            bench, self.plan.charter, keys=self._keys, born_at=self._born_at(node), clock_bound=lambda: clock.bound
+        )
+
+    def _new_source(self, node: NodeId) -> Source:
+        charter = self.plan.charter
+        return Source(
+            me=node,
+            keys=self._keys.for_source(node),
+            timing=charter.primary.timing,
+            resilience=charter.resilience_of(charter.primary.tour),
+            incarnation=self._incarnations[node],
+            datagram_max=self.plan.datagram_max,
+        )
+
+
+__all__ = ["EPOCH", "OPERATOR", "Realm", "RealmPlan", "StoreRoom", "Stream"]

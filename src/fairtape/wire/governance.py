@@ -1,0 +1,322 @@
+"""The frames between sites and reformation servers, and of catching up: control datagrams like those of `frames`.
+
+A site says how it stands; a reformation server (X_R) grants leases, fences, and installs formations; a site that missed
+more than the ring repairs is sent the past by another. The layout is normative in PROTOCOL.md.
+"""
+
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from types import MappingProxyType
+from typing import Final, TypeAlias
+
+from fairtape.wire.frames import (
+    CONTROL_SIZE,
+    HEADER,
+    MAGIC,
+    NUMBER_MAX,
+    TAG_SIZE,
+    VERSION,
+    Kind,
+    Malformed,
+    NodeId,
+    serial_of,
+)
+
+LAYOUT_MAX: Final = 1_240  # bytes of an encoded formation: an Install always fits a datagram
+CHUNKS_MAX: Final = 1 << 20  # of one entry of the past
+
+_STANDING: Final = struct.Struct(">HBBIIQQQQQQIQB")
+_GRANT: Final = struct.Struct(">HQQQQQ")
+_FENCE: Final = struct.Struct(">HQ")
+_INSTALL: Final = struct.Struct(">QB")
+_CATCH_UP: Final = struct.Struct(">QIH")
+_PAST: Final = struct.Struct(">QQQIII")
+_LOOP_TOKEN: Final = struct.Struct(">HQ")
+_ORDER: Final = struct.Struct(">BI")
+
+
+class Posture(IntEnum):
+    """What a site does in its latest formation."""
+
+    OBSERVER = 0  # follows the order, takes no turn: not a member, or not yet
+    MEMBER = 1  # takes its turns
+    FENCED = 2  # was a member, and does nothing more in this formation
+    RESTARTED = 3  # was a member, and has only what its journal proves
+    NEWBORN = 4  # has not entered any formation since it started
+
+
+class Wish(IntEnum):
+    """What a site wants of the reformation server."""
+
+    NOTHING = 0
+    JOIN = 1
+    WITHDRAW = 2  # its clock is not good enough
+
+
+class Verb(IntEnum):
+    """What an operator orders."""
+
+    RETIRE = 1  # take this site out of its loop, and keep it out
+    ADMIT = 2  # let it in again
+    RESUME = 3  # go on after a halt, with a Break in the sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Site to X_R: how it stands in one loop. Asks for a lease; carries a suspicion where there is one."""
+
+    stripe: int
+    formation: int  # the latest that it knows; 0: none
+    sender: NodeId
+    loop: int
+    posture: Posture
+    wish: Wish
+    prepared: int  # the formation that it is prepared to enter; 0: none
+    incarnation: int  # another one each time the site starts
+    asked_at: int  # by its own clock
+    clock_bound: int
+    complete_through: int  # token
+    sequence: int  # the number after the last message that it holds in order
+    settled_through: int  # token: K + 1 sites hold everything up to it
+    late: int  # messages released late since it was born
+    suspect: NodeId
+    suspect_token: int  # 0: it suspects nobody
+    reason: int
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """X_R to site: a lease, counted from the moment at which the site asked for it."""
+
+    stripe: int
+    formation: int
+    sender: NodeId
+    loop: int
+    term: int
+    asked_at: int  # as the site said
+    heard_at: int  # by the clock of X_R
+    clock_bound: int  # of X_R
+    lease_period: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """X_R to member: do nothing more in this formation, and say how you stand."""
+
+    stripe: int
+    formation: int
+    sender: NodeId
+    loop: int
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class Install:
+    """X_R to site: a formation. One that is not `final` is a proposal: be prepared for it."""
+
+    stripe: int
+    formation: int
+    sender: NodeId
+    term: int
+    final: bool
+    layout: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CatchUp:
+    """Site to site: send me what follows this position, from this chunk of the next entry on."""
+
+    stripe: int
+    formation: int  # the last one that the asking site's journal notes
+    sender: NodeId
+    token: int  # the last one that it has in order
+    chunk: int
+    chunks_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """Site to site: one chunk of the entry that follows a position; or, without data, that there is none yet."""
+
+    stripe: int
+    formation: int
+    sender: NodeId
+    after: int  # token: with the formation, the position
+    complete_through: int  # token: the sender's own
+    settled_through: int
+    known: int  # the latest formation that the sender is in agreement with; 0: none
+    chunk: int
+    chunks: int  # 0: nothing follows up to `complete_through`
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LoopToken:
+    """The token of a secondary loop: its sender holds everything up to this primary token. TRMP 2001 §4.1."""
+
+    stripe: int
+    formation: int
+    sender: NodeId
+    loop: int
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Operator to X_R."""
+
+    stripe: int
+    formation: int
+    sender: NodeId
+    verb: Verb
+    site: NodeId
+
+
+Governance: TypeAlias = Standing | Grant | Fence | Install | CatchUp | Past | LoopToken | Order
+
+KINDS: Final = frozenset(
+    (Kind.STANDING, Kind.GRANT, Kind.FENCE, Kind.INSTALL, Kind.CATCH_UP, Kind.PAST, Kind.LOOP_TOKEN, Kind.ORDER)
+)
+
+
+def is_governance(datagram: bytes) -> bool:
+    """Whether this may be one of these frames."""
+    return len(datagram) > 2 and datagram[2] in KINDS
+
+
+def chunk_size(datagram_max: int) -> int:
+    """How much of the past one datagram carries."""
+    return datagram_max - CONTROL_SIZE - _PAST.size - TAG_SIZE
+
+
+def encode_governance(message: Governance, serial: int) -> bytes:
+    """The datagram without its authenticator."""
+    kind, body = _body(message)
+    head = HEADER.pack(MAGIC, VERSION, kind, 0, message.stripe, 0, message.formation, message.sender)
+    return head + serial.to_bytes(8) + body
+
+
+def _body(message: Governance) -> tuple[Kind, bytes]:
+    match message:
+        case Standing():
+            return Kind.STANDING, _STANDING.pack(
+                message.loop, message.posture, message.wish, message.prepared, message.incarnation, message.asked_at,
+                message.clock_bound, message.complete_through, message.sequence, message.settled_through, message.late,
+                message.suspect, message.suspect_token, message.reason,
+            )  # fmt: skip
+        case Grant():
+            return Kind.GRANT, _GRANT.pack(
+                message.loop, message.term, message.asked_at, message.heard_at, message.clock_bound,
+                message.lease_period,
+            )  # fmt: skip
+        case Fence():
+            return Kind.FENCE, _FENCE.pack(message.loop, message.term)
+        case Install():
+            return Kind.INSTALL, _INSTALL.pack(message.term, message.final) + message.layout
+        case CatchUp():
+            return Kind.CATCH_UP, _CATCH_UP.pack(message.token, message.chunk, message.chunks_max)
+        case Past():
+            return Kind.PAST, _PAST.pack(
+                message.after,
+                message.complete_through,
+                message.settled_through,
+                message.known,
+                message.chunk,
+                message.chunks,
+            ) + message.data
+        case LoopToken():
+            return Kind.LOOP_TOKEN, _LOOP_TOKEN.pack(message.loop, message.token)
+        case Order():
+            return Kind.ORDER, _ORDER.pack(message.verb, message.site)
+
+
+def decode_governance(datagram: bytes) -> Governance:
+    """The value of a datagram whose kind has been checked; the authenticator is checked by the caller."""
+    _, _, kind, _, stripe, count, formation, sender = HEADER.unpack_from(datagram)
+    if len(datagram) < CONTROL_SIZE + TAG_SIZE:
+        raise Malformed("a control datagram without a serial")
+    if count:
+        raise Malformed("a count where none belongs")
+    if serial_of(datagram) > NUMBER_MAX:
+        raise Malformed("serial out of bounds")
+    try:
+        return _decode(kind, stripe, formation, sender, datagram[CONTROL_SIZE:-TAG_SIZE])
+    except (struct.error, ValueError) as error:
+        raise Malformed(str(error)) from None
+
+
+def _decode(kind: int, stripe: int, formation: int, sender: NodeId, body: bytes) -> Governance:
+    decode = _DECODERS.get(kind)
+    if decode is None:
+        raise Malformed("not a frame of governance")
+    return decode(stripe, formation, sender, body)
+
+
+def _decode_grant(stripe: int, formation: int, sender: NodeId, body: bytes) -> Grant:
+    return Grant(stripe, formation, sender, *_checked(_GRANT.unpack(body)))
+
+
+def _decode_fence(stripe: int, formation: int, sender: NodeId, body: bytes) -> Fence:
+    return Fence(stripe, formation, sender, *_checked(_FENCE.unpack(body)))
+
+
+def _decode_install(stripe: int, formation: int, sender: NodeId, body: bytes) -> Install:
+    term, final = _checked(_INSTALL.unpack_from(body))
+    layout = body[_INSTALL.size :]
+    if final > 1 or not 0 < len(layout) <= LAYOUT_MAX:
+        raise Malformed("an install without a layout")
+    return Install(stripe, formation, sender, term, bool(final), layout)
+
+
+def _decode_catch_up(stripe: int, formation: int, sender: NodeId, body: bytes) -> CatchUp:
+    return CatchUp(stripe, formation, sender, *_checked(_CATCH_UP.unpack(body)))
+
+
+def _decode_loop_token(stripe: int, formation: int, sender: NodeId, body: bytes) -> LoopToken:
+    loop, token = _checked(_LOOP_TOKEN.unpack(body))
+    if not loop or not token:
+        raise Malformed("a token of no loop")
+    return LoopToken(stripe, formation, sender, loop, token)
+
+
+def _decode_order(stripe: int, formation: int, sender: NodeId, body: bytes) -> Order:
+    verb, site = _ORDER.unpack(body)
+    return Order(stripe, formation, sender, Verb(verb), site)
+
+
+def _decode_standing(stripe: int, formation: int, sender: NodeId, body: bytes) -> Standing:
+    loop, posture, wish, *numbers = _checked(_STANDING.unpack(body))
+    standing = Standing(stripe, formation, sender, loop, Posture(posture), Wish(wish), *numbers)
+    if not standing.sequence:
+        raise Malformed("counting begins with 1")
+    return standing
+
+
+def _decode_past(stripe: int, formation: int, sender: NodeId, body: bytes) -> Past:
+    after, complete, settled, known, chunk, chunks = _checked(_PAST.unpack_from(body))
+    data = body[_PAST.size :]
+    if chunks > CHUNKS_MAX or (chunk >= chunks if chunks else chunk or data) or bool(chunks) != bool(data):
+        raise Malformed("chunks out of bounds")
+    return Past(stripe, formation, sender, after, complete, settled, known, chunk, chunks, data)
+
+
+def _checked(numbers: tuple[int, ...]) -> tuple[int, ...]:
+    if max(numbers) > NUMBER_MAX:
+        raise Malformed("number out of bounds")
+    return numbers
+
+
+_DECODERS: Final[Mapping[int, Callable[[int, int, NodeId, bytes], Governance]]] = MappingProxyType(
+    {
+        Kind.STANDING: _decode_standing,
+        Kind.GRANT: _decode_grant,
+        Kind.FENCE: _decode_fence,
+        Kind.INSTALL: _decode_install,
+        Kind.CATCH_UP: _decode_catch_up,
+        Kind.PAST: _decode_past,
+        Kind.LOOP_TOKEN: _decode_loop_token,
+        Kind.ORDER: _decode_order,
+    }
+)

@@ -1,0 +1,95 @@
+"""Flow control in worlds: what a source's own clock shows must not slow it down, and a ring that falls behind must."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from fairtape.core.effects import Channel
+from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
+from fairtape.core.timing import Timing
+from fairtape.simulation.clocks import RATE_MAX, Clock, Piece, WanderingClock
+from fairtape.simulation.witness import Witness
+from fairtape.simulation.world import EPOCH
+from fairtape.wire.frames import Ack, NodeId, decode_control, is_block
+from unit.ring_values import SOURCE, Ring
+
+TIMING = Timing(
+    retry_period=4 * MILLISECOND, retries_max=200, token_period=5 * MILLISECOND, commit_delay=20 * MILLISECOND
+)
+HOUR: Duration = 3_600 * SECOND
+QUIET_SECONDS = 12  # long enough for the worst oscillator to gain more than T_R
+MESSAGE = bytes(1_200)
+
+
+def wild(*pieces: Piece) -> Clock:
+    return WanderingClock(pieces, bound=0)
+
+
+CLOCKS = {
+    "fast": wild(Piece(EPOCH, 0, RATE_MAX)),
+    "slow": wild(Piece(EPOCH, 0, -RATE_MAX)),
+    "far ahead": wild(Piece(EPOCH, HOUR, 0)),
+    "set ahead": wild(Piece(EPOCH, 0, 0), Piece(EPOCH + 7 * SECOND, HOUR, 0)),
+    "set ahead a little, again and again": wild(
+        *(Piece(EPOCH + n * SECOND, n * 2 * TIMING.retry_period, 0) for n in range(QUIET_SECONDS))
+    ),
+}
+
+
+def sent_of_a_burst(ring: Ring, quiet: int = QUIET_SECONDS) -> int:
+    """How much of a large burst, given to the source after some quiet seconds, it has sent half a second later."""
+    source = ring.sources[SOURCE]
+    for second in range(quiet):
+        ring.publish(SOURCE, [b"a quiet market"], EPOCH + second * SECOND)
+    ring.publish(SOURCE, [MESSAGE] * 10_000, EPOCH + quiet * SECOND)
+    ring.run(quiet * SECOND + 500 * MILLISECOND)
+    return source.next_number - quiet
+
+
+@pytest.mark.parametrize("name", CLOCKS)
+@pytest.mark.parametrize("timed", [True, False], ids=["TRMP", "RMP"])
+def test_a_source_may_send_as_much_whatever_its_clock_shows(name: str, timed: bool) -> None:
+    steady = sent_of_a_burst(Ring(3, timing=TIMING, timed=timed))
+    other = Ring(3, timing=TIMING, timed=timed, clocks={SOURCE: CLOCKS[name]})
+    assert sent_of_a_burst(other) >= 0.99 * steady
+
+
+@pytest.mark.parametrize("timed", [True, False], ids=["TRMP", "RMP"])
+def test_a_quiet_ring_is_no_late_ring(timed: bool) -> None:
+    busy, quiet = (Ring(3, timing=TIMING, timed=timed) for _ in range(2))
+    assert sent_of_a_burst(quiet) >= sent_of_a_burst(busy, quiet=0)
+
+
+class Acks(Witness):
+    """Remembers every acknowledgment that its token site sent."""
+
+    def __init__(self) -> None:
+        self.seen: list[Ack] = []
+
+    def sent(self, _node: NodeId, to: int, datagram: bytes, _at: Instant, /) -> None:
+        if to is Channel.CONTROL and not is_block(datagram):
+            ack = decode_control(datagram)
+            assert isinstance(ack, Ack)
+            self.seen.append(ack)
+
+
+def acks_around_a_pause(period: Duration, *, timed: bool) -> Sequence[Ack]:
+    ring, acks = Ring(3, timing=TIMING, timed=timed), Acks()
+    ring.world.witnesses.append(acks)
+    ring.world.at(EPOCH + 52 * MILLISECOND, lambda: ring.world.pause(2))
+    ring.world.at(EPOCH + 52 * MILLISECOND + period, lambda: ring.world.resume(2))
+    for step in range(40):
+        ring.publish(SOURCE, [MESSAGE], EPOCH + step * 5 * MILLISECOND)
+    ring.run(200 * MILLISECOND)
+    return acks.seen
+
+
+def test_a_token_that_is_late_by_more_than_a_retry_says_so_and_no_other() -> None:
+    acks = acks_around_a_pause(40 * MILLISECOND, timed=True)
+    late = [ack.sent_at - (EPOCH + ack.token * TIMING.token_period) > TIMING.retry_period for ack in acks]
+    assert [ack.behind for ack in acks] == late
+    assert 0 < sum(late) < len(late)
+
+
+def test_without_a_schedule_no_token_is_late() -> None:
+    assert not any(ack.behind for ack in acks_around_a_pause(40 * MILLISECOND, timed=False))

@@ -1,0 +1,44 @@
+"""Transmissions for tests: one source, what it sends, and what it hears."""
+
+from fairtape.ring.transmission import Transmission
+from fairtape.ring.window import WINDOW_MAX, Pace, Window
+from unit.ring_values import KEYS, SOURCE, STARTS_AT, TIMING
+
+NOW = STARTS_AT
+DELAY = TIMING.resend_delay
+ROUND_TRIP = TIMING.retry_period
+FORMATION = 7
+
+
+def sender(
+    *, datagram_max: int = 1_400, window: Window | None = None, pace: Pace | None = None, resilience: int = 0
+) -> Transmission:
+    return Transmission(
+        source=SOURCE,
+        incarnation=1,
+        stripe=0,
+        keys=KEYS,
+        datagram_max=datagram_max,
+        resend_delay=DELAY,
+        round_trip=ROUND_TRIP,
+        resilience=resilience,
+        window=window or Window(size=WINDOW_MAX),
+        pace=pace or Pace(),
+    )
+
+
+def acknowledge(sending: Transmission, through: int, token: int = 1, *, behind: bool = False) -> None:
+    """What a source does with Ack(token) of the formation it knows."""
+    sending.acknowledged(through, token, NOW, behind=behind)
+    sending.heard(token)
+
+
+def kept_and_in_flight(resilience: int, *, kept: int, flight: int = 0) -> tuple[Transmission, list[bytes]]:
+    """A source some of whose blocks, of one message each, are acknowledged by Ack(1) of its formation."""
+    sending = sender(resilience=resilience)
+    assert sending.enter(FORMATION, NOW)
+    sending.offer([bytes(1_300)] * (kept + flight))
+    sent = sending.cut(NOW)
+    acknowledge(sending, kept, 1)
+    assert (sending.kept, sending.in_flight) == (kept, flight)
+    return sending, sent

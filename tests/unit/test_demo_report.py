@@ -1,0 +1,113 @@
+"""The demonstration's report: delays as they were, words that fit their numbers, and what to do with the journals."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairtape.cli.demo import report
+from fairtape.core.effects import Ordered, Span
+from fairtape.core.instants import MILLISECOND, SECOND
+from fairtape.demo.delays import STEP, Delays
+from fairtape.demo.findings import Findings
+from fairtape.demo.view import counted
+from fairtape.demo.world import SITES, TIMING, World
+from fairtape.market.trades import TRADE_SIZE, blank_trades
+from fairtape.wire.blocks import pack_records
+
+NOW = 1_767_225_600 * SECOND
+
+
+def a_token(*traded_at: int) -> Ordered:
+    trades = blank_trades(len(traded_at))
+    trades["symbol"] = b"ACME"
+    trades["traded_at"] = traded_at
+    body = pack_records(trades.tobytes(), TRADE_SIZE)
+    span = Span(101, 1, 1, len(traded_at), 1, (body,), (len(traded_at),))
+    return Ordered(0, 1, 1, 1, len(traded_at), NOW, (span,))
+
+
+FINDINGS = Findings(
+    world=World(seconds=1.0, loss=0.01, rate=400.0, seed=1, groups=None, carrier="a mesh of unicasts, as asked"),
+    published=1,
+    delivered=dict.fromkeys((city.name for city in SITES.values()), 1),
+    one_order=True,
+    problem=None,
+    releases=9,
+    late=0,
+    spread_p50=1,
+    spread_p99=1,
+    delay_p50=1_400 * MILLISECOND,
+    delay_p99=1_500 * MILLISECOND,
+    delay_max=1_600 * MILLISECOND,
+    clock_bound=1,
+    requests=1,
+    repairs=2,
+    lost=1,
+    journals={"New York": Path("/some where/1-new-york")},
+    failures=(),
+    interrupted=False,
+)
+
+
+def text(findings: Findings = FINDINGS, *, temporary: bool = True) -> str:
+    return " ".join(report(findings, temporary=temporary).split())
+
+
+def test_the_guarantee_counts_from_reception_at_the_token_site() -> None:
+    assert FINDINGS.guaranteed_delay == TIMING.token_period + TIMING.commit_delay
+    assert "1,450 ms from reception at the token site to release" in text()
+    assert FINDINGS.as_json()["guaranteed_delay_ms"] == 1_450.0
+
+
+def test_the_measured_delay_is_told_from_the_trade_to_the_release() -> None:
+    assert "p50 1,400 ms, p99 1,500 ms, max 1,600 ms from the trade on its floor to its release" in text()
+    assert FINDINGS.as_json()["measured_delay_ms"] == {"p50": 1_400.0, "p99": 1_500.0, "max": 1_600.0}
+
+
+def test_where_nothing_was_released_nothing_was_measured() -> None:
+    findings = replace(FINDINGS, delay_p50=None, delay_p99=None, delay_max=None)
+    assert "nothing was released everywhere" in text(findings)
+    assert findings.as_json()["measured_delay_ms"] == {"p50": None, "p99": None, "max": None}
+
+
+def test_one_is_said_as_one() -> None:
+    assert "published 1 message delivered 1 message at every site" in text()
+    assert "1 datagram lost, 1 request, 2 repairs" in text()
+
+
+@pytest.mark.parametrize(("count", "said"), [(0, "0 sites"), (1, "1 site"), (2, "2 sites"), (1_000, "1,000 sites")])
+def test_a_noun_follows_its_number(count: int, said: str) -> None:
+    assert counted(count, "site") == said
+
+
+def test_only_a_temporary_folder_comes_with_the_command_that_removes_it() -> None:
+    assert text().endswith("remove them: rm -r '/some where'")
+    assert "rm -r" not in text(temporary=False)
+
+
+def test_every_site_adds_a_delay_for_every_trade() -> None:
+    delays = Delays()
+    delays.add(a_token(NOW, NOW + MILLISECOND), [NOW + 10 * MILLISECOND, NOW + 12 * MILLISECOND])
+    assert delays.most == 12 * MILLISECOND
+    assert delays.percentile(0.0) == 9 * MILLISECOND + STEP
+
+
+def test_without_a_token_there_is_no_delay() -> None:
+    assert Delays().percentile(0.5) is None
+    assert Delays().most is None
+
+
+@given(st.lists(st.integers(0, 100 * SECOND), min_size=1, max_size=50), st.sampled_from([0.0, 0.5, 0.99, 1.0]))
+def test_a_percentile_is_exact_up_to_a_step(waits: list[int], share: float) -> None:
+    delays = Delays()
+    for wait in waits:
+        delays.add(a_token(NOW), [NOW + wait])
+    exact = sorted(waits)[min(int(share * len(waits)), len(waits) - 1)]
+    found = delays.percentile(share)
+    assert found is not None
+    assert delays.most == max(waits)
+    assert np.clip(exact, 0, 60 * SECOND - STEP) <= found <= exact + STEP

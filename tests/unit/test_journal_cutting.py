@@ -1,0 +1,241 @@
+"""Taking the end out of a journal: at any place, at once or not at all, and then it goes on with another one."""
+
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairtape.core.effects import FormationChange, Ordered, Recovered
+from fairtape.core.entries import Entry as Content
+from fairtape.core.entries import encode_entry
+from fairtape.runtime.journal import Damaged, Entry, Journal, Sync, verify
+from fairtape.runtime.journal.cutting import PLAN_NAME, cut, plan_cut
+from unit import journal_values as values
+
+HISTORY = values.turbulent(40, seed=5)
+TOKENS = [ordered.token for ordered in values.messages_of(HISTORY)]
+
+
+def contents(directory: Path) -> list[Content]:
+    with Journal.open(directory).entries(ordered=True) as cursor:
+        return [each.ordered if isinstance(each, Entry) else each.change for each in cursor.everything()]
+
+
+def released(directory: Path) -> list[Ordered]:
+    with Journal.open(directory).entries() as cursor:
+        return [each.ordered for each in cursor]
+
+
+def write(directory: Path, history: list[Content], *, behind: int = 3, segment_size_max: int = 2 << 10) -> None:
+    """A journal with an unreleased end."""
+    with values.open_writer(directory, segment_size_max=segment_size_max) as writer:
+        unreleased: list[Ordered] = []
+        for entry in history:
+            values.enter(writer, entry)
+            unreleased += values.messages_of([entry])
+            if len(unreleased) > behind:
+                values.mark(writer, unreleased.pop(0))
+
+
+def kept(history: list[Content], token: int) -> list[Content]:
+    """A dumb twin: formations that no message follows go, too."""
+    stays = list(history)
+    while stays and (isinstance(stays[-1], FormationChange) or stays[-1].token > token):
+        stays.pop()
+    return stays
+
+
+def recovered(directory: Path) -> Recovered:
+    with values.open_writer(directory) as writer:
+        return writer.recovered
+
+
+@settings(max_examples=60)
+@given(
+    token=st.integers(0, TOKENS[-1] + 1),
+    behind=st.integers(0, 12),
+    segment_size_max=st.sampled_from((1 << 10, 3 << 10, 1 << 20)),
+)
+def test_cut_anywhere_a_journal_stands_as_if_the_rest_had_never_been(
+    token: int, behind: int, segment_size_max: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Release marks of what stays are still there, also those that stood behind what went."""
+    path = tmp_path_factory.mktemp("cut")
+    write(path / "cut", HISTORY, behind=behind, segment_size_max=segment_size_max)
+    marked = len(released(path / "cut"))
+    stays = kept(HISTORY, token)
+    with values.open_writer(path / "cut", segment_size_max=segment_size_max) as writer:
+        now = writer.cut_after(token)
+        assert now == writer.recovered
+    assert contents(path / "cut") == stays
+    expected = values.messages_of(stays)[:marked]
+    assert released(path / "cut") == expected
+    with values.open_writer(path / "twin") as writer:
+        for entry in stays:
+            values.enter(writer, entry)
+        for ordered in expected:
+            values.mark(writer, ordered)
+        assert now == writer.recovered
+    report = verify(path / "cut")
+    assert report.sound
+    assert report.digest == verify(path / "twin").digest
+    assert recovered(path / "cut") == now
+
+
+@pytest.mark.parametrize("token", [0, TOKENS[20], TOKENS[-2]])
+def test_a_journal_goes_on_after_a_cut_and_may_be_cut_again(tmp_path: Path, token: int) -> None:
+    write(tmp_path, HISTORY)
+    number = 100
+    for _ in range(3):
+        with values.open_writer(tmp_path, segment_size_max=2 << 10) as writer:
+            now = writer.cut_after(token)
+            number += 1
+            following = values.stream(number, sequence=now.sequence, token=now.token + 1)
+            entries = [replace(next(following), formation=number) for _ in range(20)]
+            writer.turn(values.formation_change(entries[0], number, broken=True), 0)
+            for ordered in entries:
+                writer.append(ordered, 0)
+        assert verify(tmp_path).sound
+        assert values.messages_of(contents(tmp_path))[-20:] == entries
+
+
+def test_nothing_above_is_nothing_to_do(tmp_path: Path) -> None:
+    write(tmp_path, HISTORY)
+    files = {file: file.stat().st_mtime_ns for file in tmp_path.iterdir() if file.name != "lock"}
+    with values.open_writer(tmp_path) as writer:
+        before = writer.recovered
+        assert writer.cut_after(TOKENS[-1]) == before
+    assert files == {file: file.stat().st_mtime_ns for file in tmp_path.iterdir() if file.name != "lock"}
+
+
+def test_an_empty_journal_can_be_cut_too(tmp_path: Path) -> None:
+    with values.open_writer(tmp_path) as writer:
+        assert writer.cut_after(5) == Recovered.nothing()
+
+
+def test_formations_without_a_message_go_even_where_nothing_is_above(tmp_path: Path) -> None:
+    one, two = values.first(2)
+    history: list[Content] = [values.formation_change(one, 1), one, values.formation_change(two, 2)]
+    history.append(values.formation_change(two, 3))
+    with values.open_writer(tmp_path) as writer:
+        for entry in history:
+            values.enter(writer, entry)
+        assert (writer.recovered.number, writer.recovered.token) == (3, one.token)
+        now = writer.cut_after(two.token)
+        assert (now.number, now.token, now.sequence) == (1, one.token, two.sequence)
+        assert writer.cut_after(two.token) == now
+        assert contents(tmp_path) == history[:2]
+        assert writer.cut_after(0) == Recovered.nothing()
+    assert contents(tmp_path) == []
+
+
+def test_what_is_taken_out_is_set_aside_and_never_overwritten(tmp_path: Path) -> None:
+    write(tmp_path, HISTORY)
+    entry = encode_entry(HISTORY[-1])
+    for _ in range(2):
+        with values.open_writer(tmp_path, segment_size_max=2 << 10) as writer:
+            writer.cut_after(TOKENS[10])
+            for again in HISTORY[len(kept(HISTORY, TOKENS[10])) :]:
+                values.enter(writer, again)
+    aside = [file.read_bytes() for file in tmp_path.iterdir() if ".cut-" in file.name]
+    assert sum(content.count(entry) for content in aside) == 2
+
+
+@pytest.mark.parametrize("behind", [0, 8])
+@pytest.mark.parametrize("token", [0, TOKENS[7], TOKENS[25], TOKENS[-4]])
+def test_interrupted_at_any_step_a_cut_has_happened_or_has_not(tmp_path: Path, token: int, behind: int) -> None:
+    write(tmp_path / "whole", HISTORY, behind=behind)
+    before = recovered(tmp_path / "whole")
+    with values.open_writer(values.copy(tmp_path / "whole", tmp_path / "cut")) as writer:
+        after = writer.cut_after(token)
+    marks = released(tmp_path / "whole"), released(tmp_path / "cut")
+    states = []
+    for steps in range(100):
+        torn = values.copy(tmp_path / "whole", tmp_path / f"torn-{steps}")
+        done = len(list(islice(cut(torn, plan_cut(torn, token)), steps)))
+        decided = (torn / PLAN_NAME).exists() or done < steps
+        assert verify(torn).sound  # a reader who comes in between
+        for _ in range(2):
+            assert recovered(torn) == (after if decided else before)
+            assert contents(torn) == (kept(HISTORY, token) if decided else HISTORY)
+            assert released(torn) == marks[decided]
+            assert verify(torn).sound
+        assert not list(torn.glob("cut.*"))
+        states.append(decided)
+        if done < steps:
+            break
+    assert states == sorted(states)
+    assert set(states) == {False, True}
+    assert len(states) > 5
+
+
+def test_a_plan_half_carried_out_is_carried_out_from_the_beginning(tmp_path: Path) -> None:
+    """Also where the records that are written again are only there in part."""
+    write(tmp_path / "whole", HISTORY, behind=8)
+    token = TOKENS[-6]
+    plan = plan_cut(tmp_path / "whole", token)
+    assert len(plan.records) > 84
+    for size in range(0, len(plan.records), 41):
+        torn = values.copy(tmp_path / "whole", tmp_path / f"torn-{size}")
+        steps = cut(torn, plan)
+        while not (torn / PLAN_NAME).exists():
+            next(steps)
+        segment = torn / f"{plan.sequence:019d}.segment"
+        segment.write_bytes(segment.read_bytes()[: plan.offset] + plan.records[:size])
+        with values.open_writer(torn):
+            pass
+        assert contents(torn) == kept(HISTORY, token)
+        assert verify(torn).sound
+
+
+def test_a_draft_that_was_never_a_plan_is_cleared_away(tmp_path: Path) -> None:
+    write(tmp_path, HISTORY)
+    (tmp_path / "cut.draft").write_bytes(b"half a pl")
+    (tmp_path / "cut.tail").write_bytes(b"half a tail")
+    with values.open_writer(tmp_path):
+        pass
+    assert contents(tmp_path) == HISTORY
+    assert not list(tmp_path.glob("cut.*"))
+
+
+def test_a_plan_that_says_nothing_is_refused_and_nothing_is_touched(tmp_path: Path) -> None:
+    write(tmp_path, HISTORY)
+    for content in (b"", b"FAIRTCUT", b"FAIRTCUT" + bytes(20)):
+        (tmp_path / PLAN_NAME).write_bytes(content)
+        with pytest.raises(Damaged, match="does not say where"):
+            values.open_writer(tmp_path)
+    assert contents(tmp_path) == HISTORY
+
+
+def test_under_the_policy_token_a_cut_is_as_safe_as_an_append(tmp_path: Path) -> None:
+    write(tmp_path, HISTORY)
+    with values.open_writer(tmp_path, Sync.TOKEN) as writer:
+        writer.cut_after(TOKENS[10])
+        assert writer.deadline() is None
+    assert contents(tmp_path) == kept(HISTORY, TOKENS[10])
+
+
+def test_a_reader_that_follows_is_not_confused_by_a_cut_of_what_was_not_released(tmp_path: Path) -> None:
+    history = values.messages_of(values.turbulent(1)) + values.first(30)[1:]
+    for segment_size_max in (1 << 10, 1 << 20):
+        path = tmp_path / str(segment_size_max)
+        with values.open_writer(path, segment_size_max=segment_size_max) as writer:
+            for ordered in history[:20]:
+                writer.append(ordered, 0)
+            for ordered in history[:5]:
+                values.mark(writer, ordered)
+            with Journal.open(path).entries() as cursor:
+                assert [entry.ordered for entry in cursor] == history[:5]
+                writer.cut_after(history[9].token)
+                assert list(cursor) == []
+                for ordered in history[10:]:
+                    writer.append(ordered, 0)
+                for ordered in history[5:]:
+                    values.mark(writer, ordered)
+                assert [entry.ordered for entry in cursor] == history[5:]
+                writer.cut_after(history[9].token)
+                with pytest.raises(Damaged, match="cut off while it was being read"):
+                    list(cursor)

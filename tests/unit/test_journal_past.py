@@ -1,0 +1,148 @@
+"""Catching up from a journal: piece by piece, the very same chain, while it grows and after it was cut."""
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairtape.core.effects import FormationChange, Ordered
+from fairtape.core.entries import Entry, Position, decode_entry, encode_entry, position_of
+from fairtape.runtime.journal import Damaged, Past, verify
+from unit import journal_values as values
+
+HISTORY = values.turbulent(120, seed=2)
+ENCODED = list(map(encode_entry, HISTORY))
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("past")
+    values.write(path, HISTORY)
+    return path
+
+
+def end_of(pieces: list[bytes], before: Position) -> Position:
+    return position_of(decode_entry(pieces[-1])) if pieces else before
+
+
+def test_whoever_takes_in_every_piece_has_the_same_chain(directory: Path, tmp_path: Path) -> None:
+    for size_max in (1, 300, 5_000, 1 << 30):
+        past, position = Past(directory), Position(0, 0)
+        caught_up = tmp_path / str(size_max)
+        with values.open_writer(caught_up) as writer:
+            while pieces := past.after(position.token, size_max, formation=position.formation):
+                assert sum(map(len, pieces)) <= size_max or len(pieces) == 1
+                for encoded in pieces:
+                    values.enter(writer, decode_entry(encoded))
+                position = end_of(pieces, position)
+        assert verify(caught_up).digest == verify(directory).digest
+
+
+@settings(max_examples=80)
+@given(at=st.integers(0, len(HISTORY) - 1), size_max=st.integers(1, 4_000))
+def test_from_any_position_exactly_what_follows_is_given(at: int, size_max: int, directory: Path) -> None:
+    position = position_of(HISTORY[at])
+    pieces = Past(directory).after(position.token, size_max, formation=position.formation)
+    assert pieces == ENCODED[at + 1 : at + 1 + len(pieces)]
+    assert pieces or at == len(HISTORY) - 1
+    following = at + 1 + len(pieces)
+    if following < len(ENCODED):
+        assert sum(map(len, pieces)) + len(ENCODED[following]) > size_max
+
+
+@settings(max_examples=80)
+@given(token=st.integers(0, HISTORY[-1].token + 1))
+def test_whoever_knows_no_formation_gets_what_has_a_later_token(token: int, directory: Path) -> None:
+    expected = [encoded for entry, encoded in zip(HISTORY, ENCODED, strict=True) if entry.token > token]
+    assert Past(directory).after(token, 1 << 30) == expected
+
+
+def test_a_position_that_never_was_is_no_reason_to_leave_anything_out(directory: Path) -> None:
+    """A site whose end the survivors went without asks from it: it gets the formation that took over."""
+    at = next(at for at, entry in enumerate(HISTORY) if isinstance(entry, FormationChange) and entry.token > 20)
+    change = HISTORY[at]
+    pieces = Past(directory).after(change.token + 1_000, 1 << 30, formation=change.formation - 1)
+    assert pieces == ENCODED[at:]
+
+
+def test_what_was_appended_before_the_call_is_there(tmp_path: Path) -> None:
+    chance = random.Random(4)
+    readers = [Position(0, 0)] * 5
+    seen: list[list[bytes]] = [[] for _ in readers]
+    past = Past(tmp_path)
+    assert past.after(0, 1_000) == []
+    with values.open_writer(tmp_path) as writer:
+        for count, entry in enumerate(HISTORY, 1):
+            values.enter(writer, entry)
+            if isinstance(entry, FormationChange) or count % 2:
+                reader = chance.randrange(len(readers))
+                position = readers[reader]
+                while pieces := past.after(position.token, 2_000, formation=position.formation):
+                    seen[reader] += pieces
+                    position = end_of(pieces, position)
+                readers[reader] = position
+                assert seen[reader] == ENCODED[:count]
+            elif entry.sequence == 1:
+                values.mark(writer, entry)
+    assert len(values.segments(tmp_path)) > 3
+
+
+def test_a_remembered_place_does_not_survive_a_cut(tmp_path: Path) -> None:
+    """Not even where the journal has grown again to the same size."""
+    history: list[Entry] = list(values.tiny(20))
+    past = Past(tmp_path)
+    with values.open_writer(tmp_path, segment_size_max=1 << 20) as writer:
+        for entry in history:
+            values.enter(writer, entry)
+        assert len(past.after(0, 1 << 20)) == 20
+        assert past.after(20, 1 << 20, formation=1) == []
+        writer.cut_after(10)
+        other = [replace(entry, acknowledged_at=entry.acknowledged_at + 1) for entry in values.tiny(20)[10:]]
+        assert past.after(20, 1 << 20, formation=1) == []
+        for ordered in other:
+            writer.append(ordered, 0)
+        assert past.after(10, 1 << 20, formation=1) == list(map(encode_entry, other))
+        writer.cut_after(15)
+        writer.turn(values.formation_change(values.tiny(16)[15], 2), 0)
+        (change,) = past.after(20, 1 << 20, formation=1)
+        assert decode_entry(change) == values.formation_change(values.tiny(16)[15], 2)
+
+
+def test_an_index_that_kept_up_finds_the_same_also_after_a_cut(tmp_path: Path) -> None:
+    start = next(at for at, entry in enumerate(HISTORY) if at > 20 and isinstance(entry, Ordered)) + 1
+    past, cold = Past(tmp_path), ENCODED[start:]
+    past.keep_up()
+    token, formation = HISTORY[start - 1].token, HISTORY[start - 1].formation
+    with values.open_writer(tmp_path) as writer:
+        for _ in range(3):
+            for entry in HISTORY[start if writer.tip else 0 :]:
+                values.enter(writer, entry)
+                past.keep_up()
+            assert past.after(token, 1 << 30, formation=formation) == cold
+            assert past.after(0, 1 << 30) == ENCODED
+            writer.cut_after(token)
+            assert past.after(token, 1 << 30, formation=formation) == []
+            assert past.after(0, 1 << 30) == ENCODED[:start]
+
+
+def test_damage_is_never_handed_on(tmp_path: Path) -> None:
+    values.write(tmp_path, HISTORY)
+    file = values.segments(tmp_path)[1]
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    past = Past(tmp_path)
+    with pytest.raises(Damaged):
+        past.after(0, 1 << 30)
+
+
+def test_a_long_search_is_made_once(directory: Path) -> None:
+    """More readers than places are remembered still get what they ask for."""
+    past = Past(directory)
+    for _ in range(2):
+        for at, entry in enumerate(HISTORY[:-1]):
+            position = position_of(entry)
+            assert past.after(position.token, 1, formation=position.formation) == [ENCODED[at + 1]]

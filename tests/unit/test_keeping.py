@@ -1,0 +1,195 @@
+"""What is acknowledged is kept until K + 1 sites hold it, and is under way again when a later formation begins."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairtape.core.instants import NEVER
+from fairtape.ring import keeping
+from fairtape.ring.transmission import BACKOFF_MAX
+from fairtape.ring.window import WINDOW_MAX, Window
+from unit.ring_values import named
+from unit.sending_values import DELAY, FORMATION, NOW, acknowledge, kept_and_in_flight, sender
+
+
+def test_what_one_site_holds_is_settled_where_no_more_are_wanted() -> None:
+    sending, _ = kept_and_in_flight(1, kept=2)
+    assert not sending.idle
+    plain = sender(resilience=0)
+    plain.offer([b"one"])
+    plain.cut(NOW)
+    acknowledge(plain, 1)
+    assert plain.idle
+
+
+def test_an_acknowledgment_k_tokens_later_settles_what_was_kept() -> None:
+    sending, _ = kept_and_in_flight(2, kept=1, flight=2)
+    acknowledge(sending, 2, 2)
+    assert sending.kept == 2
+    acknowledge(sending, 3, 3)
+    assert sending.kept == 2  # Ack(3) settles what Ack(1) named
+    sending.heard(5)
+    assert sending.idle
+
+
+def test_a_repeated_acknowledgment_settles_nothing() -> None:
+    sending, _ = kept_and_in_flight(1, kept=2)
+    for _ in range(3):
+        acknowledge(sending, 2, 1)
+    assert sending.kept == 2
+
+
+def test_a_site_may_say_what_is_settled() -> None:
+    sending, _ = kept_and_in_flight(2, kept=3)
+    sending.settled(3)
+    assert sending.kept == 1
+    sending.settled(2)
+    assert sending.kept == 1
+    sending.settled(4)
+    assert sending.idle
+    assert sending.deadline() == NEVER
+
+
+def test_what_is_said_to_be_settled_and_is_under_way_stays_under_way() -> None:
+    """No honest site says this."""
+    sending, _ = kept_and_in_flight(1, kept=1, flight=1)
+    sending.settled(3)
+    assert (sending.kept, sending.in_flight) == (0, 1)
+
+
+def test_a_hole_among_the_kept_is_filled_and_closes_no_window() -> None:
+    window = Window(size=WINDOW_MAX)
+    sending = sender(resilience=1, window=window)
+    sending.offer([bytes(1_300)] * 3)
+    sent = sending.cut(NOW)
+    acknowledge(sending, 2)
+    assert sending.missing(named(1, 2), NOW) == sent[:2]
+    assert window.size == WINDOW_MAX
+    assert sending.missing(named(1, 3), NOW + 1) == sent[2:]
+    assert window.size == WINDOW_MAX // 2
+
+
+def test_when_nothing_is_under_way_the_last_kept_block_asks_what_is_settled_less_and_less_often() -> None:
+    sending, sent = kept_and_in_flight(1, kept=3)
+    assert sending.probe(NOW + DELAY - 1) == []
+    at, waits = NOW, []
+    for _ in range(6):
+        waits.append(sending.deadline() - at)
+        at = sending.deadline()
+        assert sending.overdue(at) == []
+        assert sending.probe(at) == [sent[-1]]
+    assert waits == [DELAY, 2 * DELAY, 4 * DELAY, *[BACKOFF_MAX * DELAY] * 3]
+
+
+def test_while_something_is_under_way_its_acknowledgment_is_all_that_is_asked_for() -> None:
+    sending, sent = kept_and_in_flight(1, kept=1, flight=1)
+    assert sending.probe(NOW + 2 * DELAY) == []
+    assert sending.overdue(NOW + DELAY) == sent[1:]
+
+
+def test_each_time_that_nothing_is_under_way_any_more_asking_begins_anew() -> None:
+    sending, _ = kept_and_in_flight(1, kept=1)
+    for _ in range(3):
+        sending.probe(sending.deadline())
+    sending.offer([b"more"])
+    sending.cut(NOW)
+    acknowledge(sending, 2, 5)
+    assert sending.deadline() == NOW + DELAY
+
+
+def test_a_later_formation_may_not_know_what_an_earlier_one_acknowledged() -> None:
+    """Everything kept is under way again, in front of the rest, and is due like anything that was just sent."""
+    sending, sent = kept_and_in_flight(2, kept=3, flight=2)
+    later = NOW + 10 * DELAY
+    assert sending.enter(FORMATION + 1, later)
+    assert (sending.kept, sending.in_flight, sending.acked_through) == (0, 5, 0)
+    assert sending.overdue(later) == []
+    assert sending.deadline() == later + DELAY
+    assert sending.overdue(later + DELAY) == sent
+
+
+def test_what_was_settled_stays_settled_in_a_later_formation() -> None:
+    sending, _ = kept_and_in_flight(1, kept=3)
+    sending.settled(3)
+    sending.enter(FORMATION + 1, NOW)
+    assert (sending.kept, sending.in_flight, sending.acked_through) == (0, 1, 2)
+
+
+def test_a_later_formation_that_knows_it_all_says_so_with_its_first_acknowledgment() -> None:
+    sending, _ = kept_and_in_flight(1, kept=3, flight=1)
+    sending.enter(FORMATION + 1, NOW)
+    acknowledge(sending, 4, 9)
+    assert (sending.kept, sending.in_flight) == (4, 0)
+    sending.heard(10)
+    assert sending.idle
+
+
+def test_a_word_of_an_earlier_formation_is_out_of_date() -> None:
+    sending, _ = kept_and_in_flight(1, kept=1)
+    assert not sending.enter(FORMATION - 1, NOW)
+    assert sending.enter(FORMATION, NOW)
+    assert sending.kept == 1
+
+
+def test_what_is_under_way_again_counts_against_the_window() -> None:
+    window = Window(size=WINDOW_MAX)
+    sending = sender(resilience=1, window=window)
+    sending.offer([bytes(1_300)] * 3)
+    sent = sending.cut(NOW)
+    acknowledge(sending, 3)
+    assert window.flight == 0
+    sending.enter(FORMATION, NOW)
+    assert window.flight == sum(map(len, sent))
+    acknowledge(sending, 3, 2)
+    assert window.flight == 0
+
+
+@pytest.mark.parametrize(("limit", "value"), [("KEPT_MAX", 3 * 1_300), ("KEPT_BLOCKS_MAX", 3)])
+def test_a_source_that_keeps_too_much_sends_nothing_new_and_forgets_nothing(
+    limit: str, value: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeping, limit, value)
+    sending, sent = kept_and_in_flight(1, kept=3)
+    sending.offer([bytes(1_300)])
+    assert sending.cut(NOW) == []
+    assert sending.missing(named(1, 3), NOW) == sent
+    assert sending.probe(sending.deadline()) == sent[-1:]  # so that it does not stay like this
+    sending.settled(2)
+    assert len(sending.cut(NOW)) == 1
+
+
+@settings(max_examples=200)
+@given(
+    resilience=st.integers(0, 3),
+    steps=st.lists(st.sampled_from(["send", "ack", "miss", "reform", "probe"]), max_size=40),
+)
+def test_what_is_not_settled_can_always_be_sent_again(resilience: int, steps: list[str]) -> None:
+    """The dumb twin remembers which token of which formation acknowledged what."""
+    sending, token, number = sender(resilience=resilience), 0, 0
+    sending.enter(number, NOW)
+    datagrams: list[bytes] = []
+    acked_by: dict[int, int] = {}  # by the formation that lasts
+    settled = 0
+    for step in steps:
+        match step:
+            case "send":
+                sending.offer([bytes(1_300)])
+                datagrams += sending.cut(NOW)
+            case "ack" if len(datagrams) > len(acked_by) + settled:
+                token += 1
+                acked_by |= {first: token for first in range(settled + 1, len(datagrams) + 1) if first not in acked_by}
+                acknowledge(sending, len(datagrams), token)
+                settled = max([first for first, by in acked_by.items() if by + resilience <= token], default=settled)
+                acked_by = {first: by for first, by in acked_by.items() if first > settled}
+            case "miss":
+                token += 1
+            case "reform":
+                number += 1
+                acked_by.clear()
+                assert sending.enter(number, NOW)
+            case "probe" if acked_by and len(datagrams) == len(acked_by) + settled:
+                assert sending.probe(sending.deadline()) == datagrams[-1:]
+        assert sending.kept == len(acked_by)
+        assert sending.in_flight == len(datagrams) - settled - len(acked_by)
+        assert sending.idle == (settled == len(datagrams))
+    assert sending.missing(named(1, len(datagrams) + 1), NOW) == datagrams[settled:]

@@ -1,0 +1,70 @@
+"""Output to a reader that may be slow, stand still, or go: whoever writes never waits."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from fairtape.cli.outlet import CHUNKS_MAX, Outlet
+from fairtape.runtime.complaints import Complaint
+
+CHUNK = bytes(range(256)) * 1_024  # more than a pipe has room for
+
+
+def read_all(reader: int) -> bytes:
+    """Everything until the writer closes."""
+    with os.fdopen(reader, "rb") as file:
+        return file.read()
+
+
+def settle(outlet: Outlet) -> None:
+    """Until everything is out, or cannot be."""
+    while not outlet.idle:
+        pass
+
+
+def test_chunks_come_out_whole_and_in_order(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+    outlet = Outlet(descriptor)
+    chunks = [bytes([number]) * 5_000 for number in range(CHUNKS_MAX)] + [b""]
+    for chunk in chunks:
+        while not outlet.offer(chunk):
+            pass
+    settle(outlet)
+    assert path.read_bytes() == b"".join(chunks)
+    assert outlet.written == len(chunks)
+
+
+def test_a_reader_that_takes_nothing_fills_the_outlet_and_gets_everything_later() -> None:
+    reader, writer = os.pipe()
+    outlet = Outlet(writer)
+    offered = 0
+    while outlet.offer(CHUNK):
+        offered += 1
+    assert CHUNKS_MAX <= offered <= CHUNKS_MAX + 1  # one of them is with the writer
+    assert outlet.written == 0
+    received = b""
+    while len(received) < offered * len(CHUNK):
+        received += os.read(reader, 1 << 20)
+    assert received == CHUNK * offered
+    settle(outlet)
+    assert outlet.written == offered
+
+
+def test_a_reader_that_has_gone_is_noticed() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    outlet = Outlet(writer)
+    outlet.offer(CHUNK)
+    with pytest.raises(BrokenPipeError):
+        settle(outlet)
+    with pytest.raises(BrokenPipeError):
+        outlet.offer(CHUNK)
+
+
+def test_a_full_disk_is_one_sentence() -> None:
+    outlet = Outlet(os.open("/dev/full", os.O_WRONLY))
+    outlet.offer(CHUNK)
+    with pytest.raises(Complaint, match="standard output cannot be written"):
+        settle(outlet)
