@@ -1,51 +1,109 @@
-"""The clock that machines see: never back, and honest about its error."""
+"""The clock that machines see: never back, never stepped, and honest about its error."""
 
-from collections.abc import Iterable
-from itertools import pairwise
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairtape.core.instants import MILLISECOND, SECOND
-from fairtape.runtime.clock import READING_BOUND, UNSYNCHRONISED_BOUND, SharedClock, SystemClock, kernel_bound
+from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration, Instant
+from fairtape.runtime.clock import (
+    ADOPTED_MAX,
+    READING_BOUND,
+    SLEW_SHARE,
+    UNSYNCHRONISED_BOUND,
+    SharedClock,
+    SystemClock,
+    kernel_bound,
+)
 from fairtape.runtime.complaints import Complaint
 
-READINGS = st.lists(st.integers(0, 1 << 62), min_size=2)
+
+@dataclass
+class Machine:
+    """A counter, and a system clock that somebody sets."""
+
+    counted: Instant = 5 * SECOND
+    offset: Duration = 1_700_000_000 * SECOND
+
+    def count(self) -> Instant:
+        return self.counted
+
+    def read(self) -> Instant:
+        return self.counted + self.offset
+
+    def shared(self) -> SharedClock:
+        return SharedClock(read=self.read, count=self.count)
 
 
-def shared(readings: Iterable[int]) -> SharedClock:
-    return SharedClock(read=iter(readings).__next__)
+@given(st.lists(st.tuples(st.integers(0, 10 * SECOND), st.integers(-2 * ADOPTED_MAX, 2 * ADOPTED_MAX)), max_size=20))
+def test_now_never_goes_back_and_keeps_its_pace_whatever_the_system_clock_is_set_to(
+    history: list[tuple[Duration, Duration]],
+) -> None:
+    machine = Machine()
+    clock = machine.shared()
+    last = clock.now()
+    for passed, step in history:
+        machine.counted += passed
+        machine.offset += step
+        clock.bound()
+        now = clock.now()
+        assert abs(now - last - passed) <= passed // SLEW_SHARE + 1
+        assert now >= last
+        last = now
 
 
-@given(READINGS)
-def test_now_never_goes_back_and_is_never_behind_its_reading(readings: list[int]) -> None:
-    clock = shared(readings)
-    answers = [clock.now() for _ in readings[1:]]
-    assert answers == sorted(answers)
-    assert all(answer >= reading for answer, reading in zip(answers, readings[1:], strict=True))
-
-
-@given(READINGS)
-def test_every_backward_step_is_counted(readings: list[int]) -> None:
-    clock = shared(readings)
-    for _ in readings[1:]:
-        clock.now()
-    assert clock.steps == sum(later < earlier for earlier, later in pairwise(readings))
-
-
-def test_a_held_reading_stands_still_until_the_clock_has_caught_up() -> None:
-    clock = shared([100, 200, 150, 199, 201])
-    assert [clock.now() for _ in range(4)] == [200, 200, 200, 201]
+@given(st.integers(-ADOPTED_MAX, ADOPTED_MAX).filter(lambda step: abs(step) >= MILLISECOND))
+def test_a_step_is_in_the_bound_at_once_and_followed_in_time(step: Duration) -> None:
+    machine = Machine()
+    clock = machine.shared()
+    before = clock.now()
+    machine.offset += step
+    assert clock.now() == before
+    assert clock.bound() == READING_BOUND + abs(step)
+    machine.counted += SLEW_SHARE * abs(step) // 2
+    assert abs(clock.bound() - READING_BOUND - abs(step) // 2) <= 1
+    machine.counted += SLEW_SHARE * abs(step)
+    assert clock.bound() == READING_BOUND
+    assert clock.now() == machine.read()
     assert clock.steps == 1
 
 
-def test_while_a_reading_is_held_the_distance_is_part_of_the_bound() -> None:
-    clock = shared([1_000, 400, 1_001])
-    clock.now()
-    assert clock.bound() == READING_BOUND + 600
-    clock.now()
+def test_a_step_that_is_too_large_is_never_followed() -> None:
+    machine = Machine()
+    clock = machine.shared()
+    machine.offset += ADOPTED_MAX + 1
+    assert clock.bound() == READING_BOUND + ADOPTED_MAX + 1
+    machine.counted += 1_000 * SECOND
+    assert clock.bound() == READING_BOUND + ADOPTED_MAX + 1
+    assert clock.now() == machine.read() - ADOPTED_MAX - 1
+
+
+def test_a_clock_that_is_set_back_to_what_it_was_is_trusted_again() -> None:
+    machine = Machine()
+    clock = machine.shared()
+    clock.skew = 50 * MILLISECOND
+    assert clock.bound() == READING_BOUND + 50 * MILLISECOND
+    machine.counted += SECOND
+    assert clock.bound() == READING_BOUND + 40 * MILLISECOND
+    clock.skew = 0
+    assert clock.bound() == READING_BOUND + 10 * MILLISECOND
+    machine.counted += SECOND
     assert clock.bound() == READING_BOUND
+    assert clock.now() == machine.read()
+
+
+def test_what_an_interrupted_comparison_shows_is_no_step() -> None:
+    machine = Machine()
+    interrupted = iter((0, 0, 0, 900 * MICROSECOND))
+
+    def count() -> Instant:
+        machine.counted += next(interrupted, 100)
+        return machine.counted
+
+    clock = SharedClock(read=machine.read, count=count)
+    assert clock.bound() == READING_BOUND
+    assert clock.steps == 0
 
 
 def test_the_system_clock_reads_the_present_time_and_knows_a_bound() -> None:

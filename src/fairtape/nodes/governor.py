@@ -17,7 +17,7 @@ from typing import Final
 from fairtape.core.instants import MILLISECOND, NEVER, SECOND, Duration, Instant
 from fairtape.core.timing import Timing
 from fairtape.ring.charter import Charter, Excess, LoopCharter, Remedy, lease_margin
-from fairtape.ring.formation import Formation
+from fairtape.ring.formation import LEAVING_MAX, Formation
 from fairtape.ring.layout import encode_formation
 from fairtape.ring.surgery import bypass, exchange, follow, insert_in_order, retime, take_over, with_members
 from fairtape.wire.frames import NodeId
@@ -111,7 +111,7 @@ class Governor:
         self._repeat_at = now
         if formation is not None:
             until = now + self._lease_length(formation)
-            self._leases = dict.fromkeys(formation.members, until)
+            self._leases = dict.fromkeys(formation.members + formation.leaving, until)
 
     # What is heard.
 
@@ -139,7 +139,7 @@ class Governor:
             self._grant(standing, formation, now)
 
     def _grant(self, standing: Standing, formation: Formation, now: Instant) -> None:
-        if standing.posture is Posture.MEMBER and standing.sender in formation.members:
+        if standing.sender in self._concerned(formation):
             self._leases[standing.sender] = now + self._lease_length(formation)
         self.outbox.append(
             (
@@ -171,7 +171,7 @@ class Governor:
         if self.phase in (Phase.FENCING, Phase.HALTED, Phase.PLANNING):
             return min(self._repeat_at, self._plan_until)
         if self.phase is Phase.STEADY and self.formation is not None:
-            return min(self._repeat_at, min(self._leases.values(), default=NEVER))
+            return min(self._repeat_at, min(self._leases[member] for member in self.formation.members))
         return NEVER
 
     def wake(self, now: Instant) -> None:
@@ -283,7 +283,7 @@ class Governor:
         formation = self.formation
         assert formation is not None
         answered = self._answered(formation)
-        unheard = [member for member in formation.members if member not in answered]
+        unheard = [member for member in self._concerned(formation) if member not in answered]
         if self._repeat_at <= now:
             for member in unheard:
                 known = self.known.get(member)
@@ -304,13 +304,22 @@ class Governor:
     def _answered(self, formation: Formation) -> dict[NodeId, Standing]:
         """Members that do nothing more in this formation and say what they hold: from memory, or from their journal."""
         answered = {}
-        for member in formation.members:
+        for member in self._concerned(formation):
             known = self.known.get(member)
             if known is None or known.standing.formation != formation.number:
                 continue
             if known.standing.posture in (Posture.FENCED, Posture.RESTARTED):
                 answered[member] = known.standing
         return answered
+
+    def _concerned(self, formation: Formation) -> tuple[NodeId, ...]:
+        """The members, and those who take their last turns before the first token of this formation."""
+        reached = (
+            known.standing.complete_through
+            for known in self.known.values()
+            if known.standing.formation == formation.number
+        )
+        return formation.concerns(max(reached, default=0))
 
     def _present(self, formation: Formation) -> dict[NodeId, Standing]:
         """Members that came back with journals which prove nothing: better than nothing, and never without a Break."""
@@ -322,10 +331,10 @@ class Governor:
 
     def _decide(self, formation: Formation, answered: dict[NodeId, Standing], now: Instant) -> None:
         if not any(standing.posture is Posture.FENCED for standing in answered.values()):
-            if now < self._began_at + FOUNDING_DELAY and len(answered) < len(formation.members):
+            if now < self._began_at + FOUNDING_DELAY and len(answered) < len(self._concerned(formation)):
                 return  # all were restarted: what one journal does not prove, another one may
             answered = answered or self._present(formation)
-        silent = tuple(member for member in formation.members if member not in self._answered(formation))
+        silent = tuple(member for member in self._concerned(formation) if member not in self._answered(formation))
         broken = len(silent) > formation.resilience
         if not answered or (broken and self.charter.excess is Excess.HALT and not self._resumed):
             if self.phase is not Phase.HALTED:
@@ -422,6 +431,7 @@ class Governor:
         leaving = [site for site in formation.members if site in self.retired or self._wants_out(site)]
         if len(leaving) == len(formation.members):
             leaving = []
+        del leaving[LEAVING_MAX:]
         timing = self._calmer(formation.timing, now)
         if not joining and not leaving and timing == formation.timing:
             return
@@ -490,13 +500,13 @@ class Governor:
             site for site in concerned
             if site not in self.known or self.known[site].standing.prepared != relief.number
         ]  # fmt: skip
-        if not missing:
-            self.proposal = relief
-            self.phase = Phase.RECORDING
-            return
         cause = self._trouble_while_planning(present, now)
         if cause is not None:
             self._reform(cause, now)
+            return
+        if not missing:
+            self.proposal = relief
+            self.phase = Phase.RECORDING
             return
         if self._repeat_at <= now:
             for site in missing:

@@ -39,6 +39,11 @@ class PastReader:
         self._pieces.clear()
         self._unanswered = 0
 
+    def mind_clock(self, now: Instant, patience: Duration) -> None:
+        """A clock that was set back must not make the reader wait for its old time to come again."""
+        if now + patience < self.ask_at < NEVER:
+            self.ask_at = now
+
     def next_server(self, servers: Sequence[NodeId]) -> NodeId:
         """Whom to ask now. One that stays silent, or knows no more than we do, is followed by the next."""
         if self._unanswered >= PATIENCE:

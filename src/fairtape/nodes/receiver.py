@@ -1,35 +1,31 @@
-"""The receiver (R_T): one site of the ring, composed from the machines of the ring.
+"""The receiver (R_P): one site of a token loop, composed from the machines of the ring.
 
-A receiver that is *seated* in a formation takes its turns as token site (R_P). One that is not follows the same order
-and asks a parent for what it misses (R_S, and whoever is about to join); it never acknowledges and accuses nobody.
-
-Formations come from outside: a ring without a reformation server has one for ever, and a failure ends it.
+This one stays in one formation for ever, and a failure ends it. `fairtape.nodes.governed` goes on from one formation to
+the next; what differs there is asked of the methods at the end of this class.
 """
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Final
 
 from fairtape.core.effects import (
     Append,
     Channel,
     Effect,
-    FormationChange,
     Multicast,
     Ordered,
     Reason,
     Recovered,
     Report,
     Send,
-    Turn,
 )
-from fairtape.core.entries import Entry, Position
 from fairtape.core.instants import NEVER, Duration, Instant
+from fairtape.nodes.passing import Passing, Refused
 from fairtape.nodes.postbox import Postbox
+from fairtape.nodes.sourcedesk import SourceDesk
+from fairtape.ring.acknowledging import ranges_max, write_acks
 from fairtape.ring.course import Course
 from fairtape.ring.formation import Formation
-from fairtape.ring.holdings import Holdings, Stream
-from fairtape.ring.layout import encode_formation
+from fairtape.ring.holdings import Holdings
 from fairtape.ring.ordering import Breach, Ordering
 from fairtape.ring.recovery import Observer, Recovery, RecoveryDesk
 from fairtape.ring.release import ReleaseQueue
@@ -38,19 +34,13 @@ from fairtape.ring.requests import combine, whom_to_ask
 from fairtape.ring.resilience import Resilience
 from fairtape.ring.token import EventToken, token_for
 from fairtape.wire.frames import (
-    ACK_PARTS_MAX,
     DATAGRAM_MAX,
     Ack,
     BlockFrame,
-    Control,
-    Hole,
     Malformed,
     NodeId,
-    Progress,
-    Range,
     Request,
     TokenAck,
-    ack_ranges_max,
     decode_block,
     decode_control,
     is_block,
@@ -58,22 +48,12 @@ from fairtape.wire.frames import (
 )
 from fairtape.wire.seals import Keys
 
-KEPT_TOKENS_MAX: Final = 4_096  # that are kept for the repairs of those who ask this site
-
 
 class BornTooLate(ValueError):
     """A site may only take part in a formation from its first token on.
 
     One that came later, or came back without its memory, could send a second, different Ack(e).
     """
-
-
-class Disagreement(Exception):
-    """The others have left the order behind after a token: what this site has beyond it must be taken back."""
-
-    def __init__(self, token: int) -> None:
-        super().__init__(token)
-        self.token = token
 
 
 class Receiver:
@@ -91,48 +71,34 @@ class Receiver:
         clock_bound: Callable[[], Duration] = lambda: 0,
         observe: Observer | None = None,
         past: Recovered | None = None,
-        seated: bool = True,
         postbox: Postbox | None = None,
     ) -> None:
-        """With a `past`, be it empty, the receiver is governed: it needs leases, and its journal notes formations."""
-        assert me in formation.members or not seated
+        """Without a `past` it must be there when the formation starts."""
+        assert past is not None or me in formation.members
         if past is None and born_at > formation.starts_at:
             raise BornTooLate(
                 f"site {me} came {(born_at - formation.starts_at) / 1e9:.3f} s after formation "
                 f"{formation.number} had started; it must join a later one"
             )
+        past = past if past is not None else Recovered.nothing(formation.first_token, formation.first_sequence)
         self.me = me
         self.counts: Counter[str] = Counter()
         self.reforming: Report | None = None
-        self.parent: NodeId | None = None  # whom to ask while not seated
-        self.needed_after: int | None = None  # those who ask this site may still miss what comes after this token
         self._stripe = stripe
         self._datagram_max = datagram_max
         self._clock_bound = clock_bound
         self._effects: list[Effect] = []
         self._observe = observe
-        self._governed = past is not None
         self._course = Course(formation)
-        self._seats = {formation.number} if seated else set()  # formations in which this site takes its turns
-        self._fenced = False
-        self._holds_back_at: int | None = None  # the first token of a formation that is about to take over
-        self._lost_at = 0  # the highest token that could not be recovered from the parent
-        past = past if past is not None else Recovered.nothing(formation.first_token, formation.first_sequence)
-        self._turned = self._reached = past.number  # the formation of the last entry, and of the last token
-        self._noted: FormationChange | None = None  # a formation whose first messages are still to come
-        self._unverified = self._governed and past.token > 0 and past.number != formation.number
         self._postbox = postbox or Postbox(me=me, keys=keys, peers=keys.sites, first_serial=born_at)
         self._holdings = Holdings(keys=keys, stripe=stripe)
         self._holdings.recover(past.streams)
         self._ordering = Ordering(
-            course=self._course,
-            stripe=stripe,
-            holdings=self._holdings,
-            after=past.token,
-            next_sequence=past.sequence,
+            course=self._course, stripe=stripe, holdings=self._holdings, after=past.token, next_sequence=past.sequence
         )
-        released_through = past.released_through if self._governed else past.token
-        self._releases = ReleaseQueue(self._course, after=released_through, leased=self._governed)
+        self._sources = SourceDesk(me=me, postbox=self._postbox, ordering=self._ordering)
+        self._passing = Passing(me=me, postbox=self._postbox, ordering=self._ordering)
+        self._releases = ReleaseQueue(self._course, after=past.released_through)
         self._stirred = False  # blocks have come that may complete something
         self._timer: Instant | None = None  # the earliest deadline; None: not known. A block alone never changes it
         self._begin(formation, born_at)
@@ -177,8 +143,10 @@ class Receiver:
 
     def wake(self, now: Instant) -> None:
         """Notice silence, end waits, send what has gathered, take the turn, release."""
-        if self._stirred and not self._completes_something(now) and self.formation.timed and not self._is_due(now):
-            return
+        if self._stirred and not self._completes_something(now) and self._course.latest.timed:
+            deadline = self.deadline()
+            if deadline is None or deadline > now:
+                return
         self._timer = None
         if not self._stopped:
             self._notice_silence(now)
@@ -194,10 +162,6 @@ class Receiver:
         for token in completed:
             self._ordering.completed(token)
         return bool(completed)
-
-    def _is_due(self, now: Instant) -> bool:
-        deadline = self.deadline()
-        return deadline is not None and deadline <= now
 
     def deadline(self) -> Instant | None:
         """The one timer."""
@@ -229,40 +193,6 @@ class Receiver:
         return self._course.latest
 
     @property
-    def seated(self) -> bool:
-        """Whether this site takes its turns in the latest formation."""
-        return self.formation.number in self._seats
-
-    @property
-    def fenced(self) -> bool:
-        """Whether it has stopped working in the latest formation because it was told to."""
-        return self._fenced
-
-    @property
-    def stranded(self) -> bool:
-        """Whether the ring cannot repair what is missing here: the past must come from another site's journal."""
-        return self._unverified or self.complete_through < max(self.fixed_through, self._lost_at)
-
-    @property
-    def verified(self) -> bool:
-        """Whether what is in the order here is known to be in the order of the others."""
-        return not self._unverified
-
-    @property
-    def fixed_through(self) -> int:
-        """The order up to this token is fixed for ever: a later formation begins after it."""
-        return self._course.begins_at - 1
-
-    @property
-    def position(self) -> Position:
-        """Where this site stands in the order, as its journal counts: the last formation noted, the last token."""
-        return Position(self._noted.formation if self._noted is not None else self._turned, self.complete_through)
-
-    @property
-    def _stopped(self) -> bool:
-        return self._fenced or self.reforming is not None
-
-    @property
     def heard_through(self) -> int:
         """The highest token of which an acknowledgment was heard."""
         return self._resilience.heard_through
@@ -276,11 +206,6 @@ class Receiver:
     def stable_through(self) -> int:
         """The highest token up to which all members are known to hold everything."""
         return self._resilience.stable_through
-
-    @property
-    def survives_through(self) -> int:
-        """The highest token up to which K + 1 sites are known to hold everything."""
-        return self._resilience.survives_through
 
     @property
     def released_through(self) -> int:
@@ -297,152 +222,11 @@ class Receiver:
         """When the right to acknowledge and to commit ends."""
         return self._releases.lease_until
 
-    # What a reformation server decides.
-
     def renew_lease(self, until: Instant, now: Instant) -> None:
         """This site may acknowledge and commit until then."""
         self._timer = None
         self._releases.renew_lease(until, now)
         self._advance(now)
-
-    def fence(self) -> None:
-        """Do nothing more in this formation: what is complete here is what this site answers for (decision 7)."""
-        self._fenced = True
-        self._timer = None
-        self._desk.stop()
-
-    def hold_back_at(self, token: int | None) -> None:
-        """Take no turn from this token on: another formation is about to take over there."""
-        self._holds_back_at = token
-        if token is not None and self._token.held is not None and self._token.held >= token:
-            self._token.held = None
-        self._timer = None
-
-    def agrees_with(self, formation: Formation) -> bool:
-        """Whether what is in the order here can come before this formation; what cannot must be taken back."""
-        if self._reached >= formation.number:
-            return True  # another site's journal has brought it there already
-        beyond = self.complete_through - (formation.first_token - 1)
-        if beyond > 0:
-            return False
-        return beyond < 0 or formation.first_sequence in (0, self.next_sequence)
-
-    def relieve(self, formation: Formation, now: Instant, *, seated: bool) -> None:
-        """From a token to come on, this formation takes over, without a stop."""
-        self._timer = None
-        self._course.relieve(formation)
-        if seated:
-            self._seats.add(formation.number)
-        self._holds_back_at = None
-        self._desk.timing = formation.timing
-        self._accept_token_if_mine(now)
-        self._advance(now)
-
-    def install(self, formation: Formation, now: Instant, *, seated: bool) -> None:
-        """Leave the present formation where it was fenced, and go on in this one."""
-        assert self.agrees_with(formation)
-        follows_on = formation.number == self.formation.number + 1 and not self._unverified
-        self._unverified = not follows_on and formation.keeper != self.me
-        self._ordering.forget_unordered()
-        self._ordering.drop_through(self.complete_through)
-        self._course.restart(formation)
-        self._seats = {formation.number} if seated else set()
-        self._fenced = False
-        self._holds_back_at = None
-        self.reforming = None
-        self._lost_at = 0
-        survives_through = self._resilience.survives_through
-        if self._reached < formation.number:
-            survives_through = min(survives_through, formation.first_token - 1)
-        self._begin(formation, now)
-        self._resilience.learn(survives_through)
-        self._advance(now)
-
-    def verify(self) -> None:
-        """One who knows the latest formation says that nothing here contradicts it."""
-        self._unverified = False
-        self._timer = None
-
-    def adopt(self, entry: Entry) -> None:
-        """Take what another site's journal says comes next.
-
-        `Malformed` where it does not continue the order, `Disagreement` where the others have left it behind.
-        """
-        self._timer = None
-        if isinstance(entry, FormationChange):
-            self._adopt_formation(entry)
-            return
-        if entry.formation != self.position.formation or entry.token <= self.complete_through:
-            raise Malformed("an entry that has no place here")
-        if entry.sequence != self.next_sequence:
-            raise Malformed("an entry that does not continue the order")
-        self._ordering.adopt(entry)
-        self._desk.forget_through(entry.token)
-        self._append(entry)
-
-    def _adopt_formation(self, change: FormationChange) -> None:
-        if change.formation <= self.position.formation or change.sequence != self.next_sequence:
-            raise Malformed("a formation that has no place here")
-        if change.formation > self._reached and change.token <= self.complete_through:
-            raise Disagreement(change.token - 1)
-        self._noted = change
-        self._ordering.advance_to(change.token - 1)
-        self._desk.forget_through(change.token - 1)
-
-    def reclaim(self, ordered: Ordered) -> None:
-        """The journal has it, but it was never released: the site stopped in between."""
-        self._releases.complete(ordered)
-
-    def catch_up_to(self, token: int, survives_through: int, now: Instant, *, known: int = 0) -> None:
-        """Nothing more was put into the order up to `token`, and what K + 1 sites hold may be released.
-
-        `known` is the formation of that token, as the one who says so knows it.
-        """
-        self._timer = None
-        if token > self.complete_through:
-            self._reached = max(self._reached, known)
-        self._ordering.advance_to(token)
-        self._desk.forget_through(token)
-        self._resilience.learn(min(survives_through, token))
-        if 0 < self._lost_at <= self.complete_through:
-            self._recover_again(now)
-        self._accept_token_if_mine(now)
-        self._advance(now)
-
-    def _recover_again(self, now: Instant) -> None:
-        """The past has brought this site near enough for the ring to repair the rest."""
-        self._lost_at = 0
-        self._watched = self.complete_through + 1
-        for token in self._ordering.waiting():
-            if self._desk.acknowledged(token, now):
-                self._ordering.completed(token)
-
-    def _append(self, ordered: Ordered) -> None:
-        """Into the journal, after the formation that it is the first of, and into the queue of releases."""
-        self._reached = ordered.formation
-        if ordered.count:
-            if self._governed and ordered.formation != self._turned:
-                self._turn(ordered)
-            self._effects.append(Append(ordered))
-        self._releases.complete(ordered)
-
-    def _turn(self, first: Ordered) -> None:
-        """A formation is noted with its first messages: one that never had any left no trace anywhere."""
-        change, self._noted = self._noted, None
-        if change is None or change.formation != first.formation:
-            formation = self._course.of(first.token)
-            change = FormationChange(
-                stripe=self._stripe,
-                formation=formation.number,
-                token=formation.first_token,
-                sequence=first.sequence,
-                broken=formation.broken,
-                layout=encode_formation(formation),
-                installed_at=formation.starts_at,
-            )
-        assert change.formation == first.formation
-        self._turned = change.formation
-        self._effects.append(Turn(change))
 
     # Blocks.
 
@@ -459,64 +243,34 @@ class Receiver:
 
     def _stir(self) -> None:
         """A turn brings many blocks: what they complete is looked at once, in the wake that ends it."""
-        if self._desk.running or not self.formation.timed:
+        if self._desk.running or not self._course.latest.timed:
             self._stirred = True
 
     def _look_into(self, outcome: str, frame: BlockFrame, datagram: bytes, now: Instant) -> None:
-        if outcome == "duplicate":
-            self._answer_duplicate(frame, datagram, now)
+        if outcome == "duplicate" and self._is_token_site(now):
+            settled_through = self._resilience.survives_through
+            self._effects += self._sources.answer_duplicate(frame, datagram, settled_through, now)
         elif outcome == "ahead":
             self._ask_for_holes(now)
-
-    def _answer_duplicate(self, frame: BlockFrame, datagram: bytes, now: Instant) -> None:
-        """Decision 5: a source that repeats an acknowledged message has missed its acknowledgment."""
-        stream = self._holdings.find((frame.source, frame.incarnation))
-        if stream is None or frame.first + frame.count > stream.acked or not self._is_token_site(now):
-            return
-        if now - stream.told_at < self.formation.timing.retry_period:
-            return
-        stream.seal.open(datagram, frame.first)  # what is dropped needs no proof, what is answered does
-        stream.told_at = now
-        settled = self._ordering.first_named_after(self._resilience.survives_through, stream)
-        told = Progress(
-            self._stripe, self.formation.number, self.me, frame.incarnation, stream.acked, self.complete_through,
-            settled=settled,
-        )  # fmt: skip
-        self._send_to_source(frame.source, told)
 
     def _is_token_site(self, now: Instant) -> bool:
         if self._token.held is not None:
             return True
-        formation = self.formation
-        return formation.timed and self.seated and formation.holder(formation.current(now)) == self.me
+        formation = self._course.latest
+        return formation.timed and self._is_mine(formation.current(now))
 
     def _ask_for_holes(self, now: Instant) -> None:
-        """Decision 5: a site whose turn is near, and who sees a hole in a source's numbers, asks the source at once."""
-        holed = self._holdings.with_holes()
-        if not holed or not self._turn_is_near():
-            return
-        for stream in holed:
-            hole = stream.hole() if now - stream.asked_at >= self.formation.timing.retry_period else None
-            if hole is not None:
-                self._ask_source(stream, hole, now)
+        if self._holdings.has_holes and self._turn_is_near():
+            asked = self._sources.ask_for_holes(now)
+            self.counts["holes_asked"] += len(asked)
+            self._effects += asked
 
     def _turn_is_near(self) -> bool:
-        """Near is within T_R: what the source sends again now is here when the token is."""
-        formation = self._course.of(self.complete_through + 1)
+        token = self._ordering.complete_through + 1
+        formation = self._course.of(token)
         if not formation.timed:
             return self._token.held is not None
-        if formation.number not in self._seats:
-            return False
-        passes = formation.passes_to(self.me, self.complete_through + 1)
-        return passes * formation.timing.token_period <= formation.timing.retry_period
-
-    def _ask_source(self, stream: Stream, hole: Range, now: Instant) -> None:
-        stream.asked_at = now
-        self.counts["holes_asked"] += 1
-        self._send_to_source(stream.source, Hole(self._stripe, self.formation.number, self.me, hole))
-
-    def _send_to_source(self, source: NodeId, message: Control) -> None:
-        self._effects.append(Send(source, [self._postbox.for_source(source, message)]))
+        return self._sits_in(formation) and formation.is_near(self.me, token)
 
     # Control.
 
@@ -539,7 +293,8 @@ class Receiver:
             case Request():
                 self._receive_request(message)
             case TokenAck():
-                self._receive_token_ack(message)
+                if isinstance(self._token, EventToken) and message.sender == self._course.holder(message.token + 1):
+                    self._token.confirmed(message.token)
             case _:
                 raise Malformed("not for a site")
 
@@ -550,8 +305,9 @@ class Receiver:
             self._heard(ack.token, now)
             self._advance(now)
             self._ask_for_holes(now)
-        elif outcome == "duplicate" and not self.formation.timed:
-            self._answer_repeated_pass(ack)
+        elif outcome == "duplicate" and not self._course.latest.timed and ack.token <= self.complete_through:
+            # Its sender has not seen the token taken up.
+            self._effects += self._passing.confirm(ack.token) if self._is_mine(ack.token + 1) else []
 
     def _heard(self, token: int, now: Instant) -> None:
         self._resilience.hear(token)
@@ -575,22 +331,18 @@ class Receiver:
     def _advance(self, now: Instant) -> None:
         """Take complete tokens into the order, take the turn when it has come, release what is due."""
         for token in self._desk.take_failed():
-            self._declare(self._course.holder(token), token, self._failure_of(token), now)
+            reason = Reason.MESSAGES_SILENT if self._ordering.whole(token) else Reason.ACK_SILENT
+            self._declare(self._course.holder(token), token, reason, now)
         while self._take_next(now) or self._send_ack(now):
             pass
         self._releases.settle(self._resilience.survives_through, now)
         self._effects += self._releases.due(now, self._clock_bound())
-        self._ordering.drop_through(min(self.stable_through, self.complete_through, self._needed_through()))
-        self._course.forget_before(self.complete_through + 1)
-
-    def _needed_through(self) -> int:
-        """What those who ask this site hold; one that stays behind for long must ask for the past instead."""
-        if self.needed_after is None:
-            return self.complete_through
-        return max(self.needed_after, self.complete_through - KEPT_TOKENS_MAX)
+        complete_through = self._ordering.complete_through
+        self._ordering.drop_through(min(self._resilience.stable_through, complete_through, self._needed_through()))
+        self._course.forget_before(complete_through + 1)
 
     def _take_next(self, now: Instant) -> bool:
-        token = self.complete_through + 1
+        token = self._ordering.complete_through + 1
         if self._stopped or not self._may_order(token):
             return False
         try:
@@ -604,25 +356,19 @@ class Receiver:
         self._accept_token_if_mine(now)
         return True
 
-    def _may_order(self, token: int) -> bool:
-        """Only what follows the order of the others; and one whom nobody asks takes only what cannot be taken back."""
-        return not self._unverified and (self.seated or token <= self._resilience.survives_through)
-
     def _accept_token_if_mine(self, now: Instant) -> None:
-        token = self.complete_through + 1
+        token = self._ordering.complete_through + 1
         formation = self._course.of(token)
-        if token < formation.first_token or not self._is_mine(token) or not self._may_order(token):
-            return
-        if self._holds_back_at is not None and token >= self._holds_back_at:
+        if token < formation.first_token or not self._is_mine(token) or not self._may_take_turn(token):
             return
         self._token.accept(token, now)
         if not formation.timed and token > formation.first_token and not self._holdings.has_unacknowledged:
-            self._send_token_ack(token - 1)
+            self._effects += self._passing.confirm(token - 1)
 
     def _ack_due_at(self) -> Instant:
         if self._releases.lapsed:
             return NEVER
-        due_at = self._token.due_at(flush=not self.formation.timed and self._releases.waits_for_others)
+        due_at = self._token.due_at(flush=not self._course.latest.timed and self._releases.waits_for_others)
         return due_at if due_at < self._releases.lease_until else NEVER
 
     def _send_ack(self, now: Instant) -> bool:
@@ -630,9 +376,18 @@ class Receiver:
         token = self._token.held
         if token is None or self._stopped or self._ack_due_at() > now or now >= self._releases.lease_until:
             return False
-        per_part = ack_ranges_max(self._datagram_max)
-        ranges = self._token.ranges(per_part * ACK_PARTS_MAX)
-        acks = self._acks(token, ranges, per_part, now)
+        acks = write_acks(
+            token,
+            self._token.ranges(ranges_max(self._datagram_max)),
+            formation=self._course.of(token),
+            stripe=self._stripe,
+            me=self.me,
+            sequence=self._ordering.next_sequence,
+            holdings=self._holdings,
+            datagram_max=self._datagram_max,
+            clock_bound=self._clock_bound(),
+            now=now,
+        )
         datagrams = [self._postbox.for_sites(ack) for ack in acks]
         self._token.passed(now)
         for ack, datagram in zip(acks, datagrams, strict=True):
@@ -645,33 +400,13 @@ class Receiver:
         self.counts["acks_sent"] += 1
         return True
 
-    def _acks(self, token: int, ranges: list[Range], per_part: int, now: Instant) -> list[Ack]:
-        parts = [tuple(ranges[start : start + per_part]) for start in range(0, len(ranges), per_part)] or [()]
-        acks = []
-        sequence = self.next_sequence
-        formation = self._course.of(token)
-        number = formation.number
-        behind = formation.timed and now - formation.scheduled_at(token) > formation.timing.retry_period
-        for position, named in enumerate(parts):
-            first = sequence
-            marks = []
-            for one in named:
-                marks.append(self._holdings.marker(one.source).mark(number, token, sequence, one, behind=behind))
-                sequence += one.count
-            ack = Ack(
-                self._stripe, number, self.me, token, first, now, self._clock_bound(), position, len(parts), named,
-                tuple(marks), behind,
-            )  # fmt: skip
-            acks.append(ack)
-        return acks
-
     # Recovery.
 
     def _silence_at(self) -> Instant:
         """When the next unheard acknowledgment is overdue: t_e + T_R / 2. RMP has no such instant."""
-        if not self.formation.timed or not self._desk.has_room or (self.stranded and not self.seated):
+        if not self._course.latest.timed or not self._desk.has_room or not self._notices_silence():
             return NEVER
-        self._watched = max(self._watched, self.complete_through + 1)
+        self._watched = max(self._watched, self._ordering.complete_through + 1)
         while self._ordering.whole(self._watched):
             self._watched += 1
         formation = self._course.of(self._watched)
@@ -682,10 +417,6 @@ class Receiver:
             if not self._is_mine(self._watched):  # a site that is late itself awaits nobody
                 self._desk.overdue(self._watched, now)
             self._watched += 1
-
-    def _is_mine(self, token: int) -> bool:
-        formation = self._course.of(token)
-        return formation.number in self._seats and formation.holder(token) == self.me
 
     def _notice_overtaken(self, now: Instant) -> None:
         """RMP: an acknowledgment above the expected one was received, so those between are missing."""
@@ -701,31 +432,14 @@ class Receiver:
             return
         for site, recoveries in self._whom_to_ask(wanted).items():
             for request in combine(
-                recoveries, self._ordering, self._stripe, self.formation.number, self.me, self._datagram_max
+                recoveries, self._ordering, self._stripe, self._course.latest.number, self.me, self._datagram_max
             ):
                 self.counts["requests_sent"] += 1
                 self._effects.append(Send(site, [self._postbox.for_sites(request)]))
 
-    def _whom_to_ask(self, wanted: list[Recovery]) -> dict[NodeId, list[Recovery]]:
-        """A member asks the latest token site and those before it; others ask their parent. 2001 §4.1."""
-        if self.seated or self.parent is None:
-            return whom_to_ask(wanted, course=self._course, me=self.me, heard_through=self.heard_through)
-        existing = [recovery for recovery in wanted if recovery.token <= self.heard_through + 1]
-        return {self.parent: existing} if existing else {}
-
-    def _failure_of(self, token: int) -> Reason:
-        return Reason.MESSAGES_SILENT if self._ordering.whole(token) else Reason.ACK_SILENT
-
     def _declare(self, suspect: NodeId, token: int, reason: Reason, now: Instant) -> None:
-        """State 7: report, and commit nothing from this token on. What heals the loop is not the receiver's duty.
-
-        One that takes no turns accuses nobody: the past will tell.
-        """
+        """State 7: report, and commit nothing from this token on. What heals the loop is not the receiver's duty."""
         if self._stopped:
-            return
-        if not self.seated:
-            self._lost_at = max(self._lost_at, token)
-            self._desk.stop()
             return
         self.reforming = Report(suspect, token, reason, now)
         self._effects.append(self.reforming)
@@ -734,33 +448,53 @@ class Receiver:
     # The event-driven token (RMP).
 
     def _repeat_pass(self, now: Instant) -> None:
-        token = self._token
-        if not isinstance(token, EventToken) or token.passing is None or token.repeat_at() > now:
+        if not isinstance(self._token, EventToken):
             return
-        if len(self.formation.members) == 1:
-            token.give_up()
-        elif token.repeat(now):
+        try:
+            repeated = self._passing.repeat(self._token, now)
+        except Refused as refused:
+            self._declare(refused.site, refused.token, Reason.TOKEN_REFUSED, now)
+            return
+        if repeated is not None:
             self.counts["passes_repeated"] += 1
-            self._effects.append(Send(token.next_site, self._ordering.datagrams(token.passing)))
-        else:
-            token.give_up()
-            self._declare(token.next_site, token.passing + 1, Reason.TOKEN_REFUSED, now)
+            self._effects.append(repeated)
 
-    def _answer_repeated_pass(self, ack: Ack) -> None:
-        """A repeated acknowledgment means that its sender has not seen the token taken up. TRMP 2001 §2.
+    # What a receiver that goes on to other formations does otherwise.
 
-        The answer is one that nobody answers: two sites that answered an Ack with an Ack would never stop.
-        """
-        if self.complete_through >= ack.token and self._is_mine(ack.token + 1):
-            self._send_token_ack(ack.token)
+    @property
+    def _stopped(self) -> bool:
+        return self.reforming is not None
 
-    def _send_token_ack(self, token: int) -> None:
-        """In order to prevent unnecessary reformations: there is no source message to acknowledge. TRMP 2001 §2."""
-        previous = self._course.holder(token)
-        if previous != self.me:
-            message = TokenAck(self._stripe, self.formation.number, self.me, token)
-            self._effects.append(Send(previous, [self._postbox.for_sites(message)]))
+    def _is_mine(self, token: int) -> bool:
+        """Whether it is this site's turn to send Ack(token)."""
+        formation = self._course.of(token)
+        return formation.holder(token) == self.me and self._sits_in(formation)
 
-    def _receive_token_ack(self, message: TokenAck) -> None:
-        if isinstance(self._token, EventToken) and message.sender == self._course.holder(message.token + 1):
-            self._token.confirmed(message.token)
+    def _sits_in(self, formation: Formation) -> bool:
+        """Whether this site takes its turns in a formation."""
+        return self.me in formation.members
+
+    def _may_order(self, token: int) -> bool:  # noqa: ARG002 - here, always
+        """Whether a token that is complete may be taken into the order."""
+        return True
+
+    def _may_take_turn(self, token: int) -> bool:  # noqa: ARG002 - here, always
+        """Whether this site may acknowledge at its turn."""
+        return True
+
+    def _notices_silence(self) -> bool:
+        """Whether a late token is this site's concern."""
+        return True
+
+    def _needed_through(self) -> int:
+        """What nobody but the members may still ask for."""
+        return self._ordering.complete_through
+
+    def _whom_to_ask(self, wanted: list[Recovery]) -> dict[NodeId, list[Recovery]]:
+        return whom_to_ask(wanted, course=self._course, me=self.me, heard_through=self.heard_through)
+
+    def _append(self, ordered: Ordered) -> None:
+        """Into the journal, and into the queue of releases."""
+        if ordered.count:
+            self._effects.append(Append(ordered))
+        self._releases.complete(ordered)

@@ -69,6 +69,8 @@ class Reformer:
             for loop in charter.loops[1:]
         }
         self._homes = charter.homes()
+        self._clock_bound = clock_bound
+        self._clock_error_max = charter.primary.timing.clock_error_max
         self._postbox = Postbox(me=bench.me, keys=keys, peers=keys.sites, first_serial=born_at)
         self._effects: list[Effect] = []
         self._seen_at: Instant = born_at  # since when the leadership has been what it is
@@ -84,6 +86,7 @@ class Reformer:
 
     def receive(self, datagram: bytes, now: Instant) -> None:
         """Take one datagram: a standing, or an order."""
+        self._mind_clock(now)
         try:
             self._receive(datagram, now)
         except Malformed:
@@ -97,6 +100,7 @@ class Reformer:
 
     def wake(self, now: Instant) -> None:
         """Look after the leadership, and after the loops."""
+        self._mind_clock(now)
         self._look_after_leadership(now)
         if self.leads(now):
             self.primary.wake(now)
@@ -120,6 +124,20 @@ class Reformer:
         effects, self._effects = self._effects, []
         return effects
 
+    def _mind_clock(self, now: Instant) -> None:
+        """Leases are waited out by this clock: one that cannot be trusted must not lead.
+
+        And one that was set back must not keep the server from looking at the leadership.
+        """
+        if self._doubts_clock and self._term:
+            self._step_down("its clock is not good enough")
+        self._ask_at = min(self._ask_at, now + self.bench.leader_lease // RENEWALS)
+        self._pause_until = min(self._pause_until, now + self.bench.leader_lease // RENEWALS)
+
+    @property
+    def _doubts_clock(self) -> bool:
+        return self._clock_bound() > self._clock_error_max
+
     def _governors(self) -> list[Governor | SubGovernor]:
         return [self.primary, *self.secondary.values()]
 
@@ -135,6 +153,7 @@ class Reformer:
 
     def answered(self, answer: Answer, now: Instant) -> None:
         """What the store says to the question under way."""
+        self._mind_clock(now)
         question, self._asked = self._asked, None
         match answer:
             case Recalled():
@@ -160,6 +179,10 @@ class Reformer:
         if self._asked is not None or self._ask_at > now:
             return
         self._ask_at = now + self.bench.leader_lease // RENEWALS
+        if self._doubts_clock:
+            self._seen_at = now
+            self._ask(Recall())
+            return
         self._claimed_at = now
         mine = self.leadership
         if self._term and mine is not None:
@@ -182,12 +205,14 @@ class Reformer:
             return
         if self._term == leadership.term:
             self._lead_until = self._claimed_at + self.bench.leader_lease
-        elif self._claimed_at:
+        elif self._claimed_at and not self._doubts_clock:
             self._waiting.append(Recall())  # the formations as they are now that nobody else can change them
 
     def _recalled(self, answer: Recalled, now: Instant) -> None:
         self._saw(answer.leadership, now)
         leadership = answer.leadership
+        if self._doubts_clock:
+            return
         if leadership is None:
             self._claimed_at = now
             self._waiting.append(Claim(None, Leadership(self.bench.me, 1, 0)))

@@ -14,6 +14,7 @@ from typing import Final
 from fairtape.core.effects import (
     LOOP_CHANNEL,
     Cut,
+    Deliver,
     Effect,
     Fetch,
     Listen,
@@ -28,9 +29,9 @@ from fairtape.core.entries import decode_entry
 from fairtape.core.instants import NEVER, Duration, Instant
 from fairtape.core.timekeeping import Timekeeper
 from fairtape.core.timing import Timing
+from fairtape.nodes.governed import Disagreement, GovernedReceiver
 from fairtape.nodes.past import WINDOW, PastReader, answer
 from fairtape.nodes.postbox import Postbox
-from fairtape.nodes.receiver import Disagreement, Receiver
 from fairtape.ring.formation import Formation
 from fairtape.ring.layout import decode_formation
 from fairtape.ring.recovery import Observer
@@ -54,6 +55,7 @@ from fairtape.wire.governance import (
 from fairtape.wire.seals import Keys
 
 QUESTIONS_MAX: Final = 64  # of others who catch up, that wait for the journal
+ASKED_MAX: Final = 16  # questions for a lease that may still be answered
 RECLAIM_SIZE: Final = 1 << 20  # bytes of the own journal that are read at once
 REASONS: Final = tuple(Reason)  # a reason crosses the wire as its place in this list, from 1
 
@@ -87,7 +89,7 @@ class Site:
         self.post = post
         self.me = post.me
         self.incarnation = born_at // 1_000 & 0xFFFF_FFFF
-        self.receiver: Receiver | None = None
+        self.receiver: GovernedReceiver | None = None
         self.late = 0
         self._own_counts: Counter[str] = Counter()
         self._keys = keys
@@ -109,12 +111,14 @@ class Site:
         self._questions: dict[int, CatchUp] = {}
         self._ticket = 0
         self._standing_at: Instant = born_at
+        self._asked: dict[Instant, Duration] = {}  # the latest questions for a lease, and the clock's bound at each
         self._reclaim()
 
     # The contract.
 
     def receive(self, datagram: bytes, now: Instant) -> None:
         """Take one datagram. Whatever it is, it is counted; what is wrong changes nothing."""
+        self._mind_clock(now)
         if not is_governance(datagram):
             if self.receiver is None:
                 self._own_counts["too_early"] += 1
@@ -134,10 +138,12 @@ class Site:
             for datagram in datagrams:
                 self.receive(datagram, now)
         else:
+            self._mind_clock(now)
             self.receiver.receive_all(datagrams, now)
 
     def wake(self, now: Instant) -> None:
         """Let the receiver do what is due, then everything around it."""
+        self._mind_clock(now)
         if self.receiver is not None:
             deadline = self.receiver.deadline()
             if deadline is not None and deadline <= now:
@@ -147,6 +153,14 @@ class Site:
             self._say_standing(now)
         if self._reader.ask_at <= now:
             self._ask_for_past(now)
+
+    def _mind_clock(self, now: Instant) -> None:
+        """What the clock can be trusted with may have changed; and one that was set back must not silence the site."""
+        if self.receiver is not None:
+            self.receiver.mind_clock(now)
+        if self._standing_at - now > self.timing.standing_period:
+            self._standing_at = now
+        self._reader.mind_clock(now, self.timing.retry_period)
 
     def deadline(self) -> Instant | None:
         """The one timer."""
@@ -163,6 +177,7 @@ class Site:
         effects, self._effects = self._effects, []
         if self.receiver is not None:
             effects += self.receiver.drain()
+        self.late += sum(each.release.count for each in effects if isinstance(each, Deliver) and each.release.late)
         return effects
 
     # What the driver brings.
@@ -232,8 +247,10 @@ class Site:
         receiver = self.receiver
         if receiver is None:
             return Posture.NEWBORN
+        if receiver.fenced:
+            return Posture.FENCED
         if receiver.seated:
-            return Posture.FENCED if receiver.fenced else Posture.MEMBER
+            return Posture.MEMBER
         lost_memory = self.me in receiver.formation.members and self.post.durable
         return Posture.RESTARTED if lost_memory else Posture.OBSERVER
 
@@ -257,6 +274,9 @@ class Site:
         loops = [0, *(loop for loop in self._subloops if loop != 0)]
         if self.post.home not in loops:
             loops.append(self.post.home)
+        self._asked[now] = self.clock_bound()
+        for earlier in list(self._asked)[:-ASKED_MAX]:
+            del self._asked[earlier]
         for loop in loops:
             standing = self._postbox.govern(self._standing(loop, now))
             for reformer in self.post.reformers:
@@ -357,17 +377,20 @@ class Site:
 
     def _take_lease(self, grant: Grant, now: Instant) -> None:
         receiver = self.receiver
-        if receiver is None or grant.loop or not self._born_at <= grant.asked_at <= now:
+        bound = self._asked.get(grant.asked_at)
+        if receiver is None or grant.loop or bound is None:
             self._own_counts["outdated"] += 1
             return
         self._timekeeper.exchanged(asked_at=grant.asked_at, heard_at=grant.heard_at, bound=grant.clock_bound, now=now)
         if grant.formation == receiver.formation.number and grant.lease_period:
-            receiver.renew_lease(max(receiver.lease_until, grant.asked_at + grant.lease_period), now)
+            doubt = max(bound - receiver.formation.timing.clock_error_max, 0)
+            until = grant.asked_at - doubt + grant.lease_period
+            receiver.renew_lease(max(receiver.granted_until, until), now)
             self._own_counts["leases"] += 1
 
     def _take_fence(self, fence: Fence, now: Instant) -> None:
         receiver = self.receiver
-        if receiver is not None and fence.formation == receiver.formation.number and receiver.seated:
+        if receiver is not None and fence.formation == receiver.formation.number and receiver.has_turns:
             receiver.fence()
             self._prepared = None
             self._own_counts["fences"] += 1
@@ -388,7 +411,9 @@ class Site:
     def _prepare(self, formation: Formation) -> None:
         """Be ready for a formation that takes over at a token to come: from there on, do nothing in the present one."""
         receiver = self.receiver
-        if receiver is None or formation.number != receiver.formation.number + 1 or receiver.fenced:
+        if receiver is None or formation.number != receiver.formation.number + 1:
+            return
+        if receiver.fenced or receiver.reforming is not None:
             return
         if receiver.seated and receiver.complete_through >= formation.first_token - 1:
             return  # it is too late for that one
@@ -415,14 +440,16 @@ class Site:
             return
         self._entered(formation)
 
-    def _relieves(self, formation: Formation, receiver: Receiver) -> bool:
-        """Whether it takes over from the present one in its course."""
+    def _relieves(self, formation: Formation, receiver: GovernedReceiver) -> bool:
+        """Whether it takes over from the present one in its course.
+
+        A site that has stopped in the present one has stopped in this one, too, and says so: what it does not help to
+        complete would never come to where this one begins.
+        """
         return (
             formation.first_sequence == 0
             and formation.number == receiver.formation.number + 1
             and formation.first_token > max(receiver.complete_through, receiver.formation.first_token)
-            and not receiver.fenced
-            and receiver.reforming is None
         )
 
     def _enter_anew(self, formation: Formation, now: Instant) -> None:
@@ -430,7 +457,7 @@ class Site:
         if self._past.number < formation.number and self._past.token >= formation.first_token:
             self._take_back(formation.first_token - 1, formation)
             return
-        self.receiver = Receiver(
+        self.receiver = GovernedReceiver(
             me=self.me,
             formation=formation,
             keys=self._keys,
@@ -535,7 +562,7 @@ class Site:
         elif self._reader.ask_at != NEVER:
             self._reader.stop()
 
-    def _servers(self, receiver: Receiver) -> list[NodeId]:
+    def _servers(self, receiver: GovernedReceiver) -> list[NodeId]:
         """Who may have what is missing: the parent, the keeper of the past, and all members."""
         formation = receiver.formation
         likely = [receiver.parent or formation.keeper, formation.keeper, *formation.members]
@@ -582,7 +609,7 @@ class Site:
         except Disagreement as disagreement:
             self._take_back(disagreement.token, receiver.formation)
 
-    def _adopt(self, receiver: Receiver, settled_through: int) -> None:
+    def _adopt(self, receiver: GovernedReceiver, settled_through: int) -> None:
         """Take into the order what has come whole. A site that is not seated takes only what cannot be taken back."""
         while (entry := self._reader.entry_after(receiver.position)) is not None:
             unsettled = isinstance(entry, Ordered) and entry.token > max(settled_through, receiver.fixed_through)

@@ -18,16 +18,12 @@ class Course:
 
     def __init__(self, formation: Formation) -> None:
         self._formations = [formation]
+        self.latest = formation  # the last one, which has no end yet
 
     @property
     def formations(self) -> tuple[Formation, ...]:
         """All of them."""
         return tuple(self._formations)
-
-    @property
-    def latest(self) -> Formation:
-        """The last one, which has no end yet."""
-        return self._formations[-1]
 
     @property
     def begins_at(self) -> int:
@@ -36,6 +32,8 @@ class Course:
 
     def of(self, token: int) -> Formation:
         """The formation of this token."""
+        if token >= self.latest.first_token:
+            return self.latest
         for formation in reversed(self._formations):
             if token >= formation.first_token:
                 return formation
@@ -57,11 +55,13 @@ class Course:
         """From its first token on, this formation takes over."""
         assert formation.first_token > self.latest.first_token
         self._formations.append(formation)
+        self.latest = formation
         del self._formations[:-FORMATIONS_MAX]
 
     def restart(self, formation: Formation) -> None:
         """Whatever was before has been left; tokens below the first of this formation belong to none."""
         self._formations = [formation]
+        self.latest = formation
 
     def forget_before(self, token: int) -> None:
         """Nobody asks about tokens below this one any more."""

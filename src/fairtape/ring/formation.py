@@ -8,6 +8,7 @@ from fairtape.core.timing import Timing
 from fairtape.wire.frames import FORMATION_MAX, NODE_MAX, NUMBER_MAX, NodeId
 
 MEMBERS_MAX: Final = 128
+LEAVING_MAX: Final = 16  # members that leave with one formation
 LOOPS_MAX: Final = (1 << 16) - 1
 STRIDE_MAX: Final = (1 << 16) - 1
 
@@ -33,6 +34,7 @@ class Formation:
     request_sets: int = 1  # k_p: receivers take turns in asking (2001 §5.2); 1: everyone asks at once
     keeper: NodeId = 0  # who held everything before the first token when the formation was made
     roll: tuple[int, ...] = ()  # the incarnation of each member that was counted on; empty: whoever is there
+    leaving: tuple[NodeId, ...] = ()  # who takes its last turns in the formation before, which this one takes over from
     broken: bool = False  # more than K members were silent: what they committed last may be missing (decision 7)
 
     def __post_init__(self) -> None:
@@ -43,6 +45,8 @@ class Formation:
             raise BadFormation(f"members {members} names a site twice")
         if not all(0 <= member <= NODE_MAX for member in members):
             raise BadFormation(f"members {members} must be node numbers from 0 to {NODE_MAX}")
+        if len(self.leaving) > LEAVING_MAX or set(self.leaving) & set(members):
+            raise BadFormation(f"leaving is {self.leaving}; it takes up to {LEAVING_MAX} sites that are no members")
         if self.roll and len(self.roll) != len(members):
             raise BadFormation(f"roll has {len(self.roll)} incarnations for {len(members)} members")
         if not 0 <= self.resilience < len(members):
@@ -68,6 +72,10 @@ class Formation:
         """Of a secondary loop: the member that is in the loop above, too, and repairs what the others miss."""
         return self.members[0]
 
+    def concerns(self, complete_through: int) -> tuple[NodeId, ...]:
+        """Who may still act, or have acted, in it and before it, when the order has come so far."""
+        return self.members if complete_through >= self.first_token - 1 else self.members + self.leaving
+
     def counts_on(self, site: NodeId, incarnation: int) -> bool:
         """Whether this incarnation of a site is a member: one that has lost its memory is not."""
         if site not in self.members:
@@ -81,6 +89,10 @@ class Formation:
     def passes_to(self, member: NodeId, token: int) -> int:
         """How many passes after `token` the token comes to `member`; 0 where `token` is its own."""
         return (self.members.index(member) - (token - self.first_token)) % len(self.members)
+
+    def is_near(self, member: NodeId, token: int) -> bool:
+        """Whether the turn of `member` comes within T_R of `token`: what a source sends again now is there by then."""
+        return self.passes_to(member, token) * self.timing.token_period <= self.timing.retry_period
 
     def scheduled_at(self, token: int) -> Instant:
         """t_e."""

@@ -213,6 +213,11 @@ class Holdings:
             marker = self._markers[source] = Marker(self._keys.sources[source], stripe=self._stripe)
         return marker
 
+    @property
+    def has_holes(self) -> bool:
+        """Whether something is missing below something held."""
+        return bool(self._holed)
+
     def with_holes(self) -> list[Stream]:
         """The streams in which something is missing below something held."""
         return list(self._holed.values())

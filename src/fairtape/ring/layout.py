@@ -12,7 +12,7 @@ from fairtape.wire.frames import Malformed
 
 VERSION: Final = 1
 
-_LAYOUT: Final = struct.Struct(">BBHIHHHIQQQHQIQQQ")
+_LAYOUT: Final = struct.Struct(">BBHIHHHIQQQHHQIQQQ")
 _TIMED: Final = 1
 _MERGED: Final = 2
 _BROKEN: Final = 4
@@ -28,9 +28,9 @@ def encode_formation(formation: Formation) -> bytes:
     return _LAYOUT.pack(
         VERSION, flags, formation.loop, formation.number, formation.resilience, formation.stride,
         formation.request_sets, formation.keeper, formation.first_token, formation.first_sequence, formation.starts_at,
-        len(formation.members), timing.retry_period, timing.retries_max, timing.token_period, timing.commit_delay,
+        len(formation.members), len(formation.leaving), timing.retry_period, timing.retries_max, timing.token_period, timing.commit_delay,
         timing.clock_error_max,
-    ) + b"".join(number.to_bytes(4) for number in formation.members + formation.roll)  # fmt: skip
+    ) + b"".join(number.to_bytes(4) for number in formation.members + formation.leaving + formation.roll)  # fmt: skip
 
 
 def decode_formation(layout: bytes) -> Formation:
@@ -47,16 +47,17 @@ def decode_formation(layout: bytes) -> Formation:
 def _decode(layout: bytes) -> Formation:
     (
         version, flags, loop, number, resilience, stride, request_sets, keeper, first_token, first_sequence, starts_at,
-        count, retry_period, retries_max, token_period, commit_delay, clock_error_max,
+        count, leaving, retry_period, retries_max, token_period, commit_delay, clock_error_max,
     ) = _LAYOUT.unpack_from(layout)  # fmt: skip
-    listed = 2 * count if flags & _ROLL else count
+    listed = leaving + (2 * count if flags & _ROLL else count)
     if version != VERSION or count > MEMBERS_MAX or len(layout) != _LAYOUT.size + 4 * listed:
         raise Malformed("not a formation of this version")
     numbers = tuple(number for (number,) in struct.iter_unpack(">I", layout[_LAYOUT.size :]))
     return Formation(
         number=number,
         members=numbers[:count],
-        roll=numbers[count:],
+        leaving=numbers[count : count + leaving],
+        roll=numbers[count + leaving :],
         timing=Timing(
             retry_period=retry_period,
             retries_max=retries_max,

@@ -63,9 +63,9 @@ class Ordering:
 
     def __init__(self, *, course: Course, stripe: int, holdings: Holdings, after: int, next_sequence: int) -> None:
         """Tokens up to `after` have their places already, and `next_sequence` is the number that comes next."""
-        self._course = course
-        self._stripe = stripe
-        self._holdings = holdings
+        self.course = course
+        self.stripe = stripe
+        self.holdings = holdings
         self._acks: dict[int, Acknowledgment] = {}
         self._dropped_through = after
         self.complete_through = after
@@ -74,7 +74,7 @@ class Ordering:
     def accept(self, ack: Ack, datagram: bytes) -> str:
         """Take one part of an acknowledgment; the name of what became of it."""
         token = ack.token
-        formation = self._course.of(token)
+        formation = self.course.of(token)
         if token < formation.first_token or ack.formation != formation.number or ack.sender != formation.holder(token):
             return "out_of_turn"
         if token <= self._dropped_through or (token <= self.complete_through and token not in self._acks):
@@ -85,7 +85,7 @@ class Ordering:
         if ack.part in acknowledgment.parts:
             return "duplicate"
         for named in ack.ranges:
-            self._holdings.name(named)
+            self.holdings.name(named)
         acknowledgment.add(ack, datagram)
         self._acks[token] = acknowledgment
         return "ack"
@@ -102,12 +102,12 @@ class Ordering:
         acknowledgment = self._acks.get(token)
         if acknowledgment is None or not acknowledgment.whole:
             return token <= self.complete_through
-        return all(self._holdings.named(named).next >= named.end for named in acknowledgment.ranges)
+        return all(self.holdings.named(named).next >= named.end for named in acknowledgment.ranges)
 
     def missing(self, token: int) -> list[Range]:
         """What of Msg(token) is not held."""
         ranges = self._acks[token].ranges
-        return [gap for named in ranges for gap in self._holdings.named(named).missing(named.first, named.end)]
+        return [gap for named in ranges for gap in self.holdings.named(named).missing(named.first, named.end)]
 
     def completed(self, token: int) -> None:
         """All of Msg(token) is held."""
@@ -135,9 +135,9 @@ class Ordering:
         sequence = self.next_sequence
         spans = self._take_spans(acknowledgment)
         self.complete_through = token
-        formation = self._course.of(token)
+        formation = self.course.of(token)
         return Ordered(
-            stripe=self._stripe,
+            stripe=self.stripe,
             formation=formation.number,
             token=token,
             sequence=sequence,
@@ -149,9 +149,9 @@ class Ordering:
     def _take_spans(self, acknowledgment: Acknowledgment) -> tuple[Span, ...]:
         spans = []
         for named in acknowledgment.ranges:
-            if not self._holdings.fits(named):
+            if not self.holdings.fits(named):
                 raise Breach
-            spans.append(self._holdings.take(named, self.next_sequence))
+            spans.append(self.holdings.take(named, self.next_sequence))
             self.next_sequence += named.count
         return tuple(spans)
 
@@ -166,14 +166,14 @@ class Ordering:
             self._dropped_through += 1
             acknowledgment = self._acks.pop(self._dropped_through, None)
             if acknowledgment is not None:  # what another site told us has no datagrams to repair with
-                self._holdings.drop(acknowledgment.ranges)
+                self.holdings.drop(acknowledgment.ranges)
 
     def adopt(self, ordered: Ordered) -> None:
         """Another site, which holds everything before it, says that this is what comes next."""
         assert ordered.token > self.complete_through
         assert ordered.sequence == self.next_sequence
         for span in ordered.spans:
-            self._holdings.adopt(span)
+            self.holdings.adopt(span)
         self.next_sequence += ordered.count
         self._acks.pop(ordered.token, None)  # the blocks that it names are not kept for repairs
         self.complete_through = ordered.token
@@ -190,4 +190,4 @@ class Ordering:
         """Acknowledgments that have no place in the order never get one: their formation was left behind."""
         for token in [token for token in self._acks if token > self.complete_through]:
             del self._acks[token]
-        self._holdings.forget_names()
+        self.holdings.forget_names()

@@ -19,14 +19,15 @@ LATE_AFTER: Final = 5 * MILLISECOND
 class ReleaseQueue:
     """Tokens that are complete and not yet committed."""
 
-    def __init__(self, course: Course, *, after: int, leased: bool = False) -> None:
-        """Tokens up to `after` have been released. One that is `leased` releases nothing before it is given a lease."""
+    def __init__(self, course: Course, *, after: int) -> None:
+        """Tokens up to `after` have been released."""
         self._course = course
         self._complete: deque[Ordered] = deque()  # held, not yet known to survive K failures
         self._ready: deque[tuple[Ordered, Instant, bool]] = deque()  # waiting for the clock alone
-        self._lease_until: Instant = 0 if leased else NEVER
-        self.lapsed = leased  # the lease has run out: no timer may wait for what must not be done
+        self._lease_until: Instant = NEVER
+        self.lapsed = False  # the lease has run out: no timer may wait for what must not be done
         self._renewed_at: Instant = 0  # when a lease that had run out was renewed
+        self._doubt: Duration = 0  # by how much this site's clock may be worse than a lease allows for
         self.released_through = after
 
     def complete(self, ordered: Ordered) -> None:
@@ -40,15 +41,40 @@ class ReleaseQueue:
 
     @property
     def lease_until(self) -> Instant:
-        """When the right to commit ends."""
+        """When the right to commit ends: the sooner, the less the clock can be trusted."""
+        return self._lease_until - self._doubt
+
+    @property
+    def granted_until(self) -> Instant:
+        """The same by a clock that is as good as it must be."""
         return self._lease_until
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether the clock is worse than it must be: then nothing is released, rather than unfairly."""
+        return self._doubt > 0
+
+    def doubt_clock(self, doubt: Duration, now: Instant) -> bool:
+        """The clock may be worse than it must be by this much; whether that is news."""
+        if doubt == self._doubt:
+            return False
+        if not doubt:
+            self._renewed_at = now
+        self._doubt = doubt
+        self.lapsed = now >= self.lease_until
+        return True
+
+    def require_lease(self) -> None:
+        """Release nothing before a lease is given."""
+        self._lease_until = 0
+        self.lapsed = True
 
     def renew_lease(self, until: Instant, now: Instant) -> None:
         """The site may commit until then."""
-        if now >= self._lease_until:
+        if now >= self.lease_until:
             self._renewed_at = now
         self._lease_until = until
-        self.lapsed = now >= until
+        self.lapsed = now >= self.lease_until
 
     def settle(self, survives_through: int, now: Instant) -> None:
         """More acknowledgments were heard: move on what is known to survive."""
@@ -60,7 +86,7 @@ class ReleaseQueue:
 
     def deadline(self) -> Instant:
         """The next commit instant. Nobody is woken for a token without messages: it passes with the next one."""
-        if self.lapsed:
+        if self.lapsed or self._doubt:
             return NEVER
         for ordered, commit_at, _ in self._ready:
             if ordered.count:
@@ -70,8 +96,8 @@ class ReleaseQueue:
     def due(self, now: Instant, clock_bound: Duration) -> list[Deliver]:
         """What commits now. Tokens without messages pass unseen."""
         delivered: list[Deliver] = []
-        self.lapsed = now >= self._lease_until
-        while self._ready and self._ready[0][1] <= now < self._lease_until:
+        self.lapsed = now >= self.lease_until
+        while self._ready and self._ready[0][1] <= now < self._lease_until and not self._doubt:
             ordered, commit_at, late = self._ready.popleft()
             self.released_through = ordered.token
             if ordered.count:

@@ -62,7 +62,7 @@ def with_members(formation: Formation, members: Iterable[NodeId]) -> Formation:
     chosen = tuple(members)
     if not chosen:
         raise BadFormation("members is empty; a loop needs at least one site")
-    return replace(formation, members=chosen, roll=(), resilience=min(formation.resilience, len(chosen) - 1))
+    return replace(formation, members=chosen, leaving=(), roll=(), resilience=min(formation.resilience, len(chosen) - 1))
 
 
 def begin_with(formation: Formation, first: NodeId) -> Formation:
@@ -82,6 +82,7 @@ def follow(
     first = begin_with(formation, keeper) if keeper in formation.members else formation
     return replace(
         first,
+        leaving=(),
         number=number,
         first_token=after + 1,
         first_sequence=sequence,
@@ -105,6 +106,7 @@ def take_over(formation: Formation, *, number: int, present: Formation, at_token
         first_sequence=0,
         starts_at=present.scheduled_at(at_token),
         keeper=present.holder(at_token - 1),
+        leaving=tuple(member for member in present.members if member not in formation.members),
         broken=False,
     )
 

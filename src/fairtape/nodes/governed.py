@@ -1,0 +1,309 @@
+"""A receiver that goes from one formation to the next, as reformation servers decide.
+
+One that is *seated* in a formation takes its turns as token site (R_P). One that is not follows the same order and
+asks a parent for what it misses (R_S, and whoever is about to join); it never acknowledges and accuses nobody. Either
+needs a lease to act. What the ring cannot repair comes from another site's journal, entry by entry, and is *adopted*.
+
+A formation is noted in the journal together with its first messages: one that never had any left no trace anywhere. So
+all journals note the same formations at the same places, however each site came to know of them.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from fairtape.core.effects import FormationChange, Ordered, Reason, Recovered, Turn
+from fairtape.core.entries import Entry, Position
+from fairtape.core.instants import Duration, Instant
+from fairtape.nodes.postbox import Postbox
+from fairtape.nodes.receiver import Receiver
+from fairtape.ring.formation import Formation
+from fairtape.ring.layout import encode_formation
+from fairtape.ring.recovery import Observer, Recovery
+from fairtape.wire.frames import DATAGRAM_MAX, Malformed, NodeId
+from fairtape.wire.seals import Keys
+
+KEPT_TOKENS_MAX: Final = 4_096  # that are kept for the repairs of those who ask this site
+
+
+class Disagreement(Exception):
+    """The others have left the order behind after a token: what this site has beyond it must be taken back."""
+
+    def __init__(self, token: int) -> None:
+        super().__init__(token)
+        self.token = token
+
+
+class GovernedReceiver(Receiver):
+    """Enters formations, answers fences, and takes part while its lease lasts."""
+
+    def __init__(
+        self,
+        *,
+        me: NodeId,
+        formation: Formation,
+        keys: Keys,
+        born_at: Instant,
+        past: Recovered,
+        seated: bool,
+        postbox: Postbox,
+        stripe: int = 0,
+        datagram_max: int = DATAGRAM_MAX,
+        clock_bound: Callable[[], Duration] = lambda: 0,
+        observe: Observer | None = None,
+    ) -> None:
+        self.parent: NodeId | None = None  # whom to ask while not seated
+        self.needed_after: int | None = None  # those who ask this site may still miss what comes after this token
+        self._seats = {formation.number} if seated else set()  # formations in which this site takes its turns
+        self._fenced = False
+        self._holds_back_at: int | None = None  # the first token of a formation that is about to take over
+        self._lost_at = 0  # the highest token that could not be recovered from the parent
+        self._turned = self._reached = past.number  # the formation of the last entry, and of the last token
+        self._noted: FormationChange | None = None  # a formation whose first messages are still to come
+        self._unverified = past.token > 0 and past.number != formation.number
+        super().__init__(
+            me=me,
+            formation=formation,
+            keys=keys,
+            born_at=born_at,
+            stripe=stripe,
+            datagram_max=datagram_max,
+            clock_bound=clock_bound,
+            observe=observe,
+            past=past,
+            postbox=postbox,
+        )
+        self._releases.require_lease()
+
+    # What others may know.
+
+    @property
+    def seated(self) -> bool:
+        """Whether this site takes its turns in the latest formation."""
+        return self.formation.number in self._seats
+
+    @property
+    def has_turns(self) -> bool:
+        """Whether it may still take one, be it in a formation that another one is about to take over from."""
+        return self.seated or self._sits_in(self._course.of(self.complete_through + 1))
+
+    @property
+    def fenced(self) -> bool:
+        """Whether it has stopped working in the latest formation because it was told to."""
+        return self._fenced
+
+    @property
+    def stranded(self) -> bool:
+        """Whether the ring cannot repair what is missing here: the past must come from another site's journal."""
+        return self._unverified or self.complete_through < max(self.fixed_through, self._lost_at)
+
+    @property
+    def verified(self) -> bool:
+        """Whether what is in the order here is known to be in the order of the others."""
+        return not self._unverified
+
+    @property
+    def fixed_through(self) -> int:
+        """The order up to this token is fixed for ever: a later formation begins after it."""
+        return self._course.begins_at - 1
+
+    @property
+    def position(self) -> Position:
+        """Where this site stands in the order, as its journal counts: the last formation noted, the last token."""
+        return Position(self._noted.formation if self._noted is not None else self._turned, self.complete_through)
+
+    @property
+    def survives_through(self) -> int:
+        """The highest token up to which K + 1 sites are known to hold everything."""
+        return self._resilience.survives_through
+
+    @property
+    def granted_until(self) -> Instant:
+        """When its lease ends by a clock that is as good as it must be."""
+        return self._releases.granted_until
+
+    # What a reformation server decides.
+
+    def mind_clock(self, now: Instant) -> None:
+        """A clock that may be worse than agreed shortens the lease, and as long as it is nothing is released."""
+        doubt = max(self._clock_bound() - self.formation.timing.clock_error_max, 0)
+        if self._releases.doubt_clock(doubt, now):
+            self._timer = None
+
+    def fence(self) -> None:
+        """Do nothing more in this formation: what is complete here is what this site answers for (decision 7)."""
+        self._fenced = True
+        self._timer = None
+        self._desk.stop()
+
+    def hold_back_at(self, token: int | None) -> None:
+        """Take no turn from this token on: another formation is about to take over there."""
+        self._holds_back_at = token
+        if token is not None and self._token.held is not None and self._token.held >= token:
+            self._token.held = None
+        self._timer = None
+
+    def agrees_with(self, formation: Formation) -> bool:
+        """Whether what is in the order here can come before this formation; what cannot must be taken back."""
+        if self._reached >= formation.number:
+            return True  # another site's journal has brought it there already
+        beyond = self.complete_through - (formation.first_token - 1)
+        if beyond > 0:
+            return False
+        return beyond < 0 or formation.first_sequence in (0, self.next_sequence)
+
+    def relieve(self, formation: Formation, now: Instant, *, seated: bool) -> None:
+        """From a token to come on, this formation takes over, without a stop."""
+        self._timer = None
+        self._course.relieve(formation)
+        if seated:
+            self._seats.add(formation.number)
+        self._holds_back_at = None
+        self._desk.timing = formation.timing
+        self._accept_token_if_mine(now)
+        self._advance(now)
+
+    def install(self, formation: Formation, now: Instant, *, seated: bool) -> None:
+        """Leave the present formation where it was fenced, and go on in this one."""
+        assert self.agrees_with(formation)
+        follows_on = formation.number == self.formation.number + 1 and not self._unverified
+        self._unverified = not follows_on and formation.keeper != self.me
+        self._ordering.forget_unordered()
+        self._ordering.drop_through(self.complete_through)
+        self._course.restart(formation)
+        self._seats = {formation.number} if seated else set()
+        self._fenced = False
+        self._holds_back_at = None
+        self.reforming = None
+        self._lost_at = 0
+        survives_through = self._resilience.survives_through
+        if self._reached < formation.number:
+            survives_through = min(survives_through, formation.first_token - 1)
+        self._begin(formation, now)
+        self._resilience.learn(survives_through)
+        self._advance(now)
+
+    def verify(self) -> None:
+        """One who knows the latest formation says that nothing here contradicts it."""
+        self._unverified = False
+        self._timer = None
+
+    def adopt(self, entry: Entry) -> None:
+        """Take what another site's journal says comes next.
+
+        `Malformed` where it does not continue the order, `Disagreement` where the others have left it behind.
+        """
+        self._timer = None
+        if isinstance(entry, FormationChange):
+            self._adopt_formation(entry)
+            return
+        if entry.formation != self.position.formation or entry.token <= self.complete_through:
+            raise Malformed("an entry that has no place here")
+        if entry.sequence != self.next_sequence:
+            raise Malformed("an entry that does not continue the order")
+        self._ordering.adopt(entry)
+        self._desk.forget_through(entry.token)
+        self._append(entry)
+
+    def _adopt_formation(self, change: FormationChange) -> None:
+        if change.formation <= self.position.formation or change.sequence != self.next_sequence:
+            raise Malformed("a formation that has no place here")
+        if change.formation > self._reached and change.token <= self.complete_through:
+            raise Disagreement(change.token - 1)
+        self._noted = change
+        self._ordering.advance_to(change.token - 1)
+        self._desk.forget_through(change.token - 1)
+
+    def reclaim(self, ordered: Ordered) -> None:
+        """The journal has it, but it was never released: the site stopped in between."""
+        self._releases.complete(ordered)
+
+    def catch_up_to(self, token: int, survives_through: int, now: Instant, *, known: int = 0) -> None:
+        """Nothing more was put into the order up to `token`, and what K + 1 sites hold may be released.
+
+        `known` is the formation of that token, as the one who says so knows it.
+        """
+        self._timer = None
+        if token > self.complete_through:
+            self._reached = max(self._reached, known)
+        self._ordering.advance_to(token)
+        self._desk.forget_through(token)
+        self._resilience.learn(min(survives_through, token))
+        if 0 < self._lost_at <= self.complete_through:
+            self._recover_again(now)
+        self._accept_token_if_mine(now)
+        self._advance(now)
+
+    def _recover_again(self, now: Instant) -> None:
+        """The past has brought this site near enough for the ring to repair the rest."""
+        self._lost_at = 0
+        self._watched = self.complete_through + 1
+        for token in self._ordering.waiting():
+            if self._desk.acknowledged(token, now):
+                self._ordering.completed(token)
+
+    # What differs from a receiver of one formation.
+
+    @property
+    def _stopped(self) -> bool:
+        return self._fenced or self.reforming is not None
+
+    def _sits_in(self, formation: Formation) -> bool:
+        return formation.number in self._seats
+
+    def _may_order(self, token: int) -> bool:
+        """Only what follows the order of the others; and one whom nobody asks takes only what cannot be taken back."""
+        if self._unverified:
+            return False
+        counts = self.seated or self._sits_in(self._course.of(token))
+        return counts or token <= self._resilience.survives_through
+
+    def _may_take_turn(self, token: int) -> bool:
+        return self._may_order(token) and (self._holds_back_at is None or token < self._holds_back_at)
+
+    def _notices_silence(self) -> bool:
+        return self.seated or not self.stranded
+
+    def _needed_through(self) -> int:
+        """What those who ask this site hold; one that stays behind for long must ask for the past instead."""
+        if self.needed_after is None:
+            return self.complete_through
+        return max(self.needed_after, self.complete_through - KEPT_TOKENS_MAX)
+
+    def _whom_to_ask(self, wanted: list[Recovery]) -> dict[NodeId, list[Recovery]]:
+        """A member asks the latest token site and those before it; others ask their parent. 2001 §4.1."""
+        if self.seated or self.parent is None:
+            return super()._whom_to_ask(wanted)
+        existing = [recovery for recovery in wanted if recovery.token <= self.heard_through + 1]
+        return {self.parent: existing} if existing else {}
+
+    def _declare(self, suspect: NodeId, token: int, reason: Reason, now: Instant) -> None:
+        """One that takes no turns, or cannot trust its clock, accuses nobody: the past will tell."""
+        if self.seated and not self._releases.doubtful:
+            super()._declare(suspect, token, reason, now)
+        elif not self._stopped:
+            self._lost_at = max(self._lost_at, token)
+            self._desk.stop()
+
+    def _append(self, ordered: Ordered) -> None:
+        """Before the first messages of a formation, the formation."""
+        self._reached = ordered.formation
+        if ordered.count and ordered.formation != self._turned:
+            self._turn(ordered)
+        super()._append(ordered)
+
+    def _turn(self, first: Ordered) -> None:
+        change, self._noted = self._noted, None
+        if change is None or change.formation != first.formation:
+            formation = self._course.of(first.token)
+            change = FormationChange(
+                stripe=self._stripe,
+                formation=formation.number,
+                token=formation.first_token,
+                sequence=first.sequence,
+                broken=formation.broken,
+                layout=encode_formation(formation),
+                installed_at=formation.starts_at,
+            )
+        assert change.formation == first.formation
+        self._turned = change.formation
+        self._effects.append(Turn(change))

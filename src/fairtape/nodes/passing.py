@@ -1,0 +1,51 @@
+"""Passing the event-driven token (RMP): repeated until the next site shows that it has taken it up. TRMP 2001 §2."""
+
+from fairtape.core.effects import Send
+from fairtape.core.instants import Instant
+from fairtape.nodes.postbox import Postbox
+from fairtape.ring.ordering import Ordering
+from fairtape.ring.token import EventToken
+from fairtape.wire.frames import NodeId, TokenAck
+
+
+class Refused(Exception):
+    """The next site has not taken the token up, however often it was passed."""
+
+    def __init__(self, site: NodeId, token: int) -> None:
+        super().__init__(site, token)
+        self.site = site
+        self.token = token
+
+
+class Passing:
+    """One site's words about the token to its neighbours."""
+
+    def __init__(self, *, me: NodeId, postbox: Postbox, ordering: Ordering) -> None:
+        self._me = me
+        self._postbox = postbox
+        self._ordering = ordering
+
+    def repeat(self, token: EventToken, now: Instant) -> Send | None:
+        """Pass the token again where that is due; `Refused` where it was passed often enough."""
+        if token.passing is None or token.repeat_at() > now:
+            return None
+        if len(self._ordering.course.latest.members) == 1:
+            token.give_up()
+            return None
+        if token.repeat(now):
+            return Send(token.next_site, self._ordering.datagrams(token.passing))
+        token.give_up()
+        raise Refused(token.next_site, token.passing + 1)
+
+    def confirm(self, token: int) -> list[Send]:
+        """In order to prevent unnecessary reformations: there is no source message to acknowledge.
+
+        The answer to a repeated Ack is one that nobody answers: two sites that answered an Ack with an Ack would never
+        stop.
+        """
+        course = self._ordering.course
+        previous = course.holder(token)
+        if previous == self._me:
+            return []
+        message = TokenAck(self._ordering.stripe, course.latest.number, self._me, token)
+        return [Send(previous, [self._postbox.for_sites(message)])]

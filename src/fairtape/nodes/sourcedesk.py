@@ -1,0 +1,55 @@
+"""What a site says to sources: that they are acknowledged, and what is missing. Decision 5."""
+
+from fairtape.core.effects import Send
+from fairtape.core.instants import Instant
+from fairtape.nodes.postbox import Postbox
+from fairtape.ring.ordering import Ordering
+from fairtape.wire.frames import BlockFrame, Control, Hole, NodeId, Progress
+
+
+class SourceDesk:
+    """One site's words to all sources, each of them at most once in a round trip."""
+
+    def __init__(self, *, me: NodeId, postbox: Postbox, ordering: Ordering) -> None:
+        self._me = me
+        self._postbox = postbox
+        self._ordering = ordering
+
+    def answer_duplicate(
+        self, frame: BlockFrame, datagram: bytes, settled_through: int, now: Instant
+    ) -> tuple[Send, ...]:
+        """A source that repeats an acknowledged message has missed its acknowledgment, or asks what is settled."""
+        ordering = self._ordering
+        formation = ordering.course.latest
+        stream = ordering.holdings.find((frame.source, frame.incarnation))
+        if stream is None or frame.first + frame.count > stream.acked:
+            return ()
+        if now - stream.told_at < formation.timing.retry_period:
+            return ()
+        stream.seal.open(datagram, frame.first)  # what is dropped needs no proof, what is answered does
+        stream.told_at = now
+        progress = Progress(
+            ordering.stripe,
+            formation.number,
+            self._me,
+            frame.incarnation,
+            stream.acked,
+            ordering.complete_through,
+            settled=ordering.first_named_after(settled_through, stream),
+        )
+        return (self._to(frame.source, progress),)
+
+    def ask_for_holes(self, now: Instant) -> list[Send]:
+        """A site whose turn is near, and who sees a hole in a source's numbers, asks the source at once."""
+        ordering = self._ordering
+        formation = ordering.course.latest
+        asked = []
+        for stream in ordering.holdings.with_holes():
+            hole = stream.hole() if now - stream.asked_at >= formation.timing.retry_period else None
+            if hole is not None:
+                stream.asked_at = now
+                asked.append(self._to(stream.source, Hole(ordering.stripe, formation.number, self._me, hole)))
+        return asked
+
+    def _to(self, source: NodeId, message: Control) -> Send:
+        return Send(source, [self._postbox.for_source(source, message)])
