@@ -205,10 +205,12 @@ class GovernedReceiver(Receiver):
         self._append(entry)
 
     def _adopt_formation(self, change: FormationChange) -> None:
-        if change.formation <= self.position.formation or change.sequence != self.next_sequence:
-            raise Malformed("a formation that has no place here")
+        if change.formation <= self.position.formation:
+            raise Malformed("a formation that was noted before")
         if change.formation > self._reached and change.token <= self.complete_through:
             raise Disagreement(change.token - 1)
+        if change.sequence != self.next_sequence:
+            raise Malformed("a formation that does not continue the order")
         self._noted = change
         self._ordering.advance_to(change.token - 1)
         self._desk.forget_through(change.token - 1)

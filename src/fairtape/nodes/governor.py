@@ -14,19 +14,16 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
-from fairtape.core.instants import MILLISECOND, NEVER, SECOND, Duration, Instant
-from fairtape.core.timing import Timing
+from fairtape.core.instants import NEVER, SECOND, Duration, Instant
+from fairtape.nodes.relief import LAG_MAX, Relief, plan_relief
 from fairtape.ring.charter import Charter, Excess, LoopCharter, Remedy, lease_margin
-from fairtape.ring.formation import LEAVING_MAX, Formation
+from fairtape.ring.formation import Formation
 from fairtape.ring.layout import encode_formation
-from fairtape.ring.surgery import bypass, exchange, follow, insert_in_order, retime, take_over, with_members
+from fairtape.ring.surgery import bypass, exchange, follow, retime, with_members
 from fairtape.wire.frames import NodeId
 from fairtape.wire.governance import Fence, Governance, Grant, Install, Posture, Standing, Wish
 
-STORE_DELAY: Final = 50 * MILLISECOND  # what recording a formation may take before anybody waits for it
 FOUNDING_DELAY: Final = 3 * SECOND  # how long the first formation waits for sites that are not there
-LAG_MAX: Final = 64  # tokens that a site may be behind to be let in: the ring repairs as much in a few round trips
-QUIET_PERIOD: Final = 600 * SECOND  # without a reformation, after which patience is reduced again
 PATIENCE_MAX: Final = 8  # times the retries that the charter asks for
 
 
@@ -85,10 +82,9 @@ class Governor:
         self._began_at: Instant = 0
         self._silent: tuple[NodeId, ...] = ()
         self._resumed = False  # the operator ordered to go on after a halt
-        self._plan_until: Instant = NEVER
+        self._relief: Relief | None = None
         self._quiet_since: Instant = 0
         self._repeat_at: Instant = NEVER
-        self._reformed_in: int = 0  # the formation after which patience was last raised
 
     # Leadership.
 
@@ -106,7 +102,7 @@ class Governor:
     def _adopt(self, formation: Formation | None, now: Instant) -> None:
         self.formation = formation
         self.phase = Phase.STEADY
-        self._plan_until = NEVER
+        self._relief = None
         self._quiet_since = now
         self._repeat_at = now
         if formation is not None:
@@ -169,7 +165,7 @@ class Governor:
         if self.phase is Phase.EMPTY:
             return max(self._began_at + FOUNDING_DELAY, self._repeat_at) if self.known else NEVER
         if self.phase in (Phase.FENCING, Phase.HALTED, Phase.PLANNING):
-            return min(self._repeat_at, self._plan_until)
+            return min(self._repeat_at, self._relief.prepared_by if self._relief is not None else NEVER)
         if self.phase is Phase.STEADY and self.formation is not None:
             return min(self._repeat_at, min(self._leases[member] for member in self.formation.members))
         return NEVER
@@ -234,7 +230,7 @@ class Governor:
                     return f"site {member} never entered formation {formation.number}"
                 continue
             standing = known.standing
-            if standing.posture is Posture.NEWBORN:
+            if standing.posture is Posture.NEWBORN and self._leases.get(member, 0) > now:
                 continue  # it is being told, and will say what it has lost
             if standing.suspect_token:
                 return f"site {member} reports site {standing.suspect} at token {standing.suspect_token}"
@@ -263,18 +259,13 @@ class Governor:
 
     # Reformation.
 
-    def order_reformation(self, cause: str, now: Instant) -> None:
-        """Whatever else is going on."""
-        if self.formation is not None and self.phase in (Phase.STEADY, Phase.PLANNING):
-            self._reform(cause, now)
-
     def _reform(self, cause: str, now: Instant) -> None:
         formation = self.formation
         assert formation is not None
         self.phase = Phase.FENCING
         self._cause = cause
         self._began_at = self._repeat_at = now
-        self._plan_until = NEVER
+        self._relief = None
         self.proposal = None
         self.notices.append(f"reforming after formation {formation.number}: {cause}")
         self._collect(now)
@@ -426,44 +417,22 @@ class Governor:
     # Relief: a formation that takes over in the course of the present one.
 
     def _plan(self, formation: Formation, now: Instant) -> None:
-        """Let in who wants in and is up to date, let out who wants out, and reduce patience after a quiet time."""
-        joining = [site for site in self.loop.tour if self._may_join(site, formation)]
-        leaving = [site for site in formation.members if site in self.retired or self._wants_out(site)]
-        if len(leaving) == len(formation.members):
-            leaving = []
-        del leaving[LEAVING_MAX:]
-        timing = self._calmer(formation.timing, now)
-        if not joining and not leaving and timing == formation.timing:
-            return
         if not self._all_confirmed(formation):
             return
-        layout = retime(formation, timing)
-        for site in joining:
-            layout = insert_in_order(layout, site, self.loop.tour)
-        layout = bypass(layout, leaving)
-        layout = replace(layout, resilience=self.charter.resilience_of(layout.members))
-        self._began_at = now
-        self._cause = _changes(joining, leaving, retimed=timing != formation.timing)
-        self._propose_relief(layout, formation, now)
-
-    def _may_join(self, site: NodeId, formation: Formation) -> bool:
-        known = self.known.get(site)
-        if site in formation.members or site in self.retired or known is None:
-            return False
-        standing = known.standing
-        ahead = max(
-            (self.known[member].standing.complete_through for member in formation.members if member in self.known),
-            default=0,
+        relief = plan_relief(
+            formation,
+            {site: known.standing for site, known in self.known.items()},
+            self.charter,
+            retired=self.retired,
+            quiet_since=self._quiet_since,
+            now=now,
         )
-        return (
-            standing.wish is Wish.JOIN
-            and standing.formation == formation.number
-            and standing.complete_through >= ahead - LAG_MAX
-        )
-
-    def _wants_out(self, site: NodeId) -> bool:
-        known = self.known.get(site)
-        return known is not None and known.standing.wish is Wish.WITHDRAW
+        if relief is not None:
+            self._relief = relief
+            self._cause = relief.cause
+            self._began_at = self._repeat_at = now
+            self.phase = Phase.PLANNING
+            self._await_prepared(now)
 
     def _all_confirmed(self, formation: Formation) -> bool:
         return all(
@@ -471,50 +440,30 @@ class Governor:
             for member in formation.members
         )
 
-    def _calmer(self, timing: Timing, now: Instant) -> Timing:
-        wanted = self.loop.timing.retries_max
-        if timing.retries_max <= wanted or now - self._quiet_since < QUIET_PERIOD:
-            return timing
-        return replace(timing, retries_max=max(timing.retries_max * 9 // 10, wanted))
-
-    def _propose_relief(self, layout: Formation, present: Formation, now: Instant) -> None:
-        lead = 6 * present.timing.retry_period + STORE_DELAY
-        reached = max(self.known[member].standing.complete_through for member in present.members)
-        at_token = (
-            max(present.current(now + lead), reached + lead // present.timing.token_period, present.first_token) + 1
-        )
-        roll = tuple(self.known[member].standing.incarnation for member in layout.members)
-        relief = take_over(replace(layout, roll=roll), number=present.number + 1, present=present, at_token=at_token)
-        self.proposal = None
-        self._planned = relief
-        self.phase = Phase.PLANNING
-        self._plan_until = now + lead - STORE_DELAY // 2
-        self._repeat_at = now
-        self._await_prepared(now)
-
     def _await_prepared(self, now: Instant) -> None:
-        present, relief = self.formation, self._planned
+        present, relief = self.formation, self._relief
         assert present is not None
-        concerned = dict.fromkeys((*present.members, *relief.members))
+        assert relief is not None
         missing = [
-            site for site in concerned
-            if site not in self.known or self.known[site].standing.prepared != relief.number
-        ]  # fmt: skip
-        cause = self._trouble_while_planning(present, now)
-        if cause is not None:
-            self._reform(cause, now)
-            return
+            site
+            for site in dict.fromkeys((*present.members, *relief.formation.members))
+            if site not in self.known or self.known[site].standing.prepared != relief.formation.number
+        ]
         if not missing:
-            self.proposal = relief
+            self.proposal = relief.formation
             self.phase = Phase.RECORDING
+            return
+        trouble = self._trouble_while_planning(present, relief, now)
+        if trouble is not None:
+            self._reform(trouble, now)
             return
         if self._repeat_at <= now:
             for site in missing:
-                self.outbox.append((site, self._install(relief, final=False)))
+                self.outbox.append((site, self._install(relief.formation, final=False)))
             self._repeat_at = now + present.timing.retry_period
 
-    def _trouble_while_planning(self, present: Formation, now: Instant) -> str | None:
-        if now >= self._plan_until:
+    def _trouble_while_planning(self, present: Formation, relief: Relief, now: Instant) -> str | None:
+        if now >= relief.prepared_by:
             return "not all were prepared for a formation that was to take over"
         for member in present.members:
             standing = self.known[member].standing
@@ -554,14 +503,3 @@ class Governor:
                 return
             known.told_at = now
         self.outbox.append((site, message))
-
-
-def _changes(joining: Collection[NodeId], leaving: Collection[NodeId], *, retimed: bool) -> str:
-    said = []
-    if joining:
-        said.append(f"{', '.join(map(str, joining))} joins")
-    if leaving:
-        said.append(f"{', '.join(map(str, leaving))} leaves")
-    if retimed:
-        said.append("patience is reduced after a quiet time")
-    return "; ".join(said)

@@ -8,20 +8,15 @@ journal, or lets others catch up from its own. What the journal holds beyond wha
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from fairtape.core.effects import (
-    LOOP_CHANNEL,
     Cut,
     Deliver,
     Effect,
     Fetch,
-    Listen,
-    Multicast,
     Notice,
     Ordered,
-    Reason,
     Recovered,
     Send,
 )
@@ -29,14 +24,16 @@ from fairtape.core.entries import decode_entry
 from fairtape.core.instants import NEVER, Duration, Instant
 from fairtape.core.timekeeping import Timekeeper
 from fairtape.core.timing import Timing
+from fairtape.nodes.catchup import Learner, Librarian
 from fairtape.nodes.governed import Disagreement, GovernedReceiver
-from fairtape.nodes.past import WINDOW, PastReader, answer
+from fairtape.nodes.loopseats import LoopSeats
 from fairtape.nodes.postbox import Postbox
+from fairtape.nodes.standing import Post, suspicion, wish
 from fairtape.ring.formation import Formation
 from fairtape.ring.layout import decode_formation
 from fairtape.ring.recovery import Observer
 from fairtape.ring.subloop import Subloop
-from fairtape.wire.frames import DATAGRAM_MAX, Malformed, NodeId, is_block, kind_of
+from fairtape.wire.frames import Malformed, is_block, kind_of
 from fairtape.wire.governance import (
     CatchUp,
     Fence,
@@ -48,29 +45,13 @@ from fairtape.wire.governance import (
     Posture,
     Standing,
     Wish,
-    chunk_size,
     decode_governance,
     is_governance,
 )
 from fairtape.wire.seals import Keys
 
-QUESTIONS_MAX: Final = 64  # of others who catch up, that wait for the journal
 ASKED_MAX: Final = 16  # questions for a lease that may still be answered
 RECLAIM_SIZE: Final = 1 << 20  # bytes of the own journal that are read at once
-REASONS: Final = tuple(Reason)  # a reason crosses the wire as its place in this list, from 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Post:
-    """Where a site belongs, and whom it answers to."""
-
-    me: NodeId
-    reformers: tuple[NodeId, ...]
-    timing: Timing  # until a formation brings its own
-    home: int = 0  # the loop that it is meant to be a member of
-    durable: bool = True  # the journal survives whatever the site survives: it may answer for what it proves
-    stripe: int = 0
-    datagram_max: int = DATAGRAM_MAX
 
 
 class Site:
@@ -105,11 +86,9 @@ class Site:
         self._busy_with_journal = False  # it reads or cuts the journal, and installs nothing meanwhile
         self._pending: Formation | None = None  # what to install when that is done
         self._prepared: Formation | None = None
-        self._loops: dict[int, Formation] = {}  # the latest formation of each secondary loop that concerns this site
-        self._subloops: dict[int, Subloop] = {}
-        self._reader = PastReader()
-        self._questions: dict[int, CatchUp] = {}
-        self._ticket = 0
+        self._loops = LoopSeats(me=post.me, stripe=post.stripe, postbox=self._postbox)
+        self._learner = Learner(me=post.me, stripe=post.stripe, postbox=self._postbox)
+        self._librarian = Librarian(me=post.me, postbox=self._postbox, datagram_max=post.datagram_max)
         self._standing_at: Instant = born_at
         self._asked: dict[Instant, Duration] = {}  # the latest questions for a lease, and the clock's bound at each
         self._reclaim()
@@ -151,8 +130,9 @@ class Site:
         self._follow_up(now)
         if self._standing_at <= now:
             self._say_standing(now)
-        if self._reader.ask_at <= now:
-            self._ask_for_past(now)
+        if self._learner.reader.ask_at <= now:
+            self._own_counts["past_asked"] += 1
+            self._effects += self._learner.ask(self.receiver, now) if self.receiver is not None else []
 
     def _mind_clock(self, now: Instant) -> None:
         """What the clock can be trusted with may have changed; and one that was set back must not silence the site."""
@@ -160,13 +140,12 @@ class Site:
             self.receiver.mind_clock(now)
         if self._standing_at - now > self.timing.standing_period:
             self._standing_at = now
-        self._reader.mind_clock(now, self.timing.retry_period)
+        self._learner.reader.mind_clock(now, self.timing.retry_period)
 
     def deadline(self) -> Instant | None:
         """The one timer."""
-        earliest = min(self._standing_at, self._reader.ask_at)
-        for subloop in self._subloops.values():
-            earliest = min(earliest, subloop.deadline())
+        earliest = min(self._standing_at, self._learner.reader.ask_at)
+        earliest = min(earliest, self._loops.deadline())
         if self.receiver is not None:
             wanted_at = self.receiver.deadline()
             earliest = earliest if wanted_at is None else min(earliest, wanted_at)
@@ -188,20 +167,9 @@ class Site:
             self._reclaimed += [entry for entry in map(decode_entry, entries) if isinstance(entry, Ordered)]
             self._reclaim(now, exhausted=not entries)
             return
-        question = self._questions.pop(ticket, None)
-        if question is None or self.receiver is None:
-            return
-        chunks = answer(
-            question,
-            entries,
-            me=self.me,
-            complete=self.receiver.complete_through,
-            settled=self.receiver.survives_through,
-            known=self.receiver.formation.number if self.receiver.verified else 0,
-            datagram_max=self.post.datagram_max,
-        )
-        self._own_counts["past_served"] += 1
-        self._effects.append(Send(question.sender, [self._postbox.govern(chunk) for chunk in chunks]))
+        if self.receiver is not None:
+            self._own_counts["past_served"] += 1
+            self._effects += self._librarian.found(ticket, entries, self.receiver)
 
     def recovered(self, past: Recovered, now: Instant) -> None:
         """The journal has been cut."""
@@ -257,7 +225,7 @@ class Site:
     @property
     def subloops(self) -> dict[int, Subloop]:
         """The secondary loops that it is a member of."""
-        return self._subloops
+        return self._loops.seats
 
     def clock_bound(self) -> Duration:
         """How wrong this site's clock may be."""
@@ -271,7 +239,7 @@ class Site:
     # Standing.
 
     def _say_standing(self, now: Instant) -> None:
-        loops = [0, *(loop for loop in self._subloops if loop != 0)]
+        loops = [0, *self._loops.seats]
         if self.post.home not in loops:
             loops.append(self.post.home)
         self._asked[now] = self.clock_bound()
@@ -287,14 +255,16 @@ class Site:
         self._standing_at = now + period
 
     def _standing(self, loop: int, now: Instant) -> Standing:
-        suspect, token, reason = self._suspicion(loop)
+        suspect, token, reason = suspicion(self.receiver, self._loops, loop)
+        in_time = self.clock_bound() <= self.timing.clock_error_max
+        at_home = loop == self.post.home
         return Standing(
             stripe=self.post.stripe,
             formation=self._number(loop),
             sender=self.me,
             loop=loop,
-            posture=self.posture if loop == 0 else self._posture_in(loop),
-            wish=self._wish(loop),
+            posture=self._loops.posture(loop) if loop else self.posture,
+            wish=wish(self.receiver, self._loops, loop, in_time=in_time) if at_home else Wish.NOTHING,
             prepared=self._prepared.number if self._prepared is not None and loop == 0 else 0,
             incarnation=self.incarnation,
             asked_at=now,
@@ -310,32 +280,8 @@ class Site:
 
     def _number(self, loop: int) -> int:
         if loop:
-            return self._loops[loop].number if loop in self._loops else 0
+            return self._loops.number(loop)
         return self.receiver.formation.number if self.receiver is not None else self._past.number
-
-    def _posture_in(self, loop: int) -> Posture:
-        return Posture.MEMBER if loop in self._subloops else Posture.OBSERVER
-
-    def _suspicion(self, loop: int) -> tuple[NodeId, int, int]:
-        if loop:
-            suspicion = self._subloops[loop].suspicion if loop in self._subloops else None
-        else:
-            report = self.receiver.reforming if self.receiver is not None else None
-            suspicion = (report.suspect, report.token, report.reason) if report is not None else None
-        if suspicion is None:
-            return 0, 0, 0
-        suspect, token, reason = suspicion
-        return suspect, token, REASONS.index(reason) + 1
-
-    def _wish(self, loop: int) -> Wish:
-        receiver = self.receiver
-        if receiver is None or loop != self.post.home:
-            return Wish.NOTHING
-        in_time = self.clock_bound() <= self.timing.clock_error_max
-        seated = receiver.seated if loop == 0 else loop in self._subloops
-        if seated:
-            return Wish.NOTHING if in_time else Wish.WITHDRAW
-        return Wish.JOIN if in_time and not receiver.stranded else Wish.NOTHING
 
     # Governance.
 
@@ -360,7 +306,7 @@ class Site:
             case Past():
                 self._take_past(message, now)
             case LoopToken():
-                self._take_loop_token(message, now)
+                self._own_counts[self._loops.hear(message, now)] += 1
             case _:
                 raise Malformed("not for a site")
 
@@ -494,7 +440,7 @@ class Site:
             self._effects += self.receiver.drain()
             self._effects.append(Notice(f"taking back tokens {token + 1} to {self.complete_through}"))
             self.receiver = None
-        self._reader.stop()
+        self._learner.reader.stop()
         self._busy_with_journal = True
         self._pending = formation
         self._own_counts["taken_back"] += 1
@@ -503,53 +449,31 @@ class Site:
     # Secondary loops.
 
     def _enter_loop(self, formation: Formation, now: Instant) -> None:
-        known = self._loops.get(formation.loop)
-        if known is not None and formation.number <= known.number:
-            return
-        self._loops[formation.loop] = formation
-        self._subloops.pop(formation.loop, None)
-        if formation.counts_on(self.me, self.incarnation):
-            self._subloops[formation.loop] = Subloop(formation, me=self.me)
-        self._effects.append(Listen(tuple(LOOP_CHANNEL + loop for loop in self._subloops)))
+        self._effects += self._loops.enter(formation, self.incarnation)
         self._find_parent()
         self._pass_loop_tokens(now)
 
     def _find_parent(self) -> None:
-        """The junction of the home loop repairs what is missed here. 2001 §4.1."""
-        if self.receiver is None:
-            return
-        home = self._loops.get(self.post.home)
-        if home is not None and home.junction != self.me:
-            self.receiver.parent = home.junction
-        else:
-            self.receiver.parent = next((each for each in self.receiver.formation.members if each != self.me), None)
-
-    def _take_loop_token(self, message: LoopToken, now: Instant) -> None:
-        subloop = self._subloops.get(message.loop)
-        if subloop is None or subloop.formation.number != message.formation:
-            self._own_counts["foreign"] += 1
-            return
-        self._own_counts[subloop.hear(message.token, message.sender, now)] += 1
+        if self.receiver is not None:
+            others = (member for member in self.receiver.formation.members if member != self.me)
+            self.receiver.parent = self._loops.parent(self.post.home) or next(others, None)
 
     def _pass_loop_tokens(self, now: Instant) -> None:
-        for loop, subloop in self._subloops.items():
-            suspected = subloop.suspicion
-            for token in subloop.advance(self.complete_through, now):
-                passed = LoopToken(self.post.stripe, subloop.formation.number, self.me, loop, token)
-                self._own_counts["loop_tokens_sent"] += 1
-                self._effects.append(Multicast(LOOP_CHANNEL + loop, [self._postbox.govern(passed)]))
-            if subloop.suspicion is not suspected:
-                self._standing_at = now
+        suspicions = self._loops.suspicions()
+        passed = self._loops.advance(self.complete_through, now)
+        self._own_counts["loop_tokens_sent"] += len(passed)
+        self._effects += passed
+        if self._loops.suspicions() > suspicions:
+            self._standing_at = now
         if self.receiver is not None:
-            children = [s.stable_through for s in self._subloops.values() if s.formation.junction == self.me]
-            self.receiver.needed_after = min(children) if children else None
+            self.receiver.needed_after = self._loops.needed_after()
 
     # The past.
 
     def _follow_up(self, now: Instant) -> None:
         """After anything happened: pass secondary tokens, report at once, catch up where the ring cannot help."""
         receiver = self.receiver
-        if self._subloops:
+        if self._loops.seats:
             self._pass_loop_tokens(now)
         if receiver is None:
             return
@@ -557,63 +481,20 @@ class Site:
             2 * self.timing.retry_period
         ):
             self._standing_at = now
-        if receiver.stranded:
-            self._reader.start(now)
-        elif self._reader.ask_at != NEVER:
-            self._reader.stop()
-
-    def _servers(self, receiver: GovernedReceiver) -> list[NodeId]:
-        """Who may have what is missing: the parent, the keeper of the past, and all members."""
-        formation = receiver.formation
-        likely = [receiver.parent or formation.keeper, formation.keeper, *formation.members]
-        return [site for site in dict.fromkeys(likely) if site != self.me and site in self._keys.sites]
-
-    def _ask_for_past(self, now: Instant) -> None:
-        receiver = self.receiver
-        servers = self._servers(receiver) if receiver is not None else []
-        if receiver is None or not servers:
-            self._reader.stop()
-            return
-        position = receiver.position
-        question = CatchUp(
-            self.post.stripe, position.formation, self.me, position.token, self._reader.first_missing(position), WINDOW
-        )
-        self._effects.append(Send(self._reader.next_server(servers), [self._postbox.govern(question)]))
-        self._reader.asked(now, self.timing.retry_period)
-        self._own_counts["past_asked"] += 1
+        self._learner.follow(receiver, now)
 
     def _serve(self, question: CatchUp) -> None:
-        if self.receiver is None or len(self._questions) >= QUESTIONS_MAX:
+        reading = self._librarian.look_up(question) if self.receiver is not None else None
+        if reading is None:
             self._own_counts["over_limit"] += 1
-            return
-        self._ticket += 1
-        self._questions[self._ticket] = question
-        size = min(question.chunks_max, WINDOW) * chunk_size(self.post.datagram_max)
-        self._effects.append(Fetch(question.token, question.formation, size, self._ticket))
+        else:
+            self._effects.append(reading)
 
     def _take_past(self, past: Past, now: Instant) -> None:
         receiver = self.receiver
-        if receiver is None or receiver.fenced or self._reader.ask_at == NEVER:  # a fenced site has given its answer
-            self._own_counts["unasked"] += 1
+        if receiver is None:
             return
         try:
-            if past.chunks:
-                self._reader.take(past, now)
-                self._adopt(receiver, past.settled_through)
-                receiver.catch_up_to(receiver.complete_through, past.settled_through, now)
-            elif past.known and (past.formation, past.after) == receiver.position:
-                if past.known >= receiver.formation.number:
-                    receiver.verify()
-                through = past.complete_through if receiver.seated else min(past.complete_through, past.settled_through)
-                receiver.catch_up_to(through, past.settled_through, now, known=past.known)
+            self._own_counts[self._learner.take(past, receiver, now)] += 1
         except Disagreement as disagreement:
             self._take_back(disagreement.token, receiver.formation)
-
-    def _adopt(self, receiver: GovernedReceiver, settled_through: int) -> None:
-        """Take into the order what has come whole. A site that is not seated takes only what cannot be taken back."""
-        while (entry := self._reader.entry_after(receiver.position)) is not None:
-            unsettled = isinstance(entry, Ordered) and entry.token > max(settled_through, receiver.fixed_through)
-            if unsettled and not receiver.seated:
-                return
-            receiver.adopt(entry)
-            self._own_counts["adopted"] += 1

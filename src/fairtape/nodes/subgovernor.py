@@ -8,7 +8,8 @@ token stands still, a new formation is recorded and installed. The primary loop 
 from collections.abc import Callable, Collection
 
 from fairtape.core.instants import NEVER, Duration, Instant
-from fairtape.nodes.governor import FOUNDING_DELAY, LAG_MAX, Acquaintance, Ruling
+from fairtape.nodes.governor import FOUNDING_DELAY, Acquaintance, Ruling
+from fairtape.nodes.relief import LAG_MAX
 from fairtape.ring.charter import LoopCharter, lease_margin
 from fairtape.ring.formation import Formation
 from fairtape.ring.layout import encode_formation

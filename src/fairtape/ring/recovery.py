@@ -8,7 +8,7 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import Final, Protocol
 
-from fairtape.core.instants import NEVER, Instant
+from fairtape.core.instants import NEVER, Duration, Instant
 from fairtape.core.table import Table
 from fairtape.core.timing import Timing
 from fairtape.ring.figures import FIGURE_2, FIGURE_3_MERGED, FIGURE_3_SEPARATE, Event, State
@@ -29,7 +29,9 @@ class Ledger(Protocol):
 class Recovery:
     """The extended finite state machine of one acknowledgment at one receiver."""
 
-    __slots__ = ("_desk", "ack_retries", "expires_at", "message_retries", "retries_max", "state", "token")
+    __slots__ = (
+        "_asks_from", "_desk", "ack_retries", "expires_at", "message_retries", "retries_max", "state", "token",
+    )  # fmt: skip
 
     def __init__(self, token: int, desk: "RecoveryDesk") -> None:
         self.token = token
@@ -38,6 +40,7 @@ class Recovery:
         self.message_retries = 0
         self.retries_max = desk.timing.retries_max
         self.expires_at: Instant = NEVER
+        self._asks_from: Instant = NEVER  # before that it is left to others; NEVER: it has not wanted to ask yet
         self._desk = desk
 
     @property
@@ -55,9 +58,13 @@ class Recovery:
         return self._desk.ledger.holds_messages(self.token)
 
     def ask(self) -> None:
-        """Request what is missing and wait T_R for it."""
-        self.expires_at = self._desk.now + self._desk.timing.retry_period
-        self._desk.gather(self)
+        """Request what is missing, when it is this receiver's turn to ask, and wait T_R for it."""
+        desk = self._desk
+        if self._asks_from == NEVER:
+            self._asks_from = desk.now + desk.hold_back(self.token)
+        asks_at = max(desk.now, self._asks_from)
+        self.expires_at = asks_at + desk.timing.retry_period
+        desk.gather(self, asks_at)
 
     def declare_failure(self) -> None:
         """Give up on the token site."""
@@ -67,8 +74,18 @@ class Recovery:
 class RecoveryDesk:
     """All recoveries of one receiver in one formation. Decides when to ask; says nothing about whom."""
 
-    def __init__(self, *, timing: Timing, timed: bool, ledger: Ledger, observe: Observer | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        timing: Timing,
+        timed: bool,
+        ledger: Ledger,
+        observe: Observer | None = None,
+        hold_back: Callable[[int], Duration] = lambda _: 0,
+    ) -> None:
+        """`hold_back` says how long asking for a token is left to others (2001 §5.2)."""
         self.timing = timing
+        self.hold_back = hold_back
         self.ledger = ledger
         self.now: Instant = 0
         self.failed: list[int] = []  # tokens whose recovery ended in REFORM
@@ -78,6 +95,7 @@ class RecoveryDesk:
         self.running: dict[int, Recovery] = {}  # neither complete nor reforming
         self._observe = observe
         self._gathered: dict[int, Recovery] = {}
+        self._held_back: dict[int, tuple[Instant, Recovery]] = {}  # until when asking is left to others
         self._ask_at: Instant = NEVER
 
     @property
@@ -113,17 +131,27 @@ class RecoveryDesk:
     def deadline(self) -> Instant:
         """When the next wait ends or gathered requests must go."""
         earliest = self._ask_at
+        for until, _ in self._held_back.values():
+            earliest = min(earliest, until)
         for recovery in self.running.values():
             earliest = min(earliest, recovery.expires_at)
         return earliest
 
-    def gather(self, recovery: Recovery) -> None:
-        """A request is wanted; it goes out a moment later with all others."""
+    def gather(self, recovery: Recovery, asks_at: Instant) -> None:
+        """A request is wanted; it goes out a moment later with all others, or when this receiver's turn has come."""
+        if asks_at > self.now:
+            self._held_back[recovery.token] = asks_at, recovery
+            return
         self._gathered[recovery.token] = recovery
         self._ask_at = min(self._ask_at, self.now + self.timing.request_delay)
 
     def wants(self, now: Instant) -> list[Recovery]:
         """The recoveries whose requests are to be sent now, if it is time to send any."""
+        for token in [token for token, (until, _) in self._held_back.items() if until <= now]:
+            _, recovery = self._held_back.pop(token)
+            if recovery.running:
+                self.now = now
+                self.gather(recovery, now)
         if self._ask_at > now:
             return []
         self._ask_at = NEVER
@@ -137,7 +165,12 @@ class RecoveryDesk:
 
     def forget_through(self, token: int) -> None:
         """Everything up to `token` is in the order, by whatever way it came."""
-        for table in (self.running, self._gathered):
+        tables: tuple[dict[int, Recovery] | dict[int, tuple[Instant, Recovery]], ...] = (
+            self.running,
+            self._gathered,
+            self._held_back,
+        )
+        for table in tables:
             for passed in [known for known in table if known <= token]:
                 del table[passed]
 
@@ -145,6 +178,7 @@ class RecoveryDesk:
         """Ask for nothing more."""
         self.running.clear()
         self._gathered.clear()
+        self._held_back.clear()
         self._ask_at = NEVER
 
     def _recovery(self, token: int) -> Recovery:
@@ -162,4 +196,5 @@ class RecoveryDesk:
         if recovery.running:
             return False
         self.running.pop(recovery.token, None)
+        self._held_back.pop(recovery.token, None)
         return recovery.state is State.COMPLETE

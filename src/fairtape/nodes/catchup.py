@@ -1,0 +1,112 @@
+"""Both sides of catching up: a site that takes the past from others, and a site that lets others take it (R_x)."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from fairtape.core.effects import Fetch, Ordered, Send
+from fairtape.core.instants import NEVER, Instant
+from fairtape.nodes.governed import GovernedReceiver
+from fairtape.nodes.past import WINDOW, PastReader, answer
+from fairtape.nodes.postbox import Postbox
+from fairtape.wire.frames import NodeId
+from fairtape.wire.governance import CatchUp, Past, chunk_size
+
+QUESTIONS_MAX: Final = 64  # of others who catch up, that wait for the journal
+
+
+class Learner:
+    """Takes into a receiver's order what the ring cannot repair."""
+
+    def __init__(self, *, me: NodeId, stripe: int, postbox: Postbox) -> None:
+        self.reader = PastReader()
+        self.adopted = 0  # entries
+        self._me = me
+        self._stripe = stripe
+        self._postbox = postbox
+
+    def follow(self, receiver: GovernedReceiver, now: Instant) -> None:
+        """Begin to ask when the receiver is stranded, and stop when it is not."""
+        if receiver.stranded:
+            self.reader.start(now)
+        elif self.reader.ask_at != NEVER:
+            self.reader.stop()
+
+    def ask(self, receiver: GovernedReceiver, now: Instant) -> list[Send]:
+        """The next question, to the next site."""
+        servers = self._servers(receiver)
+        if not servers:
+            self.reader.stop()
+            return []
+        formation, token = receiver.position
+        chunk = self.reader.first_missing(receiver.position)
+        question = self._postbox.govern(CatchUp(self._stripe, formation, self._me, token, chunk, WINDOW))
+        self.reader.asked(now, receiver.formation.timing.retry_period)
+        return [Send(self.reader.next_server(servers), [question])]
+
+    def _servers(self, receiver: GovernedReceiver) -> list[NodeId]:
+        """Who may have what is missing: the parent, the keeper of the past, and all members."""
+        formation = receiver.formation
+        likely = [receiver.parent or formation.keeper, formation.keeper, *formation.members]
+        return [site for site in dict.fromkeys(likely) if site and site != self._me]
+
+    def take(self, past: Past, receiver: GovernedReceiver, now: Instant) -> str:
+        """Take an answer; the name of what became of it. `Disagreement` where the others have left us behind."""
+        if receiver.fenced or self.reader.ask_at == NEVER:  # a fenced site has given its answer
+            return "unasked"
+        if past.chunks:
+            self.reader.take(past, now)
+            self._adopt(receiver, past.settled_through)
+            receiver.catch_up_to(receiver.complete_through, past.settled_through, now)
+            return "past"
+        if not past.known or (past.formation, past.after) != receiver.position:
+            return "outdated"
+        if past.known >= receiver.formation.number:
+            receiver.verify()
+        through = past.complete_through if receiver.seated else min(past.complete_through, past.settled_through)
+        receiver.catch_up_to(through, past.settled_through, now, known=past.known)
+        return "past"
+
+    def _adopt(self, receiver: GovernedReceiver, settled_through: int) -> None:
+        """Take into the order what has come whole. A site that is not seated takes only what cannot be taken back."""
+        while (entry := self.reader.entry_after(receiver.position)) is not None:
+            unsettled = isinstance(entry, Ordered) and entry.token > max(settled_through, receiver.fixed_through)
+            if unsettled and not receiver.seated:
+                return
+            receiver.adopt(entry)
+            self.adopted += 1
+
+
+class Librarian:
+    """Answers from the journal. Keeps a question only while the journal is being read."""
+
+    def __init__(self, *, me: NodeId, postbox: Postbox, datagram_max: int) -> None:
+        self._me = me
+        self._postbox = postbox
+        self._datagram_max = datagram_max
+        self._questions: dict[int, CatchUp] = {}
+        self._ticket = 0
+
+    def look_up(self, question: CatchUp) -> Fetch | None:
+        """What to read; None where too many are being served already."""
+        if len(self._questions) >= QUESTIONS_MAX:
+            return None
+        self._ticket += 1
+        self._questions[self._ticket] = question
+        size = min(question.chunks_max, WINDOW) * chunk_size(self._datagram_max)
+        return Fetch(question.token, question.formation, size, self._ticket)
+
+    def found(self, ticket: int, entries: Sequence[bytes], receiver: GovernedReceiver) -> list[Send]:
+        """The answer, now that the journal was read."""
+        question = self._questions.pop(ticket, None)
+        if question is None:
+            return []
+        chunks = answer(
+            question,
+            entries,
+            me=self._me,
+            complete=receiver.complete_through,
+            settled=receiver.survives_through,
+            known=receiver.formation.number if receiver.verified else 0,
+            datagram_max=self._datagram_max,
+        )
+        return [Send(question.sender, [self._postbox.govern(chunk) for chunk in chunks])]

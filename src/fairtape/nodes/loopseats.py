@@ -1,0 +1,76 @@
+"""A site's seats in secondary loops: in its own, and in those that it joins to the loop above."""
+
+from fairtape.core.effects import LOOP_CHANNEL, Effect, Listen, Multicast, Reason
+from fairtape.core.instants import NEVER, Instant
+from fairtape.nodes.postbox import Postbox
+from fairtape.ring.formation import Formation
+from fairtape.ring.subloop import Subloop
+from fairtape.wire.frames import NodeId
+from fairtape.wire.governance import LoopToken, Posture
+
+
+class LoopSeats:
+    """The latest formation of each secondary loop that concerns a site, and its part in it."""
+
+    def __init__(self, *, me: NodeId, stripe: int, postbox: Postbox) -> None:
+        self.seats: dict[int, Subloop] = {}  # loops that this site is a member of
+        self._me = me
+        self._stripe = stripe
+        self._postbox = postbox
+        self._formations: dict[int, Formation] = {}
+
+    def enter(self, formation: Formation, incarnation: int) -> list[Effect]:
+        """A new layout of a loop."""
+        if formation.number <= self.number(formation.loop):
+            return []
+        self._formations[formation.loop] = formation
+        self.seats.pop(formation.loop, None)
+        if formation.counts_on(self._me, incarnation):
+            self.seats[formation.loop] = Subloop(formation, me=self._me)
+        return [Listen(tuple(LOOP_CHANNEL + loop for loop in self.seats))]
+
+    def hear(self, message: LoopToken, now: Instant) -> str:
+        """Another member has passed a token on; the name of what that means."""
+        seat = self.seats.get(message.loop)
+        if seat is None or seat.formation.number != message.formation:
+            return "foreign"
+        return seat.hear(message.token, message.sender, now)
+
+    def advance(self, complete_through: int, now: Instant) -> list[Effect]:
+        """This site holds everything up to a primary token: pass on what waits for that."""
+        effects: list[Effect] = []
+        for loop, seat in self.seats.items():
+            for token in seat.advance(complete_through, now):
+                passed = LoopToken(self._stripe, seat.formation.number, self._me, loop, token)
+                effects.append(Multicast(LOOP_CHANNEL + loop, [self._postbox.govern(passed)]))
+        return effects
+
+    def deadline(self) -> Instant:
+        """When to repeat a token, or to give it up."""
+        return min((seat.deadline() for seat in self.seats.values()), default=NEVER)
+
+    def number(self, loop: int) -> int:
+        """Of the latest formation of a loop; 0: none is known."""
+        return self._formations[loop].number if loop in self._formations else 0
+
+    def posture(self, loop: int) -> Posture:
+        """What this site does in a loop."""
+        return Posture.MEMBER if loop in self.seats else Posture.OBSERVER
+
+    def suspicion(self, loop: int) -> tuple[NodeId, int, Reason] | None:
+        """Whom this site suspects in a loop, and at which token."""
+        return self.seats[loop].suspicion if loop in self.seats else None
+
+    def suspicions(self) -> int:
+        """In how many loops it suspects somebody."""
+        return sum(seat.suspicion is not None for seat in self.seats.values())
+
+    def parent(self, home: int) -> NodeId | None:
+        """Who repairs what is missed here: the junction of the site's own loop. 2001 §4.1."""
+        formation = self._formations.get(home)
+        return formation.junction if formation is not None and formation.junction != self._me else None
+
+    def needed_after(self) -> int | None:
+        """What those who ask this site for repairs are known to hold; None where nobody does."""
+        children = [seat.stable_through for seat in self.seats.values() if seat.formation.junction == self._me]
+        return min(children, default=None)

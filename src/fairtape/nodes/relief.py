@@ -1,0 +1,94 @@
+"""Relief: what a formation should become when nothing has failed, and at which token that takes over.
+
+Sites that want in and are up to date come in, at the place that the tour gives them; sites that want out, or were
+retired, go; and after a quiet time patience is reduced again (decision 11).
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
+from fairtape.core.timing import Timing
+from fairtape.ring.charter import Charter
+from fairtape.ring.formation import Formation
+from fairtape.ring.surgery import bypass, insert_in_order, retime, take_over
+from fairtape.wire.frames import NodeId
+from fairtape.wire.governance import Standing, Wish
+
+STORE_DELAY: Final = 50 * MILLISECOND  # what recording a formation may take before anybody waits for it
+LAG_MAX: Final = 64  # tokens that a site may be behind to be let in: the ring repairs as much in a few round trips
+QUIET_PERIOD: Final = 600 * SECOND  # without a reformation, after which patience is reduced again
+
+
+@dataclass(frozen=True, slots=True)
+class Relief:
+    """A formation that is to take over, and why."""
+
+    formation: Formation
+    cause: str
+    prepared_by: Instant  # when all must be prepared
+
+
+def lead_time(timing: Timing) -> Duration:
+    """From a proposal to its first token: two rounds of words, each of which may be lost, and the store."""
+    return 6 * timing.retry_period + STORE_DELAY
+
+
+def plan_relief(
+    present: Formation,
+    standings: Mapping[NodeId, Standing],
+    charter: Charter,
+    *,
+    retired: Collection[NodeId],
+    quiet_since: Instant,
+    now: Instant,
+) -> Relief | None:
+    """What should take over from the present formation; None where it is as it should be."""
+    tour = charter.primary.tour
+    joining = [site for site in tour if site not in retired and may_join(site, present, standings)]
+    leaving = [site for site in present.members if site in retired or _wants_out(site, standings)]
+    if len(leaving) == len(present.members):
+        leaving = []
+    timing = _calmer(present.timing, charter.primary.timing, quiet_for=now - quiet_since)
+    if not joining and not leaving and timing == present.timing:
+        return None
+    layout = retime(present, timing)
+    for site in joining:
+        layout = insert_in_order(layout, site, tour)
+    layout = bypass(layout, leaving)
+    layout = replace(
+        layout,
+        resilience=charter.resilience_of(layout.members),
+        roll=tuple(standings[member].incarnation for member in layout.members),
+    )
+    lead = lead_time(present.timing)
+    reached = max(standings[member].complete_through for member in present.members)
+    tokens_ahead = (present.current(now + lead), reached + lead // present.timing.token_period, present.first_token)
+    relief = take_over(layout, number=present.number + 1, present=present, at_token=max(tokens_ahead) + 1)
+    cause = _changes(joining, leaving, retimed=timing != present.timing)
+    return Relief(relief, cause, now + lead - STORE_DELAY // 2)
+
+
+def may_join(site: NodeId, present: Formation, standings: Mapping[NodeId, Standing]) -> bool:
+    """Whether a site wants in and is near enough not to hold up the token."""
+    standing = standings.get(site)
+    if site in present.members or standing is None or standing.wish is not Wish.JOIN:
+        return False
+    ahead = max((standings[each].complete_through for each in present.members if each in standings), default=0)
+    return standing.formation == present.number and standing.complete_through >= ahead - LAG_MAX
+
+
+def _wants_out(site: NodeId, standings: Mapping[NodeId, Standing]) -> bool:
+    return site in standings and standings[site].wish is Wish.WITHDRAW
+
+
+def _calmer(timing: Timing, wanted: Timing, *, quiet_for: Duration) -> Timing:
+    if timing.retries_max <= wanted.retries_max or quiet_for < QUIET_PERIOD:
+        return timing
+    return replace(timing, retries_max=max(timing.retries_max * 9 // 10, wanted.retries_max))
+
+
+def _changes(joining: Collection[NodeId], leaving: Collection[NodeId], *, retimed: bool) -> str:
+    said = [f"site {site} joins" for site in joining] + [f"site {site} leaves" for site in leaving]
+    return "; ".join([*said, "patience is reduced after a quiet time"] if retimed else said)
