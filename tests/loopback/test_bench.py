@@ -9,19 +9,29 @@ from loopback.commands import run
 
 @pytest.mark.alone
 def test_a_short_throughput_run_says_what_it_measured() -> None:
-    code, output, errors = run("bench", "ring", "--only", "throughput", "--seconds", "0.5", "--json")
+    arguments = ("--only", "throughput", "--seconds", "0.5", "--rounds", "2", "--json")
+    code, output, errors = run("bench", "ring", *arguments)
     assert (code, errors) == (0, "")
     figures = json.loads(output)
     assert figures["one_order"] is True
-    assert figures["failures"] == []
-    assert figures["messages_per_s"] > 0
+    assert figures["failures"] == figures["problems"] == []
+    assert figures["messages_per_s_min"] <= figures["messages_per_s"] <= figures["messages_per_s_max"]
+    assert figures["messages_per_s_min"] > 0
     assert figures["ratio"] == pytest.approx(figures["messages_per_s"] / figures["bare_messages_per_s"], abs=0.001)
+    assert [each["receiver"] for each in figures["memory_mib"]] == [1, 2, 3]
+    for each in figures["memory_mib"]:
+        assert 0 < each["at_start"] <= each["most"]
+        assert 0 < each["warm"] <= each["most"]
+        assert 0 < each["at_end"] <= each["most"]
 
 
 @pytest.mark.alone
 def test_a_short_latency_run_is_printed_for_people() -> None:
-    code, output, _ = run("bench", "ring", "--only", "latency", "--seconds", "0.5", "--receivers", "2")
+    arguments = ("--only", "latency", "--seconds", "0.5", "--rounds", "1", "--receivers", "2")
+    code, output, _ = run("bench", "ring", *arguments)
     assert code == 0
+    assert "one at a time: releases, late ones included" in output
+    assert "real-time scheduling (SCHED_RR)" in output
     assert "one at a time: µs after the commit instant, p99" in output
     assert "3 senders, 1 % loss: ms from publish to release, p50" in output
 

@@ -19,7 +19,7 @@ from fairtape.runtime.carriers import (
     multicast_works,
 )
 from fairtape.runtime.complaints import Complaint
-from fairtape.runtime.udp import bind
+from fairtape.runtime.udp import Address, bind
 from fairtape.wire.frames import NodeId
 from loopback.wires import at_home, collect, free_port, within_patience
 
@@ -73,6 +73,18 @@ def test_data_reaches_every_site_and_no_source(carriers: dict[NodeId, Carrier]) 
         assert collect(carriers[site].data[0], len(blocks)) == blocks
     assert goodbye(carriers, SOURCE, OTHER_SOURCE) == [b"goodbye"]
     assert goodbye(carriers, ONE, SOURCE) == [b"goodbye"]
+
+
+def test_a_node_is_known_by_the_address_it_sends_from(carriers: dict[NodeId, Carrier]) -> None:
+    senders: list[Address] = []
+    carriers[SOURCE].multicast(Channel.DATA, [b"block"])
+    heard = carriers[ONE].data[0]
+    done = within_patience(lambda: bool(senders))
+    while not done():
+        select([heard.fd], (), (), 0.1)
+        heard.receive(1, senders)
+    assert [carriers[ONE].node_at(sender) for sender in senders] == [SOURCE]
+    assert carriers[ONE].node_at(("192.0.2.1", 9)) is None
 
 
 def test_control_reaches_every_site_and_source_but_not_its_sender(carriers: dict[NodeId, Carrier]) -> None:

@@ -18,6 +18,7 @@ PROMISED = (
     "one_order",
     "late_fraction",
     "guaranteed_delay_ms",
+    "measured_delay_ms",
     "release_spread_us",
     "clock_bound_us",
     "journals",
@@ -41,6 +42,8 @@ def test_all_sites_release_everything_in_one_order(tmp_path: Path) -> None:
     assert report["failures"] == []
     assert report["published"] == report["delivered_min"] > 300
     assert report["release_spread_us"]["p50"] <= report["release_spread_us"]["p99"]
+    delays = report["measured_delay_ms"]
+    assert report["commit_delay_ms"] < delays["p50"] <= delays["p99"] <= delays["max"]
     journals = [Path(path) for path in report["journals"]]
     assert len(journals) == 9
     assert {path.parent for path in journals} == {tmp_path / "journals"}

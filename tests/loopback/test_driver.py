@@ -17,32 +17,29 @@ from fairtape.core.effects import (
     Channel,
     Deliver,
     Effect,
+    FormationChange,
     Multicast,
     Ordered,
     Reason,
+    Recovered,
     Release,
     Report,
     Send,
 )
 from fairtape.core.instants import MICROSECOND, MILLISECOND, Instant
 from fairtape.core.weather import Weather
+from fairtape.ring.release import LATE_AFTER
 from fairtape.runtime.carriers import AddressBook, Groups, IpMulticast, Mesh, Role, multicast_works
 from fairtape.runtime.clock import SharedClock
 from fairtape.runtime.complaints import Complaint
-from fairtape.runtime.driver import (
-    DATAGRAMS_MAX,
-    STALLED_TURNS_MAX,
-    WATCHED_MAX,
-    Driver,
-    Seat,
-    may_run_in_real_time,
-)
+from fairtape.runtime.driver import WATCHED_MAX, Driver, may_run_in_real_time
+from fairtape.runtime.seat import DATAGRAMS_MAX, STALLED_TURNS_MAX, Seat
 from fairtape.runtime.udp import TRAIN_MAX
 from fairtape.runtime.weather import InjectedWeather
 from fairtape.wire.frames import HEADER, MAGIC, VERSION, Kind, NodeId
 from loopback.wires import at_home, free_port, within_patience
 
-ONE, TWO = 1, 2
+ONE, TWO, HEARER = 1, 2, 3
 OPEN_FILES_MAX = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 64
 ORDERED = Ordered(0, 1, 1, 1, 1, 0, ())
 RELEASE = Release(1, 1, 1, 0, 0, late=False, clock_bound=1)
@@ -115,6 +112,7 @@ class Ledger:
     """A journal, a consumer and a reporter that write into one list, so that order can be seen."""
 
     lines: list[object] = field(default_factory=list)
+    releases: list[Release] = field(default_factory=list)
     sync_at: Instant | None = None
     machine: Toy | None = None
 
@@ -122,9 +120,18 @@ class Ledger:
         assert now > 0
         self.lines.append(ordered)
 
-    def release(self, release: Release, now: Instant) -> None:
+    def turn(self, change: FormationChange, now: Instant) -> None:
         assert now > 0
-        self.lines.append(release)
+        self.lines.append(change)
+
+    def cut_after(self, token: int) -> Recovered:
+        self.lines.append(f"cut after {token}")
+        return Recovered.nothing()
+
+    def release(self, release: Release, now: Instant) -> None:
+        assert now == release.released_at
+        self.lines.append(f"marked {release.token}")
+        self.releases.append(release)
 
     def deadline(self) -> Instant | None:
         return self.sync_at
@@ -140,6 +147,7 @@ class Ledger:
 
     def consume(self, delivery: Deliver) -> None:
         self.lines.append(f"consumed {delivery.release.token}")
+        self.releases.append(delivery.release)
         if self.machine is not None:
             self.machine.wanted.append(REPORT)
 
@@ -199,7 +207,7 @@ def test_a_datagram_goes_out_and_its_echo_comes_back(meshes: tuple[Mesh, Mesh]) 
     assert [text for text, _ in caller.heard] == calls
 
 
-def test_effects_are_carried_out_in_order_and_a_release_is_journalled_before_it_is_consumed(
+def test_effects_are_carried_out_in_order_and_a_release_is_consumed_before_it_is_marked(
     meshes: tuple[Mesh, Mesh],
 ) -> None:
     toy, ledger, other = Toy(), Ledger(), Toy()
@@ -207,8 +215,54 @@ def test_effects_are_carried_out_in_order_and_a_release_is_journalled_before_it_
     seat = Seat(toy, meshes[0], journal=ledger, consumer=ledger.consume, reporter=ledger.report)
     with driver_of(seat, Seat(other, meshes[1])) as driver:
         driver.run(within_patience(lambda: bool(other.heard)))
-    assert ledger.lines == [REPORT, ORDERED, RELEASE, "consumed 1", ORDERED, "closed"]
+    assert ledger.lines == [REPORT, ORDERED, "consumed 1", "marked 1", ORDERED, "closed"]
     assert [text for text, _ in other.heard] == [b"m"]
+
+
+class Stepping:
+    """A clock that goes on by one step at every reading."""
+
+    def __init__(self, starts_at: Instant, step: int) -> None:
+        self.read_at = starts_at
+        self.step = step
+
+    def now(self) -> Instant:
+        self.read_at += self.step
+        return self.read_at
+
+    def bound(self) -> int:
+        return 1
+
+
+def delivery_due(commit_at: Instant, *, late: bool = False) -> Deliver:
+    return Deliver(ORDERED, Release(1, 1, 1, commit_at, released_at=commit_at, late=late, clock_bound=1))
+
+
+def test_a_release_is_dated_when_it_is_handed_over_and_not_when_the_turn_began(meshes: tuple[Mesh, Mesh]) -> None:
+    toy, ledger, clock = Toy(wanted=[delivery_due(1_000)]), Ledger(), Stepping(1_000, 10)
+    Seat(toy, meshes[0], journal=ledger, consumer=ledger.consume).turn((), clock)
+    assert [release.released_at for release in ledger.releases] == [1_020, 1_020]
+    assert clock.read_at == 1_020
+    assert not ledger.releases[0].late
+
+
+@pytest.mark.parametrize(("delay", "late"), [(LATE_AFTER, False), (LATE_AFTER + 2, True)])
+def test_whatever_holds_up_the_hand_over_makes_it_late(meshes: tuple[Mesh, Mesh], delay: int, late: bool) -> None:
+    ledger, clock = Ledger(), Stepping(1_000, delay // 2)
+    Seat(Toy(wanted=[delivery_due(1_000)]), meshes[0], journal=ledger).turn((), clock)
+    assert [release.late for release in ledger.releases] == [late]
+
+
+def test_what_the_machine_marked_late_stays_late(meshes: tuple[Mesh, Mesh]) -> None:
+    ledger = Ledger()
+    Seat(Toy(wanted=[delivery_due(1_000, late=True)]), meshes[0], journal=ledger).turn((), Stepping(1_000, 1))
+    assert [release.late for release in ledger.releases] == [True]
+
+
+def test_to_hand_over_before_the_commit_instant_is_a_bug(meshes: tuple[Mesh, Mesh]) -> None:
+    seat = Seat(Toy(wanted=[delivery_due(2_000)]), meshes[0])
+    with pytest.raises(AssertionError, match="token 1 is handed over 980 ns early"):
+        seat.turn((), Stepping(1_000, 10))
 
 
 def test_effects_without_anyone_to_take_them_are_let_go(meshes: tuple[Mesh, Mesh]) -> None:
@@ -277,12 +331,12 @@ def test_a_machine_is_never_woken_early_and_every_deadline_comes(meshes: tuple[M
     assert fast.wakes >= 10
 
 
-def test_with_a_spin_period_a_machine_is_not_woken_early_either(meshes: tuple[Mesh, Mesh]) -> None:
-    clock = SharedClock()
-    ticking = Ticking(clock.now(), MILLISECOND)
-    with closing(Driver([Seat(ticking, meshes[0])], clock, spin_period=200 * MICROSECOND)) as driver:
-        driver.run(within_patience(lambda: ticking.wakes >= 10))
-    assert ticking.wakes >= 10
+def test_a_clock_that_stands_still_before_a_deadline_stops_nobody(meshes: tuple[Mesh, Mesh]) -> None:
+    """It was set back, and is held until it has caught up."""
+    ticking = Ticking(1_000, MILLISECOND)
+    with closing(Driver([Seat(ticking, meshes[0])], Stepping(999, 0))) as driver:
+        driver.turn()
+    assert ticking.wakes == 0
 
 
 def test_data_that_gathers_is_read_in_the_next_turn_whoever_causes_it(meshes: tuple[Mesh, Mesh]) -> None:
@@ -339,6 +393,26 @@ def test_delayed_datagrams_arrive_after_their_delay_and_in_order(meshes: tuple[M
         driver.run(within_patience(lambda: len(hearer.heard) == 20))
     assert [number_of(text) for text, _ in hearer.heard] == list(reversed(range(20)))
     assert all(at >= fed_at + delay for (_, at), fed_at in zip(hearer.heard, feeder.fed_at, strict=True))
+
+
+@pytest.mark.skipif(not multicast_works(), reason="no multicast on this machine's loopback")
+@pytest.mark.parametrize("meshed", [True, False])
+def test_a_repair_takes_the_link_of_its_true_sender(book: AddressBook, meshed: bool) -> None:
+    """TWO repairs for HEARER what ONE wrote; the weather from ONE loses everything, and that from TWO nothing."""
+    book = {**book, HEARER: at_home(Role.SITE)}
+    groups = Groups(data=("239.195.2.3", free_port()), control=("239.195.2.4", free_port()))
+    repairer, hearer = Toy(), Toy()
+    weather = InjectedWeather({ONE: Weather(loss=1.0)}, Random(1))
+    with ExitStack() as closing_all:
+        carriers = {node: Mesh(node, book) if meshed else IpMulticast(node, book, groups) for node in book}
+        for carrier in carriers.values():
+            closing_all.callback(carrier.close)
+        carriers[ONE].multicast(Channel.DATA, [datagram(ONE, 1)] * 3)
+        repairer.wanted = [Send(HEARER, [datagram(ONE, 1)] * 5), Multicast(Channel.DATA, [datagram(ONE, 1)] * 5)]
+        seats = Seat(repairer, carriers[TWO]), Seat(hearer, carriers[HEARER], weather=weather)
+        driver = closing_all.enter_context(closing(Driver(seats, SharedClock())))
+        driver.run(within_patience(lambda: len(hearer.heard) == 10 and weather.lost == 3))
+    assert (len(hearer.heard), weather.lost) == (10, 3)
 
 
 def test_lossy_weather_lets_through_what_it_does_not_lose(meshes: tuple[Mesh, Mesh]) -> None:

@@ -4,42 +4,53 @@ import os
 import random
 import subprocess
 import sys
-from itertools import takewhile
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
-from fairtape.runtime.journal import Journal, Sync, Writer, verify
+from fairtape.core.entries import Entry as Content
+from fairtape.runtime.journal import Entry, Journal, Sync, Writer, verify
 from unit import journal_values as values
 
 CHILD = Path(__file__).with_name("journal_child.py")
 KILLS = 8
 
 
-def write_and_kill(directory: Path, policy: Sync, acknowledged: int) -> int:
+def write_and_kill(directory: Path, policy: Sync, cuts: str, acknowledged: int) -> int:
     """The last sequence number that a writer acknowledged before it was killed."""
     environment = os.environ | {"PYTHONPATH": str(CHILD.parents[1])}
-    command = [sys.executable, str(CHILD), str(directory), policy.value]
+    command = [sys.executable, str(CHILD), str(directory), policy.value, cuts]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         lines = [child.stdout.readline() for _ in range(acknowledged)]
         child.kill()
         lines += child.stdout.readlines()
-    return max(int(line) for line in lines if line.endswith("\n"))
+    return [int(line) for line in lines if line.endswith("\n")][-1]
 
 
+@pytest.mark.parametrize("cuts", ["", "cuts"])
 @pytest.mark.parametrize("policy", list(Sync))
-def test_everything_acknowledged_before_the_kill_is_there_and_the_journal_goes_on(tmp_path: Path, policy: Sync) -> None:
-    chance = random.Random(policy.value)
+def test_everything_acknowledged_before_the_kill_is_there_and_the_journal_goes_on(
+    tmp_path: Path, policy: Sync, cuts: str
+) -> None:
+    chance = random.Random(policy.value + cuts)
     for _ in range(KILLS):
-        last = write_and_kill(tmp_path, policy, chance.randint(1, 120))
-        with Writer.open(tmp_path, stripe=values.STRIPE) as writer:
+        last = write_and_kill(tmp_path, policy, cuts, chance.randint(1, 120))
+        with Writer.open(tmp_path, stripe=values.STRIPE, site=values.SITE) as writer:
             assert writer.tip is not None
-            assert writer.tip.sequence > last
+            assert writer.tip.sequence >= last
+            recovered = writer.recovered
         report = verify(tmp_path)
         assert report.sound
         assert report.unfinished == 0
+        held = contents(tmp_path)
+        assert held == list(islice(values.storm(8), len(held)))
+        assert held[-1].sequence >= last
+        assert recovered.streams == values.streams_after(held)
     assert report.segments > 3
-    with Journal.open(tmp_path).entries(ordered=True) as cursor:
-        held = [entry.ordered for entry in cursor]
-    assert held == list(takewhile(lambda ordered: ordered.sequence <= held[-1].sequence, values.stream(8)))
+
+
+def contents(directory: Path) -> list[Content]:
+    with Journal.open(directory).entries(ordered=True) as cursor:
+        return [each.ordered if isinstance(each, Entry) else each.change for each in cursor.everything()]

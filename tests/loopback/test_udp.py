@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.udp import TRAIN_BYTES_MAX, TRAIN_MAX, Address, UdpSocket, bind, trains
-from loopback.wires import collect
+from loopback.wires import collect, within_patience
 
 SO_NO_CHECK = 11
 MIXED = [bytes([n % 251]) * size for n, size in enumerate([1_400] * 150 + [300] + [900] * 3 + [0, 0, 64, 1_400, 1])]
@@ -97,6 +97,22 @@ def test_a_socket_does_not_hear_the_one_it_is_deaf_to(speaker: UdpSocket) -> Non
     speaker.send([b"echo"] * 5, listener.address)
     other.send([b"news"], listener.address)
     assert collect(listener, 1) == [b"news"]
+    other.close()
+    listener.close()
+
+
+@pytest.mark.parametrize("takes_trains", [True, False])
+def test_whoever_asks_is_told_the_sender_of_every_datagram(speaker: UdpSocket, takes_trains: bool) -> None:
+    listener, other = UdpSocket(bind("127.0.0.1", 0), trains=takes_trains), UdpSocket(bind("127.0.0.1", 0))
+    speaker.send(MIXED, listener.address)
+    other.send([b"news"] * 3, listener.address)
+    heard: list[bytes] = []
+    senders: list[Address] = [("earlier", 1)]
+    enough = within_patience(lambda: len(heard) >= len(MIXED) + 3)
+    while not enough():
+        heard += listener.receive(100, senders)
+    assert heard == [*MIXED, *[b"news"] * 3]
+    assert senders == [("earlier", 1), *[speaker.address] * len(MIXED), *[other.address] * 3]
     other.close()
     listener.close()
 

@@ -8,6 +8,7 @@ import pytest
 from fairtape.core.effects import Channel, Ordered, Release, Report
 from fairtape.core.instants import Instant
 from fairtape.core.weather import Weather
+from fairtape.simulation.witness import Witness
 from fairtape.wire.frames import Kind, NodeId, kind_of
 from unit.ring_values import SOURCE, Ring
 from unit.ring_values import TIMING as IMPATIENT
@@ -16,7 +17,7 @@ TOKENS = 60
 TIMING = replace(IMPATIENT, retries_max=12)
 
 
-class Count:
+class Count(Witness):
     """A witness that counts what was sent, by kind, and how it was addressed."""
 
     def __init__(self) -> None:

@@ -9,6 +9,7 @@ from fairtape.core.instants import MILLISECOND, Instant
 from fairtape.ring.course import Course
 from fairtape.ring.formation import Formation
 from fairtape.ring.resilience import Resilience
+from fairtape.simulation.witness import Witness
 from fairtape.wire.frames import Ack, Hole, NodeId, Progress, Request, TokenAck, decode_control, is_block
 from unit.ring_values import (
     SOURCE,
@@ -73,7 +74,7 @@ def test_a_site_that_passed_the_token_acknowledges_nothing_more(layout: Formatio
     assert acks(only(Multicast, later)) == []
 
 
-class Assigners:
+class Assigners(Witness):
     """A witness of who assigned which sequence numbers."""
 
     def __init__(self) -> None:

@@ -70,8 +70,8 @@ def test_the_swarm_goes_everywhere() -> None:
 
 
 def test_a_campaign_over_processes_finds_the_same_as_one_in_this_process() -> None:
-    alone = {outcome.seed: outcome for outcome in campaign(range(1, 7))}
-    together = {outcome.seed: outcome for outcome in campaign(range(1, 7), jobs=2)}
+    alone = {outcome.seed: outcome for outcome in campaign(range(1, 7), run_seed)}
+    together = {outcome.seed: outcome for outcome in campaign(range(1, 7), run_seed, jobs=2)}
     assert alone == together
 
 
@@ -80,5 +80,5 @@ def test_a_tally_counts_failures_and_names_the_command_that_repeats_them() -> No
     outcome = run_seed(1)
     tally.add(outcome)
     assert (tally.seeds, tally.failures) == (1, [])
-    assert replay_command(outcome, None) == "fairtape check --seed 1"
-    assert replay_command(outcome, 0.05) == "fairtape check --seed 1 --loss 0.05"
+    assert replay_command(outcome) == "fairtape check --seed 1"
+    assert replay_command(outcome, "--loss", "0.05") == "fairtape check --seed 1 --loss 0.05"

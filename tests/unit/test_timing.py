@@ -111,7 +111,8 @@ def test_an_unknown_profile_is_refused_with_those_that_exist() -> None:
 
 
 def test_an_unknown_field_is_refused_with_those_that_exist() -> None:
-    with pytest.raises(BadTiming, match=r"^timing has no field 'tokenperiod'; expected one of clock_error_max, commit_delay, merged"):
+    sentence = r"^timing has no field 'tokenperiod'; expected one of clock_error_max, commit_delay, merged"
+    with pytest.raises(BadTiming, match=sentence):
         profile("lan", tokenperiod=1)
 
 

@@ -1,7 +1,10 @@
-"""Percentiles, and the memory of a process."""
+"""Percentiles, and what the system says about a process and about itself."""
 
+import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 
 def percentile(values: Sequence[int], share: float) -> float:
@@ -15,4 +18,22 @@ def percentile(values: Sequence[int], share: float) -> float:
 def resident_bytes() -> int:
     """How much memory this process holds."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * 4_096
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True, slots=True)
+class Processors:
+    """The time of all processors of this machine so far, in the kernel's ticks."""
+
+    stolen: int  # this machine is a virtual one, and its host gave the time to others
+    total: int
+
+    @classmethod
+    def read(cls) -> Self:
+        """As the kernel counts it now."""
+        ticks = [int(tick) for tick in Path("/proc/stat").read_text().partition("\n")[0].split()[1:9]]
+        return cls(ticks[7], sum(ticks))
+
+    def stolen_since(self, before: Self) -> float:
+        """The share of the time since then that the host took away."""
+        return (self.stolen - before.stolen) / max(self.total - before.total, 1)

@@ -1,95 +1,159 @@
-"""`fairtape bench ring`: which rings are run, and what is said about them."""
+"""`fairtape bench ring`: which rings are run, how often, and what is said about them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TypeAlias
+from statistics import median
+from typing import Final, TypeAlias
 
-from fairtape.bench.ring import Outcome, Setting, messages_per_packet, run_bare, run_ring
+from fairtape.bench.ring import Outcome, messages_per_packet, run_bare, run_ring
+from fairtape.bench.setting import Setting
 from fairtape.bench.unsealed import OpenSeal
 from fairtape.core.instants import MICROSECOND
 from fairtape.core.timing import profile
-from fairtape.runtime.driver import may_run_in_real_time
 from fairtape.wire.frames import DATAGRAM_MAX
 
-Figures: TypeAlias = dict[str, float | bool | str | list[str]]
+Figure: TypeAlias = float | bool | str | list[str] | list[dict[str, float]]
+Figures: TypeAlias = dict[str, Figure]
 Step: TypeAlias = Callable[[str], None]
 
-SIDE_SECONDS_MAX = 2.0  # of the runs beside the main one
-KILOBYTE = 1_000
-LOSS = 0.01
-RATE = 1_000
-LOSSY_TOKEN_PERIOD = 1_500 * MICROSECOND  # leaves room on two cores for what the losses cost
-SLOW_RATE = 197  # no divisor of the token rate, so that messages meet every phase of a token
+SIDE_SECONDS_MAX: Final = 2.0  # of the yardstick, and of the runs beside the main one
+KILOBYTE: Final = 1_000
+LOSS: Final = 0.01
+RATE: Final = 1_000
+LOSSY_TOKEN_PERIOD: Final = 1_500 * MICROSECOND  # leaves room on two cores for what the losses cost
+SLOW_RATE: Final = 197  # no divisor of the token rate, so that messages meet every phase of a token
+MIB: Final = 1 << 20
 
 
-def ring_figures(*, receivers: int, size: int, seconds: float, only: str, step: Step) -> Figures:
-    """All figures of one call."""
-    figures: Figures = {"receivers": receivers, "message_bytes": size, "seconds": seconds}
+def ring_figures(*, receivers: int, size: int, seconds: float, rounds: int, only: str, step: Step) -> Figures:
+    """All figures of one call. Where there are several rounds, a figure is the median of them."""
+    figures: Figures = {"receivers": receivers, "message_bytes": size, "seconds": seconds, "rounds": rounds}
+    base = Setting(receivers=receivers, size=size, seconds=seconds)
     if only != "latency":
-        figures |= _throughput(receivers, size, seconds, step)
+        figures |= _throughput(base, rounds, step)
     if only == "all":
-        figures |= _variations(receivers, size, min(seconds, SIDE_SECONDS_MAX), step)
+        figures |= _variations(replace(base, seconds=min(seconds, SIDE_SECONDS_MAX)), step)
     if only != "throughput":
-        figures |= _latency(receivers, size, seconds, step)
-    return figures
+        figures |= _latency(base, rounds, step)
+    return figures | {"problems": problems_of(figures)}
 
 
-def _throughput(receivers: int, size: int, seconds: float, step: Step) -> Figures:
-    step(f"bare UDP multicast to {receivers} receivers, packet by packet")
-    packets = run_bare(receivers=receivers, size=DATAGRAM_MAX, seconds=min(seconds, 5.0))
-    step(f"a sealed ring of {receivers} with journals, messages of {size} bytes")
-    outcome = run_ring(Setting(receivers=receivers, size=size, seconds=seconds))
-    bare = packets * messages_per_packet(size)
-    return {
-        "messages_per_s": round(outcome.messages_per_s),
-        "bare_messages_per_s": round(bare),
-        "ratio": round(outcome.messages_per_s / bare, 3) if bare else 0.0,
-        "one_order": outcome.one_order,
-        "bare_packets_per_s": round(packets),
-        "late_fraction": round(outcome.late_fraction, 6),
-        "recovery_requests": outcome.recoveries,
-        "datagrams_dropped": outcome.dropped,
-        "memory_mib_at_start": round(outcome.memory_mib[0], 1),
-        "memory_mib_at_end": round(outcome.memory_mib[1], 1),
-        "failures": list(outcome.failures),
+def problems_of(figures: Figures) -> list[str]:
+    """Why these figures mean nothing, a sentence each: a benchmark of something broken is no benchmark."""
+    found = []
+    for name, figure in figures.items():
+        if "one_order" in name and figure is False:
+            found.append(f"{name} is false: not every receiver delivered all that was published, in the same order")
+        elif name in ("bare_packets_per_s", "single_releases", "lossy_releases") and figure == 0:
+            found.append(f"{name} is 0: nothing arrived in the measured time")
+        elif name.startswith("messages_per_s") and figure == 0:
+            found.append(f"{name} is 0: nothing was delivered in the measured time")
+        elif name.endswith("failures") and isinstance(figure, list):
+            found += [f"a failure was declared ({name}), {failure}" for failure in figure]
+    return found
+
+
+def _throughput(setting: Setting, rounds: int, step: Step) -> Figures:
+    """The yardstick and the ring by turns, so that each ratio compares neighbours in time."""
+    packets, outcomes = [], []
+    for number in range(1, rounds + 1):
+        step(f"{_round(number, rounds)}bare UDP multicast, packet by packet")
+        seconds = min(setting.seconds, SIDE_SECONDS_MAX)
+        packets.append(run_bare(receivers=setting.receivers, size=DATAGRAM_MAX, seconds=seconds))
+        step(f"{_round(number, rounds)}a sealed ring with journals, messages of {setting.size} bytes")
+        outcomes.append(run_ring(setting))
+    rates = [each.messages_per_s for each in outcomes]
+    bare = [max(each * messages_per_packet(setting.size), 1.0) for each in packets]
+    figures = _spread("messages_per_s", rates, 0) | _spread("bare_messages_per_s", bare, 0)
+    figures |= _spread("ratio", [rate / of for rate, of in zip(rates, bare, strict=True)], 3)
+    figures["ratio"] = round(median(rates) / median(bare), 3)  # so that the three figures agree with one another
+    figures |= _spread("stolen_fraction", [each.stolen_fraction for each in outcomes], 4)
+    return figures | {
+        "one_order": all(each.one_order for each in outcomes),
+        "bare_packets_per_s": round(median(packets)),
+        "late_fraction": round(median(each.late_fraction for each in outcomes), 6),
+        "recovery_requests": sum(each.recoveries for each in outcomes),
+        "datagrams_dropped": sum(each.dropped for each in outcomes),
+        "memory_mib": _memory(outcomes[-1]),
+        "failures": _failures(outcomes),
     }
 
 
-def _variations(receivers: int, size: int, seconds: float, step: Step) -> Figures:
-    base = Setting(receivers=receivers, size=size, seconds=seconds)
+def _memory(outcome: Outcome) -> list[dict[str, float]]:
+    """Of each receiver in one round."""
+    return [
+        {
+            "receiver": site,
+            "at_start": round(memory.at_start / MIB, 1),
+            "warm": round(memory.warm / MIB, 1),
+            "at_end": round(memory.at_end / MIB, 1),
+            "most": round(memory.most / MIB, 1),
+        }
+        for site, memory in outcome.memory.items()
+    ]
+
+
+def _variations(base: Setting, step: Step) -> Figures:
     runs = {
-        "messages_per_s_1kb": replace(base, size=KILOBYTE),
-        "messages_per_s_1_receiver": replace(base, receivers=1),
-        "messages_per_s_8_receivers": replace(base, receivers=8),
-        "messages_per_s_unsealed": replace(base, seal=OpenSeal),
+        "1kb": ("messages of 1,000 bytes", replace(base, size=KILOBYTE)),
+        "1_receiver": ("a ring of 1 receiver", replace(base, receivers=1)),
+        "8_receivers": ("a ring of 8 receivers", replace(base, receivers=8)),
+        "unsealed": ("a ring without seals", replace(base, seal=OpenSeal)),
     }
     figures: Figures = {}
-    for name, setting in runs.items():
-        step(name.replace("_", " "))
+    for name, (words, setting) in runs.items():
+        step(words)
         outcome = run_ring(setting)
-        figures[name] = round(outcome.messages_per_s)
-        figures[name.replace("messages_per_s", "one_order")] = outcome.one_order
+        figures[f"messages_per_s_{name}"] = round(outcome.messages_per_s)
+        figures[f"one_order_{name}"] = outcome.one_order
     return figures
 
 
-def _latency(receivers: int, size: int, seconds: float, step: Step) -> Figures:
-    base = Setting(receivers=receivers, size=size, seconds=seconds, timing=profile("lan"), real_time=True)
-    step("one message at a time, a token every millisecond")
-    single = run_ring(replace(base, rate=SLOW_RATE))
-    step("three senders, 1 % loss into one receiver")
+def _latency(base: Setting, rounds: int, step: Step) -> Figures:
+    exact = replace(base, timing=profile("lan"), real_time=True)
     slower = profile("lan", token_period=LOSSY_TOKEN_PERIOD)
-    lossy = run_ring(replace(base, senders=3, rate=RATE, loss=LOSS, timing=slower))
-    real_time: Figures = {"real_time": may_run_in_real_time()}
-    return real_time | _errors("single", single) | _errors("lossy", lossy)
+    singles, losses = [], []
+    for number in range(1, rounds + 1):
+        step(f"{_round(number, rounds)}one message at a time, a token every millisecond")
+        singles.append(run_ring(replace(exact, rate=SLOW_RATE)))
+        step(f"{_round(number, rounds)}three senders, 1 % loss into one receiver")
+        losses.append(run_ring(replace(exact, senders=3, rate=RATE, loss=LOSS, timing=slower)))
+    real_time: Figures = {"real_time": all(each.real_time for each in singles + losses)}
+    return real_time | _errors("single", singles) | _errors("lossy", losses)
 
 
-def _errors(name: str, outcome: Outcome) -> Figures:
-    return {
-        f"{name}_release_error_p50_us": round(outcome.release_error_p50_us, 1),
-        f"{name}_release_error_p99_us": round(outcome.release_error_p99_us, 1),
-        f"{name}_latency_p50_ms": round(outcome.latency_p50_ms, 3),
-        f"{name}_latency_p99_ms": round(outcome.latency_p99_ms, 3),
-        f"{name}_late_fraction": round(outcome.late_fraction, 6),
-        f"{name}_one_order": outcome.one_order,
-        f"{name}_failures": list(outcome.failures),
+def _errors(name: str, outcomes: Sequence[Outcome]) -> Figures:
+    figures: Figures = {
+        f"{name}_releases": sum(each.releases for each in outcomes),
+        f"{name}_late_releases": sum(each.late_releases for each in outcomes),
+        f"{name}_late_fraction": round(median(each.late_fraction for each in outcomes), 6),
+        f"{name}_one_order": all(each.one_order for each in outcomes),
+        f"{name}_failures": _failures(outcomes),
     }
+    figures |= _spread(f"{name}_release_error_p50_us", [each.release_error_p50_us for each in outcomes], 1)
+    figures |= _spread(f"{name}_release_error_p99_us", [each.release_error_p99_us for each in outcomes], 1)
+    figures |= _spread(f"{name}_release_error_max_us", [each.release_error_max_us for each in outcomes], 1)
+    figures |= _spread(f"{name}_latency_p50_ms", [each.latency_p50_ms for each in outcomes], 3)
+    figures |= _spread(f"{name}_latency_p99_ms", [each.latency_p99_ms for each in outcomes], 3)
+    return figures | _spread(f"{name}_stolen_fraction", [each.stolen_fraction for each in outcomes], 4)
+
+
+def _spread(name: str, values: Sequence[float], digits: int) -> Figures:
+    """The median of the rounds under its name, and the extremes beside it: a virtual machine is not always as fast."""
+    return {
+        name: _rounded(median(values), digits),
+        f"{name}_min": _rounded(min(values), digits),
+        f"{name}_max": _rounded(max(values), digits),
+    }
+
+
+def _rounded(value: float, digits: int) -> float:
+    return round(value, digits) if digits else round(value)
+
+
+def _failures(outcomes: Sequence[Outcome]) -> list[str]:
+    return [failure for outcome in outcomes for failure in outcome.failures]
+
+
+def _round(number: int, rounds: int) -> str:
+    return f"round {number} of {rounds}: " if rounds > 1 else ""

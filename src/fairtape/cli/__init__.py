@@ -19,10 +19,20 @@ COMMANDS: Final = {
     "demo": Entry("A ring", "fairtape.cli.demo", "demo", "Run a whole market on this machine and prove its order."),
     "listen": Entry("A ring", "fairtape.cli.listen", "listen", "Start a ring here and print what it releases."),
     "publish": Entry("A ring", "fairtape.cli.publish", "publish_command", "Publish a file of trades into a ring."),
+    "init": Entry("A deployment", "fairtape.cli.init", "init", "Make a deployment: its file and everybody's keys."),
+    "up": Entry("A deployment", "fairtape.cli.up", "up", "Run the sites and servers of a deployment on this machine."),
+    "node": Entry("A deployment", "fairtape.cli.node", "node", "Run one node of a deployment."),
+    "status": Entry("A deployment", "fairtape.cli.status", "status", "Show how a deployment fares."),
+    "operate": Entry("A deployment", "fairtape.cli.operate", "operate", "Retire and admit sites; resume after a halt."),
+    "drill": Entry("A deployment", "fairtape.cli.drill", "drill", "Inject a fault and report what happened."),
     "check": Entry("Proof", "fairtape.cli.check", "check", "Run simulated worlds and check every guarantee in each."),
     "trace": Entry("Proof", "fairtape.cli.trace", "trace", "Run one simulated world again and show what happened."),
     "bench": Entry("Proof", "fairtape.cli.bench", "bench", "Measure fairtape here, beside what it is compared with."),
     "journal": Entry("The record", "fairtape.cli.journal", "journal", "Read and check a site's journal."),
+    "doctor": Entry(
+        "Before a start", "fairtape.cli.doctor", "doctor", "Check this machine and say what to do about it."
+    ),
+    "plan": Entry("Before a start", "fairtape.cli.plan", "plan", "Work out a deployment before it is built."),
 }
 
 EXIT_MISTAKE: Final = 2

@@ -2,62 +2,131 @@
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from hashlib import blake2b
+from typing import Final
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from fairtape.cli.limits import check_within
 from fairtape.runtime.complaints import Complaint
-from fairtape.simulation.campaign import Tally, campaign, cores, replay_command
-from fairtape.simulation.swarm import LOSS_MAX, draw
-from fairtape.simulation.trial import Outcome
+from fairtape.simulation import swarm, upheaval
+from fairtape.simulation.campaign import Distribution, Run, Tally, campaign, cores, replay_command
+from fairtape.simulation.ordeal import run_upheaval
+from fairtape.simulation.swarm import LOSS_MAX
+from fairtape.simulation.trial import Outcome, run_seed
 
-EXIT_BROKEN = 1
+EXIT_BROKEN: Final = 1
+SEED_MAX: Final = 10**18
+SEEDS_MAX: Final = 10**9
+JOBS_MAX: Final = 256
+DIGEST_SIZE: Final = 16
 
 
 @click.command()
 @click.option("--seeds", default=100, show_default=True, help="How many worlds to run.")
 @click.option("--seed", type=int, help="Run this one world again, exactly as it was.")
+@click.option("--healing", is_flag=True, help="Worlds with reformation servers, in which everything fails and heals.")
 @click.option("--loss", type=float, help="The share of datagrams that every link loses, instead of each seed's own.")
 @click.option("--jobs", type=int, help="Worlds at once.  [default: one per core]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 @click.pass_context
 def check(
-    ctx: click.Context, *, seeds: int, seed: int | None, loss: float | None, jobs: int | None, as_json: bool
+    ctx: click.Context,
+    *,
+    seeds: int,
+    seed: int | None,
+    healing: bool,
+    loss: float | None,
+    jobs: int | None,
+    as_json: bool,
 ) -> None:
     """Run simulated worlds and check every guarantee in each.
 
-    Each world is drawn from a seed: its sites, timing, weather and faults.
+    Each world is drawn from a seed: its sites, timing, weather and faults. A world is one ring, or with --healing a
+    whole deployment: loops, reformation servers and their store, under crashes, pauses, partitions, bad clocks, lost
+    journals, growth, retirement and strangers. When all is healed every message must be in every journal.
 
     A world that breaks a guarantee is named with the command that repeats it exactly. The exit code is then 1.
+
+    The digest covers everything that was sent and released in these worlds, and when. It is the same on every machine
+    with the same version of fairtape, whatever the number of jobs: equal digests, equal histories.
     """
-    _refuse(seeds=seeds, seed=seed, loss=loss, jobs=jobs)
+    _refuse(seeds=seeds, seed=seed, healing=healing, loss=loss, jobs=jobs)
+    kind = _healing() if healing else _ring(loss)
     chosen = range(1, seeds + 1) if seed is None else range(seed, seed + 1)
     at_once = min(jobs or cores(), len(chosen))
     if seed is not None and not as_json:
-        click.echo(f"seed {seed}: {draw(seed, loss=loss).describe()}")
+        click.echo(f"seed {seed}: {kind.describe(seed)}")
     tally = Tally()
+    digest = Digest()
     began_at = time.perf_counter()
-    outcomes = campaign(chosen, loss=loss, jobs=at_once)
+    outcomes = campaign(chosen, kind.run, jobs=at_once)
     for outcome in outcomes if as_json else _with_bar(outcomes, len(chosen)):
         tally.add(outcome)
+        digest.add(outcome)
         if outcome.failed and not as_json:
-            click.echo(f"seed {outcome.seed} broke {outcome.text}\n  again: {replay_command(outcome, loss)}")
+            click.echo(f"seed {outcome.seed} broke {outcome.text}\n  again: {replay_command(outcome, *kind.options)}")
     seconds = time.perf_counter() - began_at
-    click.echo(_as_json(tally, seconds, loss, at_once) if as_json else _summary(tally, seconds))
+    if as_json:
+        fields = {"worlds": kind.name, **_fields(tally, seconds, kind, at_once), "loss": loss, "digest": str(digest)}
+        click.echo(json.dumps(fields))
+    else:
+        click.echo(f"{_summary(tally, seconds, kind)}\n  digest {digest}")
     ctx.exit(EXIT_BROKEN if tally.failures else 0)
 
 
-def _refuse(*, seeds: int, seed: int | None, loss: float | None, jobs: int | None) -> None:
-    if seeds < 1:
-        raise Complaint(f"--seeds is {seeds}; give at least 1")
-    if seed is not None and seed < 0:
-        raise Complaint(f"--seed is {seed}; give 0 or more")
-    if jobs is not None and jobs < 1:
-        raise Complaint(f"--jobs is {jobs}; give at least 1")
-    if loss is not None and not 0.0 <= loss <= LOSS_MAX:
-        raise Complaint(f"--loss is {loss:g}; give a share from 0 to {LOSS_MAX:g}, such as 0.05 for 5 %")
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of worlds."""
+
+    name: str
+    run: Run
+    describe: Callable[[int], str]
+    options: tuple[str, ...]  # that choose these worlds on the command line
+    counted: str  # what a world had that `reforming` counts
+
+
+def _ring(loss: float | None) -> Kind:
+    return Kind(
+        "ring",
+        partial(run_seed, loss=loss),
+        lambda seed: swarm.draw(seed, loss=loss).describe(),
+        () if loss is None else ("--loss", f"{loss:g}"),
+        "declared a failure",
+    )
+
+
+def _healing() -> Kind:
+    return Kind("healing", run_upheaval, lambda seed: upheaval.draw(seed).describe(), ("--healing",), "had to reform")
+
+
+def _refuse(*, seeds: int, seed: int | None, healing: bool, loss: float | None, jobs: int | None) -> None:
+    if healing and loss is not None:
+        raise Complaint(f"--loss is {loss:g}; worlds that heal draw their own, leave it out with --healing")
+    check_within("--seeds", seeds, 1, SEEDS_MAX)
+    check_within("--seed", seed, 0, SEED_MAX)
+    check_within("--jobs", jobs, 1, JOBS_MAX)
+    check_within("--loss", loss, 0.0, LOSS_MAX, hint=", such as 0.05 for 5 %")
+
+
+class Digest:
+    """One number for the histories of many worlds, in whatever order they end: their own digests, hashed and added."""
+
+    def __init__(self) -> None:
+        self._sum = 0
+
+    def add(self, outcome: Outcome) -> None:
+        """One more world."""
+        history = f"{outcome.seed} {outcome.digest} {outcome.guarantee}".encode()
+        self._sum += int.from_bytes(blake2b(history, digest_size=DIGEST_SIZE).digest())
+
+    def __str__(self) -> str:
+        return f"{self._sum % (1 << 8 * DIGEST_SIZE):0{2 * DIGEST_SIZE}x}"
 
 
 def _with_bar(outcomes: Iterator[Outcome], total: int) -> Iterator[Outcome]:
@@ -70,38 +139,57 @@ def _with_bar(outcomes: Iterator[Outcome], total: int) -> Iterator[Outcome]:
             bar.advance(task)
 
 
-def _summary(tally: Tally, seconds: float) -> str:
+def _summary(tally: Tally, seconds: float, kind: Kind) -> str:
     verdict = f"{len(tally.failures)} broke a guarantee" if tally.failures else "every guarantee held"
+    worlds = "1 world" if tally.seeds == 1 else f"{tally.seeds:,} worlds"
     return (
-        f"{tally.seeds} worlds in {seconds:.1f} s: {verdict}.\n"
-        f"  {tally.lively} delivered everything everywhere, {tally.reforming} declared a failure; "
+        f"{worlds} in {seconds:.1f} s: {verdict}.\n"
+        f"  {tally.lively} delivered everything everywhere, {tally.reforming} {kind.counted}; "
         f"{tally.messages:,} messages, {tally.deliveries:,} datagrams, {tally.deliveries / seconds:,.0f} per second"
+        + "".join(f"\n  {_told(name, took)}" for name, took in _distributions(tally))
     )
 
 
-def _as_json(tally: Tally, seconds: float, loss: float | None, jobs: int) -> str:
+def _distributions(tally: Tally) -> list[tuple[str, Distribution]]:
+    return [(name, Distribution.of(took)) for name, took in sorted(tally.figures.items())]
+
+
+def _told(name: str, took: Distribution) -> str:
+    return (
+        f"to {name}: {took.count:,} times, median {took.median / 1e6:.1f} ms, "
+        f"99 % within {took.p99 / 1e6:.1f} ms, longest {took.longest / 1e6:.1f} ms"
+    )
+
+
+def _fields(tally: Tally, seconds: float, kind: Kind, jobs: int) -> dict[str, object]:
     failures = [
         {
             "seed": outcome.seed,
             "guarantee": outcome.guarantee,
             "node": outcome.node,
             "text": outcome.text,
-            "command": replay_command(outcome, loss),
+            "command": replay_command(outcome, *kind.options),
         }
         for outcome in sorted(tally.failures, key=lambda outcome: outcome.seed)
     ]
-    return json.dumps(
-        {
-            "seeds": tally.seeds,
-            "failures": failures,
-            "datagrams_per_s": round(tally.deliveries / seconds),
-            "datagrams": tally.deliveries,
-            "messages": tally.messages,
-            "late_releases": tally.late,
-            "delivered_everything": tally.lively,
-            "declared_a_failure": tally.reforming,
-            "seconds": round(seconds, 3),
-            "jobs": jobs,
-            "loss": loss,
-        }
-    )
+    return {
+        "seeds": tally.seeds,
+        "failures": failures,
+        "datagrams_per_s": round(tally.deliveries / seconds),
+        "datagrams": tally.deliveries,
+        "messages": tally.messages,
+        "late_releases": tally.late,
+        "delivered_everything": tally.lively,
+        "declared_a_failure": tally.reforming,
+        "seconds": round(seconds, 3),
+        "jobs": jobs,
+        "durations": {
+            name: {
+                "count": took.count,
+                "median_s": took.median / 1e9,
+                "p99_s": took.p99 / 1e9,
+                "longest_s": took.longest / 1e9,
+            }
+            for name, took in _distributions(tally)
+        },
+    }

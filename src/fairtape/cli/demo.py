@@ -1,6 +1,8 @@
 """`fairtape demo`: a whole market on this machine, shown while it runs and proved when it is over."""
 
 import json
+import shlex
+import shutil
 import tempfile
 import textwrap
 from collections.abc import Callable, Iterator
@@ -17,7 +19,7 @@ from fairtape.core.timing import Timing
 from fairtape.demo.findings import Findings
 from fairtape.demo.play import play
 from fairtape.demo.tally import Tally
-from fairtape.demo.view import line, percent, screen
+from fairtape.demo.view import counted, line, percent, screen
 from fairtape.demo.world import FLOORS, RESILIENCE, SITES, TIMING, World
 from fairtape.deployment.loopback import carrier_words, loopback_groups
 from fairtape.runtime.clock import SharedClock
@@ -38,7 +40,11 @@ LINE_PERIOD: Final = 2 * SECOND  # between two lines where there is no terminal
 @click.option("--rate", default=400.0, show_default=True, help="Messages per second of all floors together.")
 @click.option("--seed", default=1, show_default=True, help="Another seed: other trades, other losses.")
 @click.option("--mesh", is_flag=True, help="Unicasts between all sites, even where IP multicast works.")
-@click.option("--journals", type=click.Path(path_type=Path), help="A new folder for the journals. [default: temporary]")
+@click.option(
+    "--journals",
+    type=click.Path(path_type=Path),
+    help="A new folder for the journals. [default: temporary]",
+)
 @click.option("--json", "as_json", is_flag=True, help="The report as one JSON object and nothing else.")
 @click.pass_context
 def demo(
@@ -56,18 +62,18 @@ def demo(
 
     Nine sites on five continents stand in one token loop, and six trading floors publish into it. Every site is a
     process of its own with real UDP sockets; the delays of the real distances and losses are injected where datagrams
-    arrive. Ctrl-C closes the floors and reports what was done; a second one leaves at once. The exit code is 1 when a
-    site declared a failure or the order is not the same everywhere.
+    arrive. Ctrl-C closes the floors and reports what was done; a second one leaves at once. The journals stay, so that
+    they can be looked at; the report says how to remove them. The exit code is 1 when a site declared a failure or the
+    order is not the same everywhere.
     """
     _refuse(seconds=seconds, loss=loss, rate=rate, seed=seed)
     groups = loopback_groups(mesh=mesh)
     world = World(
         seconds=seconds, loss=loss, rate=rate, seed=seed, groups=groups, carrier=carrier_words(groups, mesh=mesh)
     )
-    folder = Path(tempfile.mkdtemp(prefix="fairtape-demo-")) if journals is None else journals
-    with _audience() as audience:
+    with _folder(journals) as folder, _audience() as audience:
         findings = play(world, folder, audience)
-    click.echo(json.dumps(findings.as_json()) if as_json else report(findings))
+    click.echo(json.dumps(findings.as_json()) if as_json else report(findings, temporary=journals is None))
     if findings.failures or not findings.one_order:
         ctx.exit(EXIT_BROKEN)
     ctx.exit(EXIT_INTERRUPTED if findings.interrupted else 0)
@@ -82,6 +88,20 @@ def _refuse(*, seconds: float, loss: float, rate: float, seed: int) -> None:
         raise Complaint(f"--rate is {rate:g}; give more than 0 and at most {RATE_MAX} messages per second")
     if seed < 0:
         raise Complaint(f"--seed is {seed}; give 0 or more")
+
+
+@contextmanager
+def _folder(chosen: Path | None) -> Iterator[Path]:
+    """Where the journals go. A temporary folder stays as long as its report can name it, and no longer."""
+    if chosen is not None:
+        yield chosen
+        return
+    folder = Path(tempfile.mkdtemp(prefix="fairtape-demo-"))
+    try:
+        yield folder
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 @contextmanager
@@ -117,16 +137,17 @@ class _Lines:
             click.echo(line(tally, now), err=True)
 
 
-def report(findings: Findings) -> str:
-    """What a person reads at the end."""
+def report(findings: Findings, *, temporary: bool) -> str:
+    """What a person reads at the end, and what to type next."""
     world = findings.world
     rows = [
         ("world", f"{len(SITES)} sites, {len(FLOORS)} trading floors, {percent(world.loss)} loss, real distances"),
         ("carrier", world.carrier),
-        ("published", f"{findings.published:,} messages"),
-        ("delivered", f"{findings.delivered_min:,} messages at every site"),
+        ("published", counted(findings.published, "message")),
+        ("delivered", f"{counted(findings.delivered_min, 'message')} at every site"),
         (f"one order at all {len(SITES)} sites", "yes" if findings.one_order else f"NO: {findings.problem}"),
-        ("guaranteed delay", _delay_words(findings, TIMING)),
+        ("guaranteed delay", _guarantee_words(findings, TIMING)),
+        ("measured delay", _delay_words(findings)),
         ("late", f"{findings.late_fraction:.3%} of all releases"),
         ("release spread", _spread_words(findings)),
         ("recoveries", _recovery_words(findings)),
@@ -135,14 +156,16 @@ def report(findings: Findings) -> str:
         rows.insert(2, ("interrupted", "the floors closed early; this is what was done until then"))
     rows += [("FAILURE", sentence) for sentence in findings.failures]
     first_journal = next(iter(findings.journals.values()))
-    return "\n".join(
-        [
-            *_wrapped(rows),
-            f"journals: {first_journal.parent}",
-            f"look at one: fairtape journal cat {first_journal} --limit 20",
-            f"prove them all: fairtape journal verify {first_journal.parent}/*",
-        ]
-    )
+    folder = shlex.quote(str(first_journal.parent))
+    lines = [
+        *_wrapped(rows),
+        f"journals: {first_journal.parent}",
+        f"look at one: fairtape journal cat {shlex.quote(str(first_journal))} --limit 20",
+        f"prove them all: fairtape journal verify {folder}/*",
+    ]
+    if temporary:
+        lines.append(f"remove them: rm -r {folder}")
+    return "\n".join(lines)
 
 
 def _wrapped(rows: list[tuple[str, str]]) -> Iterator[str]:
@@ -154,12 +177,21 @@ def _wrapped(rows: list[tuple[str, str]]) -> Iterator[str]:
         )
 
 
-def _delay_words(findings: Findings, timing: Timing) -> str:
-    parts = (
-        f"{timing.one_way_max / 1e6:.0f} ms the longest way to a site, {timing.token_period / 1e6:.0f} ms the wait for"
-        f" a token, {timing.commit_delay / 1e6:,.0f} ms the commit delay"
+def _guarantee_words(findings: Findings, timing: Timing) -> str:
+    return (
+        f"{findings.guaranteed_delay / 1e6:,.0f} ms from reception at the token site to release:"
+        f" {timing.token_period / 1e6:.0f} ms the longest wait for a token, {timing.commit_delay / 1e6:,.0f} ms the"
+        f" commit delay"
     )
-    return f"{findings.guaranteed_delay / 1e6:,.0f} ms from publication to release: {parts}"
+
+
+def _delay_words(findings: Findings) -> str:
+    if findings.delay_p50 is None or findings.delay_p99 is None or findings.delay_max is None:
+        return "nothing was released everywhere"
+    return (
+        f"p50 {findings.delay_p50 / 1e6:,.0f} ms, p99 {findings.delay_p99 / 1e6:,.0f} ms, max"
+        f" {findings.delay_max / 1e6:,.0f} ms from the trade on its floor to its release, over all sites"
+    )
 
 
 def _spread_words(findings: Findings) -> str:
@@ -173,6 +205,6 @@ def _spread_words(findings: Findings) -> str:
 
 def _recovery_words(findings: Findings) -> str:
     return (
-        f"{findings.lost:,} datagrams lost, {findings.requests:,} requests, {findings.repairs:,} repairs; no message"
-        f" is released before {RESILIENCE + 1} sites hold it"
+        f"{counted(findings.lost, 'datagram')} lost, {counted(findings.requests, 'request')},"
+        f" {counted(findings.repairs, 'repair')}; no message is released before {RESILIENCE + 1} sites hold it"
     )

@@ -1,6 +1,7 @@
 """`fairtape journal`: look into a site's journal, print it, and prove it.
 
-Exit code 1 means that the journal is damaged or that journals differ; 2 means that the question was wrong.
+Exit code 1 means that a journal is damaged or that journals differ; 2 means that the question was wrong; 3 means that
+journals agree in what they share, and that one of them holds less than another.
 """
 
 import json
@@ -8,18 +9,30 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
+from fairtape.core.effects import FormationChange
 from fairtape.core.instants import SECOND, Instant
 from fairtape.runtime.complaints import Complaint
-from fairtape.runtime.journal import Comparison, Damaged, Journal, Message, Report, Summary, compare, verify
+from fairtape.runtime.journal import (
+    Comparison,
+    Damaged,
+    Extent,
+    Journal,
+    Message,
+    Problem,
+    Report,
+    Summary,
+    compare,
+    verify,
+)
 from fairtape.wire.frames import NUMBER_MAX
 
 EXIT_DAMAGED: Final = 1
+EXIT_SHORTER: Final = 3
 PROGRESS_SIZE_MIN: Final = 64 << 20  # bytes: less is done before anybody looks
 PAYLOAD_SHOWN_MAX: Final = 96  # bytes of a payload that a line shows
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -63,24 +76,47 @@ def cat(
     as_json: bool,
     ordered: bool,
 ) -> None:
-    """Print the messages of the journal in DIRECTORY, one per line."""
+    """Print the messages of the journal in DIRECTORY, one per line.
+
+    A change of formation has a line of its own. Where it says BREAK, more sites were silent than the formation could
+    lose: numbers from there on may have been used otherwise by sites that are lost.
+    """
     since_at = None if since is None else parse_instant(since)
     with _damage_told():
-        messages = _existing(directory).messages(
-            from_sequence=from_seq, to_sequence=to_seq, since=since_at, ordered=ordered
-        )
-        for message in islice(messages, limit):
+        story = _existing(directory).story(from_sequence=from_seq, to_sequence=to_seq, since=since_at, ordered=ordered)
+        for told in _limited(story, limit):
             if as_json:
-                _echo_json(_message_fields(message))
+                _echo_json(_message_fields(told) if isinstance(told, Message) else _change_fields(told))
             else:
-                click.echo(_message_line(message))
+                click.echo(_message_line(told) if isinstance(told, Message) else _change_line(told))
+
+
+def _limited(story: Iterator[Message | FormationChange], limit: int | None) -> Iterator[Message | FormationChange]:
+    """The story up to so many messages; what else it tells on the way does not count."""
+    left = limit
+    while left is None or left > 0:
+        told = next(story, None)
+        if told is None:
+            return
+        if left is not None:
+            left -= isinstance(told, Message)
+        yield told
 
 
 @journal.command("verify")
 @click.argument("directories", type=Directory, nargs=-1, required=True)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object with everything found.")
 def verify_command(directories: tuple[Path, ...], as_json: bool) -> None:
-    """Prove the journals in DIRECTORIES, and that they hold the same order."""
+    """Prove the journals in DIRECTORIES, and that they hold the same order.
+
+    Of every journal: each digest, that sequence numbers and release marks leave no gap, that nothing was released
+    before its commit instant, and that what came late is marked late. Of several: that they are equal, byte for byte,
+    from the latest beginning to the earliest end.
+
+    Exit code 0: sound, and (of several) the same order from the same beginning to the same end. 1: damaged, or
+    different. 3: the same as far as they go, but one is SHORTER: it begins later or ends earlier than another, as the
+    journal of a site does that joined later, that is behind, or that failed.
+    """
     sizes = [sum(path.stat().st_size for path in _existing(directory).paths()) for directory in directories]
     compared = len(directories) > 1
     with _progress(sum(sizes) * (2 if compared else 1)) as progress:
@@ -93,6 +129,8 @@ def verify_command(directories: tuple[Path, ...], as_json: bool) -> None:
         _tell(reports, comparison, compared=compared)
     if not sound or (comparison and not comparison.same):
         click.get_current_context().exit(EXIT_DAMAGED)
+    if comparison and not comparison.level:
+        click.get_current_context().exit(EXIT_SHORTER)
 
 
 def parse_instant(text: str) -> Instant:
@@ -156,12 +194,16 @@ def _echo_table(rows: list[tuple[str, ...]]) -> None:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
-_SEGMENT_TITLES: Final = ("file", "sequences", "tokens", "entries", "first acknowledged", "last acknowledged", "bytes")
+_SEGMENT_TITLES: Final = (
+    "file", "sequences", "tokens", "entries", "first acknowledged", "last acknowledged", "bytes", "formations"
+)  # fmt: skip
 
 
 def _segment_cells(summary: Summary) -> tuple[str, ...]:
+    breaks = f", {summary.breaks} BREAK" if summary.breaks else ""
+    formations = f"{summary.changes} begun{breaks}" if summary.changes else "-"
     if not summary.entries:
-        return summary.path.name, "-", "-", "0", "-", "-", str(summary.size)
+        return summary.path.name, "-", "-", "0", "-", "-", str(summary.size), formations
     return (
         summary.path.name,
         f"{summary.first_sequence}…{summary.last_sequence}",
@@ -170,6 +212,7 @@ def _segment_cells(summary: Summary) -> tuple[str, ...]:
         format_instant(summary.first_at),
         format_instant(summary.last_at),
         str(summary.size),
+        formations,
     )
 
 
@@ -178,6 +221,7 @@ def _segment_fields(summary: Summary) -> dict[str, Any]:
         "file": summary.path.name,
         "segment": summary.number,
         "stripe": summary.stripe,
+        "site": summary.site,
         "entries": summary.entries,
         "first_sequence": summary.first_sequence,
         "last_sequence": summary.last_sequence,
@@ -186,6 +230,8 @@ def _segment_fields(summary: Summary) -> dict[str, Any]:
         "first_acknowledged_at_ns": summary.first_at,
         "last_acknowledged_at_ns": summary.last_at,
         "size_bytes": summary.size,
+        "formations": summary.changes,
+        "breaks": summary.breaks,
     }
 
 
@@ -196,8 +242,27 @@ def _message_line(message: Message) -> str:
     return f"{message.sequence} {released}{late} {origin} token {message.token} {_shown(message.payload)}"
 
 
+def _change_line(change: FormationChange) -> str:
+    word = "BREAK, formation" if change.broken else "formation"
+    begins = f"begins with token {change.token}, sequence {change.sequence}"
+    return f"- {format_instant(change.installed_at)} {word} {change.formation} {begins}"
+
+
+def _change_fields(change: FormationChange) -> dict[str, Any]:
+    return {
+        "kind": "formation",
+        "formation": change.formation,
+        "broken": change.broken,
+        "token": change.token,
+        "sequence": change.sequence,
+        "installed_at_ns": change.installed_at,
+        "layout": change.layout.hex(),
+    }
+
+
 def _message_fields(message: Message) -> dict[str, Any]:
     fields: dict[str, Any] = {
+        "kind": "message",
         "sequence": message.sequence,
         "source": message.source,
         "incarnation": message.incarnation,
@@ -249,25 +314,33 @@ def _trade_fields(payload: bytes) -> dict[str, Any] | None:
 def _report_fields(report: Report) -> dict[str, Any]:
     return {
         "directory": str(report.directory),
+        "site": report.site,
+        "stripe": report.stripe,
         "sound": report.sound,
         "segments": report.segments,
         "entries": report.entries,
         "messages": report.messages,
+        "formations": report.formations,
+        "breaks": [each._asdict() for each in report.breaks],
         "first_sequence": report.first_sequence,
         "last_sequence": report.last_sequence,
+        "last_token": report.last_token,
         "released_sequence": report.released_sequence,
+        "late_releases": report.late,
         "digest": report.digest.hex(),
         "size_bytes": report.size,
         "unfinished_bytes": report.unfinished,
-        "problems": [
-            {
-                "file": str(problem.path),
-                "offset": problem.offset,
-                "sequence": problem.sequence,
-                "reason": problem.reason,
-            }
-            for problem in report.problems
-        ],
+        "problems": list(map(_problem_fields, report.problems)),
+        "remarks": list(map(_problem_fields, report.remarks)),
+    }
+
+
+def _problem_fields(problem: Problem) -> dict[str, Any]:
+    return {
+        "file": str(problem.path),
+        "offset": problem.offset,
+        "sequence": problem.sequence,
+        "reason": problem.reason,
     }
 
 
@@ -277,6 +350,7 @@ def _comparison_fields(comparison: Comparison | None) -> dict[str, Any] | None:
     difference = comparison.difference
     return {
         "same": comparison.same,
+        "level": comparison.level,
         "entries": comparison.entries,
         "messages": comparison.messages,
         "first_sequence": comparison.first_sequence,
@@ -288,31 +362,70 @@ def _comparison_fields(comparison: Comparison | None) -> dict[str, Any] | None:
             "reason": difference.reason,
             "places": [{"file": str(path), "offset": offset} for path, offset in difference.places],
         },
+        "extents": [
+            {
+                "directory": str(extent.directory),
+                "first_sequence": extent.first_sequence,
+                "last_sequence": extent.last_sequence,
+                "lacks_before": extent.lacks_before,
+                "lacks_behind": extent.lacks_behind,
+            }
+            for extent in comparison.extents
+        ],
     }
 
 
 def _tell(reports: list[Report], comparison: Comparison | None, *, compared: bool) -> None:
     for report in reports:
-        state = "sound" if report.sound else "DAMAGED"
-        click.echo(
-            f"{report.directory}: {state}, sequence {report.first_sequence}…{report.last_sequence} "
-            f"(released up to {report.released_sequence}), {report.messages} messages in {report.entries} entries "
-            f"and {report.segments} segments, digest {report.digest.hex()}"
-        )
-        if report.unfinished:
-            click.echo(f"  the last {report.unfinished} bytes are an unfinished entry, which the next writer cuts off")
-        for problem in report.problems:
-            click.echo(f"  {problem.path.name}, byte {problem.offset}, sequence {problem.sequence}: {problem.reason}")
+        _tell_report(report)
     if comparison is not None:
-        click.echo(_comparison_line(comparison))
+        for line in _comparison_lines(comparison):
+            click.echo(line)
     elif compared:
         click.echo("not compared: a damaged journal proves nothing about another")
 
 
-def _comparison_line(comparison: Comparison) -> str:
-    if comparison.difference is None:
-        common = f"sequence {comparison.first_sequence}…{comparison.last_sequence}"
-        return f"the same order everywhere: {comparison.messages} messages, {common}"
+def _tell_report(report: Report) -> None:
+    state = "sound" if report.sound else "DAMAGED"
+    click.echo(
+        f"{report.directory}: {state}, site {report.site}, sequence {report.first_sequence}…{report.last_sequence} "
+        f"(released up to {report.released_sequence}, {report.late} late), {report.messages} messages in "
+        f"{report.entries} entries and {report.segments} segments, digest {report.digest.hex()}"
+    )
+    for each in report.breaks:
+        click.echo(
+            f"  BREAK: formation {each.formation} begins with token {each.token}, sequence {each.sequence}; "
+            "numbers from there on may have been used otherwise by sites that are lost"
+        )
+    if report.unfinished:
+        click.echo(f"  the last {report.unfinished} bytes are an unfinished entry, which the next writer cuts off")
+    for problem in report.problems:
+        click.echo(f"  {_place(problem)}: {problem.reason}")
+    for remark in report.remarks:
+        click.echo(f"  note: {_place(remark)}: {remark.reason}")
+
+
+def _place(problem: Problem) -> str:
+    return f"{problem.path.name}, byte {problem.offset}, sequence {problem.sequence}"
+
+
+def _comparison_lines(comparison: Comparison) -> Iterator[str]:
     difference = comparison.difference
-    places = " and ".join(f"{path}, byte {offset}" for path, offset in difference.places)
-    return f"DIFFERENT from sequence {difference.sequence}, token {difference.token}: {difference.reason} ({places})"
+    if difference is not None:
+        places = " and ".join(f"{path}, byte {offset}" for path, offset in difference.places)
+        yield f"DIFFERENT from sequence {difference.sequence}, token {difference.token}: {difference.reason} ({places})"
+    elif comparison.messages:
+        common = f"sequence {comparison.first_sequence}…{comparison.last_sequence}"
+        yield f"the same order everywhere: {comparison.messages} messages, {common}"
+    else:
+        yield "nothing to compare: there is no sequence number that all of them hold"
+    for extent in comparison.extents:
+        if not extent.complete:
+            yield f"SHORTER: {extent.directory} {' and '.join(_lacks(extent))}"
+
+
+def _lacks(extent: Extent) -> Iterator[str]:
+    if extent.lacks_before:
+        yield f"begins with sequence {extent.first_sequence}, {extent.lacks_before} messages after another"
+    if extent.lacks_behind:
+        yield f"ends with sequence {extent.last_sequence}, {extent.lacks_behind} messages before another"

@@ -102,7 +102,7 @@ class Recovered:
     @classmethod
     def nothing(cls, first_token: int = 1, first_sequence: int = 1) -> "Recovered":
         """A journal that is still empty."""
-        return cls(first_token - 1, first_sequence, {}, 0, None, 0)
+        return cls(first_token - 1, first_sequence, {}, 0, None, first_token - 1)
 
 
 @dataclass(slots=True)

@@ -10,7 +10,8 @@ and a network address proves nothing.
 from collections.abc import Sequence
 from typing import Protocol
 
-from fairtape.core.effects import Effect
+from fairtape.core.consult import Answer
+from fairtape.core.effects import Effect, Recovered
 from fairtape.core.instants import Instant
 
 
@@ -31,3 +32,20 @@ class Machine(Protocol):
 
     def drain(self) -> list[Effect]:
         """The effects since the last call, in the order in which they must be carried out."""
+
+
+class Keeper(Machine, Protocol):
+    """A machine that has a journal, and hears what it asks of it."""
+
+    def fetched(self, ticket: int, entries: Sequence[bytes], now: Instant) -> None:
+        """What the journal holds: the answer to the `Fetch` of this ticket."""
+
+    def recovered(self, past: Recovered, now: Instant) -> None:
+        """What is left of the journal: the answer to a `Cut`."""
+
+
+class Consulting(Machine, Protocol):
+    """A machine that asks the formation store."""
+
+    def answered(self, answer: Answer, now: Instant) -> None:
+        """What the store says: the answer to the `Consult` under way."""

@@ -5,7 +5,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairtape.core.instants import Duration
+from fairtape.core.instants import MICROSECOND, MILLISECOND, Duration
+from fairtape.demo.delays import Delays
 from fairtape.demo.tally import Tally, percentile
 from fairtape.demo.world import FLOORS, SITES, TIMING, World
 from fairtape.runtime.journal import Entry, Journal, Report, compare, verify
@@ -24,6 +25,9 @@ class Findings:
     late: int
     spread_p50: Duration | None
     spread_p99: Duration | None
+    delay_p50: Duration | None  # from the trade on its floor to a release, over all sites
+    delay_p99: Duration | None
+    delay_max: Duration | None
     clock_bound: Duration
     requests: int
     repairs: int
@@ -49,11 +53,11 @@ class Findings:
 
     @property
     def guaranteed_delay(self) -> Duration:
-        """From publication to a release on time: the longest way to a site, the wait for a token, the commit delay.
+        """From reception at the token site to a release on time: the wait for a token, and the commit delay. T-RMP §5.
 
-        What is lost on its way to the token site is sent again, and its delay counts from there.
+        The way to the token site comes before it, and what is lost there is sent again.
         """
-        return TIMING.one_way_max + TIMING.delay_max
+        return TIMING.delay_max
 
     def as_json(self) -> dict[str, object]:
         """The report for programs."""
@@ -72,10 +76,17 @@ class Findings:
             "late_fraction": round(self.late_fraction, 6),
             "late_releases": self.late,
             "guaranteed_delay_ms": self.guaranteed_delay / 1e6,
-            "one_way_max_ms": TIMING.one_way_max / 1e6,
             "token_period_ms": TIMING.token_period / 1e6,
             "commit_delay_ms": TIMING.commit_delay / 1e6,
-            "release_spread_us": {"p50": _microseconds(self.spread_p50), "p99": _microseconds(self.spread_p99)},
+            "measured_delay_ms": {
+                "p50": _scaled(self.delay_p50, MILLISECOND),
+                "p99": _scaled(self.delay_p99, MILLISECOND),
+                "max": _scaled(self.delay_max, MILLISECOND),
+            },
+            "release_spread_us": {
+                "p50": _scaled(self.spread_p50, MICROSECOND),
+                "p99": _scaled(self.spread_p99, MICROSECOND),
+            },
             "clock_bound_us": self.clock_bound / 1e3,
             "requests": self.requests,
             "repairs": self.repairs,
@@ -104,6 +115,9 @@ def find(world: World, tally: Tally, journals: Mapping[str, Path], *, interrupte
         late=marks.late,
         spread_p50=percentile(marks.spreads, 0.5),
         spread_p99=percentile(marks.spreads, 0.99),
+        delay_p50=marks.delays.percentile(0.5),
+        delay_p99=marks.delays.percentile(0.99),
+        delay_max=marks.delays.most,
         clock_bound=marks.clock_bound,
         requests=sum(each.requests for each in news),
         repairs=sum(each.repairs for each in news),
@@ -135,6 +149,7 @@ class _Marks:
         self.late = 0
         self.clock_bound: Duration = 0
         self.spreads: list[Duration] = []
+        self.delays = Delays()
 
     def read(self, journals: Sequence[Path]) -> None:
         """Take in what these sites released."""
@@ -144,6 +159,7 @@ class _Marks:
             self.releases += sum(mark.count for mark in marks)
             self.late += sum(mark.count for mark in marks if mark.late)
             self.clock_bound = max(self.clock_bound, *(mark.clock_bound for mark in marks))
+            self.delays.add(row[0].ordered, [mark.released_at for mark in marks])
             if len(on_time) > 1:
                 self.spreads.append(max(on_time) - min(on_time))
 
@@ -155,5 +171,5 @@ def _rows(journals: Sequence[Path]) -> Iterator[tuple[Entry, ...]]:
         yield from zip(*cursors, strict=False)
 
 
-def _microseconds(duration: Duration | None) -> float | None:
-    return None if duration is None else duration / 1e3
+def _scaled(duration: Duration | None, unit: Duration) -> float | None:
+    return None if duration is None else duration / unit

@@ -15,7 +15,8 @@ from fairtape.market.flow import Flow, batches, by_venue
 from fairtape.market.trades import TRADE_SIZE, Trades, blank_trades
 from fairtape.nodes.source import Source
 from fairtape.runtime.clock import Clock, SharedClock
-from fairtape.runtime.driver import Driver, Seat
+from fairtape.runtime.driver import Driver
+from fairtape.runtime.seat import Seat
 
 SYMBOLS: Final = 2_000
 SLICE_PERIOD: Final = 100 * MILLISECOND

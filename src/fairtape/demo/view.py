@@ -61,6 +61,11 @@ def percent(share: float) -> str:
     return f"{100 * share:g} %"
 
 
+def counted(count: int, noun: str) -> str:
+    """So many of them, as people say it."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def _panel(title: str, content: RenderableType) -> Panel:
     return Panel(content, title=f"[bold]{title}", title_align="left", box=box.ROUNDED, border_style="dim", padding=0)
 
@@ -130,11 +135,12 @@ def _foot(tally: Tally) -> Panel:
         return _panel("a failure", Text("\n".join(tally.failures), style="bold red", overflow="ellipsis"))
     news = tally.sites.values()
     lost, repairs = sum(each.lost for each in news), sum(each.repairs for each in news)
+    recovered = f"{counted(_requests(tally), 'request')}, {counted(repairs, 'repair')}"
     text = Text(no_wrap=True, overflow="ellipsis")
     for name, value, other_name, other_value in (
         ("published", f"{tally.published:,}", "released everywhere", f"{tally.delivered_min:,}"),
         ("late", f"{tally.late_fraction:.2%}", "release spread", _spread(tally)),
-        ("lost on the way", f"{lost:,}", "recovered", f"{_requests(tally):,} requests, {repairs:,} repairs"),
+        ("lost on the way", f"{lost:,}", "recovered", recovered),
     ):
         text.append(f"{name:<16}", style="dim").append(f"{value:<13}", style="bold")
         text.append(f"{other_name:<21}", style="dim").append(f"{other_value}\n", style="bold")

@@ -19,8 +19,8 @@ from fairtape.ring.window import WINDOW_MAX
 from fairtape.runtime.carriers import AddressBook, Carrier, Groups, IpMulticast, Mesh
 from fairtape.runtime.clock import Clock
 from fairtape.runtime.complaints import Complaint
-from fairtape.runtime.driver import Producer, Seat
 from fairtape.runtime.journal import Writer
+from fairtape.runtime.seat import Producer, Seat
 from fairtape.runtime.weather import InjectedWeather
 from fairtape.wire.frames import DATAGRAM_MAX, NodeId
 from fairtape.wire.seals import Keys
@@ -77,7 +77,7 @@ def site_seat(
         )
     except BornTooLate as late:
         raise Complaint(str(late)) from None
-    writer = None if journal is None else Writer.open(journal, stripe=plan.stripe)
+    writer = None if journal is None else Writer.open(journal, stripe=plan.stripe, site=me)
     seat = Seat(
         receiver,
         plan.carrier(me),
@@ -101,6 +101,7 @@ def source_of(plan: RingPlan, me: NodeId, clock: Clock) -> Source:
         me=me,
         keys=plan.keys.for_source(me),
         timing=plan.formation.timing,
+        resilience=plan.formation.resilience,
         incarnation=clock.now(),
         stripe=plan.stripe,
         datagram_max=plan.datagram_max,

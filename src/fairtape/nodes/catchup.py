@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from fairtape.core.effects import Fetch, Ordered, Send
+from fairtape.core.entries import decode_entry, position_of
 from fairtape.core.instants import NEVER, Instant
 from fairtape.nodes.governed import GovernedReceiver
 from fairtape.nodes.past import WINDOW, PastReader, answer
@@ -58,10 +59,13 @@ class Learner:
             self._adopt(receiver, past.settled_through)
             receiver.catch_up_to(receiver.complete_through, past.settled_through, now)
             return "past"
-        if not past.known or (past.formation, past.after) != receiver.position:
+        if (past.formation, past.after) != receiver.position:
             return "outdated"
+        if not past.known:
+            self.reader.go_on(now)
+            return "past"
         if past.known >= receiver.formation.number:
-            receiver.verify()
+            receiver.verify(now)
         through = past.complete_through if receiver.seated else min(past.complete_through, past.settled_through)
         receiver.catch_up_to(through, past.settled_through, now, known=past.known)
         return "past"
@@ -107,6 +111,7 @@ class Librarian:
             complete=receiver.complete_through,
             settled=receiver.survives_through,
             known=receiver.formation.number if receiver.verified else 0,
+            exhausted=not entries or position_of(decode_entry(entries[-1])) == receiver.journal_end,
             datagram_max=self._datagram_max,
         )
         return [Send(question.sender, [self._postbox.govern(chunk) for chunk in chunks])]

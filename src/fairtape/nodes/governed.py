@@ -60,6 +60,7 @@ class GovernedReceiver(Receiver):
         self._turned = self._reached = past.number  # the formation of the last entry, and of the last token
         self._noted: FormationChange | None = None  # a formation whose first messages are still to come
         self._unverified = past.token > 0 and past.number != formation.number
+        self.journal_end = Position(past.number, past.token)  # the place of the last entry that has messages
         super().__init__(
             me=me,
             formation=formation,
@@ -73,6 +74,7 @@ class GovernedReceiver(Receiver):
             postbox=postbox,
         )
         self._releases.require_lease()
+        self._releases.unverified = self._unverified
 
     # What others may know.
 
@@ -167,6 +169,7 @@ class GovernedReceiver(Receiver):
         assert self.agrees_with(formation)
         follows_on = formation.number == self.formation.number + 1 and not self._unverified
         self._unverified = not follows_on and formation.keeper != self.me
+        self._releases.unverified = self._unverified
         self._ordering.forget_unordered()
         self._ordering.drop_through(self.complete_through)
         self._course.restart(formation)
@@ -182,9 +185,11 @@ class GovernedReceiver(Receiver):
         self._resilience.learn(survives_through)
         self._advance(now)
 
-    def verify(self) -> None:
+    def verify(self, now: Instant) -> None:
         """One who knows the latest formation says that nothing here contradicts it."""
-        self._unverified = False
+        if self._unverified:
+            self._unverified = False
+            self._releases.verify(now)
         self._timer = None
 
     def adopt(self, entry: Entry) -> None:
@@ -291,6 +296,8 @@ class GovernedReceiver(Receiver):
         self._reached = ordered.formation
         if ordered.count and ordered.formation != self._turned:
             self._turn(ordered)
+        if ordered.count:
+            self.journal_end = Position(ordered.formation, ordered.token)
         super()._append(ordered)
 
     def _turn(self, first: Ordered) -> None:

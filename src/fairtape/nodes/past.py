@@ -73,6 +73,11 @@ class PastReader:
         if self._expected <= 0:  # the whole answer is here: no need to wait
             self.ask_at = now
 
+    def go_on(self, now: Instant) -> None:
+        """The answer has ended: ask for what follows it, unless nothing came at all."""
+        if self._expected < WINDOW:
+            self.ask_at = now
+
     def entry_after(self, position: Position) -> Entry | None:
         """The entry after `position`, if all of it is here. `Malformed` where it makes no sense."""
         held = self._pieces.get(position)
@@ -90,9 +95,14 @@ def answer(
     complete: int,
     settled: int,
     known: int,
+    exhausted: bool,
     datagram_max: int,
 ) -> Iterator[Past]:
-    """The chunks that answer a question, as many as were asked for; one without data where nothing follows."""
+    """The chunks that answer a question, as many as were asked for, and one without data at the end.
+
+    That last one says that nothing follows up to `complete`, but only where the journal is `exhausted`. Where it holds
+    more than was read, it claims nothing, and whoever asked may go on asking.
+    """
     formation, after, first = question.formation, question.token, question.chunk
     size, room = chunk_size(datagram_max), min(question.chunks_max, WINDOW)
     for encoded in entries:
@@ -105,5 +115,7 @@ def answer(
             yield Past(question.stripe, formation, me, after, complete, settled, known, chunk, chunks, data)
         formation, after = position_of(decode_entry(encoded))
         first = 0
-    if room:
+    if room and exhausted:
         yield Past(question.stripe, formation, me, after, complete, settled, known, 0, 0, b"")
+    elif room:
+        yield Past(question.stripe, formation, me, after, after, 0, 0, 0, 0, b"")

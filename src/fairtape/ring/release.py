@@ -27,6 +27,7 @@ class ReleaseQueue:
         self._lease_until: Instant = NEVER
         self.lapsed = False  # the lease has run out: no timer may wait for what must not be done
         self._renewed_at: Instant = 0  # when a lease that had run out was renewed
+        self.unverified = False  # what is complete here may not be what the others hold: nothing may be released
         self._doubt: Duration = 0  # by how much this site's clock may be worse than a lease allows for
         self.released_through = after
 
@@ -64,6 +65,11 @@ class ReleaseQueue:
         self.lapsed = now >= self.lease_until
         return True
 
+    def verify(self, now: Instant) -> None:
+        """What is complete here is what the others hold, after all."""
+        self.unverified = False
+        self._renewed_at = now
+
     def require_lease(self) -> None:
         """Release nothing before a lease is given."""
         self._lease_until = 0
@@ -86,7 +92,7 @@ class ReleaseQueue:
 
     def deadline(self) -> Instant:
         """The next commit instant. Nobody is woken for a token without messages: it passes with the next one."""
-        if self.lapsed or self._doubt:
+        if self.lapsed or self._doubt or self.unverified:
             return NEVER
         for ordered, commit_at, _ in self._ready:
             if ordered.count:
@@ -97,7 +103,9 @@ class ReleaseQueue:
         """What commits now. Tokens without messages pass unseen."""
         delivered: list[Deliver] = []
         self.lapsed = now >= self.lease_until
-        while self._ready and self._ready[0][1] <= now < self._lease_until and not self._doubt:
+        if self._doubt or self.unverified:
+            return delivered
+        while self._ready and self._ready[0][1] <= now < self._lease_until:
             ordered, commit_at, late = self._ready.popleft()
             self.released_through = ordered.token
             if ordered.count:

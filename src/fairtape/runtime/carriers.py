@@ -3,13 +3,16 @@
 `IpMulticast` uses the network's own multicast, one group for each channel. `Mesh` sends a unicast copy to every member
 of the channel, for networks that carry no multicast. Both keep the same promises: sites are on both channels, sources
 only on CONTROL; datagrams of one call travel in order; a node never hears itself.
+
+Secondary loops have channels of their own. With IP multicast each is a further group, which a site joins and leaves as
+it is told to. In a mesh the sender cannot know who listens, so a copy goes to everyone who may ever belong to the loop.
 """
 
 import errno
 import os
 import socket
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import Enum
@@ -18,7 +21,7 @@ from select import select
 from types import MappingProxyType
 from typing import Final, Protocol, TypeAlias
 
-from fairtape.core.effects import Channel
+from fairtape.core.effects import LOOP_CHANNEL, Channel
 from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.udp import PORT_MAX, Address, Traffic, UdpSocket, bind
 from fairtape.wire.frames import NODE_MAX, NodeId
@@ -38,10 +41,11 @@ class Role(Enum):
 
     SITE = "site"
     SOURCE = "source"
+    GOVERNOR = "governor"  # reformation servers and the operator: they are spoken to, and hear no channel
 
 
 HEARD_BY: Final[Mapping[Channel, frozenset[Role]]] = MappingProxyType(
-    {Channel.DATA: frozenset((Role.SITE,)), Channel.CONTROL: frozenset(Role)}
+    {Channel.DATA: frozenset((Role.SITE,)), Channel.CONTROL: frozenset((Role.SITE, Role.SOURCE))}
 )
 
 
@@ -78,6 +82,19 @@ class Groups:
         if not 0 <= self.ttl <= TTL_MAX:
             raise Complaint(f"ttl is {self.ttl}; it must be from 0 to {TTL_MAX}")
 
+    def of(self, channel: int) -> Address:
+        """The group of a channel. Those of secondary loops follow after the control group, one by one."""
+        if channel <= LOOP_CHANNEL:
+            return self.control if channel == Channel.CONTROL else self.data
+        host, port = self.control
+        group = str(IPv4Address(int(IPv4Address(host)) + channel - LOOP_CHANNEL))
+        if not _is_group(group):
+            raise Complaint(
+                f"control group is {host}, behind which no group is left for loop {channel - LOOP_CHANNEL};"
+                " choose a lower one such as 239.195.0.2"
+            )
+        return group, port
+
 
 class Carrier(Protocol):
     """How the datagrams of one node travel."""
@@ -90,11 +107,17 @@ class Carrier(Protocol):
     def control(self) -> Sequence[UdpSocket]:
         """The sockets on which acknowledgments and requests arrive, after the blocks that they name."""
 
-    def multicast(self, channel: Channel, datagrams: Sequence[bytes]) -> None:
+    def multicast(self, channel: int, datagrams: Sequence[bytes]) -> None:
         """Send to everyone on the channel but ourselves."""
+
+    def listen(self, channels: Sequence[int]) -> None:
+        """Hear these channels of secondary loops, and no others."""
 
     def send(self, node: NodeId, datagrams: Sequence[bytes]) -> None:
         """Send to one node. What cannot be sent is counted."""
+
+    def node_at(self, address: Address) -> NodeId | None:
+        """Who sends from there; None where nobody is known to. It proves nothing: only injected weather asks."""
 
     def traffic(self) -> Traffic:
         """What passed so far, over all sockets."""
@@ -106,11 +129,12 @@ class Carrier(Protocol):
 class _Unicast:
     """What both carriers share: the node's own socket, and the addresses of the others."""
 
-    __slots__ = ("_addresses", "_own", "_strays")
+    __slots__ = ("_addresses", "_nodes", "_own", "_strays")
 
     def __init__(self, own: socket.socket, addresses: Mapping[NodeId, Address]) -> None:
         self._own = UdpSocket(own)
         self._addresses = addresses
+        self._nodes = {address: node for node, address in addresses.items()}  # no two nodes share an address
         self._strays = 0  # datagrams for nodes that the book does not know
 
     def send(self, node: NodeId, datagrams: Sequence[bytes]) -> None:
@@ -121,6 +145,10 @@ class _Unicast:
         else:
             self._own.send(datagrams, address)
 
+    def node_at(self, address: Address) -> NodeId | None:
+        """Who sends from there. Whatever a node sends, multicasts too, leaves through its own socket."""
+        return self._nodes.get(address)
+
     def _traffic_of(self, sockets: Iterable[UdpSocket]) -> Traffic:
         return sum((each.traffic for each in sockets), Traffic(dropped=self._strays))
 
@@ -128,32 +156,46 @@ class _Unicast:
 class IpMulticast(_Unicast):
     """The network copies: one datagram on the wire for each multicast."""
 
-    __slots__ = ("_groups", "control", "data")
+    __slots__ = ("_groups", "_interface", "_joined", "_loops", "control", "data")
 
     def __init__(self, node: NodeId, book: AddressBook, groups: Groups) -> None:
         """Join the groups of the node's role. Raises `Complaint` where the address book or the groups cannot work."""
         addresses = _resolved(book, node)
         _check_reach(groups.interface, addresses)
-        interface = _Interface.named(groups.interface)
-        self._groups = {Channel.DATA: groups.data, Channel.CONTROL: groups.control}
+        role = book[node].role
+        self._interface = _Interface.named(groups.interface)
+        self._groups = groups
+        self._joined: set[int] = set()  # channels of secondary loops
         with ExitStack() as undo:
             own = undo.enter_context(bind(*addresses[node]))
-            interface.speak(own, ttl=groups.ttl)
+            self._interface.speak(own, ttl=groups.ttl)
             joined = {
-                channel: undo.enter_context(interface.join(group))
-                for channel, group in self._groups.items()
-                if book[node].role in HEARD_BY[channel]
+                channel: undo.enter_context(self._interface.join(groups.of(channel)))
+                for channel, hearers in HEARD_BY.items()
+                if role in hearers
             }
+            self._loops = undo.enter_context(_unjoined(groups.control[1])) if role is Role.SITE else None
             undo.pop_all()
         super().__init__(own, addresses)
         # Multicasts leave through the node's own socket, so its address marks the echo that the kernel brings back.
         heard = {channel: UdpSocket(group, deaf_to=self._own.address) for channel, group in joined.items()}
         self.data: Final[tuple[UdpSocket, ...]] = (heard[Channel.DATA],) if Channel.DATA in heard else ()
-        self.control: Final[tuple[UdpSocket, ...]] = (heard[Channel.CONTROL], self._own)
+        control = [heard[Channel.CONTROL]] if Channel.CONTROL in heard else []
+        if self._loops is not None:
+            control.append(UdpSocket(self._loops, deaf_to=self._own.address))
+        self.control: Final[tuple[UdpSocket, ...]] = (*control, self._own)
 
-    def multicast(self, channel: Channel, datagrams: Sequence[bytes]) -> None:
+    def multicast(self, channel: int, datagrams: Sequence[bytes]) -> None:
         """Send to the channel's group."""
-        self._own.send(datagrams, self._groups[channel])
+        self._own.send(datagrams, self._groups.of(channel))
+
+    def listen(self, channels: Sequence[int]) -> None:
+        """Join the groups of these secondary loops, and leave all others."""
+        if self._loops is None:
+            return
+        for channel in self._joined ^ set(channels):
+            self._interface.change(self._loops, self._groups.of(channel)[0], member=channel in channels)
+        self._joined = set(channels)
 
     def traffic(self) -> Traffic:
         """What passed so far, over all sockets."""
@@ -170,21 +212,31 @@ class Mesh(_Unicast):
 
     __slots__ = ("_members", "control", "data")
 
-    def __init__(self, node: NodeId, book: AddressBook) -> None:
-        """Listen at the node's own address. Raises `Complaint` where the address book cannot work."""
+    def __init__(
+        self, node: NodeId, book: AddressBook, loops: Mapping[int, Collection[NodeId]] = MappingProxyType({})
+    ) -> None:
+        """Listen at the node's own address. Raises `Complaint` where the address book cannot work.
+
+        `loops` names those who may belong to each secondary loop.
+        """
         addresses = _resolved(book, node)
         super().__init__(bind(*addresses[node]), addresses)
-        self._members = {
+        self._members: dict[int, tuple[Address, ...]] = {
             channel: tuple(addresses[other] for other, peer in book.items() if other != node and peer.role in hearers)
             for channel, hearers in HEARD_BY.items()
         }
+        for loop, sites in loops.items():
+            self._members[LOOP_CHANNEL + loop] = tuple(addresses[site] for site in sites if site != node)
         # Everything comes through one socket, in one order, so nothing overtakes and nothing need be told apart.
         self.data: Final[tuple[UdpSocket, ...]] = (self._own,)
         self.control: Final[tuple[UdpSocket, ...]] = ()
 
-    def multicast(self, channel: Channel, datagrams: Sequence[bytes]) -> None:
+    def multicast(self, channel: int, datagrams: Sequence[bytes]) -> None:
         """Send a copy to every member of the channel but ourselves, train by train."""
         self._own.send(datagrams, *self._members[channel])
+
+    def listen(self, channels: Sequence[int]) -> None:
+        """Copies come to the node's own address, whether it listens or not."""
 
     def traffic(self) -> Traffic:
         """What passed so far."""
@@ -235,11 +287,19 @@ class _Interface:
         bound = bind(host, port, shared=True)
         try:
             bound.setsockopt(socket.IPPROTO_IP, _IP_MULTICAST_ALL, 0)
-            bound.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, socket.inet_aton(host) + self.packed)
-        except OSError as error:
+            self.change(bound, host, member=True)
+        except BaseException:
             bound.close()
-            raise self._complaint(error) from None
+            raise
         return bound
+
+    def change(self, bound: socket.socket, group: str, *, member: bool) -> None:
+        """Let this socket hear the group on this interface, or no longer."""
+        option = socket.IP_ADD_MEMBERSHIP if member else socket.IP_DROP_MEMBERSHIP
+        try:
+            bound.setsockopt(socket.IPPROTO_IP, option, socket.inet_aton(group) + self.packed)
+        except OSError as error:
+            raise self._complaint(error) from None
 
     def speak(self, bound: socket.socket, *, ttl: int) -> None:
         """Let this socket's multicasts leave here, and be heard on this machine as well."""
@@ -254,6 +314,13 @@ class _Interface:
         if error.errno in (errno.ENODEV, errno.EADDRNOTAVAIL):
             return Complaint(_no_such_interface(self.name))
         return Complaint(f"interface is {self.name!r}, which carries no multicast ({error.strerror}); choose another")
+
+
+def _unjoined(port: int) -> socket.socket:
+    """A socket that hears nothing yet: one for the groups of all secondary loops, which come and go."""
+    bound = bind("", port, shared=True)
+    bound.setsockopt(socket.IPPROTO_IP, _IP_MULTICAST_ALL, 0)
+    return bound
 
 
 def _resolved(book: AddressBook, node: NodeId) -> dict[NodeId, Address]:

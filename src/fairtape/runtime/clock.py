@@ -1,8 +1,16 @@
 """The clock of a site: UTC in nanoseconds, how wrong it may be, and a promise that it never goes back.
 
-Machines compare instants and would lose their timers if time ran backward, so a backward step of the system clock is
-held: `now()` stands still until the clock has caught up, the step is counted, and for as long as the reading is held
-the distance to the true reading is part of the bound. A forward step passes through: it only makes deadlines due.
+Machines compare instants; a clock that is set while they run would make their deadlines due or take them away. So a
+site counts with the machine's steady counter (CLOCK_MONOTONIC, whose rate the clock discipline keeps), and reads the
+system clock once, at birth, to know what the counter means. From then on the two differ only if somebody sets the
+system clock. The rule for that:
+
+ 1. A step is noticed when the bound is next asked for, and is from then on part of the bound: a site whose bound has
+    grown past `clock_error_max` withdraws from its loop.
+ 2. A step of up to ADOPTED_MAX is followed at a hundredth of the pace of time, forward or backward, so that no timer
+    is lost; the bound shrinks with the distance, and the site returns.
+ 3. A larger one is never followed: one of the two clocks is wrong altogether, and a person has to find out which. The
+    site stays out until it is started again.
 """
 
 import ctypes
@@ -19,8 +27,16 @@ UNSYNCHRONISED_BOUND: Final = 16 * SECOND
 READING_BOUND: Final = 1 * MICROSECOND
 """How far apart two readings of one clock at one moment may be: the call itself, and the tick between two cores."""
 
+STEP_MIN: Final = 20 * MICROSECOND  # less is what two readings differ by that cannot be taken at one moment
+GLANCE_MAX: Final = 5 * MICROSECOND  # a comparison that took longer was interrupted
+GLANCES_MAX: Final = 16  # tries to compare without being interrupted
+SLEW_SHARE: Final = 100  # a step is followed at a hundredth of the pace of time
+ADOPTED_MAX: Final = 10 * SECOND
+
 _STA_UNSYNC: Final = 0x0040
 _TIME_ERROR: Final = 5
+
+Reading = Callable[[], Instant]
 
 
 class Clock(Protocol):
@@ -34,29 +50,53 @@ class Clock(Protocol):
 
 
 class _SteadyClock:
-    """CLOCK_REALTIME without its backward steps."""
+    """A steady counter that was set by the system clock, and follows it slowly where that is set again."""
 
-    __slots__ = ("_held_at", "_read", "_reading", "steps")
+    __slots__ = ("_count", "_followed_from", "_offset", "_read", "_step", "skew", "steps")
 
-    def __init__(self, read: Callable[[], Instant]) -> None:
+    def __init__(self, read: Reading, count: Reading) -> None:
         self._read = read
-        self._reading = self._held_at = read()
-        self.steps = 0  # how often the system clock went back
+        self._count = count
+        self.skew: Duration = 0  # as if somebody had set the system clock by this: for drills
+        self.steps = 0  # how often it was set
+        self._step: Duration = 0  # by how much the system clock is away from `_offset`
+        self._followed_from, self._offset, _ = self._compare()
 
     def now(self) -> Instant:
-        """The reading, or the highest one so far while the clock is behind it."""
-        reading = self._read()
-        if reading < self._reading:
-            self.steps += 1
-        self._reading = reading
-        if reading > self._held_at:
-            self._held_at = reading
-        return self._held_at
+        """The counter, as the system clock meant it."""
+        counted = self._count()
+        if self._step:
+            return counted + self._offset + self._followed(counted)
+        return counted + self._offset
 
     @property
-    def _lead(self) -> Duration:
-        """By how much the last answer ran ahead of its reading."""
-        return self._held_at - self._reading
+    def distance(self) -> Duration:
+        """How far the system clock is away, after a step that has not been followed yet."""
+        counted, offset, doubt = self._compare()
+        if abs(offset - self._offset - self._step) >= STEP_MIN + doubt:
+            self.steps += 1
+            self._offset += self._followed(counted)
+            self._followed_from = counted
+            self._step = offset - self._offset
+        return abs(self._step - self._followed(counted))
+
+    def _followed(self, counted: Instant) -> Duration:
+        """How much of a step has been followed."""
+        if abs(self._step) > ADOPTED_MAX:
+            return 0
+        possible = (counted - self._followed_from) // SLEW_SHARE
+        return max(min(self._step, possible), -possible)
+
+    def _compare(self) -> tuple[Instant, Duration, Duration]:
+        """The counter, what the system clock was ahead of it at that moment, and how long the moment was."""
+        glances = []
+        for _ in range(GLANCES_MAX):
+            before, reading, after = self._count(), self._read(), self._count()
+            glances.append((after - before, after, reading + self.skew - (before + after) // 2))
+            if after - before <= GLANCE_MAX:
+                break
+        doubt, counted, offset = min(glances)
+        return counted, offset, doubt
 
 
 class SystemClock(_SteadyClock):
@@ -64,17 +104,23 @@ class SystemClock(_SteadyClock):
 
     __slots__ = ("_unsynchronised_bound",)
 
-    def __init__(self, *, declared_bound: Duration | None = None, read: Callable[[], Instant] = time.time_ns) -> None:
+    def __init__(
+        self,
+        *,
+        declared_bound: Duration | None = None,
+        read: Reading = time.time_ns,
+        count: Reading = time.monotonic_ns,
+    ) -> None:
         """Where the kernel knows no bound, the one that the operator declared counts, else a pessimistic one."""
         if declared_bound is not None and declared_bound <= 0:
             raise Complaint(f"clock bound is {declared_bound} ns; declare a positive error bound, or none at all")
-        super().__init__(read)
+        super().__init__(read, count)
         self._unsynchronised_bound = UNSYNCHRONISED_BOUND if declared_bound is None else declared_bound
 
     def bound(self) -> Duration:
-        """The kernel's bound, or the declared one, plus what a held reading adds."""
+        """The kernel's bound, or the declared one, plus what a step adds."""
         kept = kernel_bound()
-        return (self._unsynchronised_bound if kept is None else kept) + self._lead
+        return (self._unsynchronised_bound if kept is None else kept) + self.distance
 
 
 class SharedClock(_SteadyClock):
@@ -82,12 +128,12 @@ class SharedClock(_SteadyClock):
 
     __slots__ = ()
 
-    def __init__(self, *, read: Callable[[], Instant] = time.time_ns) -> None:
-        super().__init__(read)
+    def __init__(self, *, read: Reading = time.time_ns, count: Reading = time.monotonic_ns) -> None:
+        super().__init__(read, count)
 
     def bound(self) -> Duration:
-        """The granularity of a reading, whatever the distance to UTC, plus what a held reading adds."""
-        return READING_BOUND + self._lead
+        """The granularity of a reading, whatever the distance to UTC, plus what a step adds."""
+        return READING_BOUND + self.distance
 
 
 def kernel_bound() -> Duration | None:

@@ -93,8 +93,11 @@ class UdpSocket:
         self.send_buffer: Final = _grant(bound, _SO_SNDBUFFORCE, socket.SO_SNDBUF)
         self.traffic: Final = Traffic()
 
-    def receive(self, datagrams_max: int) -> list[bytes]:
-        """What has arrived, oldest first. Stops at `datagrams_max`; the train that reaches that many stays whole."""
+    def receive(self, datagrams_max: int, senders: list[Address] | None = None) -> list[bytes]:
+        """What has arrived, oldest first. Stops at `datagrams_max`; the train that reaches that many stays whole.
+
+        Whoever wants to know where each datagram came from passes a list of `senders`, which grows by as many.
+        """
         datagrams: list[bytes] = []
         recvmsg, deaf_to = self._socket.recvmsg, self._deaf_to
         try:
@@ -108,6 +111,8 @@ class UdpSocket:
                     datagrams += [data[start : start + size] for start in range(0, len(data), size)]
                 else:
                     datagrams.append(data)
+                if senders is not None:
+                    senders += [sender] * (-(-len(data) // size) if size else 1)
         except BlockingIOError:
             pass
         self.traffic.received += len(datagrams)

@@ -1,11 +1,14 @@
 """Injected weather: the receive path of one node, as if it stood behind real links.
 
-Ordinary machines cannot shape traffic, so what a link does to datagrams happens where they arrive: the sender named
-in the header selects the weather, chance decides, and a delayed datagram waits here until it is due. The simulator
-uses the same description (`fairtape.core.weather`), so a demonstration and a simulated world live in one climate.
+Ordinary machines cannot shape traffic, so what a link does to datagrams happens where they arrive: the node that sent
+one selects the weather, chance decides, and a delayed datagram waits here until it is due. The simulator uses the same
+description (`fairtape.core.weather`), so a demonstration and a simulated world live in one climate.
+
+Who sent a datagram is not always who wrote it: a repair is the original, and its header names the source or the old
+token site. So the network's own answer counts, and the header only where that is not known.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from heapq import heappop, heappush
 from typing import Final
 
@@ -13,10 +16,10 @@ from fairtape.core.chance import Chance
 from fairtape.core.instants import Instant
 from fairtape.core.weather import CALM, Weather, fates
 from fairtape.runtime.complaints import Complaint
-from fairtape.wire.frames import NODE_MAX, NodeId
+from fairtape.wire.frames import HEADER, NODE_MAX, NodeId
 
 WAITING_MAX: Final = 1 << 16
-_SENDER: Final = slice(12, 16)  # where the header names its sender; a shorter datagram names nobody
+_WRITER: Final = slice(HEADER.size - 4, HEADER.size)  # where the header names who wrote it
 
 
 class InjectedWeather:
@@ -31,8 +34,9 @@ class InjectedWeather:
         for sender in links:
             if not 0 <= sender <= NODE_MAX:
                 raise Complaint(f"weather names the sender {sender}; node numbers go from 0 to {NODE_MAX}")
-        # Keyed by the four bytes of the header, so that the lookup needs no decoding.
-        self._links = {sender.to_bytes(4): weather for sender, weather in links.items() if weather != CALM}
+        self._links: dict[NodeId | None, Weather] = {
+            sender: weather for sender, weather in links.items() if weather != CALM
+        }
         self._chance = chance
         self._waiting: list[tuple[Instant, int, bytes]] = []
         self._waiting_max = waiting_max
@@ -40,12 +44,14 @@ class InjectedWeather:
         self.lost = 0
         self.overflowed = 0  # lost because too many were waiting
 
-    def admit(self, datagrams: Iterable[bytes], now: Instant) -> list[bytes]:
-        """Take what the network brought; what is ready at once comes back, the rest waits or is lost."""
-        ready = []
-        links = self._links
-        for datagram in datagrams:
-            weather = links.get(datagram[_SENDER])
+    def admit(self, datagrams: Sequence[bytes], origins: Sequence[NodeId | None], now: Instant) -> list[bytes]:
+        """Take what the network brought, each datagram with the node that sent it where that is known.
+
+        What is ready at once comes back, the rest waits or is lost.
+        """
+        ready: list[bytes] = []
+        for datagram, origin in zip(datagrams, origins, strict=True):
+            weather = self._links.get(writer_of(datagram) if origin is None else origin)
             if weather is None:
                 ready.append(datagram)
             else:
@@ -75,3 +81,8 @@ class InjectedWeather:
                 heappush(self._waiting, (now + delay, self._arrivals, datagram))
             else:
                 self.overflowed += 1
+
+
+def writer_of(datagram: bytes) -> NodeId | None:
+    """Whom the header names; None where there is no whole header."""
+    return int.from_bytes(datagram[_WRITER]) if len(datagram) >= HEADER.size else None

@@ -1,18 +1,21 @@
 """A campaign: many seeds over all cores. A failing seed is a result and never stops the others."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import islice
 from multiprocessing import get_context
-from typing import Final
+from typing import Final, TypeAlias
 
-from fairtape.simulation.trial import NEVER_RAISES, Outcome, run_seed
+from fairtape.core.instants import Duration
+from fairtape.simulation.trial import NEVER_RAISES, Outcome
 
 AHEAD_PER_JOB: Final = 4  # seeds handed out before their results are taken
+
+Run: TypeAlias = Callable[[int], Outcome]
+"""Runs the world of one seed; a function of a module, or a partial of one, so that another process can find it."""
 
 
 def cores() -> int:
@@ -20,9 +23,8 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def campaign(seeds: Iterable[int], *, loss: float | None = None, jobs: int = 1) -> Iterator[Outcome]:
+def campaign(seeds: Iterable[int], trial: Run, *, jobs: int = 1) -> Iterator[Outcome]:
     """The outcomes, as they come."""
-    trial = partial(run_seed, loss=loss)
     if jobs == 1:
         yield from map(trial, seeds)
         return
@@ -34,7 +36,7 @@ def campaign(seeds: Iterable[int], *, loss: float | None = None, jobs: int = 1) 
                 running = {pool.submit(trial, seed): seed for seed in islice(waiting, AHEAD_PER_JOB * jobs)}
                 if not running:
                     return
-                yield from _outcomes(pool, partial(run_seed, loss=loss), waiting, running)
+                yield from _outcomes(pool, trial, waiting, running)
                 return
         except BrokenProcessPool:
             for seed in running.values():
@@ -43,7 +45,7 @@ def campaign(seeds: Iterable[int], *, loss: float | None = None, jobs: int = 1) 
 
 def _outcomes(
     pool: ProcessPoolExecutor,
-    trial: "partial[Outcome]",
+    trial: Run,
     waiting: Iterator[int],
     running: dict["Future[Outcome]", int],
 ) -> Iterator[Outcome]:
@@ -68,6 +70,7 @@ class Tally:
     messages: int = 0
     late: int = 0
     failures: list[Outcome] = field(default_factory=list)
+    figures: dict[str, list[Duration]] = field(default_factory=dict)
 
     def add(self, outcome: Outcome) -> None:
         """Count one outcome."""
@@ -77,10 +80,29 @@ class Tally:
         self.deliveries += outcome.deliveries
         self.messages += outcome.messages
         self.late += outcome.late
+        for name, took in outcome.figures:
+            self.figures.setdefault(name, []).append(took)
         if outcome.failed:
             self.failures.append(outcome)
 
 
-def replay_command(outcome: Outcome, loss: float | None) -> str:
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """How long something took, over a whole campaign."""
+
+    count: int
+    median: Duration
+    p99: Duration
+    longest: Duration
+
+    @classmethod
+    def of(cls, took: Iterable[Duration]) -> "Distribution":
+        """Of at least one."""
+        ordered = sorted(took)
+        last = len(ordered) - 1
+        return cls(len(ordered), ordered[last // 2], ordered[-(-last * 99 // 100)], ordered[-1])
+
+
+def replay_command(outcome: Outcome, *options: str) -> str:
     """What to type to see this again."""
-    return f"fairtape check --seed {outcome.seed}" + ("" if loss is None else f" --loss {loss:g}")
+    return " ".join((f"fairtape check --seed {outcome.seed}", *options))

@@ -4,7 +4,8 @@ A clock is a function of true time, known from the beginning: pieces of constant
 own. Where one piece ends and the next begins elsewhere, the clock steps. Because the function is known, the instant at
 which a clock will show a given time can be computed, and a world needs no ticking.
 
-An honest clock stays within the bound that it declares. A clock that does not is a fault, called lying.
+An honest clock stays within the bound that it declares. A clock that does not is a fault, called lying. What a clock
+declares may change as well: one that has lost its reference knows that it knows less and less.
 """
 
 from bisect import bisect_right
@@ -17,6 +18,7 @@ from typing import Final, Protocol
 from fairtape.core.instants import NEVER, SECOND, Duration, Instant
 
 BILLION: Final = 1_000_000_000
+STRAYING_STAGES: Final = 8  # small steps in which a clock strays that is said to drift
 RATE_MAX: Final = 500_000  # parts per billion; a worse oscillator is broken hardware
 
 
@@ -56,6 +58,7 @@ class Piece:
     since: Instant
     offset: Duration
     rate: int
+    bound: Duration | None = None  # what the clock declares meanwhile; None: what it always declares
 
     def shows(self, at: Instant) -> Instant:
         """The clock's time at `at`."""
@@ -78,7 +81,9 @@ class Piece:
 class WanderingClock:
     """A clock that drifts, steps and, if it is given such pieces, lies; its readings may come a little late."""
 
-    __slots__ = ("_at", "_chance", "_floor", "_noise", "_offset", "_pieces", "_rate", "_since", "_until", "bound")
+    __slots__ = (
+        "_at", "_chance", "_declared", "_floor", "_noise", "_offset", "_pieces", "_rate", "_since", "_until", "bound",
+    )  # fmt: skip
 
     def __init__(
         self, pieces: Sequence[Piece], *, bound: Duration, noise: Duration = 0, chance: Random | None = None
@@ -87,7 +92,7 @@ class WanderingClock:
         assert all(abs(piece.rate) <= RATE_MAX for piece in pieces)
         assert all(earlier.since < later.since for earlier, later in pairwise(pieces))
         assert noise == 0 or chance is not None
-        self.bound = bound
+        self.bound = self._declared = bound
         self._pieces = tuple(pieces)
         self._noise = noise
         self._chance = chance
@@ -97,6 +102,7 @@ class WanderingClock:
         self._at = at
         piece = self._pieces[at]
         self._since, self._offset, self._rate = piece.since, piece.offset, piece.rate
+        self.bound = self._declared if piece.bound is None else piece.bound
         self._until = self._pieces[at + 1].since if at + 1 < len(self._pieces) else NEVER
         self._floor = 0  # noise alone never makes a clock go backwards; a step may
 
@@ -127,6 +133,11 @@ class WanderingClock:
             if last or reached < self._pieces[position + 1].since:
                 return reached
         raise AssertionError("the last piece has no end")
+
+    @property
+    def grain(self) -> Duration:
+        """How late the clock may show a node that a time has come."""
+        return self._noise + self.step_max + 2
 
     @property
     def step_max(self) -> Duration:
@@ -164,3 +175,19 @@ def wandering(
         at += period
     pieces.append(Piece(at, offset, 0))
     return WanderingClock(pieces, bound=bound, noise=noise, chance=chance)
+
+
+def straying(*, at: Instant, period: Duration, error: Duration, bound: Duration, step: bool) -> WanderingClock:
+    """A good clock that loses its reference for a while, and says so: it strays to `error`, by drift or in one step.
+
+    What it declares grows ahead of its error, and falls again when it has been set right.
+    """
+    returns_at = at + period
+    stages = 1 if step else STRAYING_STAGES
+    pieces = [Piece(0, 0, 0)]
+    for stage in range(stages):
+        reached = error * (stage + 1) // stages
+        since = at + period // 2 * stage // stages
+        pieces.append(Piece(since, reached, 0, abs(reached) + bound))
+    pieces.append(Piece(returns_at, 0, 0))
+    return WanderingClock(pieces, bound=bound)

@@ -1,16 +1,20 @@
 """The guarantees of a realm that heals, watched from outside: none may break, whatever is done to it.
 
 One order · no gap, no duplicate, nothing invented · source order · one token holder per formation and token · never
-early · survives K · and a Break is the only excuse. Each guardian is named in the violation that it raises.
+early · released together, or marked late · survives K · nobody acts in a formation that was left · and a Break is the
+only excuse. Each guardian is named in the violation that it raises.
 """
 
 from collections import defaultdict
 from collections.abc import Iterator
 
 from fairtape.core.effects import FormationChange, Ordered, Release, Span
-from fairtape.core.instants import Instant
+from fairtape.core.instants import MICROSECOND, Duration, Instant
+from fairtape.nodes.reformer import Reformer
 from fairtape.ring.formation import Formation
 from fairtape.ring.layout import decode_formation
+from fairtape.ring.release import LATE_AFTER
+from fairtape.simulation.clocks import WanderingClock
 from fairtape.simulation.facts import Violation
 from fairtape.simulation.realm import Realm, Stream
 from fairtape.simulation.witness import Witness
@@ -38,16 +42,20 @@ class Guardians(Witness):
         self._order: dict[int, dict[int, Identity]] = defaultdict(dict)  # by sequence, then by formation
         self._expected: dict[NodeId, int] = defaultdict(lambda: 1)
         self._released_through: dict[NodeId, int] = defaultdict(int)
+        self._resumed_at: dict[NodeId, Instant] = {}  # by the site's own clock
+        self._crashed_at: dict[NodeId, Instant] = {}  # sites that were members, by true time
 
     # What is seen.
 
     def sent(self, node: NodeId, to: int, datagram: bytes, at: Instant, /) -> None:  # noqa: ARG002
-        """OneHolder: one Ack(e) of a formation has one content, whoever sends or repeats it."""
+        """OneHolder: one Ack(e) of a formation has one content, whoever sends or repeats it. Fenced: and none is new."""
         if datagram[2] != Kind.ACK:
             return
         ack = decode_control(datagram)
         assert isinstance(ack, Ack)
         name = ack.formation, ack.token, ack.part
+        if name not in self._acks:
+            self._check_fenced(node, ack.formation, ack.token, "acknowledged")
         if self._acks.setdefault(name, datagram) != datagram:
             self._violated("OneHolder", node, f"a second Ack({ack.token}) of formation {ack.formation}")
 
@@ -68,6 +76,8 @@ class Guardians(Witness):
         self._released_through[node] = release.token
         if now < release.commit_at:
             self._violated("NeverEarly", node, f"token {release.token} released {release.commit_at - now} ns early")
+        self._check_together(node, release, ordered.formation, now)
+        self._check_fenced(node, ordered.formation, ordered.token, "released")
         self._check_survival(node, ordered)
         for span in ordered.spans:
             self._check_order(node, ordered.formation, span)
@@ -88,6 +98,17 @@ class Guardians(Witness):
         """Kept for those who want to read the story."""
         self.notices.append((self._realm.world.now, node, text))
 
+    def befell(self, node: NodeId, what: str, now: Instant, /) -> None:
+        """Faults: a site that stood still has an excuse, and one that comes back releases again what nobody noted."""
+        shelf = self._realm.shelves.get(node)
+        if what == "resume":
+            self._resumed_at[node] = now
+        elif what == "crash" and self.formations() and node in self.formations()[-1].members:
+            self._crashed_at[node] = self._realm.world.now
+        elif what == "restart" and shelf is not None:
+            self._released_through[node] = shelf.recovered().released_through
+            self._expected[node] = shelf.released_sequence()
+
     # What is checked.
 
     def formations(self) -> list[Formation]:
@@ -98,6 +119,51 @@ class Guardians(Witness):
                 self._formations.append(decode_formation(entry.formation))
         self._read = len(log)
         return self._formations
+
+    def _check_together(self, node: NodeId, release: Release, number: int, now: Instant) -> None:
+        """ReleasedTogether: at the commit instant of the site's own clock, or marked late."""
+        formation = next(each for each in self.formations() if each.number == number)
+        if release.released_at != now:
+            self._violated("ReleasedTogether", node, f"says that it is {release.released_at} at {now}")
+        if not formation.timed or release.late:
+            return
+        stood_still = release.commit_at <= self._resumed_at.get(node, -1)
+        allowed = LATE_AFTER if stood_still else min(self._grain(node, formation), LATE_AFTER)
+        if now - release.commit_at > allowed:
+            late = (now - release.commit_at) / 1e6
+            self._violated("ReleasedTogether", node, f"token {release.token} came {late:.3f} ms late and unmarked")
+
+    def _grain(self, node: NodeId, formation: Formation) -> Duration:
+        """How late a good clock shows that a time has come. One that is set by more than it may be is not good."""
+        clock = self._realm.world.clock(node)
+        grain = clock.grain if isinstance(clock, WanderingClock) else 0
+        return min(grain, 2 * formation.timing.clock_error_max + MICROSECOND)
+
+    def _check_fenced(self, node: NodeId, number: int, token: int, did: str) -> None:
+        """Fenced: from the moment at which a formation is recorded, nobody acts in what it leaves behind.
+
+        Its members were fenced, or their leases had run out, by whatever clock they have.
+        """
+        formations = self.formations()
+        if not formations or formations[-1].number <= number:
+            return
+        for later in formations:
+            if later.number > number and later.first_token <= token:
+                said = f"{did} token {token} of formation {number}, which formation {later.number} left behind"
+                self._violated("Fenced", node, said)
+
+    def figures(self) -> Iterator[tuple[str, Duration]]:
+        """How long it took to notice the crash of a member, and then to have a new formation on record."""
+        realm = self._realm
+        for node in realm.plan.reformers:
+            server = realm.world.machine(node)
+            assert isinstance(server, Reformer)
+            for ruling in server.primary.rulings:
+                if ruling.formation.first_sequence and ruling.formation.number > 1:
+                    yield "reform", ruling.decided_at - ruling.began_at
+                    began = [self._crashed_at[site] for site in ruling.silent if site in self._crashed_at]
+                    if began and ruling.began_at > max(began):
+                        yield "detect", ruling.began_at - max(began)
 
     def _check_survival(self, node: NodeId, ordered: Ordered) -> None:
         holders = self._holders[ordered.formation, ordered.token]

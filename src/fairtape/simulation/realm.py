@@ -4,7 +4,7 @@ A realm is built from a charter and plays every part that is not a machine: it g
 answers for the store, and keeps feeding the sources. What is done to it, faults and orders, comes from outside.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Final
@@ -14,9 +14,11 @@ from fairtape.core.effects import Channel
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.core.machine import Machine
 from fairtape.core.weather import Weather
+from fairtape.nodes.postbox import Postbox
 from fairtape.nodes.reformer import Bench, Reformer
-from fairtape.nodes.site import Post, Site
+from fairtape.nodes.site import Site
 from fairtape.nodes.source import Source
+from fairtape.nodes.standing import Post
 from fairtape.ring.charter import Charter
 from fairtape.simulation.clocks import Clock, TrueClock
 from fairtape.simulation.network import Tree
@@ -43,7 +45,8 @@ class RealmPlan:
     sky: Callable[[NodeId, NodeId], Weather]
     seed: int = 0
     tree_loss: float | None = None  # of each branch of one multicast tree; None: links lose on their own
-    durable: bool = True
+    durable: bool = True  # journals survive crashes whole; else their last entries may be lost
+    latecomers: tuple[NodeId, ...] = ()  # sites that are not there from the beginning
     leader_lease: Duration = 300 * MILLISECOND
     store_delay: Duration = 2 * MILLISECOND
     datagram_max: int = DATAGRAM_MAX
@@ -83,6 +86,7 @@ class Realm:
         everyone = (*self.sites, *plan.reformers, *plan.sources)
         tree = Tree.grown(everyone, plan.tree_loss, chance) if plan.tree_loss is not None else None
         self.world = World(chance=chance, sky=plan.sky, tree=tree)
+        self._power = Random(f"power {plan.seed}")  # noqa: S311
         self.store = StoreRoom(plan.store_delay, Random(f"store {plan.seed}"))  # noqa: S311
         self.world.archive = self.store
         self._keys = Keys.from_secret(b"a realm", (*self.sites, *plan.reformers, OPERATOR), plan.sources)
@@ -90,18 +94,21 @@ class Realm:
         self._pending: dict[NodeId, list[bytes]] = {source: [] for source in plan.sources}
         self._serial = 0
 
-    def settle(self, sites: Iterable[NodeId] | None = None) -> None:
-        """Seat everyone, or these sites and everyone who is not a site."""
+    def settle(self) -> None:
+        """Seat everyone but those who come late."""
         for reformer in self.plan.reformers:
             self.world.add(reformer, self._new_reformer(reformer), clock=self._clock(reformer))
-        for site in self.sites if sites is None else sites:
-            self.seat(site)
+        for site in self.sites:
+            if site not in self.plan.latecomers:
+                self.seat(site)
         for source in self.plan.sources:
             machine = self._new_source(source)
             self.world.add(source, machine, channels=(Channel.CONTROL,), clock=self._clock(source))
 
     def seat(self, site: NodeId) -> None:
         """Let a site come that was not there."""
+        if site in self.shelves:
+            return
         self.shelves[site] = Shelf()
         self.world.add(
             site,
@@ -139,6 +146,8 @@ class Realm:
     def reborn(self, node: NodeId) -> Machine:
         """A new incarnation of whatever sits there, with its journal if it has one."""
         if node in self.homes:
+            if not self.plan.durable:
+                self.shelves[node].lose_power(self._power)
             return self._new_site(node)
         if node in self.plan.reformers:
             return self._new_reformer(node)
@@ -157,8 +166,6 @@ class Realm:
 
     def order(self, verb: Verb, site: NodeId = 0) -> None:
         """The operator speaks to all reformation servers."""
-        from fairtape.nodes.postbox import Postbox
-
         self._serial += 1
         box = Postbox(me=OPERATOR, keys=self._keys, peers=self._keys.sites, first_serial=self.world.now + self._serial)
         datagram = box.govern(Order(0, 0, OPERATOR, verb, site))

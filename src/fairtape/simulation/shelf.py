@@ -1,10 +1,17 @@
-"""The journal of a simulated site: it survives crashes, as a disk does, in the bytes that a real journal chains."""
+"""The journal of a simulated site: it survives crashes, as a disk does, in the bytes that a real journal chains.
+
+Or it survives them but for its end: what was never synced may be gone when a machine loses its power.
+"""
 
 from bisect import bisect_right
+from random import Random
+from typing import Final
 
 from fairtape.core.effects import FormationChange, Ordered, Recovered, Release
 from fairtape.core.entries import Entry, Position, decode_entry, encode_entry, position_of
 from fairtape.wire.frames import NodeId
+
+UNSYNCED_MAX: Final = 20  # entries that a crash takes from a journal that is synced only now and then
 
 
 class Shelf:
@@ -61,6 +68,20 @@ class Shelf:
                 table.pop()
         self.released_through = min(self.released_through, token)
         return self.recovered()
+
+    def released_sequence(self) -> int:
+        """The number of the first message that was not released."""
+        return next(
+            (e.sequence for e in self.entries if isinstance(e, Ordered) and e.token > self.released_through),
+            self.recovered().sequence,
+        )
+
+    def lose_power(self, chance: Random) -> None:
+        """The machine stops: some of the last entries were never synced."""
+        lost = chance.randrange(min(UNSYNCED_MAX, len(self.entries)) + 1)
+        if lost:
+            kept = self.entries[:-lost]
+            self.cut_after(max((entry.token for entry in kept if isinstance(entry, Ordered)), default=0))
 
     def recovered(self) -> Recovered:
         """Where it stands."""

@@ -52,6 +52,7 @@ class Outcome:
     late: int = 0  # releases marked late
     simulated: Duration = 0
     digest: int = 0
+    figures: tuple[tuple[str, Duration], ...] = ()  # how long things took that are worth a distribution
 
     @property
     def failed(self) -> bool:

@@ -1,8 +1,8 @@
 """Upheavals: one seed draws a whole realm and everything that befalls it.
 
-First every fault is on: sites, sources and reformation servers crash, come back, stand still; links clog, the network
-parts, the store cannot be reached, clocks are set. Nothing wrong may happen. Then all is healed, and what is right must
-happen: every site a member again, every message in every journal, and all journals the same.
+Sites, sources and reformation servers crash, come back, stand still; machines lose what was never synced; links clog,
+the network parts, whole branches of it lose the same datagrams; the store cannot be reached, or answers nobody; clocks
+are set, wander, and lose their reference; sites come, are retired and admitted again; strangers send what they like.
 """
 
 from collections.abc import Iterator
@@ -14,18 +14,13 @@ from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration, I
 from fairtape.core.timing import Timing
 from fairtape.core.weather import Weather
 from fairtape.ring.charter import Charter, Excess, LoopCharter, Remedy
-from fairtape.simulation.clocks import Clock, wandering
-from fairtape.simulation.facts import Violation
-from fairtape.simulation.faults import Clog, Crash, Fault, Partition, Pause, Restart, schedule
-from fairtape.simulation.guardians import Guardians
+from fairtape.simulation.clocks import Clock, straying, wandering
+from fairtape.simulation.faults import Clog, Crash, Fault, Partition, Pause, Restart
 from fairtape.simulation.network import Sky
-from fairtape.simulation.realm import EPOCH, Realm, RealmPlan
-from fairtape.simulation.trial import NEVER_RAISES, Outcome, where
-from fairtape.simulation.world import Spinning, Storm
+from fairtape.simulation.realm import EPOCH, RealmPlan
 from fairtape.wire.frames import NodeId
-from fairtape.wire.governance import Posture, Verb
+from fairtape.wire.governance import Verb
 
-HEALING_MAX: Final = 60 * SECOND  # of virtual time, after which a healed realm that has not settled is stuck
 FIRST_REFORMER: Final = 101
 FIRST_SOURCE: Final = 201
 
@@ -47,8 +42,24 @@ class Upheaval:
     plan: RealmPlan
     faults: tuple[Fault, ...]
     outages: tuple[Outage, ...]
+    orders: tuple[tuple[Instant, Verb, NodeId], ...]  # what the operator says of a site
+    arrivals: tuple[tuple[Instant, NodeId], ...]  # sites that come only then
+    hostile_period: Duration  # between two datagrams of a stranger; 0: none comes
     bursts: tuple[tuple[Instant, NodeId, int], ...]  # when, who, how many messages
     heals_at: Instant
+
+    def describe(self) -> str:
+        """One line for a person."""
+        charter, timing = self.plan.charter, self.plan.charter.primary.timing
+        loops = " + ".join(str(len(loop.tour)) for loop in charter.loops)
+        names = sorted({type(fault).__name__.lower() for fault in self.faults})
+        also = (("outage", self.outages), ("order", self.orders), ("arrival", self.arrivals))
+        names += [name for name, these in also if these] + ["intruder"] * bool(self.hostile_period)
+        return (
+            f"{loops} sites, {len(self.plan.reformers)} reformation servers, {len(self.plan.sources)} sources, "
+            f"K={charter.resilience}, {charter.excess.value}, {charter.remedy.value}, "
+            f"T_R={timing.retry_period / 1e6:g} ms, n={timing.retries_max}; {', '.join(names) or 'calm'}"
+        )
 
 
 def draw(seed: int) -> Upheaval:
@@ -60,7 +71,9 @@ def draw(seed: int) -> Upheaval:
     sites = tuple(charter.homes())
     reformers = tuple(range(FIRST_REFORMER, FIRST_REFORMER + chance.choice((1, 2, 2, 3))))
     sources = tuple(range(FIRST_SOURCE, FIRST_SOURCE + chance.randint(1, 3)))
-    faults = sorted(_faults(chance, sites, reformers, sources, heals_at), key=lambda fault: fault.at)
+    arrivals = tuple(_arrivals(Random(f"arrivals {seed}"), charter, heals_at))  # noqa: S311
+    there = tuple(site for site in sites if site not in {site for _, site in arrivals})
+    faults = sorted(_faults(chance, there, reformers, sources, heals_at), key=lambda fault: fault.at)
     plan = RealmPlan(
         charter=charter,
         reformers=reformers,
@@ -71,13 +84,20 @@ def draw(seed: int) -> Upheaval:
         durable=chance.random() < 0.8,
         leader_lease=max(timing.reform_delay, 200 * MILLISECOND),
         store_delay=chance.choice((MILLISECOND, 5 * MILLISECOND, 30 * MILLISECOND)),
-        clocks=_clocks(chance, (*sites, *reformers, *sources), timing, heals_at),
+        latecomers=tuple(site for _, site in arrivals),
+        clocks={
+            **_clocks(chance, (*sites, *reformers, *sources), timing, heals_at),
+            **dict(_lost_clocks(Random(f"lost clocks {seed}"), sites, reformers, timing, heals_at)),  # noqa: S311
+        },
     )
     return Upheaval(
         seed=seed,
         plan=plan,
         faults=tuple(faults),
         outages=tuple(_outages(chance, reformers, heals_at)),
+        orders=tuple(_orders(Random(f"orders {seed}"), sites, heals_at)),  # noqa: S311
+        arrivals=arrivals,
+        hostile_period=Random(f"stranger {seed}").choice((0, 0, 10, 2)) * MILLISECOND,  # noqa: S311
         bursts=tuple(_bursts(chance, sources, heals_at)),
         heals_at=heals_at,
     )
@@ -144,6 +164,39 @@ def _clocks(chance: Random, nodes: tuple[NodeId, ...], timing: Timing, heals_at:
     }
 
 
+def _lost_clocks(
+    chance: Random, sites: tuple[NodeId, ...], reformers: tuple[NodeId, ...], timing: Timing, heals_at: Instant
+) -> Iterator[tuple[NodeId, Clock]]:
+    """Clocks that lose their reference for a while, know it, and go astray meanwhile."""
+    for node in chance.sample(sites, chance.choice((0, 0, 0, 1, 1, 2)) % (len(sites) + 1)):
+        yield node, _lost_clock(chance, timing, heals_at)
+    if chance.random() < 0.1:
+        yield chance.choice(reformers), _lost_clock(chance, timing, heals_at)
+
+
+def _lost_clock(chance: Random, timing: Timing, heals_at: Instant) -> Clock:
+    at = _instant(chance, heals_at)
+    error = timing.clock_error_max * chance.choice((1, 2, 4, 10, 40)) * chance.choice((-1, 1))
+    period = chance.randrange(SECOND // 20, 3 * SECOND)
+    return straying(at=at, period=period, error=error, bound=timing.clock_error_max // 4, step=chance.random() < 0.5)
+
+
+def _arrivals(chance: Random, charter: Charter, heals_at: Instant) -> Iterator[tuple[Instant, NodeId]]:
+    """Growth: some sites come when the others have been at work for long."""
+    for loop in charter.loops:
+        if len(loop.tour) > 2 and chance.random() < 0.3:
+            for site in chance.sample(loop.tour, chance.randint(1, len(loop.tour) - 2)):
+                yield _instant(chance, heals_at), site
+
+
+def _orders(chance: Random, sites: tuple[NodeId, ...], heals_at: Instant) -> Iterator[tuple[Instant, Verb, NodeId]]:
+    for _ in range(chance.choice((0, 0, 0, 1, 2))):
+        at, site = _instant(chance, heals_at), chance.choice(sites)
+        yield at, Verb.RETIRE, site
+        if chance.random() < 0.7:
+            yield at + chance.randrange(2 * SECOND), Verb.ADMIT, site
+
+
 def _instant(chance: Random, heals_at: Instant) -> Instant:
     return EPOCH + chance.randrange(SECOND // 2, heals_at - EPOCH)
 
@@ -196,129 +249,3 @@ def _outages(chance: Random, reformers: tuple[NodeId, ...], heals_at: Instant) -
 def _bursts(chance: Random, sources: tuple[NodeId, ...], heals_at: Instant) -> Iterator[tuple[Instant, NodeId, int]]:
     for _ in range(chance.choice((10, 50, 150))):
         yield EPOCH + chance.randrange(heals_at - EPOCH), chance.choice(sources), chance.choice((1, 1, 5, 40))
-
-
-class Ordeal:
-    """An upheaval, built and running."""
-
-    def __init__(self, upheaval: Upheaval) -> None:
-        self.upheaval = upheaval
-        self.realm = Realm(upheaval.plan)
-        self.guardians = Guardians(self.realm)
-        self.realm.world.witnesses.append(self.guardians)
-        self._text = Random(f"text {upheaval.seed}")  # noqa: S311
-        self.realm.settle()
-        self._schedule()
-
-    def _schedule(self) -> None:
-        world, realm = self.realm.world, self.realm
-        for at, source, count in self.upheaval.bursts:
-            messages = [self._text.randbytes(self._text.choice((8, 64, 500))) for _ in range(count)]
-            world.at(at, lambda source=source, messages=messages: realm.publish(source, messages))  # type: ignore[misc]
-        for fault in self.upheaval.faults:
-            schedule(world, fault, realm.reborn)
-        for outage in self.upheaval.outages:
-            world.at(outage.at, lambda outage=outage: self._close_store(outage))  # type: ignore[misc]
-            world.at(outage.at + outage.period, lambda outage=outage: self._open_store(outage))  # type: ignore[misc]
-
-    def _close_store(self, outage: Outage) -> None:
-        if outage.node is None:
-            self.realm.store.closed = True
-        else:
-            self.realm.store.cut_off.add(outage.node)
-
-    def _open_store(self, outage: Outage) -> None:
-        if outage.node is None:
-            self.realm.store.closed = False
-        else:
-            self.realm.store.cut_off.discard(outage.node)
-
-    def run(self) -> None:
-        """Both phases; `Violation` where a guarantee breaks."""
-        world = self.realm.world
-        world.run(self.upheaval.heals_at)
-        self._heal()
-        until = world.now + HEALING_MAX
-        while not self._settled():
-            if world.now > until:
-                raise Violation("HealsAtAll", None, world.now, self._why_not())
-            self._resume_if_halted()
-            world.run(world.now + SECOND // 4)
-        self.guardians.finish()
-
-    def _heal(self) -> None:
-        world, realm = self.realm.world, self.realm
-        world.network.heal()
-        realm.store.closed = False
-        realm.store.cut_off.clear()
-        for node in (*realm.sites, *realm.plan.reformers, *realm.plan.sources):
-            world.resume(node)
-            if not world.is_up(node):
-                world.restart(node, realm.reborn(node))
-
-    def _resume_if_halted(self) -> None:
-        """An operator who reads the log, sees that everybody is back, and says: go on."""
-        leader = self.realm.leader()
-        if leader is not None and leader.primary.phase.name == "HALTED":
-            self.realm.order(Verb.RESUME)
-
-    def _settled(self) -> bool:
-        return not self._why_not()
-
-    def _why_not(self) -> str:
-        realm = self.realm
-        leader = realm.leader()
-        if leader is None:
-            return "nobody leads"
-        formation = leader.primary.formation
-        if formation is None or leader.primary.phase.name != "STEADY":
-            return f"the primary loop is {leader.primary.phase.value}"
-        for node in realm.sites:
-            site = realm.site(node)
-            if site.formation != formation:
-                return f"site {node} is not in formation {formation.number}"
-            if realm.homes[node] == 0 and site.posture is not Posture.MEMBER and node not in leader.primary.retired:
-                return f"site {node} is {site.posture.name}, not a member"
-            if realm.homes[node] and realm.homes[node] not in site.subloops and node not in formation.members:
-                return f"site {node} is not in its loop {realm.homes[node]}"
-        if realm.pending() or not all(realm.source(node).idle for node in realm.plan.sources):
-            return "a source is not done"
-        lengths = {node: len(shelf.entries) for node, shelf in realm.shelves.items()}
-        if len(set(lengths.values())) > 1:
-            return f"journals have {lengths} entries"
-        released = {node: shelf.released_through for node, shelf in realm.shelves.items()}
-        tokens = {node: shelf.recovered().token for node, shelf in realm.shelves.items()}
-        return "" if released == tokens else f"released {released} of {tokens}"
-
-    def outcome(self, broken: Violation | None) -> Outcome:
-        """What became of it."""
-        return Outcome(
-            seed=self.upheaval.seed,
-            guarantee=broken.guarantee if broken else None,
-            node=broken.node if broken else None,
-            text=f"{(broken.at - EPOCH) / 1e9:.6f} s: {broken}" if broken else "",
-            lively=broken is None,
-            reforming=len(self.guardians.formations()),
-            deliveries=self.realm.world.deliveries,
-            messages=sum(map(len, self.realm.published.values())),
-            late=self.guardians.late,
-            simulated=self.realm.world.now - EPOCH,
-            digest=self.realm.world.digest,
-        )
-
-
-def run_upheaval(seed: int) -> Outcome:
-    """Draw, build and run one realm. Never raises: what goes wrong is the outcome."""
-    try:
-        ordeal = Ordeal(draw(seed))
-    except Exception as raised:  # noqa: BLE001 - a realm that cannot be built is a finding, too
-        return Outcome(seed=seed, guarantee=NEVER_RAISES, text=where(raised))
-    try:
-        ordeal.run()
-    except Violation as broken:
-        return ordeal.outcome(broken)
-    except (Spinning, Storm) as wild:
-        return ordeal.outcome(Violation(type(wild).__name__, None, ordeal.realm.world.now, str(wild)))
-    except Exception as raised:  # noqa: BLE001 - whatever a machine raises is a finding
-        return ordeal.outcome(Violation(NEVER_RAISES, None, ordeal.realm.world.now, where(raised)))
-    return ordeal.outcome(None)

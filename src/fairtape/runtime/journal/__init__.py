@@ -1,12 +1,14 @@
 """A site's journal: everything it holds in order, hash-chained, and when it released it. Crash-safe; proves itself.
 
-`Writer` writes one, `Journal` reads it, `verify` proves it and `compare` proves several against each other. `Damaged`
-is the only thing that bad bytes can raise; it names the file, the byte and the sequence number.
+`Writer` writes one, `Journal` reads it, `Past` serves those who catch up from it, `verify` proves it and `compare`
+proves several against each other. `Damaged` is the only thing that bad bytes can raise; it names the file, the byte and
+the sequence number. `Unwritten` says that the disk takes no more.
 """
 
-from fairtape.runtime.journal.audit import Comparison, Difference, Problem, Report, compare, verify
+from fairtape.runtime.journal.audit import Comparison, Difference, Extent, Problem, Report, compare, verify
 from fairtape.runtime.journal.format import Damaged, Tip
-from fairtape.runtime.journal.reader import Cursor, Entry, Journal, Message
+from fairtape.runtime.journal.past import Past
+from fairtape.runtime.journal.reader import Cursor, Entry, Journal, Message, Turning
 from fairtape.runtime.journal.repair import Cut
 from fairtape.runtime.journal.segments import Summary
 from fairtape.runtime.journal.writer import Sync, Unwritten, Writer
@@ -18,13 +20,16 @@ __all__ = [
     "Damaged",
     "Difference",
     "Entry",
+    "Extent",
     "Journal",
     "Message",
+    "Past",
     "Problem",
     "Report",
     "Summary",
     "Sync",
     "Tip",
+    "Turning",
     "Unwritten",
     "Writer",
     "compare",

@@ -1,22 +1,40 @@
 """Proving journals: one by itself, and several against each other.
 
 `verify` recomputes every digest and checks every number; it goes on behind a damage with the next segment, whose header
-says what it continues, so that one report names all damaged places. `compare` says whether sites hold the same order.
+says what it continues, so that one report names all damaged places. `compare` says whether sites hold the same order,
+and where each of them begins and ends.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
-from fairtape.core.effects import Ordered, Release, Span
-from fairtape.runtime.journal.format import GENESIS, HEADER_SIZE, Damaged, Head, Header, Tip, segment_name
-from fairtape.runtime.journal.reader import Cursor, Entry, Journal
-from fairtape.runtime.journal.segments import Place, Segment, Trail, file_size, first_sequences, stored_size, verified
+from fairtape.core.effects import FormationChange, Ordered, Release, Span
+from fairtape.core.entries import Entry as Content
+from fairtape.core.entries import Head, Position, decode_entry, position_of
+from fairtape.core.instants import Duration
+from fairtape.ring.layout import decode_formation
+from fairtape.ring.release import LATE_AFTER
+from fairtape.runtime.journal.format import (
+    GENESIS,
+    HEADER_SIZE,
+    Checkpoint,
+    Damaged,
+    Header,
+    Tip,
+    first_mark,
+    segment_name,
+)
+from fairtape.runtime.journal.reader import Entry, Journal, Turning
+from fairtape.runtime.journal.segments import Place, Replay, Segment, Trail, file_size, first_sequences, summarize
+from fairtape.wire.frames import Malformed
 
 Progress: TypeAlias = Callable[[int], None]  # bytes done since the last call
 
 PROGRESS_STEP: Final = 1 << 20
+BREAKS_MAX: Final = 1_000  # that are named one by one
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,21 +47,36 @@ class Problem:
     reason: str
 
 
+class Break(NamedTuple):
+    """Where more members were silent than a formation can lose: from here on numbers may have been used otherwise."""
+
+    formation: int
+    token: int
+    sequence: int
+
+
 @dataclass(slots=True)
 class Report:
     """What verifying one journal found."""
 
     directory: Path
+    stripe: int | None = None
+    site: int | None = None
     segments: int = 0
     size: int = 0  # bytes
     entries: int = 0
     messages: int = 0
+    formations: int = 0  # changes of formation
+    breaks: list[Break] = field(default_factory=list)
     first_sequence: int | None = None
     last_sequence: int | None = None
+    last_token: int | None = None
     released_sequence: int | None = None  # the last one that this site released
+    late: int = 0  # releases marked late
     digest: bytes = GENESIS  # the head of the chain: equal digests mean equal histories
     unfinished: int = 0  # bytes of an entry that is being written, or was when its writer was killed
-    problems: list[Problem] = field(default_factory=list)  # at most two per segment
+    problems: list[Problem] = field(default_factory=list)  # the first of each kind in every segment
+    remarks: list[Problem] = field(default_factory=list)  # what is no damage and yet not as it should be; as many
 
     @property
     def sound(self) -> bool:
@@ -56,7 +89,7 @@ def _untold(_: int) -> None:
 
 
 def verify(directory: Path | str, *, progress: Progress | None = None) -> Report:
-    """Check the whole chain, and that sequence numbers and release marks leave no gap."""
+    """Check the whole chain, that sequence numbers and release marks leave no gap, and what the marks say."""
     directory = Journal.open(directory).directory
     return _Audit(directory, progress or _untold).run()
 
@@ -70,23 +103,23 @@ class _Audit:
         self._paths = [directory / segment_name(first) for first in first_sequences(directory)]
         self._tip: Tip | None = None
         self._number = -1
-        self._heads: Trail | None = None  # follows far behind, from one entry to the next that a release mark names
+        self._standing: Checkpoint | None = None  # of the sources, where it is known
+        self._marked: _Marked | None = None
+        self._told: set[str] = set()  # of the present segment
 
     def run(self) -> Report:
         for path in self._paths:
             self._report.segments += 1
             self._report.size += file_size(path)
+            self._told.clear()
             try:
                 self._segment(path)
             except Damaged as damage:
-                self._tell(damage.path, damage.offset, damage.sequence, damage.reason)
-                self._tip = None
-        if self._heads is not None:
-            self._heads.close()
+                self._report.problems.append(Problem(damage.path, damage.offset, damage.sequence, damage.reason))
+                self._tip = self._standing = None
+        if self._marked is not None:
+            self._marked.close()
         return self._report
-
-    def _tell(self, path: Path, offset: int, sequence: int, reason: str) -> None:
-        self._report.problems.append(Problem(path, offset, sequence, reason))
 
     def _segment(self, path: Path) -> None:
         last = path == self._paths[-1]
@@ -95,76 +128,149 @@ class _Audit:
             return
         with Segment(path) as segment:
             self._check_header(segment)
-            end = self._check_records(segment)
-            rest = segment.size - end
+            replay = Replay(segment)
+            self._check_records(replay)
+            rest = segment.size - replay.end
             if rest and not last:
-                raise Damaged(path, end, self._next_sequence(segment), "an entry is cut short, and a segment follows")
+                raise Damaged(path, replay.end, replay.tip.sequence, "an entry is cut short, and a segment follows")
             self._report.unfinished = rest
-
-    def _next_sequence(self, segment: Segment) -> int:
-        return self._tip.sequence if self._tip else segment.header.sequence
+            self._check_standing(replay)
 
     def _check_header(self, segment: Segment) -> None:
         """That a segment continues the one before it; where it does not, it is still checked by itself."""
-        header, start = segment.header, Tip.at_start(segment.header)
-        if header.number == 0 and start.digest != GENESIS:
-            self._tell(segment.path, 0, header.sequence, "the first segment continues another one")
-        if self._tip is not None and _continued(start, header.number) != _continued(self._tip, self._number + 1):
-            self._tell(segment.path, 0, self._tip.sequence, _what_breaks(header, self._tip, self._number))
-            self._tip = None
+        header = segment.header
+        tip, sequence = header.tip, header.tip.sequence
+        if header.number == 0 and (tip.digest, tip.marks) != (GENESIS, first_mark(header.site)):
+            self._problem(segment, 0, sequence, "the first segment continues another one")
+        owner = self._report.stripe, self._report.site
+        if owner not in ((None, None), (header.stripe, header.site)):
+            self._problem(segment, 0, sequence, "it belongs to another site or stripe than the segment before it")
+        if self._tip is not None and (header.number, tip) != (self._number + 1, self._tip):
+            self._problem(segment, 0, self._tip.sequence, _what_breaks(header, self._tip, self._number))
+            self._tip = self._standing = None
         if self._tip is None:
             self._restart(segment)
-        self._tip, self._number = start, header.number
+        self._tip, self._number = tip, header.number
+        self._report.stripe, self._report.site = header.stripe, header.site
 
     def _restart(self, segment: Segment) -> None:
-        if self._heads is not None:
-            self._heads.close()
-        self._heads = Trail(Place(segment.path, HEADER_SIZE, segment.header.sequence, segment.header.previous))
+        if self._marked is not None:
+            self._marked.close()
+        self._marked = _Marked(segment)
         if self._report.first_sequence is None:
-            self._report.first_sequence = segment.header.sequence
+            self._report.first_sequence = segment.header.tip.sequence
 
-    def _check_records(self, segment: Segment) -> int:
-        """Every record of a segment, and the byte after the last whole one."""
-        end = told = HEADER_SIZE
-        for offset, record, tip in verified(segment):
-            if isinstance(record, Head):
-                self._report.entries += 1
-                self._report.messages += record.messages
-            else:
-                self._check_mark(record, segment, offset)
-            self._advance(tip)
-            end = offset + stored_size(record)
-            if end - told >= PROGRESS_STEP:
-                self._progress(end - told)
-                told = end
-        self._progress(end - told)
-        return end
+    def _check_records(self, replay: Replay) -> None:
+        told = HEADER_SIZE
+        for offset, record in replay:
+            match record:
+                case Head():
+                    self._count(record)
+                case Release():
+                    self._check_mark(record, replay.segment, offset)
+            self._advance(replay.tip)
+            if replay.end - told >= PROGRESS_STEP:
+                self._progress(replay.end - told)
+                told = replay.end
+        self._progress(replay.end - told)
+
+    def _count(self, head: Head) -> None:
+        report = self._report
+        if not head.turns:
+            report.entries += 1
+            report.messages += head.messages
+            return
+        report.formations += 1
+        if head.broken and len(report.breaks) < BREAKS_MAX:
+            report.breaks.append(Break(head.formation, head.token, head.sequence))
 
     def _advance(self, tip: Tip) -> None:
         self._tip = tip
         self._report.last_sequence = tip.sequence - 1
+        self._report.last_token = tip.token
         self._report.released_sequence = tip.released - 1
         self._report.digest = tip.digest
 
+    def _check_standing(self, replay: Replay) -> None:
+        """That the checkpoint says what the order before it says; another one would lead its writer astray."""
+        if replay.checkpoint is not None and self._standing not in (None, replay.checkpoint):
+            self._problem(replay.segment, HEADER_SIZE, replay.segment.header.tip.sequence, "its checkpoint is wrong")
+        self._standing = replay.standing(self._standing)
+
     def _check_mark(self, mark: Release, segment: Segment, offset: int) -> None:
-        """That a release mark names exactly one entry; its entry may lie before the place where this pass began."""
-        assert self._heads is not None
-        if mark.sequence < self._heads.sequence:
-            return
-        step = self._heads.next_head()
-        head = step[1] if step else None
+        """That a release mark names exactly one entry, and tells the truth about when that was released."""
+        assert self._marked is not None
+        self._report.late += mark.late
+        delay = mark.released_at - mark.commit_at
+        if delay < 0:
+            self._problem(segment, offset, mark.sequence, f"it was released {-delay} ns before its commit instant")
+        if delay > LATE_AFTER and not mark.late:
+            self._problem(segment, offset, mark.sequence, f"it was released {delay} ns late and is not marked late")
+        if mark.sequence < self._marked.sequence:
+            return  # of an entry before the place where this pass began
+        head = self._marked.next()
         if head is None or (head.token, head.sequence, head.messages) != (mark.token, mark.sequence, mark.count):
             raise Damaged(segment.path, offset, mark.sequence, "a release mark names no entry")
+        agreed, found = self._marked.commit_delay, mark.commit_at - head.instant
+        if agreed not in (None, found):
+            self._remark(
+                segment, offset, mark.sequence, f"its commit delay is {found} ns, and its formation says {agreed} ns"
+            )
+
+    def _problem(self, segment: Segment, offset: int, sequence: int, reason: str) -> None:
+        self._tell(self._report.problems, segment, offset, sequence, reason)
+
+    def _remark(self, segment: Segment, offset: int, sequence: int, reason: str) -> None:
+        self._tell(self._report.remarks, segment, offset, sequence, reason)
+
+    def _tell(self, told: list[Problem], segment: Segment, offset: int, sequence: int, reason: str) -> None:
+        """Only the first of each kind: a clock that was wrong for a second is not told a thousand times."""
+        kind = "".join(character for character in reason if not character.isdigit())
+        if kind not in self._told:
+            self._told.add(kind)
+            told.append(Problem(segment.path, offset, sequence, reason))
 
 
-def _continued(tip: Tip, number: int) -> tuple[int, int, int, int, bytes]:
-    """What a header repeats from the end of the segment before it."""
-    return number, tip.sequence, tip.released, tip.latest_at, tip.digest
+class _Marked:
+    """Follows far behind, from one entry to the next that a release mark names."""
+
+    def __init__(self, segment: Segment) -> None:
+        tip = segment.header.tip
+        self._trail = Trail(Place(segment.path, HEADER_SIZE, tip.sequence, tip.digest))
+        self.commit_delay: Duration | None = None  # of the formation in which the last entry stands, if that says it
+
+    @property
+    def sequence(self) -> int:
+        return self._trail.sequence
+
+    def next(self) -> Head | None:
+        """The next entry with messages."""
+        while (step := self._trail.next_head()) is not None:
+            offset, head = step
+            if not head.turns:
+                return head
+            self.commit_delay = self._commit_delay(offset, head)
+        return None
+
+    def close(self) -> None:
+        self._trail.close()
+
+    def _commit_delay(self, offset: int, head: Head) -> Duration | None:
+        """The tokens of a timed formation are released at one delay; a layout that is none is another's matter."""
+        with suppress(Malformed):
+            stored = self._trail.segment.stored(offset, head, head.sequence)
+            change = decode_entry(stored[: head.encoded_size])
+            assert isinstance(change, FormationChange)
+            formation = decode_formation(change.layout)
+            return formation.timing.commit_delay if formation.timed else None
+        return None
 
 
 def _what_breaks(header: Header, tip: Tip, number: int) -> str:
-    if header.number != number + 1 or header.sequence != tip.sequence:
-        return f"sequence {header.sequence} in segment {header.number} follows {tip.sequence - 1} in segment {number}"
+    if header.number != number + 1 or header.tip.sequence != tip.sequence:
+        return (
+            f"sequence {header.tip.sequence} in segment {header.number} follows {tip.sequence - 1} in segment {number}"
+        )
     return "the header does not continue the chain of the segment before it"
 
 
@@ -179,6 +285,22 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
+class Extent:
+    """From where to where one journal holds the order, and how much of what another one holds it lacks."""
+
+    directory: Path
+    first_sequence: int
+    last_sequence: int
+    lacks_before: int  # messages before its beginning that another journal holds
+    lacks_behind: int  # messages after its end that another journal holds
+
+    @property
+    def complete(self) -> bool:
+        """Whether it holds everything that any of them holds."""
+        return not self.lacks_before and not self.lacks_behind
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """What several journals have in common. One that has not come as far as another is not a difference."""
 
@@ -187,53 +309,105 @@ class Comparison:
     first_sequence: int | None
     last_sequence: int | None
     difference: Difference | None
+    extents: tuple[Extent, ...] = ()
 
     @property
     def same(self) -> bool:
         """Whether everything that all of them hold is equal, byte for byte."""
         return self.difference is None
 
+    @property
+    def level(self) -> bool:
+        """Whether they also begin and end alike."""
+        return all(extent.complete for extent in self.extents)
+
 
 def compare(directories: Sequence[Path | str], *, progress: Progress | None = None) -> Comparison:
     """Whether these journals hold the same ordered content, from the latest beginning to the earliest end."""
     journals = [Journal.open(directory) for directory in directories]
-    starts = [first_sequences(journal.directory) for journal in journals]
-    if not all(starts):
+    beginnings = [_beginning(journal) for journal in journals]
+    begun = [beginning for beginning in beginnings if beginning is not None]
+    if len(begun) < len(journals):
         return Comparison(0, 0, None, None, None)
-    start = max(firsts[0] for firsts in starts)
-    cursors = [journal.seek(start, ordered=True) for journal in journals]
-    try:
-        return _compare(cursors, start, progress or _untold)
-    finally:
-        for cursor in cursors:
-            cursor.close()
+    start = max(begun, key=position_of)
+    with ExitStack() as opened:
+        readers = []
+        for journal in journals:
+            cursor = opened.enter_context(journal.seek(start.sequence, ordered=True))
+            readers.append(_Reader(cursor.everything(), position_of(start)))
+        comparison = _compare(readers, start.sequence, progress or _untold)
+    return replace(comparison, extents=_extents(journals, [beginning.sequence for beginning in begun]))
 
 
-def _compare(cursors: Sequence[Cursor], start: int, progress: Progress) -> Comparison:
-    entries = messages = 0
-    last = start - 1
-    for row in zip(*cursors, strict=False):
-        reference = row[0]
+def _beginning(journal: Journal) -> Content | None:
+    with journal.entries(ordered=True) as cursor:
+        return next(map(_content, cursor.everything()), None)
+
+
+def _content(entry: Entry | Turning) -> Content:
+    return entry.ordered if isinstance(entry, Entry) else entry.change
+
+
+class _Reader:
+    """One journal that is being compared, entry by entry from a position on."""
+
+    def __init__(self, entries: Iterator[Entry | Turning], start: Position) -> None:
+        self._entries = entries
+        self.entry = next(entries, None)
+        while self.entry is not None and position_of(self.content) < start:
+            self.advance()
+
+    @property
+    def content(self) -> Content:
+        assert self.entry is not None
+        return _content(self.entry)
+
+    def advance(self) -> None:
+        self.entry = next(self._entries, None)
+
+
+def _compare(readers: Sequence[_Reader], start: int, progress: Progress) -> Comparison:
+    entries, messages, last = 0, 0, start - 1
+    while (row := [reader.entry for reader in readers if reader.entry is not None]) and len(row) == len(readers):
+        content = readers[0].content
         for other in row[1:]:
-            if other.encoded != reference.encoded:
-                return Comparison(entries, messages, start, last, _difference(reference, other))
-        entries += 1
-        messages += reference.ordered.count
-        last = reference.end - 1
-        progress(len(row) * len(reference.encoded))
+            if other.encoded != row[0].encoded:
+                return Comparison(entries, messages, start, last, _difference(row[0], other))
+        if isinstance(content, Ordered):
+            entries += 1
+            messages += content.count
+            last = content.sequence + content.count - 1
+        progress(len(row) * len(row[0].encoded))
+        for reader in readers:
+            reader.advance()
     return Comparison(entries, messages, start, last, None)
 
 
-def _difference(one: Entry, other: Entry) -> Difference:
-    sequence, reason = _first_unlike(one.ordered, other.ordered)
+def _extents(journals: Sequence[Journal], begins: Sequence[int]) -> tuple[Extent, ...]:
+    ends = [summarize(journal.paths()[-1]).last_sequence for journal in journals]
+    earliest, latest = min(begins), max(ends)
+    return tuple(
+        Extent(journal.directory, begin, end, begin - earliest, latest - end)
+        for journal, begin, end in zip(journals, begins, ends, strict=True)
+    )
+
+
+def _difference(one: Entry | Turning, other: Entry | Turning) -> Difference:
+    content = _content(one)
+    sequence, reason = _first_unlike(content, _content(other))
     places = ((one.path, one.offset), (other.path, other.offset))
-    return Difference(sequence, one.ordered.token, reason, places)
+    return Difference(sequence, content.token, reason, places)
 
 
-def _first_unlike(one: Ordered, other: Ordered) -> tuple[int, str]:
-    for name in ("stripe", "formation", "token", "sequence", "acknowledged_at"):
-        if getattr(one, name) != getattr(other, name):
-            return one.sequence, f"{name} is {getattr(one, name)} in one and {getattr(other, name)} in the other"
+def _first_unlike(one: Content, other: Content) -> tuple[int, str]:
+    for name in ("stripe", "formation", "token", "sequence", "acknowledged_at", "broken", "installed_at"):
+        mine, theirs = getattr(one, name, None), getattr(other, name, None)
+        if mine != theirs and None not in (mine, theirs):
+            return one.sequence, f"{name} is {mine} in one and {theirs} in the other"
+    if isinstance(one, FormationChange) and isinstance(other, FormationChange):
+        return one.sequence, f"formation {one.formation} has one layout in one and another in the other"
+    if isinstance(one, FormationChange) or isinstance(other, FormationChange):
+        return one.sequence, "the formation changes here in one and not in the other"
     for span, twin in zip(one.spans, other.spans, strict=False):
         if span != twin:
             return _first_unlike_body(span, twin)

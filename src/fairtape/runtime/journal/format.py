@@ -1,63 +1,91 @@
-"""The bytes of a journal. This module is normative for them; it touches no file.
+"""The bytes of a journal. This module is normative for them, with `fairtape.core.entries`; it touches no file.
 
 A journal is a directory of segments, each named for the first sequence number that it holds:
 
     0000000000000000001.segment
-    ┌────────┬────────────┬────────────┬──────────┬────────────┬──────────┬───
-    │ header │ ORDERED(e) │ ORDERED(f) │ RELEASED │ ORDERED(g) │ RELEASED │ …      f = the next token with messages
-    └────────┴────────────┴────────────┴─────(e)──┴────────────┴─────(f)──┴───
+    ┌────────┬──────────────┬────────────┬────────────┬────────────┬──────────┬────────────┬──────────┬───
+    │ header │ FORMATION(1) │ ORDERED(e) │ CHECKPOINT │ ORDERED(f) │ RELEASED │ ORDERED(g) │ RELEASED │ …
+    └────────┴──────────────┴────────────┴────────────┴────────────┴─────(e)──┴────────────┴─────(f)──┴───
 
-ORDERED(e) is what token e put into the order. Its canonical encoding is the same at every site, byte for byte:
+Every record is a head of `HEAD_SIZE` bytes under its own CRC, what the head announces, and a digest of 32 bytes. So a
+reader can hop from record to record without reading bodies, and a length that a disk altered is never mistaken for a
+record that is still being written. The digest is SHA-256(previous ‖ head ‖ rest); what `previous` is makes the kinds:
 
-    head      kind, stripe, formation, counts, size, token, first sequence number, t_e; closed with its own CRC
-    spans     source, incarnation, first number, count, first sequence number, bodies: one row per span
-    sizes     one u16 per body
-    counts    one u16 per body: its messages, or 0 for a fragment (which counts as one)
-    bodies    the opened block bodies, back to back
+    ORDERED, FORMATION  `fairtape.core.entries`: equal at every site, byte for byte. `previous` is the digest of the
+                        entry before, of either kind, so that the last one speaks for the whole order; the first of a
+                        journal continues GENESIS
+    RELEASED(e)         what this site did with Msg(e); differs between sites. `previous` is the digest of the site's
+                        mark before, so that no mark is altered or taken out unseen; the first continues
+                        SHA-256(GENESIS ‖ site number)
+    CHECKPOINT          where the order had left every source before this segment, and the last change of formation
+                        before it: what a writer has to know to go on, so that it need not read the whole journal.
+                        Derived from the order, outside its chain; `previous` is the last digest before the segment.
+                        Its body is the size of that change (4; 0 where there is none), the change as an entry, and per
+                        source, ascending: source 4, incarnation 8, next number 8
 
-and is followed by digest_e = SHA-256(digest_previous ‖ canonical encoding), so that the last digest of a journal speaks
-for everything in it. RELEASED(e) is what one site did with it and differs between sites; it stands outside the chain,
-under a CRC. Both heads have one size and a CRC of their own: a reader can hop from head to head without reading
-bodies, and a length that a disk altered is never mistaken for an entry that is still being written.
+The header says whose journal it is and repeats where it stood before this segment (`Tip`), so that every segment can
+be proved alone and put into its place. What stands at one sequence number stands in one segment: a new one never
+begins right after a FORMATION, so names are unique and a place is found by its number.
+
+A checkpoint is written once the disk has confirmed everything before its segment, and a segment has its checkpoint
+before the next one begins (the first segment of all needs none). So a power failure can tear the last segment, and the
+one before it only while the last one has no checkpoint.
 
 All integers are big-endian. Decoders raise `Malformed` and nothing else, whatever the bytes.
 """
 
 import hashlib
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import chain
-from operator import attrgetter
+from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 from zlib import crc32
 
-from fairtape.core.effects import Ordered, Release, Span
+from fairtape.core.effects import FormationChange, Release
+from fairtape.core.entries import (
+    HEAD_SIZE,
+    LAYOUT_MAX,
+    Entry,
+    Head,
+    Position,
+    close_head,
+    decode_entry,
+    decode_head,
+    encode_entry,
+    open_head,
+)
 from fairtape.core.instants import Instant
 from fairtape.runtime.complaints import Complaint
-from fairtape.wire.frames import COUNT_MAX, NUMBER_MAX, Malformed
+from fairtape.wire.frames import NUMBER_MAX, Malformed, NodeId
 
 MAGIC: Final = b"FAIRTAPE"
-VERSION: Final = 1
+VERSION: Final = 2
 SUFFIX: Final = ".segment"
 GENESIS: Final = bytes(32)
 DIGEST_SIZE: Final = 32
-BODY_MAX: Final = (1 << 16) - 1
-ENTRY_MAX: Final = 1 << 30  # bytes: one token's messages, far above what a second of a fast network brings
+SOURCES_MAX: Final = 1 << 20  # whose place in the order is kept
 
-_ORDERED_KIND: Final = ord("O")
-_RELEASED_KIND: Final = ord("R")
+_RELEASED_KIND: Final = b"R"
+_CHECKPOINT_KIND: Final = b"C"
 
-_CRC: Final = struct.Struct(">I")
-_HEADER: Final = struct.Struct(">8sHHIQQQQ32s")
-_ORDERED: Final = struct.Struct(">BBHIIIIIQQQ")
-_RELEASED: Final = struct.Struct(">BBHIQQQQQ")
-_SPAN: Final = struct.Struct(">IQQIQI")
-_PER_BODY: Final = 4  # a size and a count
+_BEGIN: Final = struct.Struct(">8sH")  # magic and version: the same in every version
+_HEADER: Final = struct.Struct(">8sHHIIqQQQQQ32s32s")
+_OLDER_HEADER_SIZES: Final = {1: 80}
+_CRC_SIZE: Final = 4
+_RELEASED: Final = struct.Struct(">cBHIQQQQQ")
+_CHECKPOINT: Final = struct.Struct(">cBHII36x")
+_CHANGE_SIZE: Final = struct.Struct(">I")
+_ROW: Final = struct.Struct(">IQQ")
+_SITE: Final = struct.Struct(">I")
 
-HEADER_SIZE: Final = _HEADER.size + _CRC.size
-HEAD_SIZE: Final = _ORDERED.size + _CRC.size
-assert _ORDERED.size == _RELEASED.size
+HEADER_SIZE: Final = _HEADER.size + _CRC_SIZE
+MARK_SIZE: Final = HEAD_SIZE + DIGEST_SIZE
+assert _RELEASED.size == _CHECKPOINT.size == HEAD_SIZE - _CRC_SIZE
+
+Streams: TypeAlias = Mapping[NodeId, tuple[int, int]]
+"""Of each source: its latest incarnation in the order, and the number of its next message."""
 
 
 class Damaged(Complaint):
@@ -71,69 +99,70 @@ class Damaged(Complaint):
         self.reason = reason
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
-    """The beginning of a segment: enough to verify it alone, and its place in the chain."""
-
-    stripe: int
-    number: int  # of the segment, from 0
-    token: int  # of the first entry
-    sequence: int  # of the first entry
-    released: int  # the sequence number at which the next release mark begins
-    latest_at: Instant  # the latest t_e before this segment; 0 where there is none
-    previous: bytes  # the digest of the last entry before this segment
-
-
-class Head(NamedTuple):
-    """The head of ORDERED(e): all that an index needs, and the size of the rest. A tuple: hops make many of them."""
-
-    stripe: int
-    formation: int
-    span_count: int
-    body_count: int
-    size: int  # bytes between this head and the digest
-    messages: int
-    token: int
-    sequence: int
-    acknowledged_at: Instant
-
-    @property
-    def end(self) -> int:
-        """The sequence number after the last one."""
-        return self.sequence + self.messages
-
-    @property
-    def stored(self) -> int:
-        """Bytes of the whole record."""
-        return HEAD_SIZE + self.size + DIGEST_SIZE
-
-
-Record: TypeAlias = Head | Release
+class OtherVersion(Malformed):
+    """A segment that another release of this program wrote."""
 
 
 class Tip(NamedTuple):
     """Where a journal stands: what the next entry and the next release mark must continue."""
 
-    token: int  # the last one ordered
+    formation: int  # of the last entry; may be -1 before the first
+    token: int  # the order is held up to this one
     sequence: int  # the number that the next message bears
-    released: int  # the number at which the next release mark begins
     latest_at: Instant  # the latest t_e so far: tokens of one loop are scheduled, those of RMP bear their sites' clocks
     digest: bytes  # of the last entry
+    released: int  # the number at which the next release mark begins
+    released_token: int  # of the last release mark; of the beginning while there is none
+    marks: bytes  # the digest of the last release mark
 
     @classmethod
-    def at_start(cls, header: Header) -> "Tip":
-        """Before the first entry of a segment."""
-        return cls(header.token - 1, header.sequence, header.released, header.latest_at, header.previous)
+    def before(cls, entry: Entry, site: NodeId) -> "Tip":
+        """Where a journal of this site begins whose first entry this is."""
+        token, sequence = entry.token - 1, entry.sequence
+        return cls(entry.formation - 1, token, sequence, 0, GENESIS, sequence, token, first_mark(site))
 
-    def ordered(self, *, token: int, sequence: int, end: int, acknowledged_at: Instant, digest: bytes) -> "Tip":
-        """After this entry."""
+    @property
+    def position(self) -> Position:
+        """Of the last entry."""
+        return Position(self.formation, self.token)
+
+    def ordered(
+        self, *, formation: int, token: int, sequence: int, end: int, acknowledged_at: Instant, digest: bytes
+    ) -> "Tip":
+        """After Msg(e)."""
         if sequence != self.sequence:
             raise Malformed(f"an entry begins with sequence {sequence}, and {self.sequence} is next")
         if token <= self.token:
             raise Malformed(f"token {token} after token {self.token}")
-        return Tip(token, end, self.released, max(self.latest_at, acknowledged_at), digest)
+        if formation != self.formation and self.digest != GENESIS:
+            raise Malformed(f"a token of formation {formation} while formation {self.formation} stands")
+        latest_at = max(self.latest_at, acknowledged_at)
+        return Tip(formation, token, end, latest_at, digest, self.released, self.released_token, self.marks)
 
-    def release(self, mark: Release) -> "Tip":
+    def turned(self, *, formation: int, token: int, sequence: int, digest: bytes) -> "Tip":
+        """After a change of formation: the order is known up to its first token, and nothing is added to it."""
+        if sequence != self.sequence:
+            raise Malformed(f"a formation begins with sequence {sequence}, and {self.sequence} is next")
+        if token <= self.token:
+            raise Malformed(f"a formation begins with token {token} after token {self.token}")
+        if formation <= self.formation:
+            raise Malformed(f"formation {formation} after formation {self.formation}")
+        return self._replace(formation=formation, token=token - 1, digest=digest)
+
+    def follow(self, head: Head, digest: bytes) -> "Tip":
+        """After the entry with this head."""
+        if head.turns:
+            return self.turned(formation=head.formation, token=head.token, sequence=head.sequence, digest=digest)
+        return self.ordered(
+            formation=head.formation,
+            token=head.token,
+            sequence=head.sequence,
+            end=head.end,
+            acknowledged_at=head.instant,
+            digest=digest,
+        )
+
+    def release(self, mark: Release, digest: bytes) -> "Tip":
         """After this release mark."""
         end = mark.sequence + mark.count
         if mark.sequence != self.released:
@@ -142,7 +171,40 @@ class Tip(NamedTuple):
             raise Malformed(
                 f"a release mark reaches sequence {end - 1}, and nothing is ordered from {self.sequence} on"
             )
-        return Tip(self.token, self.sequence, end, self.latest_at, self.digest)
+        return Tip(*self[:5], end, mark.token, digest)
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The beginning of a segment: whose it is, and where the journal stood before it."""
+
+    stripe: int
+    site: NodeId
+    number: int  # of the segment, from 0
+    tip: Tip
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Where the order had left every source, and which formation stood, before a segment."""
+
+    streams: Streams
+    change: FormationChange | None
+
+
+class CheckpointHead(NamedTuple):
+    """The head of a checkpoint."""
+
+    sources: int
+    size: int  # bytes between this head and the digest
+
+
+Record: TypeAlias = Head | Release | CheckpointHead
+
+
+def stored_size(record: Record) -> int:
+    """Bytes that a record takes in its segment."""
+    return MARK_SIZE if isinstance(record, Release) else MARK_SIZE + record.size
 
 
 def segment_name(sequence: int) -> str:
@@ -159,97 +221,66 @@ def sequence_of(name: str) -> int | None:
 
 
 def link(previous: bytes, encoded: bytes) -> bytes:
-    """digest_e = SHA-256(digest_previous ‖ canonical encoding)."""
+    """SHA-256(previous ‖ encoded)."""
     state = hashlib.sha256(previous)
     state.update(encoded)
     return state.digest()
 
 
-def _close(head: bytes) -> bytes:
-    return head + _CRC.pack(crc32(head))
-
-
-def _opened(data: bytes, layout: struct.Struct, what: str) -> bytes:
-    """The part of `data` that its CRC protects."""
-    if len(data) != layout.size + _CRC.size:
-        raise Malformed(f"{what} is cut short")
-    head = data[: layout.size]
-    if _CRC.unpack_from(data, layout.size)[0] != crc32(head):
-        raise Malformed(f"the checksum of {what} is wrong")
-    return head
+def first_mark(site: NodeId) -> bytes:
+    """What the first release mark of a site continues."""
+    return link(GENESIS, _SITE.pack(site))
 
 
 def encode_header(header: Header) -> bytes:
     """The first bytes of a segment."""
-    return _close(
+    tip = header.tip
+    return close_head(
         _HEADER.pack(
             MAGIC,
             VERSION,
             header.stripe,
+            header.site,
             header.number,
-            header.token,
-            header.sequence,
-            header.released,
-            header.latest_at,
-            header.previous,
+            tip.formation,
+            tip.token,
+            tip.sequence,
+            tip.latest_at,
+            tip.released,
+            tip.released_token,
+            tip.digest,
+            tip.marks,
         )
     )
 
 
 def decode_header(data: bytes) -> Header:
     """The value of a segment's first bytes."""
-    if data[: len(MAGIC)] != MAGIC:
+    if data[: len(MAGIC)] != MAGIC or len(data) < _BEGIN.size:
         raise Malformed("this is not a segment of a fairtape journal")
-    magic_and_rest = _HEADER.unpack(_opened(data, _HEADER, "the segment header"))
-    _, version, stripe, number, token, sequence, released, latest_at, previous = magic_and_rest
+    _, version = _BEGIN.unpack_from(data)
     if version != VERSION:
-        raise Malformed(f"journal version {version}; this program reads version {VERSION}")
-    _check_numbers(token, sequence, released, latest_at)
-    return Header(stripe, number, token, sequence, released, latest_at, previous)
+        _check_older(data, version)
+    fields = _HEADER.unpack(open_head(data, _HEADER.size, "the segment header"))
+    _, _, stripe, site, number, formation, token, sequence, latest_at, released, released_token, digest, marks = fields
+    if formation < -1 or not sequence or max(token, sequence, latest_at, released, released_token) > NUMBER_MAX:
+        raise Malformed("the numbers of a segment header are out of bounds")
+    tip = Tip(formation, token, sequence, latest_at, digest, released, released_token, marks)
+    return Header(stripe, site, number, tip)
 
 
-def encode_ordered(ordered: Ordered) -> bytes:
-    """The canonical encoding of Msg(e). No step of it is taken per message, and few per body."""
-    spans = ordered.spans
-    bodies = list(chain.from_iterable(map(attrgetter("bodies"), spans)))
-    sizes = list(map(len, bodies))
-    assert max(sizes) <= BODY_MAX
-    counts = list(chain.from_iterable(map(_stored_counts, spans)))
-    assert len(counts) == len(bodies)
-    rows = b"".join(
-        [_SPAN.pack(s.source, s.incarnation, s.first, s.count, s.sequence, len(s.bodies)) for s in spans],
-    )
-    size = len(rows) + _PER_BODY * len(bodies) + sum(sizes)
-    assert size <= ENTRY_MAX
-    head = _ORDERED.pack(
-        _ORDERED_KIND,
-        0,
-        ordered.stripe,
-        ordered.formation,
-        len(spans),
-        len(bodies),
-        size,
-        ordered.count,
-        ordered.token,
-        ordered.sequence,
-        ordered.acknowledged_at,
-    )
-    table = struct.pack(f">{2 * len(bodies)}H", *sizes, *counts)
-    return b"".join((_close(head), rows, table, *bodies))
-
-
-def _stored_counts(span: Span) -> tuple[int, ...] | list[int]:
-    assert span.count == sum(span.counts)
-    assert 0 not in span.counts
-    if not any(span.fragments):
-        return span.counts
-    # 0 is free to mean a fragment: no body is without messages, and a fragment counts as one.
-    return [0 if fragment else count for count, fragment in zip(span.counts, span.fragments, strict=True)]
+def _check_older(data: bytes, version: int) -> None:
+    """Tell a segment of an older version from one whose version was altered: the older one has its own checksum."""
+    size = _OLDER_HEADER_SIZES.get(version)
+    if size is not None:
+        open_head(data[: size + _CRC_SIZE], size, "the segment header")
+        raise OtherVersion(f"journal version {version}; this program reads version {VERSION}")
+    raise Malformed(f"the segment header names a version {version}")
 
 
 def encode_release(release: Release) -> bytes:
-    """One site's release mark."""
-    return _close(
+    """One site's release mark, without its digest."""
+    return close_head(
         _RELEASED.pack(
             _RELEASED_KIND,
             release.late,
@@ -264,72 +295,64 @@ def encode_release(release: Release) -> bytes:
     )
 
 
+def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
+    """A checkpoint, without its digest."""
+    change = encode_entry(checkpoint.change) if checkpoint.change else b""
+    rows = [_ROW.pack(source, *stream) for source, stream in sorted(checkpoint.streams.items())]
+    assert len(rows) <= SOURCES_MAX
+    body = b"".join((_CHANGE_SIZE.pack(len(change)), change, *rows))
+    return close_head(_CHECKPOINT.pack(_CHECKPOINT_KIND, 0, 0, len(rows), len(body))) + body
+
+
+def is_mark(head: bytes) -> bool:
+    """Whether this is a whole release mark, whatever it says."""
+    return head[:1] == _RELEASED_KIND and int.from_bytes(head[_RELEASED.size :]) == crc32(head[: _RELEASED.size])
+
+
 def decode_record(data: bytes) -> Record:
-    """The head of an ordered entry, or a whole release mark: both are `HEAD_SIZE` bytes."""
-    head = _opened(data, _ORDERED, "the head of an entry")
-    match head[0]:
-        case kind if kind == _ORDERED_KIND:
-            return _decode_head(head)
+    """The head of an entry or of a checkpoint, or a whole release mark: all are `HEAD_SIZE` bytes."""
+    match data[:1]:
         case kind if kind == _RELEASED_KIND:
-            return _decode_release(head)
-    raise Malformed(f"an entry of unknown kind {head[0]}")
+            return _decode_release(open_head(data, _RELEASED.size, "a release mark"))
+        case kind if kind == _CHECKPOINT_KIND:
+            return _decode_checkpoint_head(open_head(data, _CHECKPOINT.size, "a checkpoint"))
+    return decode_head(data)
 
 
-def _decode_head(data: bytes) -> Head:
-    _, zero, stripe, formation, spans, bodies, size, count, token, sequence, acknowledged_at = _ORDERED.unpack(data)
-    _check_numbers(token, sequence + count, acknowledged_at)
-    if zero or not 1 <= spans <= bodies or not sequence or not bodies <= count <= bodies * COUNT_MAX:
-        raise Malformed("the head of an entry contradicts itself")
-    if not spans * _SPAN.size + bodies * _PER_BODY <= size <= ENTRY_MAX:
-        raise Malformed("an entry of impossible size")
-    return Head(stripe, formation, spans, bodies, size, count, token, sequence, acknowledged_at)
-
-
-def _decode_release(data: bytes) -> Release:
-    _, late, zero, count, token, sequence, commit_at, released_at, clock_bound = _RELEASED.unpack(data)
-    _check_numbers(token, sequence + count, commit_at, released_at, clock_bound)
+def _decode_release(head: bytes) -> Release:
+    _, late, zero, count, token, sequence, commit_at, released_at, clock_bound = _RELEASED.unpack(head)
+    if max(token, sequence + count, commit_at, released_at, clock_bound) > NUMBER_MAX:
+        raise Malformed("the numbers of a release mark are out of bounds")
     if zero or late > 1 or not count or not sequence:
         raise Malformed("a release mark contradicts itself")
     return Release(token, sequence, count, commit_at, released_at, bool(late), clock_bound)
 
 
-def decode_ordered(head: Head, encoded: bytes) -> Ordered:
-    """Msg(e) from its canonical encoding, which begins with the bytes of `head`."""
-    table_at = HEAD_SIZE + head.span_count * _SPAN.size
-    table = struct.unpack_from(f">{2 * head.body_count}H", encoded, table_at)
-    sizes, stored_counts = table[: head.body_count], table[head.body_count :]
-    position = table_at + _PER_BODY * head.body_count
-    if position + sum(sizes) != len(encoded):
-        raise Malformed("an entry's bodies do not fill it")
-    bodies = []
-    for size in sizes:
-        bodies.append(encoded[position : position + size])
-        position += size
-    spans = _decode_spans(head, encoded[HEAD_SIZE:table_at], tuple(bodies), stored_counts)
-    return Ordered(
-        head.stripe, head.formation, head.token, head.sequence, head.messages, head.acknowledged_at, tuple(spans)
-    )
+def _decode_checkpoint_head(head: bytes) -> CheckpointHead:
+    _, zero, zeros, sources, size = _CHECKPOINT.unpack(head)
+    change_size = size - _CHANGE_SIZE.size - sources * _ROW.size
+    if zero or zeros or head != _CHECKPOINT.pack(_CHECKPOINT_KIND, 0, 0, sources, size):
+        raise Malformed("a checkpoint contradicts itself")
+    if sources > SOURCES_MAX or not 0 <= change_size <= HEAD_SIZE + LAYOUT_MAX:
+        raise Malformed("a checkpoint of impossible size")
+    return CheckpointHead(sources, size)
 
 
-def _decode_spans(head: Head, rows: bytes, bodies: tuple[bytes, ...], stored_counts: tuple[int, ...]) -> list[Span]:
-    spans = []
-    sequence, at = head.sequence, 0
-    for source, incarnation, first, count, span_sequence, body_count in _SPAN.iter_unpack(rows):
-        stored = stored_counts[at : at + body_count]
-        counts = tuple(stored_count or 1 for stored_count in stored)
-        fragments = tuple(not stored_count for stored_count in stored) if 0 in stored else ()
-        _check_numbers(incarnation, first + count)
-        if not body_count or len(stored) != body_count or span_sequence != sequence or sum(counts) != count:
-            raise Malformed("an entry's spans contradict themselves")
-        chunk = bodies[at : at + body_count]
-        spans.append(Span(source, incarnation, first, count, span_sequence, chunk, counts, fragments))
-        sequence += count
-        at += body_count
-    if at != len(bodies) or sequence != head.end:
-        raise Malformed("an entry's spans do not fill it")
-    return spans
-
-
-def _check_numbers(*numbers: int) -> None:
-    if max(numbers) > NUMBER_MAX:
-        raise Malformed("a number out of bounds")
+def decode_checkpoint(head: CheckpointHead, encoded: bytes) -> Checkpoint:
+    """A checkpoint from its encoding, which begins with the bytes of `head`."""
+    if len(encoded) != HEAD_SIZE + head.size:
+        raise Malformed("a checkpoint is not as long as its head says")
+    change_at = HEAD_SIZE + _CHANGE_SIZE.size
+    (change_size,) = _CHANGE_SIZE.unpack_from(encoded, HEAD_SIZE)
+    rows_at = change_at + change_size
+    if rows_at + head.sources * _ROW.size != len(encoded):
+        raise Malformed("a checkpoint is not filled")
+    rows = list(_ROW.iter_unpack(encoded[rows_at:]))
+    if any(one[0] >= other[0] for one, other in pairwise(rows)):
+        raise Malformed("the sources of a checkpoint do not ascend")
+    if any(not following or max(incarnation, following) > NUMBER_MAX for _, incarnation, following in rows):
+        raise Malformed("the numbers of a checkpoint are out of bounds")
+    change = decode_entry(encoded[change_at:rows_at]) if change_size else None
+    if not isinstance(change, FormationChange | None):
+        raise Malformed("a checkpoint names something else than a formation")
+    return Checkpoint({source: (incarnation, following) for source, incarnation, following in rows}, change)

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple, Self, TypeAlias
 
-from fairtape.core.effects import Ordered, Release, Span
+from fairtape.core.effects import FormationChange, Ordered, Release, Span
+from fairtape.core.entries import Position, decode_body
 from fairtape.core.instants import Instant
 from fairtape.runtime.complaints import Complaint
-from fairtape.runtime.journal.format import HEADER_SIZE, Damaged, decode_ordered, segment_name
+from fairtape.runtime.journal.format import HEADER_SIZE, Damaged, Tip, segment_name
 from fairtape.runtime.journal.segments import (
     Index,
     Place,
@@ -23,6 +24,7 @@ from fairtape.runtime.journal.segments import (
     Trail,
     file_size,
     first_sequences,
+    is_beyond,
     summarize,
 )
 from fairtape.wire.blocks import MESSAGE_MAX, Assembler, unpack_messages
@@ -33,6 +35,16 @@ STREAMS_MAX: Final = 1_024  # streams with an unfinished long message; beyond it
 LEAD_IN_MAX: Final = MESSAGE_MAX // (DATAGRAM_MIN // 2)  # entries to look back for the beginning of a long message
 
 Stream: TypeAlias = tuple[NodeId, int]  # a source and its incarnation
+
+
+@dataclass(frozen=True, slots=True)
+class Turning:
+    """A change of formation, where it stands in the order."""
+
+    change: FormationChange
+    encoded: bytes  # the canonical encoding: equal at every site
+    path: Path  # where it stands
+    offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +92,13 @@ class Cursor:
         self._previous = b""
 
     def __iter__(self) -> Iterator[Entry]:
-        while (entry := self._next()) is not None:
-            if entry.end > self._from_sequence:
-                yield entry
+        return (each for each in self.everything() if isinstance(each, Entry))
+
+    def everything(self) -> Iterator[Entry | Turning]:
+        """Entries, and the changes of formation between them."""
+        while (found := self._next()) is not None:
+            if isinstance(found, Turning) or found.end > self._from_sequence:
+                yield found
 
     def __enter__(self) -> Self:
         return self
@@ -97,7 +113,7 @@ class Cursor:
                 trail.close()
         self._entries = self._marks = None
 
-    def _next(self) -> Entry | None:
+    def _next(self) -> Entry | Turning | None:
         if self._entries is None and not self._settle():
             return None
         assert self._entries is not None
@@ -105,10 +121,10 @@ class Cursor:
         mark = self._next_mark(due)
         if not self._ordered and mark is None:
             return None
-        entry = self._read(self._entries, mark if mark and mark.sequence == due else None)
-        if not self._ordered and entry is not None and entry.release is None:
-            raise Damaged(entry.path, entry.offset, due, "it was passed over by the release marks")
-        return entry
+        found = self._read(self._entries, mark)
+        if not self._ordered and isinstance(found, Entry) and found.release is None:
+            raise Damaged(found.path, found.offset, due, "it was passed over by the release marks")
+        return found
 
     def _settle(self) -> bool:
         """Find the place; it may lie in a journal that has no entry yet."""
@@ -121,8 +137,16 @@ class Cursor:
     def _next_mark(self, due: int) -> Release | None:
         """The first release mark of the entry at `due` or of a later one, as far as the journal goes."""
         assert self._marks is not None
+        try:
+            mark = self._seek_mark(self._marks, due)
+            cut = mark is None and self._marks.is_cut
+        except Damaged:
+            cut = True  # it may have grown again since; if it is damaged indeed, we shall meet that again
+        return self._seek_mark(self._return(), due) if cut else mark
+
+    def _seek_mark(self, marks: Trail, due: int) -> Release | None:
         while self._mark is None or self._mark.sequence < due:
-            step = self._marks.step()
+            step = marks.step()
             if step is None:
                 return None
             _, record = step
@@ -130,20 +154,35 @@ class Cursor:
                 self._mark = record
         return self._mark
 
-    def _read(self, trail: Trail, mark: Release | None) -> Entry | None:
+    def _return(self) -> Trail:
+        """The journal was cut before the place up to which marks were looked for: look again from where we are."""
+        assert self._entries is not None
+        entries = self._entries
+        place = Place(entries.segment.path, entries.offset, entries.sequence, self._previous)
+        if entries.is_cut:
+            raise entries.damaged(entries.offset, "it was cut off while it was being read")
+        self.close()
+        self._entries, self._marks, self._mark = Trail(place), Trail(place), None
+        return self._marks
+
+    def _read(self, trail: Trail, mark: Release | None) -> Entry | Turning | None:
         step = trail.next_head()
         if step is None:
             return None
         offset, head = step
         path = trail.segment.path
-        if mark is not None and (mark.token, mark.count) != (head.token, head.messages):
-            raise Damaged(path, offset, head.sequence, "its release mark names another token or count")
-        encoded, self._previous = trail.segment.encoded(offset, head, self._previous)
+        encoded, self._previous = trail.segment.encoded(offset, head, self._previous, head.sequence)
         try:
-            ordered = decode_ordered(head, encoded)
+            content = decode_body(head, encoded)
         except Malformed as error:
             raise Damaged(path, offset, head.sequence, str(error)) from None
-        return Entry(ordered, mark, encoded, path, offset)
+        if isinstance(content, FormationChange):
+            return Turning(content, encoded, path, offset)
+        if mark is not None and mark.sequence != head.sequence:
+            mark = None  # of a later entry
+        if mark is not None and (mark.token, mark.count) != (head.token, head.messages):
+            raise Damaged(path, offset, head.sequence, "its release mark names another token or count")
+        return Entry(content, mark, encoded, path, offset)
 
 
 class Journal:
@@ -195,9 +234,26 @@ class Journal:
         ordered: bool = False,
     ) -> Iterator[Message]:
         """Single messages, long ones put together again, for those who do not want blocks."""
+        story = self.story(from_sequence=from_sequence, to_sequence=to_sequence, since=since, ordered=ordered)
+        return (told for told in story if isinstance(told, Message))
+
+    def story(
+        self,
+        *,
+        from_sequence: int = 1,
+        to_sequence: int = NUMBER_MAX,
+        since: Instant | None = None,
+        ordered: bool = False,
+    ) -> Iterator[Message | FormationChange]:
+        """Single messages, and the changes of formation between them."""
         opening = _Opening(self)
         with self.entries(from_sequence=from_sequence, since=since, ordered=ordered) as cursor:
-            for entry in cursor:
+            for entry in cursor.everything():
+                if isinstance(entry, Turning):
+                    if entry.change.sequence > to_sequence:
+                        return
+                    yield entry.change
+                    continue
                 for message in opening.messages(entry):
                     if message.sequence > to_sequence:
                         return
@@ -217,6 +273,19 @@ class Journal:
         place = self._index(firsts[max(after - 1, 0)]).by_time(since)
         return place if place.sequence >= sequence else self.place(sequence, None)
 
+    def place_after(self, position: Position) -> Place | None:
+        """Where the entry stands that follows this position, or will stand; None while there is no entry at all."""
+        firsts = self._firsts()
+        if not firsts:
+            return None
+        not_beyond = bisect_right(firsts, 0, key=lambda first: is_beyond(self._tip_before(first).position, position))
+        return self._index(firsts[max(not_beyond - 1, 0)]).after(position)
+
+    def keep_up(self) -> None:
+        """Take notice of what was added since the last time, in the segment that grows and in the one before it."""
+        for first in self._firsts()[-2:]:
+            self._index(first).keep_up()
+
     def _firsts(self) -> list[int]:
         """A last segment whose header is not written is not there yet."""
         firsts = first_sequences(self.directory)
@@ -225,8 +294,11 @@ class Journal:
         return firsts
 
     def _latest_before(self, first: int) -> Instant:
+        return self._tip_before(first).latest_at
+
+    def _tip_before(self, first: int) -> Tip:
         with Segment(self.directory / segment_name(first)) as segment:
-            return segment.header.latest_at
+            return segment.header.tip
 
     def _index(self, first: int) -> Index:
         index = self._indexes.pop(first, None) or Index(self.directory / segment_name(first))

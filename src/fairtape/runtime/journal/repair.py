@@ -1,20 +1,22 @@
-"""What opening for writing does to a journal whose writer died: cut the torn tail off, and say so.
+"""What opening for writing does to a journal whose writer died: cut the torn tail off, and find where it stands.
 
-A crash tears only the end of the last segment, because every segment is confirmed before the next one begins. What
-cannot be proved there is cut off, but not destroyed: it is set aside in a file beside the segment. Damage anywhere
-else is no crash's doing; it is refused, and nothing is touched.
+A crash tears only the end: the last segment, and the one before it while the last one has no checkpoint, since a
+checkpoint says that the disk has confirmed everything before its segment. What cannot be proved there is cut off, but
+not destroyed: it is set aside in files beside the segments. Damage anywhere else is no crash's doing; it is refused,
+and nothing is touched.
 """
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from fairtape.runtime.complaints import Complaint
-from fairtape.runtime.journal.format import HEADER_SIZE, Damaged, Head, Tip, segment_name
-from fairtape.runtime.journal.segments import Segment, file_size, first_sequences, stored_size, verified
+from fairtape.runtime.journal.cutting import aside_name, complete_cut, move_tail, sync_directory
+from fairtape.runtime.journal.format import HEADER_SIZE, Checkpoint, Damaged, Tip, segment_name
+from fairtape.runtime.journal.segments import Replay, Segment, file_size, first_sequences
+from fairtape.wire.frames import NodeId
 
-COPY_SIZE: Final = 1 << 20
+TORN_MAX: Final = 2  # segments that a crash can tear: the last ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,93 +32,154 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
-    """The part of a segment that is proved, entry by entry; at least one."""
+class Owed:
+    """The checkpoint that a segment does not have yet, since its writer died before the disk had confirmed the rest."""
+
+    checkpoint: Checkpoint
+    previous: bytes  # the digest that it continues
+    preceding: Path  # the segment that has to be confirmed before it is written
+
+
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """Where writing goes on: the last segment, proved record by record, and what the order says up to its end."""
 
     path: Path
-    stripe: int
     number: int
     tip: Tip
-    end: int  # bytes
-    entries: int
+    size: int  # bytes
+    entries: int  # at least one
+    turned: bool  # the last of them changes the formation
+    ordered_through: int  # the token of the last messages
+    standing: Checkpoint
+    owed: Owed | None
 
 
-def recover(directory: Path, *, stripe: int) -> tuple[Whole | None, Cut | None]:
+def recover(directory: Path, *, stripe: int, site: NodeId) -> tuple[Resumption | None, Cut | None]:
     """Where writing goes on (None: at the beginning), and what was cut off before."""
+    try:
+        complete_cut(directory)
+    except OSError as error:
+        raise Complaint(f"journal directory {str(directory)!r} cannot be written ({error.strerror})") from None
     paths = [directory / segment_name(first) for first in first_sequences(directory)]
-    if not paths:
-        return None, None
-    last = paths[-1]
-    whole, damage = _scan(last)
-    offset = whole.end if whole else 0
-    if whole is None and len(paths) > 1:
-        whole = _finished(paths[-2], last)
-    if whole is not None and whole.stripe != stripe:
-        raise Complaint(
-            f"journal directory {str(directory)!r} belongs to stripe {whole.stripe}, not {stripe}; "
-            "give every stripe a directory of its own"
-        )
-    if 0 < offset == file_size(last):
-        return whole, None
-    sequence = whole.tip.sequence if whole else int(last.stem)
-    return whole, _cut(last, offset, sequence, damage.reason if damage else "an entry is cut short")
+    replay, damage = _last_whole(paths)
+    if replay is not None:
+        _check_owner(replay, directory, stripe=stripe, site=site)
+    resumption = None if replay is None else _resumption(paths, replay)
+    return resumption, _cut_behind(paths, replay, damage)
 
 
-def sync_directory(directory: Path) -> None:
-    """Have the disk confirm which files there are."""
-    file = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
+def _last_whole(paths: list[Path]) -> tuple[Replay | None, Damaged | None]:
+    """The segment with which the proved part of the journal ends, and what was met behind its end."""
+    damage = None
+    for back, path in enumerate(reversed(paths), 1):
+        if back > TORN_MAX:
+            return _finished(path, paths[-TORN_MAX]), damage
+        replay, found = _scan(path)
+        damage = found or damage
+        if replay is not None and (back > 1 or _is_founded(paths, replay)):
+            return replay, damage
+    return None, damage
 
 
-def _scan(path: Path) -> tuple[Whole | None, Damaged | None]:
-    """The proved part of a segment (None: not even one entry), and what ended it, if that is more than its end."""
-    whole, entries = None, 0
-    try:
-        with Segment(path) as segment:
-            for offset, record, tip in verified(segment):
-                entries += isinstance(record, Head)
-                end = offset + stored_size(record)
-                whole = Whole(path, segment.header.stripe, segment.header.number, tip, end, entries)
-    except Damaged as damage:
-        return whole, damage
-    return whole, None
-
-
-def _finished(path: Path, following: Path) -> Whole:
-    """A segment that another one followed has no torn end."""
-    whole, damage = _scan(path)
+def _finished(path: Path, following: Path) -> Replay:
+    """A segment that no crash can tear: the disk has confirmed it."""
+    replay, damage = _scan(path)
     if damage is not None:
         raise damage
-    if whole is None or whole.end != file_size(path) or segment_name(whole.tip.sequence) != following.name:
-        end, sequence = (whole.end, whole.tip.sequence) if whole else (HEADER_SIZE, int(path.stem))
+    if replay is None or replay.end != file_size(path) or segment_name(replay.tip.sequence) != following.name:
+        end, sequence = (HEADER_SIZE, int(path.stem)) if replay is None else (replay.end, replay.tip.sequence)
         raise Damaged(path, end, sequence, f"it does not reach up to {following.name}")
-    return whole
+    return replay
 
 
-def _cut(path: Path, offset: int, sequence: int, reason: str) -> Cut:
-    """Set the torn tail aside, then take it off; a segment without one whole entry goes as a whole."""
-    kept_in = path.with_name(f"{path.name}.cut-{offset}")
-    size = file_size(path) - offset
+def _scan(path: Path) -> tuple[Replay | None, Damaged | None]:
+    """The proved part of a segment (None: not even one entry), and what ended it, if that is more than its end."""
+    replay = None
     try:
-        if offset == 0:
-            path.rename(kept_in)
-        else:
-            _move_tail(path, offset, kept_in)
-        sync_directory(path.parent)
+        with Segment(path) as segment:
+            replay = Replay(segment)
+            for _ in replay:
+                pass
+    except Damaged as damage:
+        return replay if replay is not None and replay.entries else None, damage
+    return replay if replay.entries else None, None
+
+
+def _is_founded(paths: list[Path], last: Replay) -> bool:
+    """Whether what comes before the last segment is known to be there."""
+    if last.checkpoint is not None or last.segment.header.number == 0:
+        return True
+    if len(paths) < 2:
+        raise _baseless(paths[-1])
+    earlier, damage = _scan(paths[-2])
+    whole = earlier is not None and damage is None and earlier.end == file_size(paths[-2])
+    return whole and earlier is not None and earlier.tip == last.segment.header.tip
+
+
+def _check_owner(replay: Replay, directory: Path, *, stripe: int, site: NodeId) -> None:
+    header = replay.segment.header
+    for name, found, wanted in (("stripe", header.stripe, stripe), ("site", header.site, site)):
+        if found != wanted:
+            raise Complaint(
+                f"journal directory {str(directory)!r} belongs to {name} {found}, not {wanted}; "
+                f"give every {name} a directory of its own"
+            )
+
+
+def _resumption(paths: list[Path], replay: Replay) -> Resumption:
+    path, header = replay.segment.path, replay.segment.header
+    owed, standing = None, replay.standing(None)
+    if standing is None:
+        index = paths.index(path)
+        owed = Owed(_standing_before(paths, index), header.tip.digest, paths[index - 1])
+        standing = _merged(replay, owed.checkpoint)
+    return Resumption(
+        path,
+        header.number,
+        replay.tip,
+        replay.end,
+        replay.entries,
+        replay.turned,
+        replay.ordered_through,
+        standing,
+        owed,
+    )
+
+
+def _standing_before(paths: list[Path], index: int) -> Checkpoint:
+    """Where the order had left every source before a segment without a checkpoint: from the one before it."""
+    if index == 0:
+        raise _baseless(paths[0])
+    earlier = _finished(paths[index - 1], paths[index])
+    return earlier.standing(None) or _merged(earlier, _standing_before(paths, index - 1))
+
+
+def _merged(replay: Replay, before: Checkpoint) -> Checkpoint:
+    standing = replay.standing(before)
+    assert standing is not None
+    return standing
+
+
+def _baseless(path: Path) -> Damaged:
+    return Damaged(path, HEADER_SIZE, int(path.stem), "it has no checkpoint, and no segment precedes it")
+
+
+def _cut_behind(paths: list[Path], replay: Replay | None, damage: Damaged | None) -> Cut | None:
+    """Set aside what follows the proved part, the last first; a segment without one whole entry goes as a whole."""
+    kept = 0 if replay is None else paths.index(replay.segment.path) + 1
+    reason = damage.reason if damage is not None else "an entry is cut short"
+    cut = None
+    try:
+        for path in reversed(paths[kept:]):
+            aside, size = aside_name(path, 0), file_size(path)
+            path.rename(aside)
+            cut = Cut(path, 0, size, int(path.stem), reason, aside)
+        if replay is not None and replay.end < (size := file_size(replay.segment.path)):
+            path = replay.segment.path
+            cut = Cut(path, replay.end, size - replay.end, replay.tip.sequence, reason, move_tail(path, replay.end))
+        if cut is not None:
+            sync_directory(cut.path.parent)
     except OSError as error:
-        raise Complaint(f"journal file {str(path)!r} is torn and cannot be repaired ({error.strerror})") from None
-    return Cut(path, offset, size, sequence, reason, kept_in)
-
-
-def _move_tail(path: Path, offset: int, kept_in: Path) -> None:
-    with path.open("r+b") as torn, kept_in.open("wb") as aside:
-        torn.seek(offset)
-        while chunk := torn.read(COPY_SIZE):
-            aside.write(chunk)
-        aside.flush()
-        os.fsync(aside.fileno())
-        torn.truncate(offset)
-        os.fsync(torn.fileno())
+        raise Complaint(f"journal file {str(paths[-1])!r} is torn and cannot be repaired ({error.strerror})") from None
+    return cut

@@ -6,31 +6,36 @@ an index is found by hopping over one segment once, and the name of a segment sa
 """
 
 import os
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
+from fairtape.core.effects import FormationChange, Ordered, Release
+from fairtape.core.entries import HEAD_SIZE, Head, Position, decode_body
 from fairtape.core.instants import Instant
 from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.journal.format import (
     DIGEST_SIZE,
-    HEAD_SIZE,
     HEADER_SIZE,
+    MARK_SIZE,
+    Checkpoint,
+    CheckpointHead,
     Damaged,
-    Head,
     Header,
+    OtherVersion,
     Record,
-    Tip,
+    decode_checkpoint,
     decode_header,
-    decode_ordered,
     decode_record,
+    is_mark,
     link,
     segment_name,
     sequence_of,
+    stored_size,
 )
-from fairtape.wire.frames import Malformed
+from fairtape.wire.frames import Malformed, NodeId
 
 WINDOW: Final = 8_192  # bytes read for one head: small entries come many at a time, large ones cost no more
 INDEX_STEP: Final = 1 << 16  # bytes of a segment between two points of its index
@@ -52,11 +57,6 @@ def file_size(path: Path) -> int:
         return 0
 
 
-def stored_size(record: Record) -> int:
-    """Bytes that a record takes in its segment."""
-    return record.stored if isinstance(record, Head) else HEAD_SIZE
-
-
 class Segment:
     """One segment file, open for reading."""
 
@@ -73,7 +73,7 @@ class Segment:
             raise Damaged(path, 0, sequence, f"it cannot be opened ({error.strerror})") from None
         try:
             self.header = self._header(sequence)
-        except Damaged:
+        except Complaint:
             self.close()
             raise
 
@@ -93,19 +93,38 @@ class Segment:
         self._size = os.fstat(self._file).st_size
         return self._size
 
+    @property
+    def is_there(self) -> bool:
+        """Whether this is still the file that bears the segment's name."""
+        try:
+            return os.path.samestat(self.path.stat(), os.fstat(self._file))
+        except OSError:
+            return False
+
     def record(self, offset: int, sequence: int) -> Record | None:
         """The record at this byte, or None while it is not whole. `sequence` is the next one, should it be damaged."""
-        start = offset - self._window_at
-        if not 0 <= start <= len(self._window) - HEAD_SIZE:
-            self._window, self._window_at, start = self._read(offset, WINDOW, sequence), offset, 0
-        data = self._window[start : start + HEAD_SIZE]
+        data = self._head(offset, sequence)
         if len(data) == HEAD_SIZE:
             record = self._decode(data, offset, sequence)
-            end = offset + stored_size(record)
-            if end <= self._size or end <= self.size:
+            if self._reaches(offset + stored_size(record)):
                 return record
         self._window = b""  # what is not whole may be cut off and written anew
         return None
+
+    def skip_marks(self, offset: int, sequence: int) -> int:
+        """The byte behind the release marks that stand here, without reading what they say."""
+        while is_mark(self._head(offset, sequence)) and self._reaches(offset + MARK_SIZE):
+            offset += MARK_SIZE
+        return offset
+
+    def _head(self, offset: int, sequence: int) -> bytes:
+        start = offset - self._window_at
+        if not 0 <= start <= len(self._window) - HEAD_SIZE:
+            self._window, self._window_at, start = self._read(offset, WINDOW, sequence), offset, 0
+        return self._window[start : start + HEAD_SIZE]
+
+    def _reaches(self, end: int) -> bool:
+        return end <= self._size or end <= self.size
 
     def _decode(self, data: bytes, offset: int, sequence: int) -> Record:
         try:
@@ -116,25 +135,31 @@ class Segment:
             raise Damaged(self.path, offset, sequence, f"an entry of stripe {record.stripe}")
         return record
 
-    def encoded(self, offset: int, head: Head, previous: bytes) -> tuple[bytes, bytes]:
-        """The canonical encoding of the entry at this byte, once its digest has been checked, and that digest."""
-        stored = self._read(offset, head.stored, head.sequence)
+    def encoded(self, offset: int, record: Record, previous: bytes, sequence: int) -> tuple[bytes, bytes]:
+        """The bytes of the record at this byte, once their digest has been checked, and that digest."""
+        stored = self.stored(offset, record, sequence)
         encoded, digest = stored[:-DIGEST_SIZE], stored[-DIGEST_SIZE:]
-        if len(stored) != head.stored or link(previous, encoded) != digest:
-            raise Damaged(self.path, offset, head.sequence, "the digest of an entry does not match its content")
+        if len(stored) != stored_size(record) or link(previous, encoded) != digest:
+            raise Damaged(self.path, offset, sequence, f"the digest of {_called(record)} does not match its content")
         return encoded, digest
+
+    def stored(self, offset: int, record: Record, sequence: int) -> bytes:
+        """A whole record as it stands there, digest and all."""
+        return self._read(offset, stored_size(record), sequence)
 
     def digest(self, digest_at: int, sequence: int) -> bytes:
         """A stored digest; at byte 0, the one that the header continues."""
-        return self._read(digest_at, DIGEST_SIZE, sequence) if digest_at else self.header.previous
+        return self._read(digest_at, DIGEST_SIZE, sequence) if digest_at else self.header.tip.digest
 
     def _header(self, sequence: int) -> Header:
         try:
             header = decode_header(self._read(0, HEADER_SIZE, sequence))
+        except OtherVersion as error:
+            raise Complaint(f"{self.path} is of {error}; read it with the release that wrote it") from None
         except Malformed as error:
             raise Damaged(self.path, 0, sequence, str(error)) from None
-        if header.sequence != sequence:
-            raise Damaged(self.path, 0, sequence, f"its header says that it begins with sequence {header.sequence}")
+        if header.tip.sequence != sequence:
+            raise Damaged(self.path, 0, sequence, f"its header says that it begins with sequence {header.tip.sequence}")
         return header
 
     def _read(self, offset: int, size: int, sequence: int) -> bytes:
@@ -144,37 +169,88 @@ class Segment:
             raise Damaged(self.path, offset, sequence, f"it cannot be read ({error.strerror})") from None
 
 
+def _called(record: Record) -> str:
+    match record:
+        case Head():
+            return "an entry"
+        case Release():
+            return "a release mark"
+    return "a checkpoint"
+
+
 class Step(NamedTuple):
-    """One record of a segment, and where the journal stands after it."""
+    """One record of a segment, and where it begins."""
 
     offset: int
     record: Record
-    tip: Tip
 
 
-def verified(segment: Segment) -> Iterator[Step]:
-    """Every whole record of one segment in order, with everything about it checked that the segment alone can prove."""
-    tip, offset = Tip.at_start(segment.header), HEADER_SIZE
-    while (record := segment.record(offset, tip.sequence)) is not None:
-        try:
-            if isinstance(record, Head):
-                encoded, digest = segment.encoded(offset, record, tip.digest)
-                decode_ordered(record, encoded)
-                tip = tip.ordered(
-                    token=record.token,
-                    sequence=record.sequence,
-                    end=record.end,
-                    acknowledged_at=record.acknowledged_at,
-                    digest=digest,
-                )
-            else:
-                tip = tip.release(record)
-        except Malformed as error:
-            raise Damaged(segment.path, offset, tip.sequence, str(error)) from None
-        if offset == HEADER_SIZE and tip.token != segment.header.token:
-            raise Damaged(segment.path, offset, segment.header.sequence, "the header names another first token")
-        yield Step(offset, record, tip)
-        offset += stored_size(record)
+class Replay:
+    """Goes through one segment, record by record, and checks all that a segment alone can prove.
+
+    What is proved so far stands in the attributes, also when damage ends it.
+    """
+
+    def __init__(self, segment: Segment) -> None:
+        self.segment = segment
+        self.tip = segment.header.tip
+        self.end = HEADER_SIZE  # the byte after the last record
+        self.entries = 0
+        self.turned = False  # whether the last entry changes the formation
+        self.ordered_through = self.tip.token  # of the last messages; no segment begins right behind a formation
+        self.change: FormationChange | None = None  # the last one here
+        self.streams: dict[NodeId, tuple[int, int]] = {}  # of the sources that are heard here
+        self.checkpoint: Checkpoint | None = None
+
+    def __iter__(self) -> Iterator[Step]:
+        while (record := self.segment.record(self.end, self.tip.sequence)) is not None:
+            offset = self.end
+            try:
+                self._prove(offset, record)
+            except Malformed as error:
+                raise Damaged(self.segment.path, offset, self.tip.sequence, str(error)) from None
+            self.end += stored_size(record)
+            yield Step(offset, record)
+
+    def standing(self, before: Checkpoint | None) -> Checkpoint | None:
+        """Where the order leaves every source after this segment; None where nobody knows where it stood before."""
+        start = self.checkpoint or before
+        if start is None:
+            if self.segment.header.number:
+                return None
+            start = Checkpoint({}, None)
+        return Checkpoint({**start.streams, **self.streams}, self.change or start.change)
+
+    def _prove(self, offset: int, record: Record) -> None:
+        tip = self.tip
+        match record:
+            case Head():
+                encoded, digest = self.segment.encoded(offset, record, tip.digest, tip.sequence)
+                self.tip = tip.follow(record, digest)
+                self._enter(decode_body(record, encoded))
+            case Release():
+                _, digest = self.segment.encoded(offset, record, tip.marks, tip.sequence)
+                self.tip = tip.release(record, digest)
+            case CheckpointHead():
+                encoded, _ = self.segment.encoded(offset, record, self.segment.header.tip.digest, tip.sequence)
+                if self.checkpoint is not None:
+                    raise Malformed("a second checkpoint")
+                self.checkpoint = decode_checkpoint(record, encoded)
+
+    def _enter(self, entry: Ordered | FormationChange) -> None:
+        self.entries += 1
+        self.turned = isinstance(entry, FormationChange)
+        if isinstance(entry, FormationChange):
+            self.change = entry
+        else:
+            self.ordered_through = entry.token
+            note_streams(self.streams, entry)
+
+
+def note_streams(streams: dict[NodeId, tuple[int, int]], ordered: Ordered) -> None:
+    """Where every source stands after Msg(e)."""
+    for span in ordered.spans:
+        streams[span.source] = span.incarnation, span.first + span.count
 
 
 class Place(NamedTuple):
@@ -198,6 +274,11 @@ class Trail:
         """Give the file back."""
         self.segment.close()
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether the journal was cut before this place."""
+        return self.offset > self.segment.size or not self.segment.is_there
+
     def step(self) -> tuple[int, Record] | None:
         """The next record and its byte, or None where the journal ends for now."""
         while (record := self.segment.record(self.offset, self.sequence)) is None:
@@ -212,7 +293,7 @@ class Trail:
         return offset, record
 
     def next_head(self) -> tuple[int, Head] | None:
-        """The next ordered entry, past whatever lies before it."""
+        """The next entry, past whatever lies before it."""
         while (step := self.step()) is not None:
             offset, record = step
             if isinstance(record, Head):
@@ -254,81 +335,131 @@ class Point(NamedTuple):
     """One entry of a segment, as its index keeps it."""
 
     sequence: int
+    position: Position  # of the entry before it
     latest_at: Instant  # of all entries before it
     offset: int
     digest_at: int  # of the entry before it; 0 where that stands in the header
 
+    @classmethod
+    def at_start(cls, segment: Segment) -> "Point":
+        """Before the first entry of a segment."""
+        tip = segment.header.tip
+        return cls(tip.sequence, tip.position, tip.latest_at, HEADER_SIZE, 0)
+
+    def after(self, head: Head) -> "Point":
+        """Behind this entry, which stands at this point."""
+        offset = self.offset + stored_size(head)
+        latest_at = self.latest_at if head.turns else max(self.latest_at, head.instant)
+        return Point(head.end, head.position, latest_at, offset, offset - DIGEST_SIZE)
+
 
 class Index:
-    """Finds entries in one segment by sequence number and by time. Grows with its segment."""
+    """Finds entries in one segment by number, by time and by position. Grows with its segment."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._forget()
+
+    def _forget(self) -> None:
         self._points: list[Point] = []
         self._end: Point | None = None  # where the next entry will begin
+        self._last = b""  # the digest of the last entry before it
 
-    def by_sequence(self, sequence: int) -> Place:
-        """The entry that holds this number; the end of the segment where none does."""
-        return self._find(sequence, by_time=False)
-
-    def by_time(self, instant: Instant) -> Place:
-        """The first entry acknowledged at or after this instant; the end of the segment where none is."""
-        return self._find(instant, by_time=True)
-
-    def _find(self, wanted: int, *, by_time: bool) -> Place:
+    def keep_up(self) -> None:
+        """Hop over what has been added since the last time, so that nobody has to wait for it later."""
         with Segment(self._path) as segment:
             self._extend(segment)
-            if by_time:
-                after = bisect_left(self._points, wanted, key=lambda point: point.latest_at)
-            else:
-                after = bisect_right(self._points, wanted, key=lambda point: point.sequence)
-            start = self._points[max(after - 1, 0)] if self._points else self._start(segment)
+
+    def by_sequence(self, sequence: int) -> Place:
+        """The entry that holds this number, or the change of formation before it; the end where there is none."""
+        return self._find(
+            lambda point: point.sequence >= sequence,
+            lambda _, head: head.sequence >= sequence or head.end > sequence,
+        )
+
+    def by_time(self, instant: Instant) -> Place:
+        """The first token acknowledged at or after this instant; the end of the segment where none is."""
+        return self._find(
+            lambda point: point.latest_at >= instant,
+            lambda point, head: point.after(head).latest_at >= instant,
+        )
+
+    def after(self, position: Position) -> Place:
+        """The entry that follows this position; the end of the segment where none does."""
+        return self._find(
+            lambda point: is_beyond(point.position, position),
+            lambda _, head: follows(head, position),
+        )
+
+    def _find(self, beyond: Callable[[Point], bool], reached: Callable[[Point, Head], bool]) -> Place:
+        """The first entry that is `reached`, which lies behind the last point that is not `beyond` it."""
+        with Segment(self._path) as segment:
+            self._extend(segment)
+            not_beyond = bisect_right(self._points, 0, key=beyond)
+            start = self._points[max(not_beyond - 1, 0)] if self._points else Point.at_start(segment)
             for point, head in _heads(segment, start):
-                reached = max(point.latest_at, head.acknowledged_at) >= wanted if by_time else head.end > wanted
-                if reached:
+                if reached(point, head):
                     break
             else:
                 assert self._end is not None
                 point = self._end
             return Place(self._path, point.offset, point.sequence, segment.digest(point.digest_at, point.sequence))
 
-    def _start(self, segment: Segment) -> Point:
-        return Point(segment.header.sequence, segment.header.latest_at, HEADER_SIZE, 0)
-
     def _extend(self, segment: Segment) -> None:
-        """Hop over what has been added since the last time."""
-        end = self._end or self._start(segment)
-        for point, head in _heads(segment, end):
-            if not self._points or point.offset - self._points[-1].offset >= INDEX_STEP:
+        end = self._end
+        if end is not None and segment.digest(end.digest_at, end.sequence) != self._last:
+            self._forget()  # the segment was cut
+            end = None
+        end = end or Point.at_start(segment)
+        indexed_at = self._points[-1].offset if self._points else -INDEX_STEP
+        last: tuple[Point, Head] | None = None
+        for last in _heads(segment, end):
+            point, _ = last
+            if point.offset - indexed_at >= INDEX_STEP:
                 self._points.append(point)
-            end = _after(point, head)
-        self._end = end
+                indexed_at = point.offset
+        if last is not None:
+            point, head = last
+            end = point.after(head)
+        self._end, self._last = end, segment.digest(end.digest_at, end.sequence)
 
 
-def _after(point: Point, head: Head) -> Point:
-    offset = point.offset + head.stored
-    return Point(head.end, max(point.latest_at, head.acknowledged_at), offset, offset - DIGEST_SIZE)
+def follows(head: Head, position: Position) -> bool:
+    """Whether an entry comes after this position. Where its formation is not known (0), tokens alone decide."""
+    return head.position > position if position.formation else head.token > position.token
+
+
+def is_beyond(place: Position, position: Position) -> bool:
+    """Whether something that follows this position may stand before that place of the order."""
+    return place > position if position.formation else place.token >= position.token
 
 
 def _heads(segment: Segment, point: Point) -> Iterator[tuple[Point, Head]]:
-    """Every ordered entry from this one on, by hops over whatever lies between."""
-    while (record := segment.record(point.offset, point.sequence)) is not None:
-        if not isinstance(record, Head):
-            point = point._replace(offset=point.offset + HEAD_SIZE)
-            continue
-        if record.sequence != point.sequence:
-            raise Damaged(segment.path, point.offset, point.sequence, f"an entry begins with {record.sequence}")
-        yield point, record
-        point = _after(point, record)
+    """Every entry from this one on, by hops over whatever lies between."""
+    sequence, position, latest_at, offset, digest_at = point
+    while True:
+        offset = segment.skip_marks(offset, sequence)
+        record = segment.record(offset, sequence)
+        if isinstance(record, Head):
+            if record.sequence != sequence:
+                raise Damaged(segment.path, offset, sequence, f"an entry begins with {record.sequence}")
+            point = Point(sequence, position, latest_at, offset, digest_at)
+            yield point, record
+            sequence, position, latest_at, offset, digest_at = point.after(record)
+        elif record is None:
+            return
+        else:
+            offset += stored_size(record)
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One segment at a glance. The last of each pair is that of the last whole entry."""
+    """One segment at a glance. The last of each pair is that of the last whole token."""
 
     path: Path
     number: int
     stripe: int
+    site: NodeId
     size: int  # bytes
     entries: int
     first_sequence: int
@@ -337,28 +468,29 @@ class Summary:
     last_token: int
     first_at: Instant
     last_at: Instant
+    changes: int  # of formation
+    breaks: int  # of the changes: those after which numbers may have been used otherwise
 
 
 def summarize(path: Path) -> Summary:
     """Hop over one segment."""
     with Segment(path) as segment:
         header = segment.header
-        start = Point(header.sequence, header.latest_at, HEADER_SIZE, 0)
-        entries, end, last_token, first_at, last_at = 0, header.sequence, header.token, 0, 0
-        for _, head in _heads(segment, start):
-            entries += 1
-            end, last_token, last_at = head.end, head.token, head.acknowledged_at
-            first_at = first_at or head.acknowledged_at
+        heads = [head for _, head in _heads(segment, Point.at_start(segment))]
+        tokens = [head for head in heads if not head.turns]
         return Summary(
             path,
             header.number,
             header.stripe,
+            header.site,
             segment.size,
-            entries,
-            header.sequence,
-            end - 1,
-            header.token,
-            last_token,
-            first_at,
-            last_at,
+            len(tokens),
+            header.tip.sequence,
+            tokens[-1].end - 1 if tokens else header.tip.sequence - 1,
+            tokens[0].token if tokens else 0,
+            tokens[-1].token if tokens else 0,
+            tokens[0].instant if tokens else 0,
+            tokens[-1].instant if tokens else 0,
+            len(heads) - len(tokens),
+            sum(head.broken for head in heads),
         )

@@ -1,6 +1,6 @@
 """Writing a journal: append what is ordered, mark what is released, and promise no more than the disk has confirmed.
 
-What each sync policy promises of an entry once `append` has returned:
+What each sync policy promises of an entry once `append` or `turn` has returned:
 
     policy     kill -9 of this process     loss of power
     token      kept                        kept: the site counts as a holder only after the disk has confirmed it
@@ -8,41 +8,48 @@ What each sync policy promises of an entry once `append` has returned:
     never      kept                        whatever the kernel had not written may be lost, not only at the end
 
 Release marks are local and can be made again, so no policy waits for them; they reach the disk with the next sync.
-Every segment is confirmed before the next one begins (except under `never`), so that only the last one can be torn.
-Under `interval` the disk confirms in the background, so that a release waits for it only where a segment ends.
-Opening a journal for writing repairs it first; `cut` says what was torn.
+
+Nothing but the policy `token` waits for the disk. Where a segment ends, the next one is at hand: a file made ahead.
+The old one is confirmed in the background; then the new one gets its checkpoint, which says so, and only after that may
+a third one begin. Opening a journal for writing repairs it first; `cut` says what was torn.
 """
 
 import fcntl
 import os
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Final, Self
+from types import MappingProxyType
+from typing import Final, NamedTuple, Self, TypeVar
 
-from fairtape.core.effects import Ordered, Release
+from fairtape.core.effects import FormationChange, Ordered, Recovered, Release
+from fairtape.core.entries import encode_entry
 from fairtape.core.instants import MILLISECOND, Duration, Instant
 from fairtape.runtime.complaints import Complaint
+from fairtape.runtime.journal.cutting import cut, plan_cut, sync_directory
 from fairtape.runtime.journal.format import (
-    GENESIS,
+    Checkpoint,
     Header,
     Tip,
+    encode_checkpoint,
     encode_header,
-    encode_ordered,
     encode_release,
     link,
     segment_name,
 )
-from fairtape.runtime.journal.repair import Cut, recover, sync_directory
-from fairtape.wire.frames import STRIPE_MAX, Malformed
+from fairtape.runtime.journal.output import Output, create_spare, open_output
+from fairtape.runtime.journal.repair import Cut, Owed, recover
+from fairtape.runtime.journal.segments import note_streams
+from fairtape.wire.frames import NODE_MAX, STRIPE_MAX, Malformed, NodeId
 
 SEGMENT_SIZE_MAX: Final = 64 << 20
-SEGMENT_ENTRIES_MAX: Final = 1 << 14  # so that hopping over a segment stays quick, however small its entries are
 SEGMENT_SIZE_MIN: Final = 1 << 10
 SYNC_PERIOD: Final = 100 * MILLISECOND
 LOCK_NAME: Final = "lock"
+
+_T = TypeVar("_T")
 
 
 class Sync(Enum):
@@ -57,33 +64,46 @@ class Unwritten(Complaint):
     """The journal could not be written: nothing more will be, and what was confirmed before stays."""
 
 
-@dataclass(slots=True)
-class _Output:
-    """The segment that is being written."""
+class _Task(NamedTuple):
+    """Something that the disk is asked for in the background."""
 
-    path: Path
-    file: int
-    size: int  # bytes
-    entries: int
+    future: Future[list[bytes]]
+    path: Path  # of the file that it is about
 
 
 class Writer:
-    """The one writer of a journal. `open` it; `append`, `release` and `wake` as effects come; `close` it."""
+    """The one writer of a journal. `open` it; `append`, `turn`, `release` and `wake` as effects come; `close` it."""
 
-    def __init__(self, directory: Path, lock: int, *, stripe: int, sync: Sync, sync_period: Duration, size_max: int):
+    def __init__(
+        self,
+        directory: Path,
+        lock: int,
+        *,
+        stripe: int,
+        site: NodeId,
+        sync: Sync,
+        sync_period: Duration,
+        size_max: int,
+    ) -> None:
         self.directory = directory
         self._lock = lock
         self._stripe = stripe
+        self._site = site
         self._sync = sync
         self._sync_period = sync_period
         self._size_max = size_max
         self._tip: Tip | None = None
-        self._output: _Output | None = None
+        self._ordered_through = 0  # the token of the last messages
+        self._streams: dict[NodeId, tuple[int, int]] = {}
+        self._change: FormationChange | None = None
+        self._output: Output | None = None
         self._number = -1  # of the last segment
         self._cut: Cut | None = None
         self._unsynced_since: Instant | None = None
-        self._background = ThreadPoolExecutor(1, thread_name_prefix="journal-sync")  # starts no thread until used
-        self._syncing: Future[None] | None = None
+        self._background = ThreadPoolExecutor(1, thread_name_prefix="journal")  # one thread: tasks end in their order
+        self._spare: Future[Output] | None = None  # the next segment
+        self._syncing: _Task | None = None
+        self._confirming: _Task | None = None  # what precedes the present segment; ends with its checkpoint
         self._failure: Unwritten | None = None
         self._closed = False
 
@@ -93,23 +113,27 @@ class Writer:
         directory: Path | str,
         *,
         stripe: int,
+        site: NodeId,
         sync: Sync = Sync.INTERVAL,
         sync_period: Duration = SYNC_PERIOD,
         segment_size_max: int = SEGMENT_SIZE_MAX,
     ) -> "Writer":
         """Begin or continue the journal in this directory. `cut` says what a crash had left torn."""
         assert 0 <= stripe <= STRIPE_MAX
+        assert 0 <= site <= NODE_MAX
         if segment_size_max < SEGMENT_SIZE_MIN:
             raise Complaint(f"segment_size_max is {segment_size_max}; it must be at least {SEGMENT_SIZE_MIN} bytes")
         if sync_period <= 0:
             raise Complaint(f"sync_period is {sync_period} ns; it must be above 0")
         directory = Path(directory)
         lock = _lock(directory)
-        writer = cls(directory, lock, stripe=stripe, sync=sync, sync_period=sync_period, size_max=segment_size_max)
+        writer = cls(
+            directory, lock, stripe=stripe, site=site, sync=sync, sync_period=sync_period, size_max=segment_size_max
+        )
         try:
             writer._resume()
         except BaseException:
-            os.close(lock)
+            writer._let_go()
             raise
         return writer
 
@@ -117,6 +141,21 @@ class Writer:
     def tip(self) -> Tip | None:
         """Where the journal stands; None before its first entry."""
         return self._tip
+
+    @property
+    def recovered(self) -> Recovered:
+        """Where the journal stands, as a site that goes on from it has to know."""
+        tip, change = self._tip, self._change
+        if tip is None:
+            return Recovered.nothing()
+        return Recovered(
+            token=self._ordered_through,
+            sequence=tip.sequence,
+            streams=MappingProxyType(dict(self._streams)),
+            number=0 if change is None else change.formation,
+            layout=None if change is None else change.layout,
+            released_through=tip.released_token,
+        )
 
     @property
     def cut(self) -> Cut | None:
@@ -128,21 +167,45 @@ class Writer:
         self._check_usable()
         assert ordered.count > 0
         assert ordered.stripe == self._stripe
-        tip = self._tip or Tip(ordered.token - 1, ordered.sequence, ordered.sequence, 0, GENESIS)
-        encoded = encode_ordered(ordered)
-        digest = link(tip.digest, encoded)
-        following = self._following(tip, ordered, digest)
-        if self._output is not None and self._is_full(self._output, len(encoded) + len(digest)):
-            self._finish_segment()
-        if self._output is None:
-            self._output = self._begin_segment(ordered, tip, [encoded, digest])
-        else:
-            self._write(self._output, [encoded, digest])
-        self._output.entries += 1
-        self._tip = following
-        self._written(now)
-        if self._sync is Sync.TOKEN:
-            self.flush()
+        encoded = encode_entry(ordered)
+        before = self._tip or Tip.before(ordered, self._site)
+        digest = link(before.digest, encoded)
+        try:
+            after = before.ordered(
+                formation=ordered.formation,
+                token=ordered.token,
+                sequence=ordered.sequence,
+                end=ordered.sequence + ordered.count,
+                acknowledged_at=ordered.acknowledged_at,
+                digest=digest,
+            )
+        except Malformed as error:
+            raise self._unfit(before, error) from None
+        self._enter(before, [encoded, digest], turns=False)
+        self._tip = after
+        self._ordered_through = ordered.token
+        note_streams(self._streams, ordered)
+        self._entered(now)
+
+    def turn(self, change: FormationChange, now: Instant) -> None:
+        """Write a change of formation, with the same promise."""
+        self._check_usable()
+        assert change.stripe == self._stripe
+        encoded = encode_entry(change)
+        before = self._tip or Tip.before(change, self._site)
+        digest = link(before.digest, encoded)
+        try:
+            after = before.turned(
+                formation=change.formation, token=change.token, sequence=change.sequence, digest=digest
+            )
+        except Malformed as error:
+            raise self._unfit(before, error) from None
+        self._enter(before, [encoded, digest], turns=True)
+        if self._tip is None:
+            self._ordered_through = before.token
+        self._tip = after
+        self._change = change
+        self._entered(now)
 
     def release(self, release: Release, now: Instant) -> None:
         """Write this site's release mark. Marks follow one another without a gap, as the entries do."""
@@ -150,10 +213,35 @@ class Writer:
         assert self._tip is not None, "a release before anything was ordered"
         assert self._output is not None
         assert release.sequence == self._tip.released, f"released {release.sequence}, due is {self._tip.released}"
-        tip = self._tip.release(release)
-        self._write(self._output, [encode_release(release)])
+        encoded = encode_release(release)
+        digest = link(self._tip.marks, encoded)
+        tip = self._tip.release(release, digest)
+        self._write([encoded, digest])
         self._tip = tip
-        self._written(now)
+        self._note_unsynced(now)
+        self._add_checkpoint(wait=False)
+
+    def cut_after(self, token: int) -> Recovered:
+        """Take out every message above this token, and formations behind the last message; where that leaves us.
+
+        A crash leaves the journal as it was or as it will be.
+        """
+        self._check_usable()
+        if self._output is None or (self._ordered_through <= token and not self._output.turned):
+            return self.recovered
+        self.flush()
+        plan = plan_cut(self.directory, token)
+        self._close_output()
+        try:
+            for _ in cut(self.directory, plan):
+                pass
+            self._resume()
+        except OSError as error:
+            raise self._fail(self.directory, error) from None
+        except Complaint as complaint:
+            self._failure = Unwritten(str(complaint))
+            raise
+        return self.recovered
 
     def deadline(self) -> Instant | None:
         """When `wake` is wanted next."""
@@ -166,31 +254,23 @@ class Writer:
         due_at = self.deadline()
         if due_at is None or now < due_at:
             return
-        if self._syncing is not None and not self._syncing.done():
+        self._check_usable()
+        self._add_checkpoint(wait=False)
+        if self._syncing is not None and not self._syncing.future.done():
             self._unsynced_since = now  # a slow disk: try again a period later
             return
-        self._settle()
-        if self._output is not None:
-            self._syncing = self._background.submit(os.fdatasync, self._output.file)
+        self._end_sync()
+        assert self._output is not None
+        self._syncing = self._start(self._output.path, _confirm, self._output.file)
         self._unsynced_since = None
-
-    def _settle(self) -> None:
-        """Wait for the disk to end what it was asked in the background, and hear how it went."""
-        syncing, self._syncing = self._syncing, None
-        if syncing is None:
-            return
-        try:
-            syncing.result()
-        except OSError as error:
-            assert self._output is not None
-            raise self._fail(self._output.path, error) from None
 
     def flush(self) -> None:
         """Have the disk confirm everything that was written, whatever the policy."""
         self._check_usable()
-        self._settle()
+        self._end_sync()
+        self._add_checkpoint(wait=True)
         if self._output is not None and self._unsynced_since is not None:
-            self._confirm(self._output.file, self._output.path)
+            self._attempt(self._output.path, os.fdatasync, self._output.file)
         self._unsynced_since = None
 
     def close(self) -> None:
@@ -198,14 +278,12 @@ class Writer:
         if self._closed:
             return
         try:
-            if self._failure is None and self._sync is not Sync.NEVER:
-                self.flush()
+            if self._failure is None:
+                self._add_checkpoint(wait=True)
+                if self._sync is not Sync.NEVER:
+                    self.flush()
         finally:
-            self._closed = True
-            self._background.shutdown()
-            if self._output is not None:
-                os.close(self._output.file)
-            os.close(self._lock)
+            self._let_go()
 
     def __enter__(self) -> Self:
         return self
@@ -213,90 +291,93 @@ class Writer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    # Entries.
+
     def _check_usable(self) -> None:
         assert not self._closed, "the journal is closed"
         if self._failure is not None:
             raise self._failure
 
-    def _written(self, now: Instant) -> None:
+    def _unfit(self, tip: Tip, error: Malformed) -> Complaint:
+        """A run that began anew does not continue an old journal."""
+        return Complaint(
+            f"journal directory {str(self.directory)!r} holds the order up to sequence {tip.sequence - 1}, "
+            f"token {tip.token} ({error}); give every run that starts anew a directory of its own"
+        )
+
+    def _enter(self, before: Tip, buffers: list[bytes], *, turns: bool) -> None:
+        output = self._output
+        if output is None or output.is_full(sum(map(len, buffers)), self._size_max):
+            self._begin_segment(before, buffers, turns=turns)
+        else:
+            self._attempt(output.path, output.enter, buffers, turns)
+
+    def _entered(self, now: Instant) -> None:
+        self._note_unsynced(now)
+        if self._sync is Sync.TOKEN:
+            self.flush()
+        else:
+            self._add_checkpoint(wait=False)
+
+    def _note_unsynced(self, now: Instant) -> None:
         if self._unsynced_since is None:
             self._unsynced_since = now
 
-    def _following(self, tip: Tip, ordered: Ordered, digest: bytes) -> Tip:
-        """The tip after this entry; a run that began anew does not continue an old journal."""
-        try:
-            return tip.ordered(
-                token=ordered.token,
-                sequence=ordered.sequence,
-                end=ordered.sequence + ordered.count,
-                acknowledged_at=ordered.acknowledged_at,
-                digest=digest,
-            )
-        except Malformed as error:
-            raise Complaint(
-                f"journal directory {str(self.directory)!r} holds the order up to sequence {tip.sequence - 1}, "
-                f"token {tip.token} ({error}); give every run that starts anew a directory of its own"
-            ) from None
-
-    def _is_full(self, output: _Output, size: int) -> bool:
-        return output.size + size > self._size_max or output.entries == SEGMENT_ENTRIES_MAX
-
-    def _begin_segment(self, ordered: Ordered, tip: Tip, first: list[bytes]) -> _Output:
-        """The file, its header and its first entry come into being together; then the directory knows it for good."""
-        header = Header(
-            self._stripe, self._number + 1, ordered.token, ordered.sequence, tip.released, tip.latest_at, tip.digest
-        )
-        path = self.directory / segment_name(ordered.sequence)
-        try:
-            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise self._fail(path, error) from None
-        output = _Output(path, file, 0, 0)
-        try:
-            self._write(output, [encode_header(header), *first])
-            self._confirm_directory()
-        except Unwritten:
-            os.close(file)
-            with suppress(OSError):
-                path.unlink()
-            raise
-        self._number += 1
-        return output
-
-    def _finish_segment(self) -> None:
+    def _write(self, buffers: list[bytes]) -> None:
         assert self._output is not None
-        if self._sync is not Sync.NEVER:
-            self.flush()
-        os.close(self._output.file)
-        self._output = None
+        self._attempt(self._output.path, self._output.write, buffers)
 
-    def _write(self, output: _Output, buffers: list[bytes]) -> None:
-        """All of it, or none: what a full disk accepted of an entry is taken back."""
-        try:
-            size = sum(map(len, buffers))
-            written = os.writev(output.file, buffers)
-            if written < size:
-                rest = memoryview(b"".join(buffers))
-                while written < size:
-                    written += os.write(output.file, rest[written:])
-        except OSError as error:
-            with suppress(OSError):
-                os.ftruncate(output.file, output.size)
-            raise self._fail(output.path, error) from None
-        output.size += size
+    # Segments.
 
-    def _confirm(self, file: int, path: Path) -> None:
-        """A sync that failed is never tried again: the kernel may have dropped what it could not write."""
+    def _begin_segment(self, before: Tip, buffers: list[bytes], *, turns: bool) -> None:
+        """The next file gets its header, its first entry and its name; what came before is confirmed from now on."""
+        self._add_checkpoint(wait=True)
+        spare, self._spare = self._spare or self._background.submit(create_spare, self.directory), None
+        following = self._attempt(self.directory, spare.result)
+        header = encode_header(Header(self._stripe, self._site, self._number + 1, before))
+        self._attempt(following.path, following.enter, [header, *buffers], turns)
+        self._attempt(following.path, following.name, self.directory / segment_name(before.sequence))
+        self._confirm_before(before)
+        self._output = following
+        self._number += 1
+        self._spare = self._background.submit(create_spare, self.directory)
+
+    def _confirm_before(self, tip: Tip) -> None:
+        """Have everything before a new segment confirmed in the background, and its checkpoint made meanwhile."""
+        standing = Checkpoint(dict(self._streams), self._change)
+        finished = self._output
+        file = None if finished is None else finished.file
+        path = self.directory if finished is None else finished.path
+        directory = None if self._sync is Sync.NEVER else self.directory
+        self._confirming = self._start(path, _confirm_segment, file, directory, standing, tip.digest)
+
+    def _add_checkpoint(self, *, wait: bool) -> None:
+        """Give the present segment its checkpoint, once everything before it is confirmed."""
+        task = self._confirming
+        if task is None or not (wait or task.future.done()):
+            return
+        self._confirming = None
+        record = self._attempt(task.path, task.future.result)
+        if self._number > 0:
+            self._write(record)
+
+    # The disk.
+
+    def _start(self, path: Path, work: Callable[..., list[bytes]], *arguments: object) -> _Task:
+        return _Task(self._background.submit(work, *arguments), path)
+
+    def _end_sync(self) -> None:
+        """Wait for the disk to end what it was asked in the background, and hear how it went."""
+        task, self._syncing = self._syncing, None
+        if task is not None:
+            self._attempt(task.path, task.future.result)
+
+    def _attempt(self, path: Path, work: Callable[..., _T], *arguments: object) -> _T:
+        """What fails once is never tried again: the kernel may have dropped what it could not write."""
         try:
-            os.fdatasync(file)
+            return work(*arguments)
         except OSError as error:
             raise self._fail(path, error) from None
-
-    def _confirm_directory(self) -> None:
-        try:
-            sync_directory(self.directory)
-        except OSError as error:
-            raise self._fail(self.directory, error) from None
 
     def _fail(self, path: Path, error: OSError) -> Unwritten:
         kept = self._tip.sequence - 1 if self._tip else 0
@@ -306,18 +387,67 @@ class Writer:
         )
         return self._failure
 
+    def _close_output(self) -> None:
+        if self._output is not None:
+            os.close(self._output.file)
+            self._output = None
+
+    def _let_go(self) -> None:
+        """Give every file back, and the lock last."""
+        self._closed = True
+        self._background.shutdown()
+        with suppress(OSError):
+            if self._spare is not None:
+                spare = self._spare.result()
+                os.close(spare.file)
+                spare.path.unlink()
+        self._close_output()
+        os.close(self._lock)
+
     def _resume(self) -> None:
         """Go on where the journal ended, once what a crash left unfinished there has been cut off."""
-        whole, self._cut = recover(self.directory, stripe=self._stripe)
-        if whole is None:
+        resumption, torn = recover(self.directory, stripe=self._stripe, site=self._site)
+        self._cut = self._cut or torn
+        self._tip, self._ordered_through, self._streams, self._change, self._number = None, 0, {}, None, -1
+        if resumption is None:
             return
+        self._tip, self._number, self._ordered_through = resumption.tip, resumption.number, resumption.ordered_through
+        self._streams, self._change = dict(resumption.standing.streams), resumption.standing.change
         try:
-            file = os.open(whole.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+            self._output = open_output(
+                resumption.path, size=resumption.size, entries=resumption.entries, turned=resumption.turned
+            )
+            self._make_good(self._output, resumption.owed)
         except OSError as error:
-            raise Complaint(f"journal file {str(whole.path)!r} cannot be written ({error.strerror})") from None
-        self._output = _Output(whole.path, file, whole.end, whole.entries)
-        self._number = whole.number
-        self._tip = whole.tip
+            raise Complaint(f"journal file {str(resumption.path)!r} cannot be written ({error.strerror})") from None
+
+    def _make_good(self, output: Output, owed: Owed | None) -> None:
+        """Do what the writer before this one left undone: whoever counts on what was recovered counts on the disk."""
+        directory = None if self._sync is Sync.NEVER else self.directory
+        if owed is not None:
+            file = os.open(owed.preceding, os.O_RDONLY | os.O_CLOEXEC)
+            output.write(_confirm_segment(file, directory, owed.checkpoint, owed.previous))
+        if directory is not None:
+            os.fdatasync(output.file)
+
+
+def _confirm(file: int) -> list[bytes]:
+    os.fdatasync(file)
+    return []
+
+
+def _confirm_segment(file: int | None, directory: Path | None, standing: Checkpoint, previous: bytes) -> list[bytes]:
+    """End a segment for good, unless there is no directory to confirm it in; the checkpoint of the next one."""
+    try:
+        if directory is not None:
+            if file is not None:
+                os.fdatasync(file)
+            sync_directory(directory)
+    finally:
+        if file is not None:
+            os.close(file)
+    encoded = encode_checkpoint(standing)
+    return [encoded, link(previous, encoded)]
 
 
 def _lock(directory: Path) -> int:

@@ -1,0 +1,137 @@
+"""The sending side of a run: one process with all sources, which flood or keep time."""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from fairtape.bench.setting import PATIENCE, Setting
+from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Instant
+from fairtape.deployment.processes import Link, Ready
+from fairtape.deployment.ring import RingPlan, source_of, source_seat
+from fairtape.nodes.source import Source
+from fairtape.runtime.clock import Clock, SharedClock
+from fairtape.runtime.driver import Driver, run_in_real_time, spare_the_collector
+
+CHUNK_RECORDS: Final = 2_048  # that a flooding producer hands over at once
+LOOK_PERIOD: Final = 250 * MILLISECOND  # between two looks at orders
+QUEUED_MIN: Final = 256 << 10  # bytes below which it hands over more
+STAMP: Final = struct.Struct(">q")  # the first bytes of a message of a metronome: when it was due
+
+
+class Flood:
+    """A producer that keeps a source's queue full."""
+
+    def __init__(self, source: Source, size: int, starts_at: Instant, ends_at: Instant) -> None:
+        self._source = source
+        self._size = size
+        self._starts_at = starts_at
+        self._ends_at = ends_at
+        self._chunk = bytes(size) * CHUNK_RECORDS
+        self.published = 0
+
+    def deadline(self) -> Instant | None:
+        """From the start on, at once while the queue is low."""
+        return self._starts_at if self._source.queued < QUEUED_MIN and not self.over else None
+
+    @property
+    def over(self) -> bool:
+        """Whether it has stopped."""
+        return self._ends_at == 0
+
+    def wake(self, now: Instant) -> None:
+        """Fill up."""
+        if now >= self._ends_at:
+            self._ends_at = 0
+            return
+        self.published += self._source.publish_records(self._chunk, self._size, now)
+
+
+class Metronome:
+    """A producer that publishes one stamped message every so often."""
+
+    def __init__(self, source: Source, size: int, rate: int, starts_at: Instant, ends_at: Instant) -> None:
+        self._source = source
+        self._filler = bytes(size - STAMP.size)
+        self._period = SECOND // rate
+        self._next_at = starts_at
+        self._ends_at = ends_at
+        self.published = 0
+
+    def deadline(self) -> Instant | None:
+        """The next beat."""
+        return None if self.over else self._next_at
+
+    @property
+    def over(self) -> bool:
+        """Whether it has stopped."""
+        return self._next_at >= self._ends_at
+
+    def wake(self, now: Instant) -> None:
+        """Publish what is due, stamped with the time at which it was due: a sender held up counts as delay."""
+        while self._next_at <= now and not self.over:
+            self.published += self._source.publish([STAMP.pack(self._next_at) + self._filler], now)
+            self._next_at += self._period
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """How many messages the senders published; to a receiver, how many it has to wait for."""
+
+    count: int
+
+
+def sender_process(link: Link, setting: Setting) -> None:
+    """All sources: they publish for the time of the run, then run until all is acknowledged."""
+    clock = SharedClock()
+    if setting.real_time:
+        run_in_real_time()
+    link.tell(Ready())
+    plan = link.expect(RingPlan)
+    if plan is None:
+        return
+    sources = [source_of(plan, node, clock) for node in setting.sources]
+    producers = [_producer(source, setting, plan) for source in sources]
+    seats = [source_seat(plan, *pair) for pair in zip(sources, producers, strict=True)]
+    driver = Driver(seats, clock)
+    spare_the_collector()
+    driver.run(until=_Watch(clock, link, sources, producers, setting.window_of(plan.formation)[1] + PATIENCE).over)
+    driver.close()
+    link.tell(Published(sum(producer.published for producer in producers)))
+    link.rest()
+
+
+class _Watch:
+    """Looks whether the senders are done, or need not go on."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        link: Link,
+        sources: Sequence[Source],
+        producers: Sequence[Flood | Metronome],
+        give_up_at: Instant,
+    ) -> None:
+        self._clock = clock
+        self._link = link
+        self._sources = sources
+        self._producers = producers
+        self._give_up_at = give_up_at
+        self._look_at: Instant = 0
+
+    def over(self) -> bool:
+        """Everything is published and acknowledged, or patience has ended, or the run."""
+        now = self._clock.now()
+        if now >= self._look_at:
+            self._look_at = now + LOOK_PERIOD
+            for _ in self._link.orders():
+                pass
+        done = all(each.over for each in self._producers) and all(each.idle for each in self._sources)
+        return done or self._link.stopped or now > self._give_up_at
+
+
+def _producer(source: Source, setting: Setting, plan: RingPlan) -> Flood | Metronome:
+    starts_at, ends_at = plan.formation.starts_at, setting.window_of(plan.formation)[1]
+    if setting.rate is None:
+        return Flood(source, setting.size, starts_at, ends_at)
+    return Metronome(source, setting.size, setting.rate, starts_at + source.me * 337 % 1000 * MICROSECOND, ends_at)

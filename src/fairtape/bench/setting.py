@@ -1,0 +1,48 @@
+"""What one run of one ring is asked to be. A value: every process of the run gets the same."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
+from fairtape.core.timing import Timing
+from fairtape.ring.formation import Formation
+from fairtape.wire.seals import Seal
+
+WARM_PERIOD: Final = 500 * MILLISECOND
+PATIENCE: Final = 30 * SECOND  # beyond the length of a run
+SOURCE_FIRST: Final = 101
+
+BULK: Final = Timing(
+    retry_period=30 * MILLISECOND, retries_max=33, token_period=10 * MILLISECOND, commit_delay=80 * MILLISECOND
+)
+"""For throughput: tokens that carry some hundred blocks each, and patience with two busy cores."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One run of one ring."""
+
+    receivers: int = 3
+    senders: int = 1
+    size: int = 64
+    seconds: float = 5.0
+    timing: Timing = BULK
+    rate: int | None = None  # messages per second of each sender; None floods
+    loss: float = 0.0  # into the first receiver
+    seal: type[Seal] = Seal
+    real_time: bool = False  # ask the kernel to prefer the processes of the ring
+
+    @property
+    def sources(self) -> range:
+        """The numbers of the sources. They share a process, as the gateways of one house do."""
+        return range(SOURCE_FIRST, SOURCE_FIRST + self.senders)
+
+    @property
+    def window(self) -> Duration:
+        """The measured time."""
+        return int(self.seconds * SECOND)
+
+    def window_of(self, formation: Formation) -> tuple[Instant, Instant]:
+        """When measuring begins and ends."""
+        starts_at = formation.starts_at + WARM_PERIOD
+        return starts_at, starts_at + self.window

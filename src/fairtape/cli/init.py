@@ -1,0 +1,90 @@
+"""`fairtape init`: write a deployment file with a word on everything in it, and everybody's keys."""
+
+import re
+from pathlib import Path
+from typing import Final
+
+import click
+
+from fairtape.cli.limits import check_within
+from fairtape.core.timing import PROFILES
+from fairtape.deployment.description import FILE
+from fairtape.deployment.drafting import REFORMERS_MAX, SITES_MAX, SOURCES_MAX, Draft, create_deployment
+from fairtape.ring.charter import Excess, Remedy
+from fairtape.runtime.complaints import Complaint
+
+SITES: Final = 5
+
+_RESILIENCE: Final = re.compile(r"\d{1,3}|majority|all")
+
+
+@click.command()
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.option("--sites", type=int, help=f"Sites of one loop.  [default: {SITES}]")
+@click.option("--loops", metavar="N,N…", help="Sites of the primary loop and of each secondary one, such as 3,2,2.")
+@click.option(
+    "--profile", type=click.Choice(list(PROFILES)), help="Timing.  [default: the fastest that this machine carries]"
+)
+@click.option("--reformers", default=2, show_default=True, help="Reformation servers.")
+@click.option("--sources", default=3, show_default=True, help="Who may publish.")
+@click.option("--store", default="sqlite:formations.db", show_default=True, help="Or etcd:http://HOST:PORT/PREFIX.")
+@click.option("--resilience", default="1", show_default=True, help='How many may fail: a number, "majority" or "all".')
+@click.option("--excess", default="continue", show_default=True, type=click.Choice([each.value for each in Excess]))
+@click.option("--remedy", default="bypass", show_default=True, type=click.Choice([each.value for each in Remedy]))
+@click.option("--address", multiple=True, metavar="HOST", help="Hosts of the sites, in turn.  [default: this machine]")
+@click.option("--mesh", is_flag=True, help="Unicasts to each, even where IP multicast works.")
+def init(
+    *,
+    directory: Path,
+    sites: int | None,
+    loops: str | None,
+    profile: str | None,
+    reformers: int,
+    sources: int,
+    store: str,
+    resilience: str,
+    excess: str,
+    remedy: str,
+    address: tuple[str, ...],
+    mesh: bool,
+) -> None:
+    """Make a deployment in a new folder: its file, to be read and changed, and everybody's keys.
+
+    The file says who there is, in which loops, at which addresses, and by which rules. A folder that holds a deployment
+    is never touched. Several sites on one machine share its cores; without --profile the fastest one that they can keep
+    up with is chosen, and the file says which.
+    """
+    if sites is not None and loops is not None:
+        raise Complaint(f"--sites is {sites} and --loops is {loops!r}; give one of them")
+    check_within("--sites", sites, 1, SITES_MAX)
+    check_within("--reformers", reformers, 1, REFORMERS_MAX)
+    check_within("--sources", sources, 1, SOURCES_MAX)
+    if not _RESILIENCE.fullmatch(resilience):
+        raise Complaint(f'--resilience is {resilience!r}; give a number, "majority" or "all"')
+    draft = Draft(
+        loops=_sizes(loops) if loops is not None else (sites or SITES,),
+        profile=profile,
+        reformers=reformers,
+        sources=sources,
+        store=store,
+        resilience=resilience,
+        excess=excess,
+        remedy=remedy,
+        hosts=address,
+        mesh=mesh,
+    )
+    created = create_deployment(directory, draft)
+    named = draft.chosen_profile()
+    chosen = "" if profile is not None else ", the fastest that this machine carries" if draft.local else ""
+    click.echo(f"{directory / FILE}: {len(created.sites)} sites, profile {named}{chosen}; start it with:")
+    click.echo(f"  fairtape up {directory}")
+
+
+def _sizes(loops: str) -> tuple[int, ...]:
+    try:
+        sizes = tuple(map(int, loops.split(",")))
+    except ValueError:
+        raise Complaint(f"--loops is {loops!r}; give numbers of sites, such as 3,2,2") from None
+    if min(sizes) < 1 or sum(sizes) > SITES_MAX:
+        raise Complaint(f"--loops is {loops!r}; give at least 1 site for each loop, and {SITES_MAX} in all at most")
+    return sizes

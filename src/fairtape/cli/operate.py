@@ -1,0 +1,33 @@
+"""`fairtape operate`: what an operator orders of the reformation servers, under the operator's key."""
+
+from pathlib import Path
+
+import click
+
+from fairtape.deployment.description import Kind, read_deployment
+from fairtape.deployment.operator import give_order
+from fairtape.runtime.complaints import Complaint
+from fairtape.wire.governance import Verb
+
+VERBS = {verb.name.lower(): verb for verb in Verb}
+
+
+@click.command()
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.argument("order", type=click.Choice(list(VERBS)))
+@click.argument("site", required=False)
+def operate(*, directory: Path, order: str, site: str | None) -> None:
+    r"""Retire and admit sites; resume after a halt.
+
+    \b
+    retire SITE  take it out of its loop without a gap, and keep it out
+    admit SITE   let it in again
+    resume       go on after more sites failed than the order can survive, with a Break in the sequence
+
+    The order crosses the network under the operator's key. It ends when the reformation servers tell what came of it.
+    """
+    deployment = read_deployment(directory)
+    if (site is None) != (order == "resume"):
+        raise Complaint(f"SITE is {site!r}; resume takes none" if site else f"{order} lacks a SITE; name the site")
+    number = 0 if site is None else deployment.node(site, Kind.SITE, field="SITE").number
+    click.echo(give_order(deployment, VERBS[order], number))

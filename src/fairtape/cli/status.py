@@ -1,0 +1,98 @@
+"""`fairtape status`: how the nodes of a deployment fare that run on this machine."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from fairtape.deployment.bulletin import RunFolder, Status
+from fairtape.deployment.description import Deployment, Kind, Node, read_deployment
+
+EXIT_DOWN: Final = 1
+WATCH_PERIOD: Final = 0.5  # seconds
+
+
+@click.command()
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@click.option("--watch", is_flag=True, help="Again and again, until Ctrl-C.")
+@click.pass_context
+def status(ctx: click.Context, *, directory: Path, as_json: bool, watch: bool) -> None:
+    """Show how a deployment fares: formations, tokens, leases, clocks and what came late.
+
+    Seen are the processes of this machine, as they describe themselves every half second. The exit code is 1 when none
+    of them runs.
+    """
+    deployment = read_deployment(directory)
+    run = RunFolder(deployment.folder)
+    if as_json:
+        while True:
+            pages = _pages(deployment, run)
+            click.echo(json.dumps({"nodes": pages}))
+            if not watch:
+                break
+            time.sleep(WATCH_PERIOD)
+    elif watch:
+        with Live(_view(deployment, run), auto_refresh=False, console=Console()) as live:
+            while True:
+                time.sleep(WATCH_PERIOD)
+                live.update(_view(deployment, run), refresh=True)
+    else:
+        Console().print(_view(deployment, run))
+    ctx.exit(0 if _pages(deployment, run) else EXIT_DOWN)
+
+
+def _pages(deployment: Deployment, run: RunFolder) -> dict[str, Status]:
+    return run.statuses(list(deployment.nodes))
+
+
+def _view(deployment: Deployment, run: RunFolder) -> Group:
+    pages = _pages(deployment, run)
+    sites = Table("site", "formation", "does", "loops", "token", "behind", "sequence", "lease", "clock bound", "late",
+                  box=None, pad_edge=False)  # fmt: skip
+    for node in deployment.sites:
+        sites.add_row(*_site_row(node, pages.get(node.name)))
+    servers = Table("server", "does", "term", "formation", "members", box=None, pad_edge=False)
+    for node in deployment.reformers:
+        servers.add_row(*_server_row(node, pages.get(node.name)))
+    parts: list[Any] = [sites, Text(), servers]
+    sources = [pages[node.name] for node in deployment.of_kind(Kind.SOURCE) if node.name in pages]
+    if sources:
+        parts += [Text(), *(Text(_source_line(page)) for page in sources)]
+    return Group(*parts)
+
+
+def _site_row(node: Node, page: Status | None) -> tuple[str, ...]:
+    if page is None:
+        return node.name, "-", "does not run"
+    suspicion = f", suspects {page['suspect']}" if page["suspect"] else ""
+    return (
+        node.name,
+        str(page["formation"]),
+        page["posture"] + suspicion,
+        " ".join(page["loops"]) or "-",
+        f"{page['token']:,}",
+        str(page["behind"]),
+        f"{page['released_sequence']:,}",
+        f"{max(page['lease_left_ms'], 0):.0f} ms",
+        f"{page['clock_bound_us']:,.0f} µs",
+        f"{page['late']:,}",
+    )
+
+
+def _server_row(node: Node, page: Status | None) -> tuple[str, ...]:
+    if page is None:
+        return node.name, "does not run"
+    if not page["leads"]:
+        return node.name, "stands by", str(page["term"])
+    return node.name, f"leads: {page['phase']}", str(page["term"]), str(page["formation"]), " ".join(page["members"])
+
+
+def _source_line(page: Status) -> str:
+    return f"{page['name']}: {page['published']:,} messages published, {page['acknowledged']:,} acknowledged"

@@ -1,0 +1,46 @@
+"""`fairtape up`: run the sites and reformation servers of a deployment on this machine, and print what befalls them."""
+
+import time
+from pathlib import Path
+from typing import Final
+
+import click
+
+from fairtape.deployment.company import Company
+from fairtape.deployment.description import read_deployment
+from fairtape.deployment.premises import claimed
+from fairtape.deployment.processes import Interrupts
+
+EXIT_BROKEN: Final = 1
+FOREVER: Final = 1e9  # seconds
+
+
+@click.command()
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.option("--restart", is_flag=True, help="Start a process again that ends by itself.")
+@click.option("--seconds", type=click.FloatRange(0.1, FOREVER), help="How long.  [default: until Ctrl-C]")
+@click.pass_context
+def up(ctx: click.Context, *, directory: Path, restart: bool, seconds: float | None) -> None:
+    """Run the sites and servers of a deployment on this machine, until Ctrl-C.
+
+    Each is a process of its own. What the reformation servers decide and what the sites notice is printed as it happens
+    and kept in DIRECTORY/run/notices.log. A process that ends is told of, and started again only with --restart, or
+    when a drill asks for it. Ctrl-C ends all of them cleanly: journals are complete and can be gone on from.
+
+    The exit code is 1 when a process ended by itself and was not started again.
+    """
+    deployment = read_deployment(directory)
+    with claimed(deployment.folder), Interrupts() as interrupts:
+        company = Company(deployment, say=click.echo, restart=restart)
+        ends_at = time.monotonic() + (seconds or FOREVER)
+        try:
+            company.start()
+            click.echo(
+                f"{len(deployment.sites)} sites and {len(deployment.reformers)} reformation servers; see how they fare"
+                f" from another terminal with: fairtape status {directory}",
+                err=True,
+            )
+            company.watch(lambda: interrupts.count > 0 or time.monotonic() > ends_at)
+        finally:
+            company.stop()
+    ctx.exit(EXIT_BROKEN if company.lost else 0)

@@ -1,0 +1,313 @@
+"""A deployment as its file describes it: who there is, in which loops, at which addresses, and by which rules."""
+
+import re
+import socket
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from pathlib import Path
+from typing import Final
+
+from fairtape.core.instants import MICROSECOND, MILLISECOND, Duration
+from fairtape.core.timing import PERIOD_MAX, PROFILES, RETRIES_MAX, BadTiming, Timing, profile
+from fairtape.deployment.tables import Table
+from fairtape.ring.charter import BadCharter, Charter, Excess, LoopCharter, Remedy
+from fairtape.ring.formation import LOOPS_MAX, MEMBERS_MAX, STRIDE_MAX
+from fairtape.runtime.carriers import TTL_MAX, AddressBook, Carrier, Groups, IpMulticast, Mesh, Peer, Role
+from fairtape.runtime.clock import SharedClock, SystemClock
+from fairtape.runtime.complaints import Complaint
+from fairtape.runtime.journal import Sync
+from fairtape.runtime.journal.writer import SYNC_PERIOD
+from fairtape.runtime.udp import PORT_MAX, Address
+from fairtape.wire.frames import DATAGRAM_MAX, NODE_MAX, STRIPE_MAX, NodeId
+
+VERSION: Final = 1
+FILE: Final = "deployment.toml"
+DATAGRAM_MIN: Final = 576
+LEADER_LEASE_MIN: Final = 300 * MILLISECOND  # a leader renews it five times, and the store's disk must keep up
+
+_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
+_PERIODS: Final = ("retry_period", "token_period", "commit_delay", "clock_error_max")
+
+
+class Kind(Enum):
+    """What a node of a deployment is."""
+
+    SITE = "site"
+    REFORMER = "reformer"
+    SOURCE = "source"
+    OPERATOR = "operator"
+
+
+_ROLES: Final = {
+    Kind.SITE: Role.SITE,
+    Kind.REFORMER: Role.GOVERNOR,
+    Kind.SOURCE: Role.SOURCE,
+    Kind.OPERATOR: Role.GOVERNOR,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One process to be, by the name that people use."""
+
+    name: str
+    kind: Kind
+    number: NodeId
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """Everything that its file says, checked."""
+
+    folder: Path
+    charter: Charter
+    nodes: Mapping[str, Node]
+    groups: Groups | None  # None: a mesh; the interface is each node's own
+    shared_clock: bool  # all sites are on one machine
+    declared_bound: Duration | None
+    sync: Sync
+    sync_period: Duration
+    store: str
+    stripe: int = 0
+    datagram_max: int = DATAGRAM_MAX
+
+    def of_kind(self, kind: Kind) -> tuple[Node, ...]:
+        """All nodes of one kind, in the order of the file."""
+        return tuple(node for node in self.nodes.values() if node.kind is kind)
+
+    @property
+    def sites(self) -> tuple[Node, ...]:
+        """In the order of the file."""
+        return self.of_kind(Kind.SITE)
+
+    @property
+    def reformers(self) -> tuple[Node, ...]:
+        """In the order of the file."""
+        return self.of_kind(Kind.REFORMER)
+
+    @property
+    def timing(self) -> Timing:
+        """Of the primary loop."""
+        return self.charter.primary.timing
+
+    @property
+    def leader_lease(self) -> Duration:
+        """How long a reformation server may act on one sign of life in the store."""
+        return max(self.timing.lease_period, LEADER_LEASE_MIN)
+
+    def name_of(self, number: NodeId) -> str:
+        """What people call a node."""
+        return next((node.name for node in self.nodes.values() if node.number == number), str(number))
+
+    def node(self, name: str, *kinds: Kind, field: str = "NAME") -> Node:
+        """The node of this name, which must be of one of these kinds."""
+        found = self.nodes.get(name)
+        if found is None or (kinds and found.kind not in kinds):
+            known = ", ".join(each.name for each in self.nodes.values() if not kinds or each.kind in kinds)
+            raise Complaint(f"{field} is {name!r}; {self.folder / FILE} names {known or 'none'}")
+        return found
+
+    def home_of(self, site: NodeId) -> int:
+        """The loop that a site belongs to."""
+        return self.charter.homes()[site]
+
+    def book(self) -> AddressBook:
+        """Where everyone listens."""
+        return {node.number: Peer(node.host, node.port, _ROLES[node.kind]) for node in self.nodes.values()}
+
+    def carrier(self, node: Node) -> Carrier:
+        """The way into the network for one node."""
+        if self.groups is None:
+            return Mesh(node.number, self.book(), self._loop_hearers())
+        return IpMulticast(node.number, self.book(), replace(self.groups, interface=_numeric(node.host)))
+
+    def _loop_hearers(self) -> dict[int, set[NodeId]]:
+        """Who may ever belong to a secondary loop: its own sites, and any of the loop above as its junction."""
+        tours = {loop.number: loop.tour for loop in self.charter.loops}
+        return {loop.number: {*loop.tour, *tours[loop.parent]} for loop in self.charter.loops[1:]}
+
+    def clock(self) -> SharedClock | SystemClock:
+        """The clock of a node on this machine."""
+        return SharedClock() if self.shared_clock else SystemClock(declared_bound=self.declared_bound)
+
+
+def read_deployment(folder: Path) -> Deployment:
+    """The deployment of a folder; a `Complaint` says what is wrong with its file."""
+    if not (folder / FILE).exists():
+        raise Complaint(f"folder {str(folder)!r} holds no deployment; make one with: fairtape init {folder}")
+    return _deployment(folder, Table.load(folder / FILE))
+
+
+def _deployment(folder: Path, table: Table) -> Deployment:
+    version = table.number("version", 0, 1 << 16)
+    if version != VERSION:
+        raise table.wrong("version", version, f"this program reads version {VERSION}")
+    stripe = table.number("stripe", 0, STRIPE_MAX, 0)
+    datagram_max = table.number("datagram_max", DATAGRAM_MIN, DATAGRAM_MAX, DATAGRAM_MAX)
+    nodes = _nodes(table)
+    journal, clock, store = table.table("journal", optional=True), table.table("clock"), table.table("store")
+    declared = clock.number("declared_bound_us", 1, PERIOD_MAX // MICROSECOND, None)
+    found = Deployment(
+        folder=folder,
+        stripe=stripe,
+        datagram_max=datagram_max,
+        nodes=nodes,
+        groups=_groups(table.table("network")),
+        shared_clock=clock.choice("source", {"shared": True, "system": False}),
+        declared_bound=None if declared is None else declared * MICROSECOND,
+        sync=journal.choice("sync", {each.value: each for each in Sync}, Sync.INTERVAL.value),
+        sync_period=journal.number("sync_period_ms", 1, 60_000, SYNC_PERIOD // MILLISECOND) * MILLISECOND,
+        store=_store(folder, store.take("url", str)),
+        charter=_charter(table, nodes),
+    )
+    for each in (journal, clock, store, table):
+        each.finish()
+    return found
+
+
+def _store(folder: Path, url: str) -> str:
+    """A file is named from the folder on, so that a deployment can be moved."""
+    kind, _, place = url.partition(":")
+    return f"sqlite:{folder / place}" if kind == "sqlite" and place else url
+
+
+def _nodes(table: Table) -> dict[str, Node]:
+    nodes: dict[str, Node] = {}
+    for kind, section in ((Kind.SITE, "sites"), (Kind.REFORMER, "reformers"), (Kind.SOURCE, "sources")):
+        members = table.table(section)
+        for name, fields in members.items():
+            if name in nodes:
+                raise members.wrong(name, name, "another node has that name; choose a different one")
+            nodes[name] = _node(members, name, kind, fields)
+    nodes["operator"] = _node(table, "operator", Kind.OPERATOR, table.table("operator"))
+    holders: dict[object, str] = {}
+    for name, node in nodes.items():
+        for field, value in (("node", node.number), ("address", f"{node.host}:{node.port}")):
+            other = holders.setdefault(value, name)
+            if other != name:
+                raise table.wrong(f"{name}.{field}", value, f"{other} has the same; each needs its own")
+    return nodes
+
+
+def _node(members: Table, name: str, kind: Kind, fields: Table) -> Node:
+    if not _NAME.fullmatch(name):
+        raise members.wrong(name, name, "a name has up to 32 letters, digits, - and _, and begins with a letter")
+    number = fields.number("node", 1, NODE_MAX)
+    host, port = _address(fields, "address")
+    fields.finish()
+    return Node(name, kind, number, host, port)
+
+
+def _address(fields: Table, name: str) -> Address:
+    text = fields.take(name, str)
+    host, _, port = text.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= PORT_MAX:
+        raise fields.wrong(name, text, f"expected HOST:PORT with a port from 1 to {PORT_MAX}")
+    return host, int(port)
+
+
+def _numeric(host: str) -> str:
+    """The address behind a name: it also names the interface that leads to the others."""
+    try:
+        return str(socket.getaddrinfo(host, None, family=socket.AF_INET, type=socket.SOCK_DGRAM)[0][4][0])
+    except (OSError, UnicodeError):
+        return host  # the carrier will say what is wrong with it
+
+
+def _groups(network: Table) -> Groups | None:
+    mesh = network.choice("carrier", {"multicast": False, "mesh": True})
+    if mesh:
+        for name in ("data_group", "control_group"):
+            network.take(name, str, "")
+        network.take("ttl", int, 0)
+        network.finish()
+        return None
+    data, control = _address(network, "data_group"), _address(network, "control_group")
+    ttl = network.number("ttl", 0, TTL_MAX, 1)
+    network.finish()
+    try:
+        return Groups(data=data, control=control, ttl=ttl)
+    except Complaint as complaint:
+        raise Complaint(f"{network.file}: network: {complaint}") from None
+
+
+def _charter(table: Table, nodes: Mapping[str, Node]) -> Charter:
+    rules = table.table("order", optional=True)
+    resilience = _resilience(rules)
+    excess = rules.choice("excess", {each.value: each for each in Excess}, Excess.CONTINUE.value)
+    remedy = rules.choice("remedy", {each.value: each for each in Remedy}, Remedy.BYPASS.value)
+    rules.finish()
+    loops = tuple(_loops(table.tables("loops"), nodes))
+    try:
+        charter = Charter(loops=loops, resilience=resilience, excess=excess, remedy=remedy)
+    except BadCharter as bad:
+        raise Complaint(f"{table.file}: loops: {_with_names(str(bad), nodes)}") from None
+    homes = charter.homes()
+    for node in nodes.values():
+        if node.kind is Kind.SITE and node.number not in homes:
+            raise table.wrong(f"sites.{node.name}", node.name, "it is in the tour of no loop; add it to one")
+    return charter
+
+
+def _resilience(rules: Table) -> int | str:
+    value = rules.take("resilience", object, 1)
+    if value in ("majority", "all"):
+        return str(value)
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MEMBERS_MAX:
+        return value
+    raise rules.wrong("resilience", value, f'expected a number from 0 to {MEMBERS_MAX - 1}, "majority" or "all"')
+
+
+def _loops(tables: list[Table], nodes: Mapping[str, Node]) -> Iterator[LoopCharter]:
+    for place, table in enumerate(tables):
+        number = table.number("number", 0, LOOPS_MAX, place)
+        tour = tuple(_site(table, "tour", name, nodes) for name in table.names("tour"))
+        junction = table.take("junction", str, None) if number else None
+        timing = _timing(table)
+        try:
+            yield LoopCharter(
+                number=number,
+                tour=tour,
+                timing=timing,
+                parent=table.number("parent", 0, LOOPS_MAX, 0) if number else 0,
+                junction=None if junction is None else _site(table, "junction", junction, nodes),
+                stride=table.number("stride", 1, STRIDE_MAX, 1),
+                request_sets=table.number("request_sets", 1, MEMBERS_MAX, 1),
+            )
+        except BadCharter as bad:
+            raise Complaint(f"{table.file}: {_with_names(str(bad), nodes)}") from None
+        table.finish()
+
+
+def _site(table: Table, field: str, name: str, nodes: Mapping[str, Node]) -> NodeId:
+    node = nodes.get(name)
+    if node is None or node.kind is not Kind.SITE:
+        known = ", ".join(each.name for each in nodes.values() if each.kind is Kind.SITE)
+        raise table.wrong(field, name, f"expected one of the sites {known}")
+    return node.number
+
+
+def _timing(table: Table) -> Timing:
+    """A profile, overridden field by field."""
+    named = table.choice("profile", {name: name for name in PROFILES}, "metro")
+    overrides: dict[str, int] = {}
+    for name in _PERIODS:
+        period = table.number(f"{name}_us", 1, PERIOD_MAX // MICROSECOND, None)
+        if period is not None:
+            overrides[name] = period * MICROSECOND
+    retries = table.number("retries_max", 1, RETRIES_MAX, None)
+    if retries is not None:
+        overrides["retries_max"] = retries
+    try:
+        return profile(named, **overrides)
+    except BadTiming as bad:
+        raise Complaint(f"{table.file}: {bad}") from None
+
+
+def _with_names(sentence: str, nodes: Mapping[str, Node]) -> str:
+    """The charter speaks of numbers; the file of names."""
+    names = {str(node.number): node.name for node in nodes.values()}
+    return re.sub(r"\bsite (\d+)", lambda found: f"site {names.get(found[1], found[1])}", sentence)

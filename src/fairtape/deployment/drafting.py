@@ -1,0 +1,193 @@
+"""A new deployment: the file that describes it, with a word on everything that can be changed, and everybody's keys."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from ipaddress import AddressValueError, IPv4Address
+from pathlib import Path
+from random import SystemRandom
+from typing import Final
+
+from fairtape.core.timing import PROFILES
+from fairtape.deployment.capacity import cores_here, refuse_overload, sites_max
+from fairtape.deployment.description import FILE, Deployment, read_deployment
+from fairtape.deployment.keyring import write_keys
+from fairtape.deployment.loopback import free_ports
+from fairtape.market.symbols import VENUES
+from fairtape.runtime.carriers import LOOPBACK, multicast_works
+from fairtape.runtime.complaints import Complaint
+
+FIRST_SOURCE: Final = 100  # the first venue is 101
+FIRST_REFORMER: Final = 901
+OPERATOR: Final = 999
+SITES_MAX: Final = 96
+REFORMERS_MAX: Final = 9
+SOURCES_MAX: Final = len(VENUES)
+PORTS_FROM: Final = 17_200  # where each host has its own ports
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """What a user asked for; what they left open is chosen."""
+
+    loops: tuple[int, ...]  # sites of the primary loop, and of each secondary one
+    profile: str | None = None
+    reformers: int = 2
+    sources: int = 3
+    store: str = "sqlite:formations.db"
+    resilience: str = "1"
+    excess: str = "continue"
+    remedy: str = "bypass"
+    hosts: tuple[str, ...] = ()  # of the sites, in turn; none: this machine alone
+    mesh: bool = False
+
+    @property
+    def sites(self) -> int:
+        """In all loops."""
+        return sum(self.loops)
+
+    @property
+    def local(self) -> bool:
+        """Whether everything is on this machine."""
+        return all(_is_loopback(host) for host in self.hosts)
+
+    def chosen_profile(self) -> str:
+        """The one that was asked for, or the fastest that this machine can carry."""
+        if self.profile is not None:
+            if self.local:
+                refuse_overload(sites=self.sites, profile=self.profile, cores=cores_here())
+            return self.profile
+        if not self.local:
+            return "metro"
+        return next((name for name, timing in PROFILES.items() if self.sites <= sites_max(timing, cores_here())), "wan")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return IPv4Address(host).is_loopback
+    except AddressValueError:
+        return host == "localhost"
+
+
+def create_deployment(folder: Path, draft: Draft) -> Deployment:
+    """Write a deployment into a new or empty folder. One that is there already is never touched."""
+    if (folder / FILE).exists():
+        raise Complaint(f"folder {str(folder)!r} holds a deployment already; name another folder, or remove that one")
+    text = "\n".join(_text(draft)) + "\n"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise Complaint(f"folder {str(folder)!r} holds other files and no deployment; name a new or empty folder")
+        (folder / FILE).write_text(text)
+        deployment = read_deployment(folder)
+        write_keys(deployment)
+    except OSError as error:
+        raise Complaint(
+            f"folder is {str(folder)!r}, where nothing can be written ({error.strerror}); name another folder"
+        ) from None
+    return deployment
+
+
+def _text(draft: Draft) -> Iterator[str]:
+    profile = draft.chosen_profile()
+    names = [f"s{number}" for number in range(1, draft.sites + 1)]
+    sources = [venue.name for venue in VENUES[: draft.sources]]
+    places = _places(draft, len(names) + draft.reformers + len(sources) + 1)
+    yield "# A fairtape deployment. Every site, server and source reads this same file; nothing in it is secret."
+    yield "# Whatever is left out has the value that is shown here. After a change, start the processes again."
+    yield "version = 1"
+    yield "stripe = 0"
+    yield ""
+    yield from _rules(draft)
+    yield from _network(draft)
+    yield from _surroundings(draft)
+    yield from _loop_tables(draft, profile, names)
+    yield "# Every node has a number of its own, from 1 on, and an address at which it listens (UDP)."
+    yield "[sites]"
+    yield from (_member(name, number, next(places)) for number, name in enumerate(names, 1))
+    yield ""
+    yield "[reformers]  # reformation servers: one leads, the others stand by"
+    for number in range(draft.reformers):
+        yield _member(f"x{number + 1}", FIRST_REFORMER + number, next(places))
+    yield ""
+    yield "[sources]  # who may publish; each has its own key in keys/"
+    for number, name in enumerate(sources, FIRST_SOURCE + 1):
+        yield _member(name, number, next(places))
+    yield ""
+    yield "[operator]  # who retires and admits sites"
+    yield f"node = {OPERATOR}"
+    yield f'address = "{next(places)}"'
+
+
+def _member(name: str, number: int, place: str) -> str:
+    return f'{name} = {{ node = {number}, address = "{place}" }}'
+
+
+def _places(draft: Draft, count: int) -> Iterator[str]:
+    """Addresses: sites take the hosts in turn, and so does everyone else."""
+    hosts = draft.hosts or (LOOPBACK,)
+    if draft.local:
+        ports = free_ports(count)
+        yield from (f"{hosts[each % len(hosts)]}:{ports[each]}" for each in range(count))
+    else:
+        yield from (f"{hosts[each % len(hosts)]}:{PORTS_FROM + each}" for each in range(count))
+
+
+def _rules(draft: Draft) -> Iterator[str]:
+    resilience = draft.resilience if draft.resilience.isdigit() else f'"{draft.resilience}"'
+    yield "[order]"
+    yield f'resilience = {resilience}  # K: a message is released when K + 1 sites hold it; or "majority", or "all"'
+    yield f'excess = "{draft.excess}"  # when more than K are silent: "halt", or "continue" with a Break in the order'
+    yield f'remedy = "{draft.remedy}"  # a failed site is passed by, or "replace"d by one of its secondary loop'
+    yield ""
+
+
+def _network(draft: Draft) -> Iterator[str]:
+    chance = SystemRandom()
+    host = f"239.195.{chance.randrange(1, 255)}.{chance.randrange(1, 127)}"
+    data, control = free_ports(2)
+    mesh = draft.mesh or (draft.local and not multicast_works(LOOPBACK))
+    yield "[network]"
+    carrier = "mesh" if mesh else "multicast"
+    yield f'carrier = "{carrier}"  # "multicast", or "mesh": a unicast to each, where there is none'
+    if not mesh:
+        yield f'data_group = "{host}:{data}"'
+        yield f'control_group = "{host}:{control}"  # secondary loops use the addresses after this one'
+        yield f"ttl = {0 if draft.local else 1}  # networks that a multicast may cross"
+    yield ""
+
+
+def _surroundings(draft: Draft) -> Iterator[str]:
+    yield "[clock]"
+    source = "shared" if draft.local else "system"
+    yield f'source = "{source}"  # "shared": all sites on one machine; "system": each its own'
+    yield "# declared_bound_us = 500  # how wrong a clock may be where the kernel does not know"
+    yield ""
+    yield "[journal]"
+    yield 'sync = "interval"  # "token" survives the loss of power at every site; "interval" and "never" do not'
+    yield "sync_period_ms = 100"
+    yield ""
+    yield "[store]  # where reformation servers agree; sqlite for one machine, etcd for several"
+    yield f'url = "{draft.store}"'
+    yield ""
+
+
+def _loop_tables(draft: Draft, profile: str, names: Sequence[str]) -> Iterator[str]:
+    yield "# Loops: 0 is the primary one. A tour names a loop's own sites in the order in which the token travels."
+    yield "# A profile can be overridden: retry_period_us, retries_max, token_period_us, commit_delay_us,"
+    yield "# clock_error_max_us."
+    rest = list(names)
+    primary = rest[: draft.loops[0]]
+    for number, size in enumerate(draft.loops):
+        tour, rest = rest[:size], rest[size:]
+        yield "[[loops]]"
+        yield f"number = {number}"
+        yield f'profile = "{profile}"'
+        yield f"tour = {json.dumps(tour)}"
+        if number:
+            yield "parent = 0"
+            yield f'junction = "{primary[(number - 1) % len(primary)]}"  # joins it to its parent while it is there'
+            yield "stride = 1  # passes its token for every so many of the primary one"
+        else:
+            yield "request_sets = 1  # above 1, sites take turns in asking for what all of them missed"
+        yield ""

@@ -1,0 +1,104 @@
+"""Strict reading of TOML: every field is asked for by name and kind, and what nobody asked for is refused.
+
+A mistake is one sentence that names the file, the field, what was found there, and what is expected.
+"""
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from fairtape.runtime.complaints import Complaint
+
+FILE_SIZE_MAX: Final = 1 << 20
+SHOWN_MAX: Final = 60  # characters of a value: enough to recognise it
+
+Kind = TypeVar("Kind")
+
+_WORDS: Final[Mapping[type, str]] = {str: "a text", int: "a whole number", list: "a list", dict: "a table"}
+_MISSING: Final = object()
+
+
+class Table:
+    """One table of a file, and where it stands."""
+
+    def __init__(self, file: Path, fields: Mapping[str, Any], *, at: str = "") -> None:
+        self.file = file
+        self._fields = dict(fields)
+        self._at = at
+
+    @classmethod
+    def load(cls, file: Path) -> "Table":
+        """The whole file."""
+        try:
+            with file.open("rb") as opened:
+                return cls(file, tomllib.loads(opened.read(FILE_SIZE_MAX).decode()))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise Complaint(f"{file} is no TOML: {error}; correct that line") from None
+        except OSError as error:
+            raise Complaint(f"{file} cannot be read ({error.strerror}); correct its permissions") from None
+
+    def take(self, name: str, kind: type[Kind], default: Any = _MISSING) -> Kind:
+        """The field of this name; `default` where it is left out, if it may be."""
+        value = self._fields.pop(name, default)
+        if value is _MISSING:
+            raise Complaint(f"{self.file} lacks {self._path(name)}; give {_WORDS.get(kind, 'a value')} there")
+        if value is default:
+            return default  # type: ignore[no-any-return]
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            raise self.wrong(name, value, f"expected {_WORDS.get(kind, 'something else')}")
+        return value
+
+    def number(self, name: str, least: int, most: int, default: Any = _MISSING) -> int:
+        """A whole number within limits."""
+        value = self.take(name, int, default)
+        if value is not default and not least <= value <= most:
+            raise self.wrong(name, value, f"expected from {least:,} to {most:,}")
+        return value
+
+    def choice(self, name: str, choices: Mapping[str, Kind], default: str | None = None) -> Kind:
+        """One of these words."""
+        value = self.take(name, str, _MISSING if default is None else default)
+        if value not in choices:
+            raise self.wrong(name, value, f"expected one of {', '.join(choices)}")
+        return choices[value]
+
+    def names(self, name: str) -> tuple[str, ...]:
+        """A list of texts."""
+        values: list[Any] = self.take(name, list)
+        for value in values:
+            if not isinstance(value, str):
+                raise self.wrong(name, value, "expected a list of names")
+        return tuple(values)
+
+    def table(self, name: str, *, optional: bool = False) -> "Table":
+        """A table inside this one."""
+        fields: dict[str, Any] = self.take(name, dict, {} if optional else _MISSING)
+        return Table(self.file, fields, at=self._path(name))
+
+    def tables(self, name: str) -> list["Table"]:
+        """A list of tables, as `[[name]]` writes it."""
+        values: list[Any] = self.take(name, list)
+        for value in values:
+            if not isinstance(value, dict):
+                raise self.wrong(name, value, f"expected tables, each under [[{name}]]")
+        return [Table(self.file, value, at=f"{self._path(name)}[{place}]") for place, value in enumerate(values)]
+
+    def items(self) -> Iterator[tuple[str, "Table"]]:
+        """All that is left, each a table under a name of the user's choice."""
+        for name in list(self._fields):
+            yield name, self.table(name)
+
+    def finish(self) -> None:
+        """Refuse what nobody asked for."""
+        for name, value in self._fields.items():
+            raise self.wrong(name, value, "no such field is known: correct its name or take it out")
+
+    def wrong(self, name: str, value: object, remedy: str) -> Complaint:
+        """The sentence about a field."""
+        shown = repr(value)
+        shown = shown if len(shown) <= SHOWN_MAX else f"{shown[:SHOWN_MAX]}…"
+        return Complaint(f"{self.file}: {self._path(name)} is {shown}; {remedy}")
+
+    def _path(self, name: str) -> str:
+        return f"{self._at}.{name}" if self._at else name

@@ -1,0 +1,81 @@
+"""The past of the order, for sites that catch up: the entries behind a position, as they stand in the journal.
+
+What is handed out are canonical bytes whose digests have been checked, so a site that takes them in has the same chain.
+A reader says how far it is and gets the next piece. Where a piece ended is remembered, so that the next one is found
+at once, also while the journal grows; should the journal have been cut since, its place is looked for anew.
+"""
+
+from pathlib import Path
+from typing import Final
+
+from fairtape.core.entries import Position
+from fairtape.runtime.journal.format import DIGEST_SIZE, Damaged
+from fairtape.runtime.journal.reader import Journal
+from fairtape.runtime.journal.segments import Place, Trail
+
+PLACES_MAX: Final = (
+    64  # readers whose place is remembered; beyond it the one that was not asked for longest is forgotten
+)
+
+
+class Past:
+    """Reads one journal for many, beside its writer."""
+
+    def __init__(self, directory: Path | str) -> None:
+        self._journal = Journal(Path(directory))
+        self._places: dict[Position, Place] = {}
+
+    def after(self, token: int, size_max: int, *, formation: int = 0) -> list[bytes]:
+        """The entries that follow a position, in order, as many as fit into `size_max` bytes, but at least one.
+
+        The position is that of the last entry which the reader holds (`fairtape.core.entries.position_of`); so whoever
+        takes in each piece and asks from its end gets the whole order and nothing twice. Where the reader knows no
+        formation (0), it gets what has a token above this one: messages, and formations by their first token.
+        """
+        position = Position(formation, token)
+        known = self._places.pop(position, None)
+        if known is not None:
+            try:
+                return self._read(known, position, size_max, known=True)
+            except Damaged:
+                pass  # the journal was cut since; if it is damaged indeed, the search will find out
+        place = self._journal.place_after(position)
+        return [] if place is None else self._read(place, position, size_max, known=False)
+
+    def keep_up(self) -> None:
+        """Take notice of what was added since the last time; whoever asks for it later is then answered at once.
+
+        Otherwise the first question about a segment hops over all of it, which takes some tens of milliseconds.
+        """
+        self._journal.keep_up()
+
+    def _read(self, place: Place, position: Position, size_max: int, *, known: bool) -> list[bytes]:
+        found: list[bytes] = []
+        trail = Trail(place)
+        try:
+            if known:
+                _check_unchanged(trail, place)
+            while (step := trail.next_head()) is not None:
+                offset, head = step
+                size_max -= head.encoded_size
+                if found and size_max < 0:
+                    break
+                encoded, digest = trail.segment.encoded(offset, head, place.previous, head.sequence)
+                found.append(encoded)
+                position, place = head.position, Place(trail.segment.path, trail.offset, trail.sequence, digest)
+        finally:
+            trail.close()
+        if found or known:
+            self._remember(position, place)
+        return found
+
+    def _remember(self, position: Position, place: Place) -> None:
+        self._places[position] = place
+        if len(self._places) > PLACES_MAX:
+            del self._places[next(iter(self._places))]
+
+
+def _check_unchanged(trail: Trail, place: Place) -> None:
+    """A remembered place lies right behind an entry, which ends with its digest."""
+    if trail.segment.digest(place.offset - DIGEST_SIZE, place.sequence) != place.previous:
+        raise trail.damaged(place.offset, "another entry stands there now")

@@ -1,0 +1,341 @@
+"""A machine's place in a process: its sockets, its journal, the store, and whoever feeds it or hears it.
+
+A seat takes one turn at a time. It hands over what arrived, wakes the machine if it is time, and carries out what the
+machine asks for, in the order in which it asks. Control sockets are read *before* data sockets and handed over *after*
+them, so that an acknowledgment never overtakes the messages it names merely because two sockets are read in turn.
+
+What a machine wants carried out at an instant is dated by the reading with which its turn began; a release is dated
+again when it is handed over, because that is what everybody else can observe.
+"""
+
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
+from typing import Final, Protocol, cast
+
+from fairtape.core.consult import Answer, Question
+from fairtape.core.effects import (
+    Append,
+    Consult,
+    Cut,
+    Deliver,
+    Effect,
+    Fetch,
+    FormationChange,
+    Listen,
+    Multicast,
+    Notice,
+    Ordered,
+    Recovered,
+    Release,
+    Report,
+    Send,
+    Turn,
+)
+from fairtape.core.instants import NEVER, Instant
+from fairtape.core.machine import Consulting, Keeper, Machine
+from fairtape.ring.release import LATE_AFTER
+from fairtape.runtime.carriers import Carrier
+from fairtape.runtime.clock import Clock
+from fairtape.runtime.udp import Address, UdpSocket
+from fairtape.runtime.weather import InjectedWeather
+
+DATAGRAMS_MAX: Final = 1_024  # read from one socket in one turn: a few milliseconds of work at full rate
+DRAINS_MAX: Final = 16  # a consumer may feed the machine whose delivery it hears; the rest waits for the next turn
+STALLED_TURNS_MAX: Final = 1_000  # wakes without any movement before we call it a bug of the machine
+
+
+class Journal(Protocol):
+    """What a driver asks of a journal. `append` returns when the order is as safe as the journal promises."""
+
+    def append(self, ordered: Ordered, now: Instant) -> None:
+        """Write Msg(e)."""
+
+    def turn(self, change: FormationChange, now: Instant) -> None:
+        """Write a change of formation."""
+
+    def release(self, release: Release, now: Instant) -> None:
+        """Write when this site released it."""
+
+    def cut_after(self, token: int) -> Recovered:
+        """Take out everything above this token; what is left."""
+
+    def deadline(self) -> Instant | None:
+        """When `wake` is wanted next."""
+
+    def wake(self, now: Instant) -> None:
+        """Do what has fallen due, such as a sync."""
+
+    def close(self) -> None:
+        """Write everything and let go."""
+
+
+class Archive(Protocol):
+    """What a driver asks of a journal's past, beside its writer."""
+
+    def after(self, token: int, size_max: int, *, formation: int = 0) -> list[bytes]:
+        """The entries that follow a position, as many as fit into this many bytes, but at least one."""
+
+    def keep_up(self) -> None:
+        """Take notice of what was added, so that whoever asks for it is answered at once."""
+
+
+class Desk(Protocol):
+    """What a driver asks of the formation store."""
+
+    def ask(self, question: Question) -> None:
+        """Take a question, and never wait for its answer."""
+
+    def answers(self) -> list[Answer]:
+        """Every answer since the last call."""
+
+    def close(self) -> None:
+        """Let go of the store."""
+
+
+class Producer(Protocol):
+    """Feeds the machine of its seat: asked in every turn, woken when its own deadline has come."""
+
+    def deadline(self) -> Instant | None:
+        """When it next has something to submit; None while the machine takes no more."""
+
+    def wake(self, now: Instant) -> None:
+        """Submit what is due."""
+
+
+class Seat:
+    """One machine and its part of the world."""
+
+    __slots__ = (
+        "_fetches",
+        "_stalled_turns",
+        "archive",
+        "carrier",
+        "consumer",
+        "desk",
+        "herald",
+        "journal",
+        "log",
+        "machine",
+        "producer",
+        "reporter",
+        "weather",
+    )
+
+    def __init__(
+        self,
+        machine: Machine,
+        carrier: Carrier,
+        *,
+        weather: InjectedWeather | None = None,
+        journal: Journal | None = None,
+        producer: Producer | None = None,
+        consumer: Callable[[Deliver], None] | None = None,
+        reporter: Callable[[Report], None] | None = None,
+        archive: Archive | None = None,
+        desk: Desk | None = None,
+        herald: Callable[[FormationChange], None] | None = None,
+        log: Callable[[str], None] | None = None,
+    ) -> None:
+        """`herald` tells the applications of a formation, after which the order may be broken; `log` takes notices."""
+        self.machine = machine
+        self.carrier = carrier
+        self.weather = weather
+        self.journal = journal
+        self.producer = producer
+        self.consumer = consumer
+        self.reporter = reporter
+        self.archive = archive
+        self.desk = desk
+        self.herald = herald
+        self.log = log
+        self._fetches: deque[Fetch] = deque()  # bounded by the machine, which has named limits for what it asks
+        self._stalled_turns = 0
+
+    def due_at(self) -> Instant:
+        """When the machine wants to be woken: kept as exactly as we can, for it may be a release."""
+        wanted_at = self.machine.deadline()
+        return NEVER if wanted_at is None else wanted_at
+
+    def chores_at(self) -> Instant:
+        """The earliest deadline of everything else in this seat."""
+        earliest = 0 if self._fetches else NEVER
+        for timed in (self.weather, self.journal, self.producer):
+            if timed is not None:
+                wanted_at = timed.deadline()
+                if wanted_at is not None and wanted_at < earliest:
+                    earliest = wanted_at
+        return earliest
+
+    def turn(self, ready: Collection[int], clock: Clock, *, gathers: bool = False) -> bool:
+        """Take what arrived, do what is due, and carry out what the machine asks for; whether it asked for anything.
+
+        A driver that `gathers` is not told of data, so it is looked for in every turn.
+        """
+        now = clock.now()
+        arrived = self._listen(ready, now, gathers=gathers)
+        if arrived:
+            self.machine.receive_all(arrived, now)
+        if self.desk is not None:
+            for answer in self.desk.answers():
+                cast(Consulting, self.machine).answered(answer, now)
+        if self.producer is not None and _is_due(self.producer, now):
+            self.producer.wake(now)
+        wanted_at = self.machine.deadline()
+        woken = wanted_at is not None and wanted_at <= now
+        if woken:
+            self.machine.wake(now)
+        acted = self._act(now, clock)
+        if self.journal is not None and _is_due(self.journal, now):
+            self.journal.wake(now)
+            if self.archive is not None:
+                self.archive.keep_up()
+        self._expect_movement(stalled=woken and not (arrived or acted) and self.machine.deadline() == wanted_at)
+        return acted
+
+    def close(self) -> None:
+        """Close the carrier, and the journal and the store if there are any."""
+        with ExitStack() as closing:
+            for each in (self.desk, self.journal, self.carrier):
+                if each is not None:
+                    closing.callback(each.close)
+
+    def _read_journal(self, now: Instant) -> None:
+        """Answer one question to the journal, in a turn that has carried out everything else.
+
+        Only then has the journal what the machine believes it has. One is enough for a turn: those who catch up must
+        not make a token late.
+        """
+        if self._fetches and self.archive is not None:
+            fetch = self._fetches.popleft()
+            cast(Keeper, self.machine).fetched(fetch.ticket, _read_past(self.archive, fetch), now)
+
+    def _listen(self, ready: Collection[int], now: Instant, *, gathers: bool) -> list[bytes]:
+        """Read control before data, hand over data before control."""
+        after = self._read(self.carrier.control, ready, now)
+        # Behind a control datagram there may be data that arrived since the wait ended: look, whatever it said.
+        arrived = self._read(self.carrier.data, None if after or gathers else ready, now)
+        arrived += after
+        return arrived if self.weather is None else self.weather.due(now) + arrived
+
+    def _read(self, sockets: Sequence[UdpSocket], ready: Collection[int] | None, now: Instant) -> list[bytes]:
+        """What has come in on those that are ready; on all of them where `ready` is None."""
+        datagrams: list[bytes] = []
+        for each in sockets:
+            if ready is None or each.fd in ready:
+                if self.weather is None:
+                    datagrams += each.receive(DATAGRAMS_MAX)
+                else:
+                    datagrams += self._brave(each, self.weather, now)
+        return datagrams
+
+    def _brave(self, heard: UdpSocket, weather: InjectedWeather, now: Instant) -> list[bytes]:
+        """What the weather lets through at once, by the link over which it really came."""
+        senders: list[Address] = []
+        datagrams = heard.receive(DATAGRAMS_MAX, senders)
+        return weather.admit(datagrams, [self.carrier.node_at(sender) for sender in senders], now)
+
+    def _act(self, now: Instant, clock: Clock) -> bool:
+        """Drain until the machine is silent, for a consumer may have given it new work; whether there was any."""
+        acted = asked = False
+        for _ in range(DRAINS_MAX):
+            effects = self.machine.drain()
+            if not effects and not asked:
+                asked = True
+                self._read_journal(now)
+                effects = self.machine.drain()
+            if not effects:
+                return acted
+            acted = True
+            for effect in effects:
+                self._carry_out(effect, now, clock)
+        return True  # the rest waits for the next turn, so that sockets and timers get theirs
+
+    def _carry_out(self, effect: Effect, now: Instant, clock: Clock) -> None:
+        match effect:
+            case Multicast():
+                self.carrier.multicast(effect.channel, effect.datagrams)
+            case Send():
+                self.carrier.send(effect.to, effect.datagrams)
+            case Listen():
+                self.carrier.listen(effect.channels)
+            case Consult():
+                assert self.desk is not None, "a machine without a store consults it"
+                self.desk.ask(effect.question)
+            case Report():
+                if self.reporter is not None:
+                    self.reporter(effect)
+            case Notice():
+                if self.log is not None:
+                    self.log(effect.text)
+            case _:
+                self._keep(effect, now, clock)
+
+    def _keep(self, effect: Append | Turn | Deliver | Fetch | Cut, now: Instant, clock: Clock) -> None:
+        """What concerns the order, and so the journal."""
+        match effect:
+            case Append():
+                if self.journal is not None:
+                    self.journal.append(effect.ordered, now)
+            case Turn():
+                if self.journal is not None:
+                    self.journal.turn(effect.change, now)
+                if self.herald is not None:
+                    self.herald(effect.change)
+            case Deliver():
+                self._hand_over(effect, clock.now())
+            case Fetch():
+                self._fetches.append(effect)
+            case Cut():
+                assert self.journal is not None, "a machine without a journal cuts it"
+                cast(Keeper, self.machine).recovered(self.journal.cut_after(effect.token), now)
+
+    def _hand_over(self, delivery: Deliver, released_at: Instant) -> None:
+        """The application first, then the mark: a crash between the two delivers twice, and not never."""
+        delivery.release = stamped(delivery.release, released_at)
+        if self.consumer is not None:
+            self.consumer(delivery)
+        if self.journal is not None:
+            self.journal.release(delivery.release, released_at)
+
+    def _expect_movement(self, *, stalled: bool) -> None:
+        self._stalled_turns = self._stalled_turns + 1 if stalled else 0
+        assert self._stalled_turns < STALLED_TURNS_MAX, (
+            f"{type(self.machine).__name__} asks to be woken at {self.machine.deadline()} and does nothing"
+        )
+
+
+def stamped(release: Release, released_at: Instant) -> Release:
+    """The release as it happened: a machine can only say when its turn began, and what held it up since makes it late.
+
+    A machine decides at a reading of the same clock, which never goes back; so nothing is handed over early.
+    """
+    commit_at = release.commit_at
+    assert released_at >= commit_at, f"token {release.token} is handed over {commit_at - released_at} ns early"
+    return Release(
+        token=release.token,
+        sequence=release.sequence,
+        count=release.count,
+        commit_at=commit_at,
+        released_at=released_at,
+        late=release.late or released_at - commit_at > LATE_AFTER,
+        clock_bound=release.clock_bound,
+    )
+
+
+def _read_past(archive: Archive, fetch: Fetch) -> list[bytes]:
+    """Where no formation was noted yet, nothing is left out; where it is not known, the token alone counts."""
+    if fetch.formation is None:
+        return archive.after(fetch.token, fetch.size_max)
+    if fetch.formation == 0:
+        return archive.after(0, fetch.size_max)
+    return archive.after(fetch.token, fetch.size_max, formation=fetch.formation)
+
+
+class _Timed(Protocol):
+    def deadline(self) -> Instant | None: ...
+
+
+def _is_due(timed: _Timed, now: Instant) -> bool:
+    wanted_at = timed.deadline()
+    return wanted_at is not None and wanted_at <= now
