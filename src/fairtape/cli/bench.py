@@ -1,12 +1,14 @@
 """`fairtape bench …`."""
 
 import json
-from typing import Final
+from typing import Any, Final
 
 import click
 
+from fairtape.bench.failover import failover_figures
 from fairtape.bench.report import Figure, Figures, ring_figures
 from fairtape.cli.progress import steps
+from fairtape.core.timing import PROFILES
 from fairtape.deployment.processes import Deserted
 from fairtape.runtime.complaints import Complaint
 
@@ -114,6 +116,42 @@ def ring(
     for problem in problems:
         click.echo(f"fairtape: {problem}", err=True)
     ctx.exit(EXIT_BROKEN if problems else 0)
+
+
+@bench.command()
+@click.option("--rounds", type=click.IntRange(1, 100), default=1, show_default=True, help="Kills, each in a new ring.")
+@click.option(
+    "--profile", type=click.Choice(list(PROFILES)), default="lan", show_default=True, help="Timing of the deployment."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@click.pass_context
+def failover(ctx: click.Context, *, rounds: int, profile: str, as_json: bool) -> None:
+    """How long the others are silent when a site is killed.
+
+    Three sites and two reformation servers as `fairtape init` makes them, each a process; two sources publish 1,000
+    messages per second each, and the site whose turn it is gets kill -9. It is started again two seconds later.
+
+    The figures are the worst of all rounds. The exit code is 1 when a message was lost or the order is not one.
+    """
+    with steps(quiet=as_json) as step:
+        figures = failover_figures(rounds=rounds, profile=profile, step=step)
+    click.echo(json.dumps(figures) if as_json else _failover_table(figures))
+    ctx.exit(0 if figures["one_order"] and not figures["lost"] else EXIT_BROKEN)
+
+
+def _failover_table(figures: dict[str, Any]) -> str:
+    rows = [
+        ("longest silence at the others", f"{figures['stall_s']:.3f} s (promised: {figures['stall_s_promised']:g} s)"),
+        ("detected after", f"{figures['detect_s']:.3f} s"),
+        ("a new formation after", f"{figures['formation_s']:.3f} s"),
+        ("longest silence when it came back", f"{figures['return_stall_s']:.3f} s"),
+        ("messages published", f"{figures['published']:,}"),
+        ("messages lost", f"{figures['lost']:,}"),
+        ("one order at all sites", "yes" if figures["one_order"] else "no"),
+        *((f"{name}, by default", f"{seconds:g} s of silence") for name, seconds in figures["anchors_s"].items()),
+    ]
+    width = max(len(label) for label, _ in rows)
+    return "\n".join(f"{label:{width}}  {text}" for label, text in rows)
 
 
 def _table(figures: Figures) -> str:

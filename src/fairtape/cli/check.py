@@ -14,8 +14,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from fairtape.cli.limits import check_within
 from fairtape.runtime.complaints import Complaint
+from fairtape.simulation import failover as failovers
 from fairtape.simulation import swarm, upheaval
 from fairtape.simulation.campaign import Distribution, Run, Tally, campaign, cores, replay_command
+from fairtape.simulation.failover import run_failover
 from fairtape.simulation.ordeal import run_upheaval
 from fairtape.simulation.swarm import LOSS_MAX
 from fairtape.simulation.trial import Outcome, run_seed
@@ -31,6 +33,7 @@ DIGEST_SIZE: Final = 16
 @click.option("--seeds", default=100, show_default=True, help="How many worlds to run.")
 @click.option("--seed", type=int, help="Run this one world again, exactly as it was.")
 @click.option("--healing", is_flag=True, help="Worlds with reformation servers, in which everything fails and heals.")
+@click.option("--failover", is_flag=True, help="Calm worlds in which members die: how long does it take to go on?")
 @click.option("--loss", type=float, help="The share of datagrams that every link loses, instead of each seed's own.")
 @click.option("--jobs", type=int, help="Worlds at once.  [default: one per core]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
@@ -41,6 +44,7 @@ def check(
     seeds: int,
     seed: int | None,
     healing: bool,
+    failover: bool,
     loss: float | None,
     jobs: int | None,
     as_json: bool,
@@ -49,15 +53,16 @@ def check(
 
     Each world is drawn from a seed: its sites, timing, weather and faults. A world is one ring, or with --healing a
     whole deployment: loops, reformation servers and their store, under crashes, pauses, partitions, bad clocks, lost
-    journals, growth, retirement and strangers. When all is healed every message must be in every journal.
+    journals, growth, retirement and strangers. When all is healed every message must be in every journal. With
+    --failover nothing is wrong but that one or two members die, and the times that are promised must be kept.
 
     A world that breaks a guarantee is named with the command that repeats it exactly. The exit code is then 1.
 
     The digest covers everything that was sent and released in these worlds, and when. It is the same on every machine
     with the same version of fairtape, whatever the number of jobs: equal digests, equal histories.
     """
-    _refuse(seeds=seeds, seed=seed, healing=healing, loss=loss, jobs=jobs)
-    kind = _healing() if healing else _ring(loss)
+    _refuse(seeds=seeds, seed=seed, loss=loss, jobs=jobs)
+    kind = _choose(healing=healing, failover=failover, loss=loss)
     chosen = range(1, seeds + 1) if seed is None else range(seed, seed + 1)
     at_once = min(jobs or cores(), len(chosen))
     if seed is not None and not as_json:
@@ -91,7 +96,15 @@ class Kind:
     counted: str  # what a world had that `reforming` counts
 
 
-def _ring(loss: float | None) -> Kind:
+def _choose(*, healing: bool, failover: bool, loss: float | None) -> Kind:
+    if healing and failover:
+        raise Complaint("--healing and --failover are given; give one of them")
+    if (healing or failover) and loss is not None:
+        raise Complaint(f"--loss is {loss:g}; only worlds of one ring take it, leave it out")
+    if healing:
+        return HEALING
+    if failover:
+        return FAILOVER
     return Kind(
         "ring",
         partial(run_seed, loss=loss),
@@ -101,13 +114,15 @@ def _ring(loss: float | None) -> Kind:
     )
 
 
-def _healing() -> Kind:
-    return Kind("healing", run_upheaval, lambda seed: upheaval.draw(seed).describe(), ("--healing",), "had to reform")
+HEALING: Final = Kind(
+    "healing", run_upheaval, lambda seed: upheaval.draw(seed).describe(), ("--healing",), "had to reform"
+)
+FAILOVER: Final = Kind(
+    "failover", run_failover, lambda seed: failovers.draw(seed).describe(), ("--failover",), "had to reform"
+)
 
 
-def _refuse(*, seeds: int, seed: int | None, healing: bool, loss: float | None, jobs: int | None) -> None:
-    if healing and loss is not None:
-        raise Complaint(f"--loss is {loss:g}; worlds that heal draw their own, leave it out with --healing")
+def _refuse(*, seeds: int, seed: int | None, loss: float | None, jobs: int | None) -> None:
     check_within("--seeds", seeds, 1, SEEDS_MAX)
     check_within("--seed", seed, 0, SEED_MAX)
     check_within("--jobs", jobs, 1, JOBS_MAX)

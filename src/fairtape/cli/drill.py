@@ -99,6 +99,7 @@ def account_text(account: dict[str, Any]) -> str:
         ("detected", _after(account["detect_s"])),
         ("a new formation", _after(account["formation_s"])),
         ("longest silence at the others", f"{account['stall_s']:.3f} s"),
+        ("longest silence on return", f"{account['return_stall_s']:.3f} s"),
         ("whole again", f"{account['whole_s']:.1f} s after the fault was undone"),
         ("published", f"{account['published']:,} messages"),
         ("late at the others", f"{account['late']:,} messages"),

@@ -71,6 +71,7 @@ class Deployment:
     sync: Sync
     sync_period: Duration
     store: str
+    real_time: bool  # ask the kernel to prefer sites and servers to ordinary programs
     stripe: int = 0
     datagram_max: int = DATAGRAM_MAX
 
@@ -149,6 +150,7 @@ def _deployment(folder: Path, table: Table) -> Deployment:
     datagram_max = table.number("datagram_max", DATAGRAM_MIN, DATAGRAM_MAX, DATAGRAM_MAX)
     nodes = _nodes(table)
     journal, clock, store = table.table("journal", optional=True), table.table("clock"), table.table("store")
+    process = table.table("process", optional=True)
     declared = clock.number("declared_bound_us", 1, PERIOD_MAX // MICROSECOND, None)
     found = Deployment(
         folder=folder,
@@ -161,9 +163,10 @@ def _deployment(folder: Path, table: Table) -> Deployment:
         sync=journal.choice("sync", {each.value: each for each in Sync}, Sync.INTERVAL.value),
         sync_period=journal.number("sync_period_ms", 1, 60_000, SYNC_PERIOD // MILLISECOND) * MILLISECOND,
         store=_store(folder, store.take("url", str)),
+        real_time=process.take("real_time", bool, default=False),
         charter=_charter(table, nodes),
     )
-    for each in (journal, clock, store, table):
+    for each in (journal, clock, process, store, table):
         each.finish()
     return found
 

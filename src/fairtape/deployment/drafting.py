@@ -163,6 +163,9 @@ def _surroundings(draft: Draft) -> Iterator[str]:
     yield f'source = "{source}"  # "shared": all sites on one machine; "system": each its own'
     yield "# declared_bound_us = 500  # how wrong a clock may be where the kernel does not know"
     yield ""
+    yield "[process]"
+    yield "real_time = false  # true: ask the kernel to prefer sites and servers to ordinary programs (CAP_SYS_NICE)"
+    yield ""
     yield "[journal]"
     yield 'sync = "interval"  # "token" survives the loss of power at every site; "interval" and "never" do not'
     yield "sync_period_ms = 100"

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from enum import Enum
 from typing import Any, Final
 
@@ -221,6 +222,7 @@ class Account:
     healed_at: Instant = 0
     whole_at: Instant = 0
     notices_from: int = 0
+    meanwhile: dict[str, Status] = dataclass_field(default_factory=dict)  # how the sites fared before it was undone
 
     def told(self, field: Field, sources: dict[str, Status]) -> dict[str, Any]:
         """The figures."""
@@ -236,7 +238,8 @@ class Account:
             "rate": self.plan.rate,
             "detect_s": self._since(rulings[0]["began_at_ns"]) if rulings else None,
             "formation_s": self._since(rulings[0]["decided_at_ns"]) if rulings else None,
-            "stall_s": max((self._silence(pages[name]) for name in survivors), default=0.0),
+            "stall_s": max((self._silence(name, pages[name]) for name in survivors), default=0.0),
+            "return_stall_s": max((self._silence_since_healed(pages[name]) for name in survivors), default=0.0),
             "whole_s": (self.whole_at - self.healed_at) / SECOND,
             "late": max((self._late(name, pages[name]) for name in survivors), default=0),
             "published": published,
@@ -245,7 +248,7 @@ class Account:
             "breaks": sum(ruling["broken"] for ruling in rulings),
             "formations": rulings,
             "survivors": {
-                name: {"stall_s": self._silence(pages[name]), "late": self._late(name, pages[name])}
+                name: {"stall_s": self._silence(name, pages[name]), "late": self._late(name, pages[name])}
                 for name in survivors
             },
             "notices": [with_names(line, field.deployment) for line in notices],
@@ -264,8 +267,14 @@ class Account:
     def _since(self, instant: Instant) -> float:
         return (instant - self.struck_at) / SECOND
 
-    def _silence(self, page: Status) -> float:
-        gaps = [ended - began for began, ended in page["silences_ns"] if ended >= self.struck_at]
+    def _silence(self, name: str, page: Status) -> float:
+        """The longest one that began before the fault was undone. A page has only the latest, so two are looked at."""
+        told = [*self.meanwhile.get(name, page)["silences_ns"], *page["silences_ns"]]
+        gaps = [ended - began for began, ended in told if ended >= self.struck_at and began < self.healed_at]
+        return max(gaps, default=0) / SECOND
+
+    def _silence_since_healed(self, page: Status) -> float:
+        gaps = [ended - began for began, ended in page["silences_ns"] if began >= self.healed_at]
         return max(gaps, default=0) / SECOND
 
     def _late(self, name: str, page: Status) -> int:
@@ -296,6 +305,7 @@ def _inject(field: Field, plan: Plan) -> Account:
     )
     with _struck(field, plan, victims, account):
         field.rest(plan.period)
+        account.meanwhile = field.sites()
     account.healed_at = field.deployment.clock().now()
     field.wait_until(lambda: _not_whole(field, account), SETTLING_MAX, "a whole deployment")
     account.whole_at = field.deployment.clock().now()

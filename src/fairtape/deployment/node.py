@@ -24,7 +24,7 @@ from fairtape.nodes.source import Source
 from fairtape.nodes.standing import Post
 from fairtape.ring.formation import Formation
 from fairtape.runtime.clock import SharedClock, SystemClock
-from fairtape.runtime.driver import Driver, spare_the_collector
+from fairtape.runtime.driver import Driver, run_in_real_time, spare_the_collector
 from fairtape.runtime.journal import Past, Sync, Writer
 from fairtape.runtime.seat import Seat
 from fairtape.runtime.stores import StoreDesk, open_store
@@ -44,6 +44,8 @@ _PR_SET_PDEATHSIG: Final = 1
 
 def run_site(deployment: Deployment, node: Node) -> None:
     """The life of a site, until SIGINT or SIGTERM."""
+    if deployment.real_time:
+        run_in_real_time()
     clock = deployment.clock()
     run = RunFolder(deployment.folder)
     directory = deployment.folder / JOURNALS / node.name
@@ -97,6 +99,8 @@ def run_site(deployment: Deployment, node: Node) -> None:
 
 def run_reformer(deployment: Deployment, node: Node) -> None:
     """The life of a reformation server, until SIGINT or SIGTERM."""
+    if deployment.real_time:
+        run_in_real_time()
     clock = deployment.clock()
     run = RunFolder(deployment.folder)
     store = open_store(deployment.store)

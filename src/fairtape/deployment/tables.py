@@ -15,7 +15,13 @@ SHOWN_MAX: Final = 60  # characters of a value: enough to recognise it
 
 Kind = TypeVar("Kind")
 
-_WORDS: Final[Mapping[type, str]] = {str: "a text", int: "a whole number", list: "a list", dict: "a table"}
+_WORDS: Final[Mapping[type, str]] = {
+    str: "a text",
+    int: "a whole number",
+    list: "a list",
+    dict: "a table",
+    bool: "true or false",
+}
 _MISSING: Final = object()
 
 

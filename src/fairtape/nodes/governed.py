@@ -254,6 +254,10 @@ class GovernedReceiver(Receiver):
     def _stopped(self) -> bool:
         return self._fenced or self.reforming is not None
 
+    def _is_token_site(self, now: Instant) -> bool:
+        """One that may have been left behind by the others speaks for nobody."""
+        return not self.stranded and super()._is_token_site(now)
+
     def _sits_in(self, formation: Formation) -> bool:
         return formation.number in self._seats
 

@@ -15,16 +15,16 @@ from enum import Enum
 from typing import Final
 
 from fairtape.core.instants import NEVER, SECOND, Duration, Instant
-from fairtape.nodes.relief import LAG_MAX, Relief, plan_relief
-from fairtape.ring.charter import Charter, Excess, LoopCharter, Remedy, lease_margin
+from fairtape.nodes.reformation import may_be_missing, next_layout, reached
+from fairtape.nodes.relief import Relief, plan_relief
+from fairtape.ring.charter import Charter, Excess, LoopCharter, lease_margin
 from fairtape.ring.formation import Formation
 from fairtape.ring.layout import encode_formation
-from fairtape.ring.surgery import bypass, exchange, follow, retime, with_members
+from fairtape.ring.surgery import follow
 from fairtape.wire.frames import NodeId
-from fairtape.wire.governance import Fence, Governance, Grant, Install, Posture, Standing, Wish
+from fairtape.wire.governance import Fence, Governance, Grant, Install, Posture, Standing
 
 FOUNDING_DELAY: Final = 3 * SECOND  # how long the first formation waits for sites that are not there
-PATIENCE_MAX: Final = 8  # times the retries that the charter asks for
 
 
 class Phase(Enum):
@@ -288,14 +288,17 @@ class Governor:
                 )
                 self.outbox.append((member, message))
             self._repeat_at = now + formation.timing.retry_period
-        waited = now >= self._began_at + 2 * formation.timing.retry_period
+        waited = now >= self._began_at + formation.timing.retry_period + formation.timing.one_way_max
         if not unheard or (waited and all(self._leases.get(member, 0) <= now for member in unheard)):
             self._decide(formation, answered, now)
 
     def _answered(self, formation: Formation) -> dict[NodeId, Standing]:
         """Members that do nothing more in this formation and say what they hold: from memory, or from their journal."""
+        return self._answers_of(formation, self._concerned(formation))
+
+    def _answers_of(self, formation: Formation, sites: Collection[NodeId]) -> dict[NodeId, Standing]:
         answered = {}
-        for member in self._concerned(formation):
+        for member in sites:
             known = self.known.get(member)
             if known is None or known.standing.formation != formation.number:
                 continue
@@ -305,12 +308,7 @@ class Governor:
 
     def _concerned(self, formation: Formation) -> tuple[NodeId, ...]:
         """The members, and those who take their last turns before the first token of this formation."""
-        reached = (
-            known.standing.complete_through
-            for known in self.known.values()
-            if known.standing.formation == formation.number
-        )
-        return formation.concerns(max(reached, default=0))
+        return formation.concerns(reached(self._answers_of(formation, formation.members).values()))
 
     def _present(self, formation: Formation) -> dict[NodeId, Standing]:
         """Members that came back with journals which prove nothing: better than nothing, and never without a Break."""
@@ -326,12 +324,12 @@ class Governor:
                 return  # all were restarted: what one journal does not prove, another one may
             answered = answered or self._present(formation)
         silent = tuple(member for member in self._concerned(formation) if member not in self._answered(formation))
-        broken = len(silent) > formation.resilience
+        broken = may_be_missing(formation, answered.values(), len(silent))
         if not answered or (broken and self.charter.excess is Excess.HALT and not self._resumed):
             if self.phase is not Phase.HALTED:
                 self.notices.append(
                     f"halted in formation {formation.number}: {len(silent)} members are silent {silent}, "
-                    f"K is {formation.resilience}"
+                    f"K is {formation.survivable(reached(answered.values()))}"
                 )
             self.phase = Phase.HALTED
             self._silent = silent
@@ -339,48 +337,12 @@ class Governor:
         self._resumed = False
         self._silent = silent
         keeper = max(answered.values(), key=lambda each: (each.complete_through, each.posture is Posture.FENCED))
-        layout = self._without(formation, answered, keeper)
-        self._propose_after(layout, formation.number + 1, keeper, now, broken=broken)
-
-    def _without(self, formation: Formation, answered: dict[NodeId, Standing], keeper: Standing) -> Formation:
-        """The next layout: who has kept its memory stays, and the places of the others are passed by or taken."""
-        kept = [site for site, standing in answered.items() if standing.posture is Posture.FENCED]
-        near = keeper.complete_through - LAG_MAX
-        staying = [s for s, standing in answered.items() if s in kept or (standing.complete_through >= near)]
-        leaving = {s for s in staying if s in self.retired or answered[s].wish is Wish.WITHDRAW}
-        staying = [site for site in staying if site not in leaving] or staying
-        layout = formation
-        failed = [member for member in formation.members if member not in staying]
-        if self.charter.remedy is Remedy.REPLACE:
-            for member in failed:
-                substitute = self._substitute(member, near, layout.members)
-                if substitute is not None:
-                    layout = exchange(layout, member, substitute)
-        layout = bypass(layout, failed)
-        needless = not failed and len(kept) == len(formation.members)
-        return self._with_patience(layout, needless=needless)
-
-    def _substitute(self, failed: NodeId, near: int, members: Collection[NodeId]) -> NodeId | None:
-        """An up-to-date site of the secondary loop that the failed one joined. 2001 §8."""
-        loops = {loop.number for loop in self.charter.loops if loop.junction == failed}
-        candidates = [
-            (known.standing.complete_through, site)
-            for site, known in self.known.items()
-            if self._homes.get(site) in loops and site not in members and known.standing.complete_through >= near
-        ]
-        return max(candidates)[1] if candidates else None
-
-    def _with_patience(self, layout: Formation, *, needless: bool) -> Formation:
-        """Raise the retry count when a reformation proved needless (decision 11)."""
-        layout = with_members(layout, layout.members)
-        layout = replace(layout, resilience=self.charter.resilience_of(layout.members))
-        if not needless:
-            return layout
-        retries = layout.timing.retries_max
-        raised = min(retries + max(retries // 4, 1), PATIENCE_MAX * self.loop.timing.retries_max)
+        standings = {site: known.standing for site, known in self.known.items()}
+        layout = next_layout(formation, answered, standings, self.charter, retired=self.retired)
+        retries, raised = formation.timing.retries_max, layout.timing.retries_max
         if raised > retries:
             self.notices.append(f"nobody had failed: patience goes from {retries} retries to {raised}")
-        return retime(layout, replace(layout.timing, retries_max=max(raised, retries)))
+        self._propose_after(layout, formation.number + 1, keeper, now, broken=broken)
 
     def _propose_after(self, layout: Formation, number: int, keeper: Standing, now: Instant, *, broken: bool) -> None:
         following = follow(
@@ -435,9 +397,11 @@ class Governor:
             self._await_prepared(now)
 
     def _all_confirmed(self, formation: Formation) -> bool:
-        return all(
-            member in self.known and self.known[member].standing.formation == formation.number
-            for member in formation.members
+        """All members are in it, and hold what came before it: only then may another one take over."""
+        standings = [self.known[member].standing for member in formation.members if member in self.known]
+        return len(standings) == len(formation.members) and all(
+            each.formation == formation.number and each.complete_through >= formation.first_token - 1
+            for each in standings
         )
 
     def _await_prepared(self, now: Instant) -> None:
@@ -449,13 +413,13 @@ class Governor:
             for site in dict.fromkeys((*present.members, *relief.formation.members))
             if site not in self.known or self.known[site].standing.prepared != relief.formation.number
         ]
-        if not missing:
-            self.proposal = relief.formation
-            self.phase = Phase.RECORDING
-            return
         trouble = self._trouble_while_planning(present, relief, now)
         if trouble is not None:
             self._reform(trouble, now)
+            return
+        if not missing:
+            self.proposal = relief.formation
+            self.phase = Phase.RECORDING
             return
         if self._repeat_at <= now:
             for site in missing:

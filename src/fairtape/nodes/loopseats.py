@@ -2,6 +2,7 @@
 
 from fairtape.core.effects import LOOP_CHANNEL, Effect, Listen, Multicast, Reason
 from fairtape.core.instants import NEVER, Instant
+from fairtape.nodes.governed import GovernedReceiver
 from fairtape.nodes.postbox import Postbox
 from fairtape.ring.formation import Formation
 from fairtape.ring.subloop import Subloop
@@ -65,10 +66,17 @@ class LoopSeats:
         """In how many loops it suspects somebody."""
         return sum(seat.suspicion is not None for seat in self.seats.values())
 
-    def parent(self, home: int) -> NodeId | None:
-        """Who repairs what is missed here: the junction of the site's own loop. 2001 §4.1."""
+    def connect(self, receiver: GovernedReceiver, home: int) -> None:
+        """Tell the receiver whom to ask for repairs, the junction of its own loop (2001 §4.1), and who asks it."""
         formation = self._formations.get(home)
-        return formation.junction if formation is not None and formation.junction != self._me else None
+        others = [member for member in receiver.formation.members if member != self._me]
+        if formation is not None and formation.junction != self._me:
+            others.insert(0, formation.junction)
+        receiver.parent = others[0] if others else None
+        receiver.repairs.home = self.seats[home].formation if home in self.seats and not receiver.seated else None
+        receiver.repairs.children = tuple(
+            seat.formation for seat in self.seats.values() if seat.formation.junction == self._me
+        )
 
     def needed_after(self) -> int | None:
         """What those who ask this site for repairs are known to hold; None where nobody does."""

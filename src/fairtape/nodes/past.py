@@ -13,7 +13,7 @@ from fairtape.core.instants import NEVER, Duration, Instant
 from fairtape.wire.frames import NodeId
 from fairtape.wire.governance import CatchUp, Past, chunk_size
 
-WINDOW: Final = 128  # chunks that are asked for at once
+WINDOW: Final = 32  # chunks that are asked for at once: so few that serving them makes no token late
 ENTRIES_MAX: Final = 2 * WINDOW  # that wait to be put together
 PATIENCE: Final = 3  # questions without any answer before another site is asked
 
@@ -26,6 +26,7 @@ class PastReader:
         self._expected = 0  # chunks of the present question that have not come
         self._unanswered = 0
         self._server = 0
+        self._patience: Duration = 0
         self.ask_at: Instant = NEVER
 
     def start(self, now: Instant) -> None:
@@ -55,10 +56,13 @@ class PastReader:
         """A question has been sent."""
         self._unanswered += 1
         self._expected = WINDOW
-        self.ask_at = now + patience
+        self._patience = patience * self._unanswered  # whoever is slow to answer is not asked ever more
+        self.ask_at = now + self._patience
 
     def first_missing(self, position: Position) -> int:
-        """The first chunk of the entry after `position` that is not here."""
+        """The first chunk of the entry after `position` that is not here; what came of earlier ones is forgotten."""
+        for passed in [known for known in self._pieces if known < position]:
+            del self._pieces[passed]
         held = self._pieces.get(position, {})
         return next(chunk for chunk in range(len(held) + 1) if chunk not in held)
 
@@ -70,8 +74,8 @@ class PastReader:
         self._unanswered = 0
         self._pieces.setdefault(position, {})[past.chunk] = past
         self._expected -= 1
-        if self._expected <= 0:  # the whole answer is here: no need to wait
-            self.ask_at = now
+        whole = self._expected <= 0  # then there is no need to wait; and while an answer comes, none to ask again
+        self.ask_at = now if whole else now + self._patience
 
     def go_on(self, now: Instant) -> None:
         """The answer has ended: ask for what follows it, unless nothing came at all."""

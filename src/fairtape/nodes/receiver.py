@@ -21,6 +21,7 @@ from fairtape.core.effects import (
 from fairtape.core.instants import NEVER, Duration, Instant
 from fairtape.nodes.passing import Passing, Refused
 from fairtape.nodes.postbox import Postbox
+from fairtape.nodes.repairdesk import RepairDesk
 from fairtape.nodes.sourcedesk import SourceDesk
 from fairtape.ring.acknowledging import ranges_max, write_acks
 from fairtape.ring.course import Course
@@ -29,7 +30,6 @@ from fairtape.ring.holdings import Holdings
 from fairtape.ring.ordering import Breach, Ordering
 from fairtape.ring.recovery import Observer, Recovery, RecoveryDesk
 from fairtape.ring.release import ReleaseQueue
-from fairtape.ring.repair import answer
 from fairtape.ring.requests import combine, whom_to_ask
 from fairtape.ring.resilience import Resilience
 from fairtape.ring.token import EventToken, token_for
@@ -96,6 +96,7 @@ class Receiver:
         self._ordering = Ordering(
             course=self._course, stripe=stripe, holdings=self._holdings, after=past.token, next_sequence=past.sequence
         )
+        self.repairs = RepairDesk(me=me, ordering=self._ordering)
         self._sources = SourceDesk(me=me, postbox=self._postbox, ordering=self._ordering)
         self._passing = Passing(me=me, postbox=self._postbox, ordering=self._ordering)
         self._releases = ReleaseQueue(self._course, after=past.released_through)
@@ -110,6 +111,7 @@ class Receiver:
         self._desk = RecoveryDesk(
             timing=formation.timing, timed=formation.timed, ledger=self._ordering, observe=self._observe
         )
+        self._desk.hold_back = self.repairs.hold_back
         self._watched = formation.first_token  # the lowest token whose silence has not been noticed yet
         self._timer = None
         self._accept_token_if_mine(now)
@@ -261,7 +263,8 @@ class Receiver:
 
     def _ask_for_holes(self, now: Instant) -> None:
         if self._holdings.has_holes and self._turn_is_near():
-            asked = self._sources.ask_for_holes(now)
+            settled_through = None if self._token.held is None else self._resilience.survives_through
+            asked = self._sources.ask_for_holes(now, settled_through)
             self.counts["holes_asked"] += len(asked)
             self._effects += asked
 
@@ -291,7 +294,10 @@ class Receiver:
             case Ack():
                 self._receive_ack(message, datagram, now)
             case Request():
-                self._receive_request(message)
+                self.counts["requests"] += 1
+                if (repair := self.repairs.answer(message, now)) is not None:
+                    self.counts["repairs"] += len(repair.datagrams)
+                    self._effects.append(repair)
             case TokenAck():
                 if isinstance(self._token, EventToken) and message.sender == self._course.holder(message.token + 1):
                     self._token.confirmed(message.token)
@@ -318,13 +324,6 @@ class Receiver:
             self._notice_overtaken(now)
         if self._ordering.whole(token) and self._desk.acknowledged(token, now):
             self._ordering.completed(token)
-
-    def _receive_request(self, request: Request) -> None:
-        datagrams = answer(request, ordering=self._ordering, holdings=self._holdings)
-        self.counts["requests"] += 1
-        self.counts["repairs"] += len(datagrams)
-        if datagrams:
-            self._effects.append(Send(request.sender, datagrams))
 
     # The order.
 

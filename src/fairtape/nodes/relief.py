@@ -11,7 +11,7 @@ from typing import Final
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.core.timing import Timing
 from fairtape.ring.charter import Charter
-from fairtape.ring.formation import Formation
+from fairtape.ring.formation import LEAVING_MAX, Formation
 from fairtape.ring.surgery import bypass, insert_in_order, retime, take_over
 from fairtape.wire.frames import NodeId
 from fairtape.wire.governance import Standing, Wish
@@ -50,6 +50,7 @@ def plan_relief(
     leaving = [site for site in present.members if site in retired or _wants_out(site, standings)]
     if len(leaving) == len(present.members):
         leaving = []
+    leaving = leaving[:LEAVING_MAX]
     timing = _calmer(present.timing, charter.primary.timing, quiet_for=now - quiet_since)
     if not joining and not leaving and timing == present.timing:
         return None

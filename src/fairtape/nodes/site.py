@@ -18,6 +18,7 @@ from fairtape.core.effects import (
     Notice,
     Ordered,
     Recovered,
+    Report,
     Send,
 )
 from fairtape.core.entries import decode_entry
@@ -90,6 +91,7 @@ class Site:
         self._learner = Learner(me=post.me, stripe=post.stripe, postbox=self._postbox)
         self._librarian = Librarian(me=post.me, postbox=self._postbox, datagram_max=post.datagram_max)
         self._standing_at: Instant = born_at
+        self._reported: Report | None = None  # the failure that the last standing spoke of
         self._asked: dict[Instant, Duration] = {}  # the latest questions for a lease, and the clock's bound at each
         self._reclaim()
 
@@ -455,8 +457,7 @@ class Site:
 
     def _find_parent(self) -> None:
         if self.receiver is not None:
-            others = (member for member in self.receiver.formation.members if member != self.me)
-            self.receiver.parent = self._loops.parent(self.post.home) or next(others, None)
+            self._loops.connect(self.receiver, self.post.home)
 
     def _pass_loop_tokens(self, now: Instant) -> None:
         suspicions = self._loops.suspicions()
@@ -477,10 +478,8 @@ class Site:
             self._pass_loop_tokens(now)
         if receiver is None:
             return
-        if receiver.reforming is not None and self._standing_at > receiver.reforming.declared_at + (
-            2 * self.timing.retry_period
-        ):
-            self._standing_at = now
+        if receiver.reforming is not self._reported:
+            self._reported, self._standing_at = receiver.reforming, now
         self._learner.follow(receiver, now)
 
     def _serve(self, question: CatchUp) -> None:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from fairtape.core.effects import Channel, Effect, Multicast
+from fairtape.core.effects import Channel, Effect, Multicast, Notice
 from fairtape.core.instants import NEVER, Instant
 from fairtape.core.timing import Timing
 from fairtape.ring.formation import MEMBERS_MAX
@@ -48,6 +48,7 @@ class Source:
         self.me = me
         self.incarnation = incarnation
         self.counts: Counter[str] = Counter()
+        self.forsaken = False  # the order has lost what was settled: nothing of this incarnation will ever follow it
         self._stripe = stripe
         self._effects: list[Effect] = []
         self._name = range_key(me, incarnation)
@@ -69,13 +70,13 @@ class Source:
 
     def publish(self, messages: Sequence[bytes], now: Instant) -> int:
         """Send these messages, in this order; how many were taken. A full queue takes fewer, or none."""
-        taken = self._transmission.offer(messages)
+        taken = 0 if self.forsaken else self._transmission.offer(messages)
         self._pump(now)
         return taken
 
     def publish_records(self, records: bytes, record_size: int, now: Instant) -> int:
         """Send back-to-back records of one size; how many were taken: all, or none when the queue is full."""
-        taken = self._transmission.offer_records(records, record_size)
+        taken = 0 if self.forsaken else self._transmission.offer_records(records, record_size)
         self._pump(now)
         return taken
 
@@ -95,13 +96,15 @@ class Source:
 
     def wake(self, now: Instant) -> None:
         """Repeat what is overdue, ask what is settled, send what the pace held back."""
+        if self.forsaken:
+            return
         self._multicast(self._transmission.overdue(now), "resent")
         self._multicast(self._transmission.probe(now), "probes")
         self._pump(now)
 
     def deadline(self) -> Instant | None:
         """The one timer."""
-        earliest = self._transmission.deadline()
+        earliest = NEVER if self.forsaken else self._transmission.deadline()
         return None if earliest == NEVER else earliest
 
     def drain(self) -> list[Effect]:
@@ -203,13 +206,28 @@ class Source:
         if isinstance(message, Hole):
             self._multicast(self._transmission.missing(message.missing, now), "resent")
             return "holes"
+        if self._transmission.is_contradicted(message.next, message.token):
+            self._forsake()
+            return "progress"
         # The site of that token may have been in an earlier formation: the ones that count come after it.
         self._transmission.acknowledged(message.next - 1, message.token + 1, now, behind=False)
         self._transmission.settled(message.settled)
         self._pump(now)
         return "progress"
 
+    def _forsake(self) -> None:
+        if not self.forsaken:
+            self.forsaken = True
+            self._effects.append(
+                Notice(
+                    f"source {self.me} must begin again: the order has lost, by a Break, messages before number "
+                    f"{self._transmission.settled_through + 1} that were settled"
+                )
+            )
+
     def _pump(self, now: Instant) -> None:
+        if self.forsaken:
+            return
         self._multicast(self._transmission.cut(now), "blocks")
 
     def _multicast(self, datagrams: list[bytes], counted_as: str) -> None:

@@ -3,6 +3,7 @@
 from fairtape.core.effects import Send
 from fairtape.core.instants import Instant
 from fairtape.nodes.postbox import Postbox
+from fairtape.ring.holdings import Stream
 from fairtape.ring.ordering import Ordering
 from fairtape.wire.frames import BlockFrame, Control, Hole, NodeId, Progress
 
@@ -28,19 +29,27 @@ class SourceDesk:
             return ()
         stream.seal.open(datagram, frame.first)  # what is dropped needs no proof, what is answered does
         stream.told_at = now
+        return (self._tell_progress(stream, settled_through),)
+
+    def _tell_progress(self, stream: Stream, settled_through: int) -> Send:
+        ordering = self._ordering
         progress = Progress(
             ordering.stripe,
-            formation.number,
+            ordering.course.latest.number,
             self._me,
-            frame.incarnation,
+            stream.incarnation,
             stream.acked,
             ordering.complete_through,
             settled=ordering.first_named_after(settled_through, stream),
         )
-        return (self._to(frame.source, progress),)
+        return self._to(stream.source, progress)
 
-    def ask_for_holes(self, now: Instant) -> list[Send]:
-        """A site whose turn is near, and who sees a hole in a source's numbers, asks the source at once."""
+    def ask_for_holes(self, now: Instant, settled_through: int | None) -> list[Send]:
+        """A site whose turn is near, and who sees a hole in a source's numbers, asks the source at once.
+
+        One that holds the token says how far the order has come, too (`settled_through` is what it knows to be
+        settled): a source that has forgotten what lies in the hole learns by that that it is lost.
+        """
         ordering = self._ordering
         formation = ordering.course.latest
         asked = []
@@ -49,6 +58,9 @@ class SourceDesk:
             if hole is not None:
                 stream.asked_at = now
                 asked.append(self._to(stream.source, Hole(ordering.stripe, formation.number, self._me, hole)))
+            if settled_through is not None and now - stream.told_at >= formation.timing.retry_period:
+                stream.told_at = now
+                asked.append(self._tell_progress(stream, settled_through))
         return asked
 
     def _to(self, source: NodeId, message: Control) -> Send:

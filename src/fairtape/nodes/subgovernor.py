@@ -174,6 +174,7 @@ class SubGovernor:
             first_sequence=0,
             loop=self.loop.number,
             stride=self.loop.stride,
+            request_sets=self.loop.request_sets,
             keeper=junction,
         )
         self._cause = cause

@@ -34,6 +34,7 @@ class Formation:
     request_sets: int = 1  # k_p: receivers take turns in asking (2001 §5.2); 1: everyone asks at once
     keeper: NodeId = 0  # who held everything before the first token when the formation was made
     roll: tuple[int, ...] = ()  # the incarnation of each member that was counted on; empty: whoever is there
+    resilience_before: int = 0  # of one that goes on: K of the formation before, whose tokens may still be open
     leaving: tuple[NodeId, ...] = ()  # who takes its last turns in the formation before, which this one takes over from
     broken: bool = False  # more than K members were silent: what they committed last may be missing (decision 7)
 
@@ -75,6 +76,11 @@ class Formation:
     def concerns(self, complete_through: int) -> tuple[NodeId, ...]:
         """Who may still act, or have acted, in it and before it, when the order has come so far."""
         return self.members if complete_through >= self.first_token - 1 else self.members + self.leaving
+
+    def survivable(self, complete_through: int) -> int:
+        """How many silent sites the order survives when it is known to have come so far."""
+        taken_over = self.first_sequence > 0 or complete_through >= self.first_token - 1
+        return self.resilience if taken_over else min(self.resilience, self.resilience_before)
 
     def counts_on(self, site: NodeId, incarnation: int) -> bool:
         """Whether this incarnation of a site is a member: one that has lost its memory is not."""

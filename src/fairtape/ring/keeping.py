@@ -41,6 +41,7 @@ class Keeping:
         self._blocks: deque[Block] = deque()  # in the order of their numbers
         self._proofs: deque[tuple[int, int]] = deque()  # (e, end): Ack(e) acknowledged everything below `end`
         self._size = 0  # bytes
+        self.settled_by = 0  # the token that acknowledged the last of what is settled
 
     def __len__(self) -> int:
         return len(self._blocks)
@@ -68,13 +69,15 @@ class Keeping:
         """Ack(token) of this formation was heard: K sites before it hold what was acknowledged K tokens ago."""
         end = 0
         while self._proofs and self._proofs[0][0] <= token - self._resilience:
-            _, end = self._proofs.popleft()
+            self.settled_by, end = self._proofs.popleft()
         self._forget(end)
 
     def settle(self, end: int) -> None:
         """Everything below `end` is known to be held by K + 1 sites."""
         while self._proofs and self._proofs[0][1] <= end:
-            self._proofs.popleft()
+            self.settled_by, _ = self._proofs.popleft()
+        if self._proofs and self._blocks[0].end <= end:
+            self.settled_by = self._proofs[0][0]
         self._forget(end)
 
     def give_back(self) -> list[Block]:

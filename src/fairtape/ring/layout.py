@@ -12,7 +12,7 @@ from fairtape.wire.frames import Malformed
 
 VERSION: Final = 1
 
-_LAYOUT: Final = struct.Struct(">BBHIHHHIQQQHHQIQQQ")
+_LAYOUT: Final = struct.Struct(">BBHIHHHHIQQQHHQIQQQ")
 _TIMED: Final = 1
 _MERGED: Final = 2
 _BROKEN: Final = 4
@@ -26,10 +26,10 @@ def encode_formation(formation: Formation) -> bytes:
         _TIMED * formation.timed | _MERGED * timing.merged | _BROKEN * formation.broken | _ROLL * bool(formation.roll)
     )
     return _LAYOUT.pack(
-        VERSION, flags, formation.loop, formation.number, formation.resilience, formation.stride,
-        formation.request_sets, formation.keeper, formation.first_token, formation.first_sequence, formation.starts_at,
-        len(formation.members), len(formation.leaving), timing.retry_period, timing.retries_max, timing.token_period, timing.commit_delay,
-        timing.clock_error_max,
+        VERSION, flags, formation.loop, formation.number, formation.resilience, formation.resilience_before,
+        formation.stride, formation.request_sets, formation.keeper, formation.first_token, formation.first_sequence,
+        formation.starts_at, len(formation.members), len(formation.leaving), timing.retry_period, timing.retries_max,
+        timing.token_period, timing.commit_delay, timing.clock_error_max,
     ) + b"".join(number.to_bytes(4) for number in formation.members + formation.leaving + formation.roll)  # fmt: skip
 
 
@@ -46,8 +46,8 @@ def decode_formation(layout: bytes) -> Formation:
 
 def _decode(layout: bytes) -> Formation:
     (
-        version, flags, loop, number, resilience, stride, request_sets, keeper, first_token, first_sequence, starts_at,
-        count, leaving, retry_period, retries_max, token_period, commit_delay, clock_error_max,
+        version, flags, loop, number, resilience, before, stride, request_sets, keeper, first_token, first_sequence,
+        starts_at, count, leaving, retry_period, retries_max, token_period, commit_delay, clock_error_max,
     ) = _LAYOUT.unpack_from(layout)  # fmt: skip
     listed = leaving + (2 * count if flags & _ROLL else count)
     if version != VERSION or count > MEMBERS_MAX or len(layout) != _LAYOUT.size + 4 * listed:
@@ -70,6 +70,7 @@ def _decode(layout: bytes) -> Formation:
         first_token=first_token,
         first_sequence=first_sequence,
         resilience=resilience,
+        resilience_before=before,
         timed=bool(flags & _TIMED),
         loop=loop,
         stride=stride,

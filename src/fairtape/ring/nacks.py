@@ -32,7 +32,7 @@ def hold_back(formation: Formation, receiver: NodeId, token: int) -> Duration:
     """How long the receiver leaves it to others to ask for this token."""
     if formation.request_sets == 1 or receiver not in formation.members:
         return 0
-    return request_set(formation, receiver, token) * formation.stride * formation.timing.token_period
+    return request_set(formation, receiver, token) * formation.timing.token_period
 
 
 class Answers:

@@ -13,7 +13,7 @@ from fairtape.core.table import Table
 from fairtape.core.timing import Timing
 from fairtape.ring.figures import FIGURE_2, FIGURE_3_MERGED, FIGURE_3_SEPARATE, Event, State
 
-RECOVERIES_MAX: Final = 1_024
+RECOVERIES_MAX: Final = 16
 
 Observer = Callable[[int, IntEnum, IntEnum, IntEnum, int], None]
 """Told of every step of every recovery: token, from, event, to, retries so far."""
@@ -81,11 +81,9 @@ class RecoveryDesk:
         timed: bool,
         ledger: Ledger,
         observe: Observer | None = None,
-        hold_back: Callable[[int], Duration] = lambda _: 0,
     ) -> None:
-        """`hold_back` says how long asking for a token is left to others (2001 §5.2)."""
         self.timing = timing
-        self.hold_back = hold_back
+        self.hold_back: Callable[[int], Duration] = lambda _: 0  # how long it is left to others to ask (2001 §5.2)
         self.ledger = ledger
         self.now: Instant = 0
         self.failed: list[int] = []  # tokens whose recovery ended in REFORM

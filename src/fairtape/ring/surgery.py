@@ -62,7 +62,8 @@ def with_members(formation: Formation, members: Iterable[NodeId]) -> Formation:
     chosen = tuple(members)
     if not chosen:
         raise BadFormation("members is empty; a loop needs at least one site")
-    return replace(formation, members=chosen, leaving=(), roll=(), resilience=min(formation.resilience, len(chosen) - 1))
+    resilience = min(formation.resilience, len(chosen) - 1)
+    return replace(formation, members=chosen, leaving=(), roll=(), resilience=resilience)
 
 
 def begin_with(formation: Formation, first: NodeId) -> Formation:
@@ -83,6 +84,7 @@ def follow(
     return replace(
         first,
         leaving=(),
+        resilience_before=0,
         number=number,
         first_token=after + 1,
         first_sequence=sequence,
@@ -106,6 +108,7 @@ def take_over(formation: Formation, *, number: int, present: Formation, at_token
         first_sequence=0,
         starts_at=present.scheduled_at(at_token),
         keeper=present.holder(at_token - 1),
+        resilience_before=present.resilience,
         leaving=tuple(member for member in present.members if member not in formation.members),
         broken=False,
     )

@@ -6,7 +6,7 @@ says what is acknowledged.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Final, Protocol, TypeAlias
 
@@ -143,6 +143,7 @@ class Transmission:
         self._flight: deque[Block] = deque()  # in the order of their numbers
         self._kept = Keeping(resilience)
         self._formation = -1  # the latest that was heard
+        self._settled_in = -1  # the formation in which something was settled last
         self._held_back_until: Instant = NEVER  # by the pace, or by what left a moment ago
         self._probe_at: Instant = NEVER
         self._probe_delay = resend_delay
@@ -304,11 +305,25 @@ class Transmission:
 
     def heard(self, token: int) -> None:
         """An acknowledgment of this token was heard: what K tokens before it named is settled."""
-        self._kept.heard(token)
+        self._settle(lambda: self._kept.heard(token))
 
     def settled(self, end: int) -> None:
         """A site knows that K + 1 sites hold everything below `end`."""
-        self._kept.settle(end)
+        self._settle(lambda: self._kept.settle(end))
+
+    def _settle(self, forget: Callable[[], None]) -> None:
+        before = len(self._kept)
+        forget()
+        if len(self._kept) < before:
+            self._settled_in = self._formation
+
+    def is_contradicted(self, following: int, token: int) -> bool:
+        """Whether the order, in the present formation up to this token, goes on with a number that was settled here.
+
+        Then it has lost what K + 1 sites held (a Break), and nobody can close that hole: it is forgotten here.
+        """
+        settled = following <= self.settled_through and self._settled_in >= 0
+        return settled and token >= self._kept.settled_by
 
     def missing(self, wanted: Range, now: Instant) -> list[bytes]:
         """A token site misses these: the same bytes again.

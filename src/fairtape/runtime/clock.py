@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from fairtape.core.instants import MICROSECOND, SECOND, Duration, Instant
+from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration, Instant
 from fairtape.runtime.complaints import Complaint
 
 UNSYNCHRONISED_BOUND: Final = 16 * SECOND
@@ -30,6 +30,7 @@ READING_BOUND: Final = 1 * MICROSECOND
 STEP_MIN: Final = 20 * MICROSECOND  # less is what two readings differ by that cannot be taken at one moment
 GLANCE_MAX: Final = 5 * MICROSECOND  # a comparison that took longer was interrupted
 GLANCES_MAX: Final = 16  # tries to compare without being interrupted
+LOOK_PERIOD: Final = 1 * MILLISECOND  # between two comparisons: the bound is asked for with every datagram
 SLEW_SHARE: Final = 100  # a step is followed at a hundredth of the pace of time
 ADOPTED_MAX: Final = 10 * SECOND
 
@@ -52,7 +53,7 @@ class Clock(Protocol):
 class _SteadyClock:
     """A steady counter that was set by the system clock, and follows it slowly where that is set again."""
 
-    __slots__ = ("_count", "_followed_from", "_offset", "_read", "_step", "skew", "steps")
+    __slots__ = ("_count", "_followed_from", "_look_at", "_offset", "_read", "_step", "skew", "steps")
 
     def __init__(self, read: Reading, count: Reading) -> None:
         self._read = read
@@ -61,6 +62,7 @@ class _SteadyClock:
         self.steps = 0  # how often it was set
         self._step: Duration = 0  # by how much the system clock is away from `_offset`
         self._followed_from, self._offset, _ = self._compare()
+        self._look_at = self._followed_from  # by the counter
 
     def now(self) -> Instant:
         """The counter, as the system clock meant it."""
@@ -72,13 +74,20 @@ class _SteadyClock:
     @property
     def distance(self) -> Duration:
         """How far the system clock is away, after a step that has not been followed yet."""
+        counted = self._count()
+        if counted >= self._look_at:
+            self._look()
+        return abs(self._step - self._followed(counted))
+
+    def _look(self) -> None:
+        """Notice whether the system clock was set."""
         counted, offset, doubt = self._compare()
+        self._look_at = counted + LOOK_PERIOD
         if abs(offset - self._offset - self._step) >= STEP_MIN + doubt:
             self.steps += 1
             self._offset += self._followed(counted)
             self._followed_from = counted
             self._step = offset - self._offset
-        return abs(self._step - self._followed(counted))
 
     def _followed(self, counted: Instant) -> Duration:
         """How much of a step has been followed."""

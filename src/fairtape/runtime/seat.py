@@ -172,8 +172,8 @@ class Seat:
 
         A driver that `gathers` is not told of data, so it is looked for in every turn.
         """
-        now = clock.now()
-        arrived = self._listen(ready, now, gathers=gathers)
+        arrived = self._listen(ready, clock, gathers=gathers)
+        now = clock.now()  # after listening: a round trip is measured rightly only if what was heard had come by then
         if arrived:
             self.machine.receive_all(arrived, now)
         if self.desk is not None:
@@ -210,15 +210,15 @@ class Seat:
             fetch = self._fetches.popleft()
             cast(Keeper, self.machine).fetched(fetch.ticket, _read_past(self.archive, fetch), now)
 
-    def _listen(self, ready: Collection[int], now: Instant, *, gathers: bool) -> list[bytes]:
+    def _listen(self, ready: Collection[int], clock: Clock, *, gathers: bool) -> list[bytes]:
         """Read control before data, hand over data before control."""
-        after = self._read(self.carrier.control, ready, now)
+        after = self._read(self.carrier.control, ready, clock)
         # Behind a control datagram there may be data that arrived since the wait ended: look, whatever it said.
-        arrived = self._read(self.carrier.data, None if after or gathers else ready, now)
+        arrived = self._read(self.carrier.data, None if after or gathers else ready, clock)
         arrived += after
-        return arrived if self.weather is None else self.weather.due(now) + arrived
+        return arrived if self.weather is None else self.weather.due(clock.now()) + arrived
 
-    def _read(self, sockets: Sequence[UdpSocket], ready: Collection[int] | None, now: Instant) -> list[bytes]:
+    def _read(self, sockets: Sequence[UdpSocket], ready: Collection[int] | None, clock: Clock) -> list[bytes]:
         """What has come in on those that are ready; on all of them where `ready` is None."""
         datagrams: list[bytes] = []
         for each in sockets:
@@ -226,7 +226,7 @@ class Seat:
                 if self.weather is None:
                     datagrams += each.receive(DATAGRAMS_MAX)
                 else:
-                    datagrams += self._brave(each, self.weather, now)
+                    datagrams += self._brave(each, self.weather, clock.now())
         return datagrams
 
     def _brave(self, heard: UdpSocket, weather: InjectedWeather, now: Instant) -> list[bytes]:
@@ -248,10 +248,13 @@ class Seat:
                 return acted
             acted = True
             for effect in effects:
-                self._carry_out(effect, now, clock)
+                if isinstance(effect, Deliver):  # first of all: the only one that others can see the time of
+                    self._hand_over(effect, clock.now())
+                else:
+                    self._carry_out(effect, now)
         return True  # the rest waits for the next turn, so that sockets and timers get theirs
 
-    def _carry_out(self, effect: Effect, now: Instant, clock: Clock) -> None:
+    def _carry_out(self, effect: Effect, now: Instant) -> None:
         match effect:
             case Multicast():
                 self.carrier.multicast(effect.channel, effect.datagrams)
@@ -269,9 +272,9 @@ class Seat:
                 if self.log is not None:
                     self.log(effect.text)
             case _:
-                self._keep(effect, now, clock)
+                self._keep(effect, now)
 
-    def _keep(self, effect: Append | Turn | Deliver | Fetch | Cut, now: Instant, clock: Clock) -> None:
+    def _keep(self, effect: Effect, now: Instant) -> None:
         """What concerns the order, and so the journal."""
         match effect:
             case Append():
@@ -282,8 +285,6 @@ class Seat:
                     self.journal.turn(effect.change, now)
                 if self.herald is not None:
                     self.herald(effect.change)
-            case Deliver():
-                self._hand_over(effect, clock.now())
             case Fetch():
                 self._fetches.append(effect)
             case Cut():

@@ -48,7 +48,7 @@ class Guardians(Witness):
     # What is seen.
 
     def sent(self, node: NodeId, to: int, datagram: bytes, at: Instant, /) -> None:  # noqa: ARG002
-        """OneHolder: one Ack(e) of a formation has one content, whoever sends or repeats it. Fenced: and none is new."""
+        """OneHolder: one Ack(e) of a formation has one content, whoever sends it. Fenced: none is new."""
         if datagram[2] != Kind.ACK:
             return
         ack = decode_control(datagram)
@@ -224,6 +224,8 @@ class Guardians(Witness):
             return
         if self._realm.source(source).incarnation != latest:
             return  # nothing was published since it came back
+        if any(formation.broken for formation in self.formations()):
+            return  # what was settled may be lost by a Break, and its source has forgotten it
         published = self._realm.published[source, latest]
         if len(texts.get((source, latest), ())) != len(published):
             self._violated("EverythingArrives", source, f"{len(texts[source, latest])} of {len(published)} arrived")

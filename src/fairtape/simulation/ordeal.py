@@ -4,11 +4,13 @@ First every fault is on, and nothing wrong may happen. Then all is healed, and w
 member again, every message in every journal, and all journals the same.
 """
 
+from collections.abc import Callable
 from functools import partial
 from random import Random
-from typing import Final
+from typing import Final, Protocol
 
 from fairtape.core.instants import SECOND
+from fairtape.ring.formation import Formation
 from fairtape.simulation.facts import Violation
 from fairtape.simulation.faults import schedule
 from fairtape.simulation.guardians import Guardians
@@ -91,9 +93,9 @@ class Ordeal:
         world.run(self.upheaval.heals_at)
         self._heal()
         until = world.now + HEALING_MAX
-        while not self._settled():
+        while (unsettled := why_unsettled(self.realm)) is not None:
             if world.now > until:
-                raise Violation("HealsAtAll", None, world.now, self._why_not())
+                raise Violation("HealsAtAll", None, world.now, unsettled)
             self._look_after()
             world.run(world.now + SECOND // 4)
         self.guardians.finish()
@@ -112,6 +114,9 @@ class Ordeal:
 
     def _look_after(self) -> None:
         """An operator who reads the log, sees that everybody is back, and says: go on, and let everybody in."""
+        for node in self.realm.plan.sources:
+            if self.realm.source(node).forsaken:
+                self.realm.world.restart(node, self.realm.reborn(node))
         leader = self.realm.leader()
         if leader is None:
             return
@@ -119,34 +124,6 @@ class Ordeal:
             self.realm.order(Verb.RESUME)
         for site in sorted(leader.primary.retired):
             self._order(Verb.ADMIT, site)
-
-    def _settled(self) -> bool:
-        return not self._why_not()
-
-    def _why_not(self) -> str:
-        realm = self.realm
-        leader = realm.leader()
-        if leader is None:
-            return "nobody leads"
-        formation = leader.primary.formation
-        if formation is None or leader.primary.phase.name != "STEADY":
-            return f"the primary loop is {leader.primary.phase.value}"
-        for node in realm.sites:
-            site = realm.site(node)
-            if site.formation != formation:
-                return f"site {node} is not in formation {formation.number}"
-            if realm.homes[node] == 0 and site.posture is not Posture.MEMBER:
-                return f"site {node} is {site.posture.name}, not a member"
-            if realm.homes[node] and realm.homes[node] not in site.subloops and node not in formation.members:
-                return f"site {node} is not in its loop {realm.homes[node]}"
-        if realm.pending() or not all(realm.source(node).idle for node in realm.plan.sources):
-            return "a source is not done"
-        lengths = {node: len(shelf.entries) for node, shelf in realm.shelves.items()}
-        if len(set(lengths.values())) > 1:
-            return f"journals have {lengths} entries"
-        released = {node: shelf.released_through for node, shelf in realm.shelves.items()}
-        tokens = {node: shelf.recovered().token for node, shelf in realm.shelves.items()}
-        return "" if released == tokens else f"released {released} of {tokens}"
 
     def outcome(self, broken: Violation | None) -> Outcome:
         """What became of it."""
@@ -166,18 +143,68 @@ class Ordeal:
         )
 
 
+def why_unsettled(realm: Realm) -> str | None:
+    """What is not yet as it should be in a realm in which nothing is wrong any more; None where all is."""
+    leader = realm.leader()
+    if leader is None:
+        return "nobody leads"
+    formation = leader.primary.formation
+    if formation is None or leader.primary.phase.name != "STEADY":
+        return f"the primary loop is {leader.primary.phase.value}"
+    absent = next(filter(None, (_why_absent(realm, node, formation) for node in realm.sites)), None)
+    if absent is not None:
+        return absent
+    if realm.pending() or not all(realm.source(node).idle for node in realm.plan.sources):
+        return "a source is not done"
+    lengths = {node: len(shelf.entries) for node, shelf in realm.shelves.items()}
+    if len(set(lengths.values())) > 1:
+        return f"journals have {lengths} entries"
+    released = {node: shelf.released_through for node, shelf in realm.shelves.items()}
+    tokens = {node: shelf.recovered().token for node, shelf in realm.shelves.items()}
+    return None if released == tokens else f"released {released} of {tokens}"
+
+
+def _why_absent(realm: Realm, node: NodeId, formation: Formation) -> str | None:
+    site, home = realm.site(node), realm.homes[node]
+    if site.formation != formation:
+        return f"site {node} is not in formation {formation.number}"
+    if home == 0 and site.posture is not Posture.MEMBER:
+        return f"site {node} is {site.posture.name}, not a member"
+    if home and home not in site.subloops and node not in formation.members:
+        return f"site {node} is not in its loop {home}"
+    return None
+
+
 def run_upheaval(seed: int) -> Outcome:
     """Draw, build and run one realm. Never raises: what goes wrong is the outcome."""
+    return judged(seed, lambda: Ordeal(draw(seed)))
+
+
+class Judged(Protocol):
+    """Something that runs, and says what became of it."""
+
+    realm: Realm
+
+    def run(self) -> None:
+        """`Violation` where a guarantee breaks."""
+
+    def outcome(self, broken: Violation | None) -> Outcome:
+        """What became of it."""
+
+
+def judged(seed: int, build: Callable[[], Judged]) -> Outcome:
+    """Build it and run it. Never raises: what goes wrong is the outcome."""
     try:
-        ordeal = Ordeal(draw(seed))
+        running = build()
     except Exception as raised:  # noqa: BLE001 - a realm that cannot be built is a finding, too
         return Outcome(seed=seed, guarantee=NEVER_RAISES, text=where(raised))
+    world = running.realm.world
     try:
-        ordeal.run()
+        running.run()
     except Violation as broken:
-        return ordeal.outcome(broken)
+        return running.outcome(broken)
     except (Spinning, Storm) as wild:
-        return ordeal.outcome(Violation(type(wild).__name__, None, ordeal.realm.world.now, str(wild)))
+        return running.outcome(Violation(type(wild).__name__, None, world.now, str(wild)))
     except Exception as raised:  # noqa: BLE001 - whatever a machine raises is a finding
-        return ordeal.outcome(Violation(NEVER_RAISES, None, ordeal.realm.world.now, where(raised)))
-    return ordeal.outcome(None)
+        return running.outcome(Violation(NEVER_RAISES, None, world.now, where(raised)))
+    return running.outcome(None)

@@ -64,14 +64,14 @@ class Upheaval:
 
 def draw(seed: int) -> Upheaval:
     """The upheaval of a seed."""
-    chance = Random(f"upheaval {seed}")  # noqa: S311 - a simulation
+    chance = _chance("upheaval", seed)
     heals_at = EPOCH + chance.choice((3, 5, 8)) * SECOND
     timing = _timing(chance)
-    charter = _charter(chance, timing)
+    charter = _charter(chance, timing, seed)
     sites = tuple(charter.homes())
     reformers = tuple(range(FIRST_REFORMER, FIRST_REFORMER + chance.choice((1, 2, 2, 3))))
     sources = tuple(range(FIRST_SOURCE, FIRST_SOURCE + chance.randint(1, 3)))
-    arrivals = tuple(_arrivals(Random(f"arrivals {seed}"), charter, heals_at))  # noqa: S311
+    arrivals = tuple(_arrivals(_chance("arrivals", seed), charter, heals_at))
     there = tuple(site for site in sites if site not in {site for _, site in arrivals})
     faults = sorted(_faults(chance, there, reformers, sources, heals_at), key=lambda fault: fault.at)
     plan = RealmPlan(
@@ -87,7 +87,7 @@ def draw(seed: int) -> Upheaval:
         latecomers=tuple(site for _, site in arrivals),
         clocks={
             **_clocks(chance, (*sites, *reformers, *sources), timing, heals_at),
-            **dict(_lost_clocks(Random(f"lost clocks {seed}"), sites, reformers, timing, heals_at)),  # noqa: S311
+            **dict(_lost_clocks(_chance("lost clocks", seed), sites, reformers, timing, heals_at)),
         },
     )
     return Upheaval(
@@ -95,12 +95,17 @@ def draw(seed: int) -> Upheaval:
         plan=plan,
         faults=tuple(faults),
         outages=tuple(_outages(chance, reformers, heals_at)),
-        orders=tuple(_orders(Random(f"orders {seed}"), sites, heals_at)),  # noqa: S311
+        orders=tuple(_orders(_chance("orders", seed), sites, heals_at)),
         arrivals=arrivals,
-        hostile_period=Random(f"stranger {seed}").choice((0, 0, 10, 2)) * MILLISECOND,  # noqa: S311
+        hostile_period=_chance("stranger", seed).choice((0, 0, 10, 2)) * MILLISECOND,
         bursts=tuple(_bursts(chance, sources, heals_at)),
         heals_at=heals_at,
     )
+
+
+def _chance(what: str, seed: int) -> Random:
+    """Chance for one part of one realm, so that a change in one part does not stir the others."""
+    return Random(f"{what} {seed}")  # noqa: S311 - a simulation
 
 
 def _timing(chance: Random) -> Timing:
@@ -115,10 +120,11 @@ def _timing(chance: Random) -> Timing:
     )
 
 
-def _charter(chance: Random, timing: Timing) -> Charter:
+def _charter(chance: Random, timing: Timing, seed: int) -> Charter:
+    sets = _chance("sets", seed).choice((1, 1, 1, 2, 3))
     count = chance.choice((2, 3, 3, 4, 5, 5, 7))
     primary = tuple(range(1, count + 1))
-    loops = [LoopCharter(number=0, tour=primary, timing=timing)]
+    loops = [LoopCharter(number=0, tour=primary, timing=timing, request_sets=sets)]
     following = count + 1
     for number in range(1, chance.choice((0, 0, 1, 2)) + 1):
         size = chance.randint(1, 3)
@@ -126,7 +132,14 @@ def _charter(chance: Random, timing: Timing) -> Charter:
         following += size
         stride = chance.choice((1, 1, 3))
         loops.append(
-            LoopCharter(number=number, tour=tour, timing=timing, junction=chance.choice(primary), stride=stride)
+            LoopCharter(
+                number=number,
+                tour=tour,
+                timing=timing,
+                junction=chance.choice(primary),
+                stride=stride,
+                request_sets=sets,
+            )
         )
     return Charter(
         loops=tuple(loops),
@@ -208,17 +221,7 @@ def _faults(
     sources: tuple[NodeId, ...],
     heals_at: Instant,
 ) -> Iterator[Fault]:
-    for _ in range(chance.choice((0, 1, 1, 2, 4))):
-        at, node = _instant(chance, heals_at), chance.choice(sites)
-        yield Crash(at, node)
-        if chance.random() < 0.8:
-            yield Restart(at + chance.randrange(SECOND), node)
-    for _ in range(chance.choice((0, 0, 1, 2))):
-        at = _instant(chance, heals_at)
-        victims = chance.sample(sites, min(2, len(sites)))
-        for node in victims:
-            yield Crash(at + chance.randrange(20 * MILLISECOND), node)
-            yield Restart(at + 20 * MILLISECOND + chance.randrange(SECOND), node)
+    yield from _crashes_of_sites(chance, sites, heals_at)
     for _ in range(chance.choice((0, 1, 2))):
         node = chance.choice((*sites, *reformers, *sources))
         yield Pause(_instant(chance, heals_at), node, chance.randrange(2 * SECOND))
@@ -228,16 +231,26 @@ def _faults(
     for _ in range(chance.choice((0, 0, 2))):
         origin, to = chance.sample((*sites, *reformers), 2)
         yield Clog(_instant(chance, heals_at), origin, to, chance.randrange(SECOND))
-    for node in reformers:
-        if chance.random() < 0.3:
-            at = _instant(chance, heals_at)
-            yield Crash(at, node)
+    for nodes, share in ((reformers, 0.3), (sources, 0.2)):
+        for node in nodes:
+            if chance.random() < share:
+                at = _instant(chance, heals_at)
+                yield Crash(at, node)
+                yield Restart(at + chance.randrange(SECOND), node)
+
+
+def _crashes_of_sites(chance: Random, sites: tuple[NodeId, ...], heals_at: Instant) -> Iterator[Fault]:
+    """One by one, and neighbours at once."""
+    for _ in range(chance.choice((0, 1, 1, 2, 4))):
+        at, node = _instant(chance, heals_at), chance.choice(sites)
+        yield Crash(at, node)
+        if chance.random() < 0.8:
             yield Restart(at + chance.randrange(SECOND), node)
-    for node in sources:
-        if chance.random() < 0.2:
-            at = _instant(chance, heals_at)
-            yield Crash(at, node)
-            yield Restart(at + chance.randrange(SECOND), node)
+    for _ in range(chance.choice((0, 0, 1, 2))):
+        at = _instant(chance, heals_at)
+        for node in chance.sample(sites, min(2, len(sites))):
+            yield Crash(at + chance.randrange(20 * MILLISECOND), node)
+            yield Restart(at + 20 * MILLISECOND + chance.randrange(SECOND), node)
 
 
 def _outages(chance: Random, reformers: tuple[NodeId, ...], heals_at: Instant) -> Iterator[Outage]:

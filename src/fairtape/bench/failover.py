@@ -1,0 +1,72 @@
+"""How long the survivors are silent when a site is killed: real processes, the LAN profile, and its default settings.
+
+A deployment as `fairtape init` makes it, three sites and two reformation servers; sources that stand for the survivors
+publish; the site whose turn it is gets kill -9. Afterwards it is started again, and all journals are compared.
+"""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from fairtape.core.instants import SECOND
+from fairtape.deployment.company import Company
+from fairtape.deployment.drafting import Draft, create_deployment
+from fairtape.deployment.drills import TOKEN_SITE, Fault, Field, Plan, hold
+from fairtape.deployment.premises import claimed
+
+SITES: Final = 3
+RATE: Final = 1_000.0  # messages per second of each survivor
+STALL_MAX: Final = 0.3  # seconds: what is promised
+DOWN_PERIOD: Final = 2 * SECOND
+ANCHORS: Final = {"Spread 5.0.1": 3.0, "Corosync 3.1.7": 8.0, "JGroups 5.6": 2.0, "NATS JetStream R3": 6.3}
+"""Seconds of silence after kill -9 of a node, with default settings, measured on a 2-core virtual machine."""
+
+
+def failover_figures(*, rounds: int, profile: str, step: Callable[[str], None]) -> dict[str, Any]:
+    """Kill and measure, so many times, each in a new deployment; the worst of each figure."""
+    accounts = []
+    for number in range(1, rounds + 1):
+        step(f"round {number} of {rounds}")
+        accounts.append(_round(profile))
+    stalls = [account["stall_s"] for account in accounts]
+    return {
+        "stall_s": max(stalls),
+        "lost": max(account["lost"] for account in accounts),
+        "one_order": all(account["one_order"] for account in accounts),
+        "stall_s_min": min(stalls),
+        "detect_s": max(account["detect_s"] or 0.0 for account in accounts),
+        "formation_s": max(account["formation_s"] or 0.0 for account in accounts),
+        "return_stall_s": max(account["return_stall_s"] for account in accounts),
+        "whole_s": max(account["whole_s"] for account in accounts),
+        "breaks": sum(account["breaks"] for account in accounts),
+        "published": sum(account["published"] for account in accounts),
+        "sites": SITES,
+        "profile": profile,
+        "rate_per_survivor": RATE,
+        "rounds": rounds,
+        "stall_s_promised": STALL_MAX,
+        "anchors_s": ANCHORS,
+        "details": accounts,
+    }
+
+
+def _round(profile: str) -> dict[str, Any]:
+    survivors = SITES - 1
+    with tempfile.TemporaryDirectory(prefix="fairtape-failover-", ignore_cleanup_errors=True) as scratch:
+        deployment = create_deployment(Path(scratch) / "deployment", Draft(loops=(SITES,), profile=profile))
+        field = Field(deployment)
+        plan = Plan(
+            fault=Fault.KILL,
+            victims=(TOKEN_SITE,),
+            period=DOWN_PERIOD,
+            rate=survivors * RATE,
+            senders=survivors,
+        )
+        with claimed(deployment.folder):
+            field.company = Company(deployment)
+            try:
+                field.company.start()
+                return hold(field, plan)
+            finally:
+                field.company.stop()
