@@ -28,7 +28,11 @@ _OPAQUE: Final = (FunctionType, BuiltinFunctionType, MethodType, type)
 State: TypeAlias = object
 
 
-def snapshot(value: object, *, without: frozenset[str] = frozenset({"counts"})) -> State:
+UNREMEMBERED: Final = frozenset({"counts", "_sites"})
+"""What is counted; and authenticators, which are made from keys when a site is first named, and say nothing."""
+
+
+def snapshot(value: object, *, without: frozenset[str] = UNREMEMBERED) -> State:
     """Everything that a machine remembers, as plain values that compare; keys and other opaque things by identity."""
     return _Snapshot(without).of(value)
 
@@ -42,7 +46,7 @@ class _Snapshot:
         if value is None or isinstance(value, bool | int | float | str | bytes | bytearray):
             return value
         if isinstance(value, _OPAQUE):
-            return id(value)
+            return getattr(value, "__qualname__", id(value)) if isinstance(value, MethodType) else id(value)
         if id(value) in self._seen:  # shared or cyclic: the place where it was met first says enough
             return "seen", self._seen[id(value)]
         self._seen[id(value)] = len(self._seen)

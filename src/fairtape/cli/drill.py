@@ -12,8 +12,8 @@ from fairtape.cli.limits import check_within
 from fairtape.cli.progress import steps
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.deployment.company import Company
-from fairtape.deployment.description import Deployment, read_deployment
-from fairtape.deployment.drills import Fault, Field, Plan, hold
+from fairtape.deployment.description import Deployment, Kind, read_deployment
+from fairtape.deployment.drills import DUTIES, Fault, Field, Plan, hold
 from fairtape.deployment.premises import claimed, is_running
 
 EXIT_BROKEN: Final = 1
@@ -62,6 +62,9 @@ def drill(
     check_within("--rate", rate, *RATES, hint=" messages per second")
     check_within("--step", step, *STEPS, hint=" milliseconds")
     deployment = read_deployment(directory)
+    for name in sites:
+        if name not in DUTIES:
+            deployment.node(name, Kind.SITE, Kind.REFORMER, field="SITE")
     plan = Plan(
         fault=Fault(fault),
         victims=sites,

@@ -48,7 +48,7 @@ def init(
     address: tuple[str, ...],
     mesh: bool,
 ) -> None:
-    """Make a deployment in a new folder: its file, to be read and changed, and everybody's keys.
+    """Make a deployment: its file and everybody's keys.
 
     The file says who there is, in which loops, at which addresses, and by which rules. A folder that holds a deployment
     is never touched. Several sites on one machine share its cores; without --profile the fastest one that they can keep

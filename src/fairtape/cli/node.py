@@ -21,7 +21,7 @@ RATES: Final = (0.1, 1_000_000.0)
 @click.option("--size", default=64, show_default=True, help="Bytes of such a message.")
 @click.option("--parent", type=int, hidden=True, help="End together with this process.")
 def node(*, directory: Path, name: str, load: float | None, size: int, parent: int | None) -> None:
-    """Run one node of a deployment, until Ctrl-C.
+    """Run one node of a deployment.
 
     NAME is a site or a reformation server of the deployment in DIRECTORY. On several machines, each has a copy of the
     folder with the keys of its own nodes, and runs them one by one. A source makes traffic, as much as --load says.

@@ -3,7 +3,7 @@
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from fairtape.cli.limits import check_within
 from fairtape.core.instants import SECOND, Duration
-from fairtape.deployment.folder import SOURCES, RingFolder
+from fairtape.deployment.door import Door, door_of
 from fairtape.deployment.publisher import RATES, SILENCE_MAX, SPEEDS, Ending, Pace, Published, publish
 from fairtape.deployment.ring import RingPlan
 from fairtape.deployment.timesort import by_time
@@ -34,6 +34,7 @@ COUNT_MAX: Final = 10**12
 SEED_MAX: Final = 10**18
 PERIOD_MAX: Final = 31 * 24 * 3_600 * SECOND  # nobody means a command that takes longer
 TOLD_PERIOD_MIN: Final = 3_600 * SECOND  # whoever starts one that takes longer than this may not know it
+FIRST_SOURCE: Final = 100  # the first one is 101
 REACHED_MIN: Final = 0.9  # of the rate that was asked for; below it the user is told
 
 
@@ -65,34 +66,34 @@ def publish_command(
 ) -> None:
     """Publish a file of trades into a ring.
 
-    The ring is the one that `fairtape listen DIRECTORY` runs. FILE is CSV or Parquet with a time, a symbol, a price and
-    a quantity, and perhaps a venue, whose name every trade carries. Without --speed or --rate the trades go out as fast
-    as the ring takes them. The command ends when every trade has its place in the order.
+    The ring is the one that `fairtape listen DIRECTORY` or `fairtape up DIRECTORY` runs. FILE is CSV or Parquet with a
+    time, a symbol, a price and a quantity, and perhaps a venue, whose name every trade carries. Without --speed or
+    --rate the trades go out as fast as the ring takes them. The command ends when every trade has its place in the
+    order.
 
     The exit code is 1 when the ring falls silent before that, and 130 after Ctrl-C; what was acknowledged until then is
     printed in either case.
     """
     _refuse(file=file, speed=speed, rate=rate, count_max=count_max, generate=generate, seed=seed)
-    folder = RingFolder(directory)
-    plan = folder.read()
-    if not folder.running:
-        raise Complaint(f"the ring in {str(directory)!r} is not running; start it with: fairtape listen {directory}")
-    me = _node(source, plan)
-    plan = replace(plan, keys=folder.keys_of(me))
+    door = door_of(directory)
+    if not door.is_open():
+        raise Complaint(f"the ring in {str(directory)!r} is not running; start it with: {door.command}")
+    me = _node(source, door)
+    plan = door.plan_for(me)
     if file is not None:
         supply: _Recorded | _Generated = _Recorded(file, time_unit, count_max)
     else:
         assert generate is not None
-        supply = _Generated(min(generate, count_max or generate), me, seed)
+        supply = _Generated(min(generate, count_max or generate), door.names[me], seed)
     pace = Pace(rate=rate, speed=speed)
     survey = _survey(supply.trades())
     _tell_period(pace.period(survey.count, survey.span), pace)
     with _bar(survey.count) as progress:
         trades = by_time(supply.trades()) if speed is not None else supply.trades()
         published = publish(plan, me, trades, pace, progress)
-    click.echo(_sentence(published, me, pace))
+    click.echo(_sentence(published, door.names[me], pace))
     if published.ending is Ending.SILENT:
-        click.echo(f"fairtape: {_silence(folder)}", err=True)
+        click.echo(f"fairtape: {_silence(door, directory)}", err=True)
     ctx.exit({Ending.COMPLETE: 0, Ending.INTERRUPTED: EXIT_INTERRUPTED, Ending.SILENT: EXIT_FAILED}[published.ending])
 
 
@@ -117,21 +118,26 @@ def _refuse(
     check_within("--seed", seed, 0, SEED_MAX)
 
 
-def _node(wanted: str | None, plan: RingPlan) -> NodeId:
+def _node(wanted: str | None, door: Door) -> NodeId:
     """The source of that name or number, if nobody else publishes as it; the first free one where none is named."""
-    known = {node: venue for node, venue in SOURCES.items() if node in plan.book}
     if wanted is None:
-        free = next((node for node in known if _is_free(plan, node)), None)
+        free = next((node for node in door.names if _is_free(door.plan, node)), None)
         if free is None:
-            raise Complaint(f"all {len(known)} sources of the ring are taken by other publishers; wait until one ends")
+            count = len(door.names)
+            raise Complaint(f"all {count} sources of the ring are taken by other publishers; wait until one ends")
         return free
-    for node, venue in known.items():
-        if wanted.upper() == venue.name or wanted == str(venue.number):
-            if not _is_free(plan, node):
+    for node, name in door.names.items():
+        if wanted.upper() == name.upper() or wanted == str(_number(node)):
+            if not _is_free(door.plan, node):
                 raise Complaint(f"--source is {wanted}, as which another program publishes; name another one")
             return node
-    names = ", ".join(f"{venue.name} ({venue.number})" for venue in known.values())
+    names = ", ".join(f"{name} ({_number(node)})" for node, name in door.names.items())
     raise Complaint(f"--source is {wanted!r}; the ring knows {names}")
+
+
+def _number(node: NodeId) -> int:
+    """How people count sources: from 1."""
+    return node - FIRST_SOURCE if node > FIRST_SOURCE else node
 
 
 def _is_free(plan: RingPlan, node: NodeId) -> bool:
@@ -159,9 +165,9 @@ class _Recorded:
 class _Generated:
     """The first trades of one long session of one venue that opened long enough ago for all of them to be past."""
 
-    def __init__(self, count: int, me: NodeId, seed: int) -> None:
+    def __init__(self, count: int, venue: str, seed: int) -> None:
         self._count = count
-        self._venue = SOURCES[me].name
+        self._venue = venue
         self._seed = seed
         # A session opens busier than its mean, so these trades take less time than they would at the mean rate.
         age = count * SECOND // GENERATED_RATE + SECOND
@@ -203,11 +209,11 @@ def _tell_period(period: Duration, pace: Pace) -> None:
         click.echo(f"{asked}: publishing takes {hours:,.1f} hours; Ctrl-C ends it at any time", err=True)
 
 
-def _silence(folder: RingFolder) -> str:
-    what = f"acknowledged nothing for {SILENCE_MAX // SECOND} s" if folder.running else "stopped"
+def _silence(door: Door, directory: Path) -> str:
+    what = f"acknowledged nothing for {SILENCE_MAX // SECOND} s" if door.is_open() else "stopped"
     return (
-        f"the ring in {str(folder.path)!r} has {what}; trades that are published and not acknowledged may have a place"
-        f" in the order or not: see what `fairtape listen {folder.path}` printed"
+        f"the ring in {str(directory)!r} has {what}; trades that are published and not acknowledged may have a place"
+        f" in the order or not: see what `{door.command}` printed"
     )
 
 
@@ -231,12 +237,12 @@ def _bar(total: int) -> Iterator[Callable[[int], None]]:
         yield lambda done: bar.update(task, completed=done)
 
 
-def _sentence(published: Published, me: NodeId, pace: Pace) -> str:
+def _sentence(published: Published, name: str, pace: Pace) -> str:
     ending = "" if published.ending is Ending.COMPLETE else f"; {published.published:,} were published"
     repeated = f", {published.resent:,} blocks sent again" if published.resent else ""
     behind = published.period >= SECOND and pace.rate and published.per_second < REACHED_MIN * pace.rate
     slower = f" (the ring took no more of the {pace.rate:,g} asked for)" if behind else ""
     return (
-        f"{published.acknowledged:,} trades acknowledged, published as {SOURCES[me].name}, in"
+        f"{published.acknowledged:,} trades acknowledged, published as {name}, in"
         f" {published.period / SECOND:.2f} s, {published.per_second:,.0f} per second{slower}{repeated}{ending}"
     )

@@ -24,7 +24,9 @@ WATCH_PERIOD: Final = 0.5  # seconds
 @click.option("--watch", is_flag=True, help="Again and again, until Ctrl-C.")
 @click.pass_context
 def status(ctx: click.Context, *, directory: Path, as_json: bool, watch: bool) -> None:
-    """Show how a deployment fares: formations, tokens, leases, clocks and what came late.
+    """Show how a deployment fares.
+
+    Formations, tokens, leases, clocks, and what came late.
 
     Seen are the processes of this machine, as they describe themselves every half second. The exit code is 1 when none
     of them runs.

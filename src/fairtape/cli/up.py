@@ -21,7 +21,7 @@ FOREVER: Final = 1e9  # seconds
 @click.option("--seconds", type=click.FloatRange(0.1, FOREVER), help="How long.  [default: until Ctrl-C]")
 @click.pass_context
 def up(ctx: click.Context, *, directory: Path, restart: bool, seconds: float | None) -> None:
-    """Run the sites and servers of a deployment on this machine, until Ctrl-C.
+    """Run the sites and servers of a deployment on this machine.
 
     Each is a process of its own. What the reformation servers decide and what the sites notice is printed as it happens
     and kept in DIRECTORY/run/notices.log. A process that ends is told of, and started again only with --restart, or

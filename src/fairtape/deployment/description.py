@@ -123,7 +123,7 @@ class Deployment:
         """The way into the network for one node."""
         if self.groups is None:
             return Mesh(node.number, self.book(), self._loop_hearers())
-        return IpMulticast(node.number, self.book(), replace(self.groups, interface=_numeric(node.host)))
+        return IpMulticast(node.number, self.book(), replace(self.groups, interface=interface_at(node.host)))
 
     def _loop_hearers(self) -> dict[int, set[NodeId]]:
         """Who may ever belong to a secondary loop: its own sites, and any of the loop above as its junction."""
@@ -212,8 +212,8 @@ def _address(fields: Table, name: str) -> Address:
     return host, int(port)
 
 
-def _numeric(host: str) -> str:
-    """The address behind a name: it also names the interface that leads to the others."""
+def interface_at(host: str) -> str:
+    """The interface behind a host's name, by its address: it leads to the others."""
     try:
         return str(socket.getaddrinfo(host, None, family=socket.AF_INET, type=socket.SOCK_DGRAM)[0][4][0])
     except (OSError, UnicodeError):

@@ -7,11 +7,12 @@ undoes, also when it is interrupted.
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from enum import Enum
+from types import MappingProxyType
 from typing import Any, Final
 
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
@@ -30,6 +31,7 @@ CLOCK_STEP: Final = 100 * MILLISECOND
 TOKEN_SITE: Final = "token"  # noqa: S105 - a token of the ring
 NEXT_SITE: Final = "next"
 LEADER: Final = "leader"
+DUTIES: Final = (TOKEN_SITE, NEXT_SITE, LEADER)  # instead of names: whoever has them when the fault strikes
 
 
 class Fault(Enum):
@@ -39,6 +41,10 @@ class Fault(Enum):
     PAUSE = "pause"  # SIGSTOP and SIGCONT
     PARTITION = "partition"  # these nodes and all others no longer hear one another
     CLOCK = "clock"  # the clock is set wrong
+
+
+Means = tuple[Callable[["Field", "Plan", list[Node]], None], Callable[["Field", list[Node]], None]]
+"""How a fault is injected, and how it is undone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,8 +164,8 @@ class Field:
         os.kill(page["pid"], number)
 
 
-def hold(field: Field, plan: Plan) -> dict[str, Any]:
-    """Carry out one drill; what happened."""
+def hold(field: Field, plan: Plan, means: Means | None = None) -> dict[str, Any]:
+    """Carry out one drill; what happened. Whoever can cut a real cable passes other `means`."""
     field.wait_until(field.unsettled, SETTLING_MAX, "a whole deployment")
     sources = _free_sources(field, plan.senders)
     try:
@@ -167,7 +173,7 @@ def hold(field: Field, plan: Plan) -> dict[str, Any]:
             field.load.start(source.name, "--load", str(plan.rate / plan.senders), "--size", str(plan.size))
         field.wait_until(lambda: _no_traffic(field, sources), SETTLING_MAX, "traffic")
         field.rest(round(TRAFFIC_PERIOD * SECOND))
-        account = _inject(field, plan)
+        account = _inject(field, plan, means or MEANS[plan.fault])
         field.rest(round(AFTERMATH_PERIOD * SECOND))
         return account.told(field, _quiet(field, sources))
     finally:
@@ -291,7 +297,7 @@ def _lost(page: Status, sources: dict[str, Status]) -> int:
     return missing
 
 
-def _inject(field: Field, plan: Plan) -> Account:
+def _inject(field: Field, plan: Plan, means: Means) -> Account:
     before, leader = field.sites(), field.leader()
     notices_from = field.run.notices_end()
     victims = field.resolve(plan.victims)
@@ -303,7 +309,7 @@ def _inject(field: Field, plan: Plan) -> Account:
         struck_at=0,
         notices_from=notices_from,
     )
-    with _struck(field, plan, victims, account):
+    with _struck(field, plan, means, victims, account):
         field.rest(plan.period)
         account.meanwhile = field.sites()
     account.healed_at = field.deployment.clock().now()
@@ -322,13 +328,8 @@ def _not_whole(field: Field, account: Account) -> str:
 
 
 @contextmanager
-def _struck(field: Field, plan: Plan, victims: list[Node], account: Account) -> Iterator[None]:
-    strike, undo = {
-        Fault.KILL: (_kill, _start),
-        Fault.PAUSE: (_pause, _go_on),
-        Fault.PARTITION: (_part, _join),
-        Fault.CLOCK: (_set_clocks, _join),
-    }[plan.fault]
+def _struck(field: Field, plan: Plan, means: Means, victims: list[Node], account: Account) -> Iterator[None]:
+    strike, undo = means
     account.struck_at = field.deployment.clock().now()
     try:
         strike(field, plan, victims)
@@ -373,3 +374,13 @@ def _set_clocks(field: Field, plan: Plan, victims: list[Node]) -> None:
 def _join(field: Field, _victims: list[Node]) -> None:
     for node in field.deployment.nodes.values():
         field.run.withdraw_orders(node.name)
+
+
+MEANS: Final[Mapping[Fault, Means]] = MappingProxyType(
+    {
+        Fault.KILL: (_kill, _start),
+        Fault.PAUSE: (_pause, _go_on),
+        Fault.PARTITION: (_part, _join),
+        Fault.CLOCK: (_set_clocks, _join),
+    }
+)

@@ -56,8 +56,10 @@ class Learner:
             return "unasked"
         if past.chunks:
             self.reader.take(past, now)
-            self._adopt(receiver, past.settled_through)
+            if self._adopt(receiver, past.settled_through) and past.known >= receiver.formation.number:
+                receiver.verify(now)
             receiver.catch_up_to(receiver.complete_through, past.settled_through, now)
+            receiver.compare(past.complete_through)
             return "past"
         if (past.formation, past.after) != receiver.position:
             return "outdated"
@@ -68,16 +70,21 @@ class Learner:
             receiver.verify(now)
         through = past.complete_through if receiver.seated else min(past.complete_through, past.settled_through)
         receiver.catch_up_to(through, past.settled_through, now, known=past.known)
+        receiver.compare(past.complete_through)
         return "past"
 
-    def _adopt(self, receiver: GovernedReceiver, settled_through: int) -> None:
-        """Take into the order what has come whole. A site that is not seated takes only what cannot be taken back."""
+    def _adopt(self, receiver: GovernedReceiver, settled_through: int) -> bool:
+        """Take into the order what has come whole. A site that is not seated takes only what cannot be taken back.
+
+        True where the next one is such: it follows on what is held here, so nothing here contradicts it.
+        """
         while (entry := self.reader.entry_after(receiver.position)) is not None:
             unsettled = isinstance(entry, Ordered) and entry.token > max(settled_through, receiver.fixed_through)
             if unsettled and not receiver.seated:
-                return
+                return entry.formation == receiver.position.formation
             receiver.adopt(entry)
             self.adopted += 1
+        return False
 
 
 class Librarian:

@@ -57,6 +57,7 @@ class GovernedReceiver(Receiver):
         self._fenced = False
         self._holds_back_at: int | None = None  # the first token of a formation that is about to take over
         self._lost_at = 0  # the highest token that could not be recovered from the parent
+        self._level = False  # since it came, it has once held all that another site held: the ring repairs the rest
         self._turned = self._reached = past.number  # the formation of the last entry, and of the last token
         self._noted: FormationChange | None = None  # a formation whose first messages are still to come
         self._unverified = past.token > 0 and past.number != formation.number
@@ -96,7 +97,8 @@ class GovernedReceiver(Receiver):
     @property
     def stranded(self) -> bool:
         """Whether the ring cannot repair what is missing here: the past must come from another site's journal."""
-        return self._unverified or self.complete_through < max(self.fixed_through, self._lost_at)
+        behind = self.complete_through < max(self.fixed_through, self._lost_at)
+        return self._unverified or behind or not (self._level or self.seated)
 
     @property
     def verified(self) -> bool:
@@ -170,6 +172,7 @@ class GovernedReceiver(Receiver):
         follows_on = formation.number == self.formation.number + 1 and not self._unverified
         self._unverified = not follows_on and formation.keeper != self.me
         self._releases.unverified = self._unverified
+        self._level = self._level and not self._unverified
         self._ordering.forget_unordered()
         self._ordering.drop_through(self.complete_through)
         self._course.restart(formation)
@@ -191,6 +194,12 @@ class GovernedReceiver(Receiver):
             self._unverified = False
             self._releases.verify(now)
         self._timer = None
+
+    def compare(self, complete_through: int) -> None:
+        """Another site holds everything up to this token: whoever holds as much, however it came, is level with it."""
+        if not self._unverified and self._ordering.holds_all_through(complete_through):
+            self._level = True
+            self._timer = None
 
     def adopt(self, entry: Entry) -> None:
         """Take what another site's journal says comes next.
@@ -274,6 +283,10 @@ class GovernedReceiver(Receiver):
     def _notices_silence(self) -> bool:
         return self.seated or not self.stranded
 
+    def _told_with_holes(self) -> int | None:
+        """After a Break a hole may be one that its source has forgotten: only the order can tell it so."""
+        return None if self._token.held is None else self._resilience.survives_through
+
     def _needed_through(self) -> int:
         """What those who ask this site hold; one that stays behind for long must ask for the past instead."""
         if self.needed_after is None:
@@ -292,6 +305,7 @@ class GovernedReceiver(Receiver):
         if self.seated and not self._releases.doubtful:
             super()._declare(suspect, token, reason, now)
         elif not self._stopped:
+            self._level = False
             self._lost_at = max(self._lost_at, token)
             self._desk.stop()
 

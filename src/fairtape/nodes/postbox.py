@@ -14,19 +14,20 @@ class Postbox:
         self._me = me
         self._keys = keys
         self._serial = first_serial  # the instant of birth: a later incarnation is always ahead of an earlier one
-        self._sites = {peer: Authenticator(keys.sites[peer]) for peer in peers}
-        self._windows = {peer: ReplayWindow() for peer in self._sites}
+        self._peers = frozenset(peers)
+        self._sites: dict[NodeId, Authenticator] = {}  # of those who were heard: there may be thousands
+        self._windows: dict[NodeId, ReplayWindow] = {}
         self._sources: dict[NodeId, Authenticator] = {}
 
     def for_sites(self, message: Control) -> bytes:
         """A datagram that every site can trust, and no source can make."""
         self._serial += 1
-        return self._sites[self._me].prove(encode_control(message, self._serial))
+        return self._authenticator(self._me).prove(encode_control(message, self._serial))
 
     def govern(self, message: Governance) -> bytes:
         """The same for a frame of governance."""
         self._serial += 1
-        return self._sites[self._me].prove(encode_governance(message, self._serial))
+        return self._authenticator(self._me).prove(encode_governance(message, self._serial))
 
     def for_source(self, source: NodeId, message: Control) -> bytes:
         """A datagram that this source can trust."""
@@ -39,9 +40,15 @@ class Postbox:
         """Why a datagram must be ignored, or None. An acknowledgment may come again: its token number names it."""
         if message.sender == self._me:
             return "own"
-        authenticator = self._sites.get(message.sender)
-        if authenticator is None or not authenticator.holds(datagram):
+        sender = message.sender
+        if sender not in self._peers or not self._authenticator(sender).holds(datagram):
             return "forged"
-        if fresh and not self._windows[message.sender].accept(serial_of(datagram)):
+        if fresh and not self._windows.setdefault(sender, ReplayWindow()).accept(serial_of(datagram)):
             return "replayed"
         return None
+
+    def _authenticator(self, peer: NodeId) -> Authenticator:
+        known = self._sites.get(peer)
+        if known is None:
+            known = self._sites[peer] = Authenticator(self._keys.sites[peer])
+        return known

@@ -73,7 +73,6 @@ class Receiver:
         past: Recovered | None = None,
         postbox: Postbox | None = None,
     ) -> None:
-        """Without a `past` it must be there when the formation starts."""
         assert past is not None or me in formation.members
         if past is None and born_at > formation.starts_at:
             raise BornTooLate(
@@ -263,8 +262,7 @@ class Receiver:
 
     def _ask_for_holes(self, now: Instant) -> None:
         if self._holdings.has_holes and self._turn_is_near():
-            settled_through = None if self._token.held is None else self._resilience.survives_through
-            asked = self._sources.ask_for_holes(now, settled_through)
+            asked = self._sources.ask_for_holes(now, self._told_with_holes())
             self.counts["holes_asked"] += len(asked)
             self._effects += asked
 
@@ -484,6 +482,9 @@ class Receiver:
     def _notices_silence(self) -> bool:
         """Whether a late token is this site's concern."""
         return True
+
+    def _told_with_holes(self) -> int | None:
+        """Up to which token a source that is asked for a hole is told what is settled."""
 
     def _needed_through(self) -> int:
         """What nobody but the members may still ask for."""

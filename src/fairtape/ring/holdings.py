@@ -80,7 +80,12 @@ class Stream:
         """The stretches of first … end - 1 that are not held."""
         position = max(first, self.next)
         gaps: list[Range] = []
-        for start in sorted(number for number in self.beyond if position <= number < end):
+        # A site that missed much has very many blocks beyond the hole, and asks about a few numbers at a time.
+        few = range(position, end)
+        starts = [n for n in few if n in self.beyond] if len(few) < len(self.beyond) else sorted(self.beyond)
+        for start in starts:
+            if not position <= start < end:
+                continue
             if start > position:
                 gaps.append(Range(self.source, self.incarnation, position, start - position))
             position = max(position, start + self.beyond[start][0])

@@ -104,6 +104,11 @@ class Ordering:
             return token <= self.complete_through
         return all(self.holdings.named(named).next >= named.end for named in acknowledgment.ranges)
 
+    def holds_all_through(self, token: int) -> bool:
+        """Whether everything up to `token` is held, be it that its place in the order is not certain yet."""
+        following = range(self.complete_through + 1, token + 1)
+        return all(each in self._acks and self._acks[each].complete for each in following)
+
     def missing(self, token: int) -> list[Range]:
         """What of Msg(token) is not held."""
         ranges = self._acks[token].ranges

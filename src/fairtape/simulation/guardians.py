@@ -5,7 +5,7 @@ early · released together, or marked late · survives K · nobody acts in a for
 only excuse. Each guardian is named in the violation that it raises.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from fairtape.core.effects import FormationChange, Ordered, Release, Span
@@ -30,7 +30,7 @@ class Guardians(Witness):
 
     def __init__(self, realm: Realm) -> None:
         self.releases = 0
-        self.late = 0
+        self.late_at: Counter[NodeId] = Counter()  # releases, by site
         self.taken_back = 0
         self.notices: list[tuple[Instant, NodeId, str]] = []
         self._realm = realm
@@ -69,7 +69,8 @@ class Guardians(Witness):
     def delivered(self, node: NodeId, ordered: Ordered, release: Release, now: Instant, /) -> None:
         """NoGap, NeverEarly, SurvivesK and OneOrder, at every release."""
         self.releases += 1
-        self.late += release.late
+        if release.late:
+            self.late_at[node] += 1
         if release.sequence != self._expected[node]:
             self._violated("NoGap", node, f"released {release.sequence}, expected {self._expected[node]}")
         self._expected[node] = release.sequence + release.count
@@ -110,6 +111,11 @@ class Guardians(Witness):
             self._expected[node] = shelf.released_sequence()
 
     # What is checked.
+
+    @property
+    def late(self) -> int:
+        """Releases that were marked late, anywhere."""
+        return self.late_at.total()
 
     def formations(self) -> list[Formation]:
         """All that were ever recorded for the primary loop."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Final, TypeAlias
 
-from fairtape.core.effects import LOOP_CHANNEL, Channel
+from fairtape.core.effects import Channel
 from fairtape.core.instants import MICROSECOND, Duration
 from fairtape.core.weather import Weather, fates
 from fairtape.simulation.sightings import Sighting, sight
@@ -69,6 +69,7 @@ class Tree:
 
     neighbours: Mapping[NodeId, tuple[NodeId, ...]]
     loss: float  # of each edge, for everybody behind it
+    channels: frozenset[int] | None = None  # that flow along it; None: all
 
     @classmethod
     def grown(cls, nodes: Sequence[NodeId], loss: float, chance: Random) -> "Tree":
@@ -104,6 +105,7 @@ class Network:
         self._tree = tree
         self._echo = echo  # some hosts hear their own multicasts
         self._listeners: dict[int, list[NodeId]] = {channel: [] for channel in Channel}
+        self._loops: dict[NodeId, tuple[int, ...]] = {}  # the channels of secondary loops that a node hears
         self._links: dict[tuple[NodeId, NodeId], Link] = {}
         self._fans: dict[tuple[NodeId, int], list[Link]] = {}
         self._branches: dict[tuple[NodeId, int], list[tuple[int, Link | None]]] = {}
@@ -118,10 +120,10 @@ class Network:
 
     def listen(self, node: NodeId, channels: Iterable[int]) -> None:
         """Let a node hear these channels of secondary loops, and no others of their kind."""
-        for channel, listeners in self._listeners.items():
-            if channel > LOOP_CHANNEL and node in listeners:
-                listeners.remove(node)
-        self.join(node, channels)
+        for channel in self._loops.pop(node, ()):
+            self._listeners[channel].remove(node)
+        self._loops[node] = tuple(channels)
+        self.join(node, self._loops[node])
 
     def heal(self) -> None:
         """End all clogs, partitions and rules, and all loss and duplication; delays stay."""
@@ -143,7 +145,7 @@ class Network:
 
     def multicast(self, origin: NodeId, channel: int, datagram: bytes) -> None:
         """Carry one datagram to all listeners."""
-        if self._tree is not None:
+        if self._tree is not None and (self._tree.channels is None or channel in self._tree.channels):
             self._flow(self._tree.loss, self._branches_of(origin, channel), datagram)
             return
         fan = self._fans.get((origin, channel))

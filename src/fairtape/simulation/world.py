@@ -105,6 +105,7 @@ class World:
         self.now: Instant = EPOCH
         self.deliveries = 0  # datagrams handed to nodes
         self.digest = 0  # of everything sent and delivered: equal digests, equal histories
+        self.turns_max = TURNS_MAX
         self.witnesses: list[Witness] = []
         self.archive: Archive | None = None
         self.network = Network(sky=sky, chance=chance, deliver=self._post, tree=tree, echo=echo)
@@ -138,8 +139,8 @@ class World:
         while queue and queue[0][0] <= until:
             at, turn, seat, event = heappop(queue)
             self.now = at
-            if turn > TURNS_MAX:
-                raise Storm(f"{TURNS_MAX} events by {at}")
+            if turn > self.turns_max:
+                raise Storm(f"{self.turns_max} events by {at}")
             if seat is None:
                 assert callable(event)
                 event()

@@ -1,0 +1,369 @@
+"""Chronicles: what befalls a whole deployment, told in text, with the story that is expected.
+
+Like a scenario, but of sites that heal: above a line of four dashes stand the commands, below it one story for each
+seed. The story is what an operator would read in the logs: who noticed what, who left and who came back, what was
+released late, and at the end whether all journals are the same. Times are in seconds of the world. The seed decides the
+jitter of the links, what is lost, and whatever the commands leave open: a victim, an instant.
+
+    realm 1 2 3 4 5 K=1                        the sites of the primary loop, in the order of the token
+    loop 6 7 8 junction=2                      a secondary loop
+    timing retry_period=20ms retries_max=8     whatever differs from the usual
+    excess halt                                what to do when more than K are silent
+    remedy replace                             a secondary site takes the place of a failed one
+    journals lossy                             a crash takes what was never synced
+    links delay=2ms jitter=200us loss=0.01
+    tree loss=0.02                             one multicast tree, whose branches lose for all behind them
+    late 4 5                                   sites that come only when told to
+    load every=10ms until=3s                   two sources publish, in turns
+    crash 3 at=1s · restart 3 at=2s · pause 2 at=1s for=300ms · come 4 at=1s
+    partition 1 2 at=1s for=500ms              nothing crosses between these and the rest
+    clock 2 at=1s for=1s error=5ms             a clock goes wrong and knows it
+    store closed at=1s for=400ms
+    retire 2 at=1s · admit 2 at=2s · resume at=3s
+    run 4s
+    seeds 1 2 3
+
+`token` stands for the site whose turn is next, `next` for the one after it, `leader` for the reformation server that
+leads, `any` for a site that the seed picks, `it` for the one that was named last; an instant `1s~50ms` is up to 50 ms
+later, as the seed picks.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from itertools import groupby
+from random import Random
+from typing import Final
+
+from fairtape.core.effects import Report
+from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
+from fairtape.core.timing import Timing
+from fairtape.core.weather import Weather
+from fairtape.ring.charter import Charter, Excess, LoopCharter, Remedy
+from fairtape.simulation.clocks import Clock, straying
+from fairtape.simulation.guardians import Guardians
+from fairtape.simulation.ordeal import why_unsettled
+from fairtape.simulation.realm import EPOCH, Realm, RealmPlan
+from fairtape.simulation.scenario import BadScenario, duration
+from fairtape.simulation.witness import Witness
+from fairtape.wire.frames import NodeId
+from fairtape.wire.governance import Verb
+
+REFORMERS: Final = (101, 102)
+SOURCES: Final = (201, 202)
+TIMING: Final = Timing(
+    retry_period=20 * MILLISECOND,
+    retries_max=8,
+    token_period=10 * MILLISECOND,
+    commit_delay=50 * MILLISECOND,
+    clock_error_max=4 * MILLISECOND,
+)
+VERBS: Final = {"retire": Verb.RETIRE, "admit": Verb.ADMIT, "resume": Verb.RESUME}
+QUIET: Final = re.compile(r"formation \d+ from token|loop \d+, formation 1 ")
+"""What goes without saying: that each site enters the formation that a reformation server told of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deed:
+    """One thing that is done to the realm at an instant."""
+
+    verb: str
+    words: tuple[str, ...]
+    at: Instant
+    period: Duration = 0
+
+
+@dataclass(slots=True)
+class Script:
+    """What the commands add up to, before a seed has filled in what they leave open."""
+
+    sites: tuple[NodeId, ...] = ()
+    loops: list[tuple[tuple[NodeId, ...], NodeId]] = field(default_factory=list)
+    resilience: int | str = 1
+    timing: Timing = TIMING
+    excess: Excess = Excess.CONTINUE
+    remedy: Remedy = Remedy.BYPASS
+    durable: bool = True
+    weather: Weather = field(default_factory=lambda: Weather(delay=2 * MILLISECOND, jitter=200_000))
+    tree_loss: float | None = None
+    latecomers: tuple[NodeId, ...] = ()
+    load_period: Duration = 0
+    load_until: Duration = 0
+    clocks: list[tuple[str, str, Duration, Duration]] = field(default_factory=list)
+    deeds: list[tuple[str, tuple[str, ...], str, Duration]] = field(default_factory=list)
+    period: Duration = SECOND
+    seeds: tuple[int, ...] = (1,)
+
+
+def tell(text: str) -> str:
+    """The stories of a chronicle whose commands are `text`, one for each of its seeds."""
+    script = read(text)
+    stories = []
+    for seed in script.seeds:
+        heading = f"seed {seed}\n" if len(script.seeds) > 1 else ""
+        stories.append(heading + "".join(f"{line}\n" for line in Telling(script, seed).lines()))
+    return "\n".join(stories)
+
+
+def read(text: str) -> Script:
+    """The script; `BadScenario` names a line that cannot be understood."""
+    script = Script()
+    for line in text.splitlines():
+        words = line.split("#")[0].split()
+        if not words:
+            continue
+        command = _COMMANDS.get(words[0])
+        if command is None:
+            raise BadScenario(f"{line!r}: {words[0]!r} is none of {', '.join(_COMMANDS)}")
+        options = dict(word.split("=", 1) for word in words[1:] if "=" in word)
+        try:
+            command(script, words[0], tuple(word for word in words[1:] if "=" not in word), options)
+        except (KeyError, ValueError, IndexError) as error:
+            raise BadScenario(f"{line!r}: {error}") from None
+        if options:
+            raise BadScenario(f"{line!r}: unknown option {next(iter(options))!r}")
+    return script
+
+
+Options = dict[str, str]
+
+
+def _realm(script: Script, _verb: str, words: tuple[str, ...], options: Options) -> None:
+    script.sites = tuple(map(int, words))
+    wanted = options.pop("K", "1")
+    script.resilience = int(wanted) if wanted.isdigit() else wanted
+
+
+def _loop(script: Script, _verb: str, words: tuple[str, ...], options: Options) -> None:
+    script.loops.append((tuple(map(int, words)), int(options.pop("junction"))))
+
+
+def _timing(script: Script, _verb: str, _words: tuple[str, ...], options: Options) -> None:
+    for name in [known.name for known in fields(Timing) if known.name in options]:
+        word = options.pop(name)
+        value = word == "yes" if name == "merged" else int(word) if name == "retries_max" else duration(word)
+        script.timing = replace(script.timing, **{name: value})  # type: ignore[arg-type]
+
+
+def _excess(script: Script, _verb: str, words: tuple[str, ...], _options: Options) -> None:
+    script.excess = Excess(words[0])
+
+
+def _remedy(script: Script, _verb: str, words: tuple[str, ...], _options: Options) -> None:
+    script.remedy = Remedy(words[0])
+
+
+def _journals(script: Script, _verb: str, words: tuple[str, ...], _options: Options) -> None:
+    script.durable = {"durable": True, "lossy": False}[words[0]]
+
+
+def _links(script: Script, _verb: str, _words: tuple[str, ...], options: Options) -> None:
+    script.weather = Weather(
+        delay=duration(options.pop("delay", "2ms")),
+        jitter=duration(options.pop("jitter", "200us")),
+        loss=float(options.pop("loss", "0")),
+    )
+
+
+def _tree(script: Script, _verb: str, _words: tuple[str, ...], options: Options) -> None:
+    script.tree_loss = float(options.pop("loss"))
+
+
+def _late(script: Script, _verb: str, words: tuple[str, ...], _options: Options) -> None:
+    script.latecomers = tuple(map(int, words))
+
+
+def _load(script: Script, _verb: str, _words: tuple[str, ...], options: Options) -> None:
+    script.load_period = duration(options.pop("every"))
+    script.load_until = duration(options.pop("until"))
+
+
+def _clock(script: Script, _verb: str, words: tuple[str, ...], options: Options) -> None:
+    error = options.pop("error")
+    sign = -1 if error.startswith("-") else 1
+    strays = sign * duration(error.lstrip("+-")), duration(options.pop("for"))
+    script.clocks.append((words[0], options.pop("at"), *strays))
+
+
+def _deed(script: Script, verb: str, words: tuple[str, ...], options: Options) -> None:
+    period = duration(options.pop("for")) if "for" in options else 0
+    script.deeds.append((verb, words, options.pop("at"), period))
+
+
+def _run(script: Script, _verb: str, words: tuple[str, ...], _options: Options) -> None:
+    script.period = duration(words[0])
+
+
+def _seeds(script: Script, _verb: str, words: tuple[str, ...], _options: Options) -> None:
+    script.seeds = tuple(map(int, words))
+
+
+_COMMANDS: Final[Mapping[str, Callable[[Script, str, tuple[str, ...], Options], None]]] = {
+    "realm": _realm,
+    "loop": _loop,
+    "timing": _timing,
+    "excess": _excess,
+    "remedy": _remedy,
+    "journals": _journals,
+    "links": _links,
+    "tree": _tree,
+    "late": _late,
+    "load": _load,
+    "clock": _clock,
+    **dict.fromkeys(("crash", "restart", "pause", "come", "partition", "store", "retire", "admit", "resume"), _deed),
+    "run": _run,
+    "seeds": _seeds,
+}
+
+
+class Telling(Witness):
+    """One seed's realm, and what happens in it."""
+
+    def __init__(self, script: Script, seed: int) -> None:
+        self._script = script
+        self._chance = Random(f"chronicle {seed}")  # noqa: S311 - a simulation
+        self._picked: dict[str, NodeId] = {}  # whom a word stood for when it was first used
+        self._told: list[tuple[Instant, str, str]] = []
+        clocks = dict(self._clocks())
+        self._realm = Realm(self._plan(seed, clocks))
+        self._guardians = Guardians(self._realm)
+        self._realm.world.witnesses += [self._guardians, self]
+        self._realm.settle()
+        for verb, words, at, period in script.deeds:
+            deed = Deed(verb, words, self._instant(at), period)
+            self._realm.world.at(deed.at, partial(self._do, deed))
+
+    def lines(self) -> Iterator[str]:
+        """The story."""
+        world, script = self._realm.world, self._script
+        if script.load_period:
+            for number, at in enumerate(range(SECOND // 4, script.load_until, script.load_period)):
+                source = SOURCES[number % len(SOURCES)]
+                world.at(EPOCH + at, partial(self._realm.publish, source, [f"message {number}".encode()]))
+        world.run(EPOCH + script.period)
+        for (at, text), group in groupby(sorted(self._told), key=lambda told: (told[0], told[2])):
+            who = ",".join(sorted({who for _, who, _ in group}, key=lambda name: (len(name), name)))
+            yield f"{(at - EPOCH) / SECOND:.3f} {who} {text}"
+        unsettled = why_unsettled(self._realm)
+        if unsettled is None:
+            self._guardians.finish()
+        messages = sum(map(len, self._realm.published.values()))
+        late = ", ".join(f"{count} at {site}" for site, count in sorted(self._guardians.late_at.items()))
+        yield f"end: {unsettled or f'one journal of {messages} messages everywhere'}; late: {late or 'none'}"
+
+    def _plan(self, seed: int, clocks: Mapping[NodeId, Clock]) -> RealmPlan:
+        script = self._script
+        loops = [LoopCharter(number=0, tour=script.sites, timing=script.timing)]
+        for number, (tour, junction) in enumerate(script.loops, 1):
+            loops.append(LoopCharter(number=number, tour=tour, timing=script.timing, junction=junction))
+        return RealmPlan(
+            charter=Charter(
+                loops=tuple(loops), resilience=script.resilience, excess=script.excess, remedy=script.remedy
+            ),
+            reformers=REFORMERS,
+            sources=SOURCES if script.load_period else (),
+            sky=lambda _origin, _to: script.weather,
+            seed=seed,
+            tree_loss=script.tree_loss,
+            durable=script.durable,
+            leader_lease=script.timing.lease_period,
+            latecomers=script.latecomers,
+            clocks=clocks,
+        )
+
+    def _clocks(self) -> Iterator[tuple[NodeId, Clock]]:
+        for word, at, error, period in self._script.clocks:
+            node = self._picked["any"] = self._chance.choice(self._script.sites) if word == "any" else int(word)
+            bound = self._script.timing.clock_error_max // 20
+            yield node, straying(at=self._instant(at), period=period, error=error, bound=bound, step=True)
+
+    def _instant(self, word: str) -> Instant:
+        at, _, later = word.partition("~")
+        return EPOCH + duration(at) + (self._chance.randrange(duration(later)) if later else 0)
+
+    def _who(self, word: str) -> NodeId:
+        """A number, or a word that means somebody else each time it is used for a new fault."""
+        if word.isdigit():
+            return int(word)
+        if word == "it":
+            return next(reversed(self._picked.values()))
+        self._picked.pop(word, None)
+        self._picked[word] = self._stands_for(word)
+        return self._picked[word]
+
+    def _stands_for(self, word: str) -> NodeId:
+        leader = self._realm.leader()
+        if word == "any":
+            return self._chance.choice(self._script.sites)
+        assert leader is not None
+        if word == "leader":
+            return leader.bench.me
+        formation = leader.primary.formation
+        assert formation is not None
+        following = formation.current(self._realm.world.now) + 1
+        return formation.holder(following + {"token": 0, "next": 1}[word])
+
+    def _do(self, deed: Deed) -> None:
+        world, realm = self._realm.world, self._realm
+        match deed.verb:
+            case "crash":
+                world.crash(self._who(deed.words[0]))
+            case "restart":
+                for node in [self._who(word) for word in deed.words]:
+                    world.restart(node, realm.reborn(node))
+            case "pause":
+                node = self._who(deed.words[0])
+                world.pause(node)
+                world.at(world.now + deed.period, partial(world.resume, node))
+            case "come":
+                realm.seat(int(deed.words[0]))
+                self._tell(int(deed.words[0]), "comes")
+            case "partition":
+                self._part(deed)
+            case "store":
+                self._close_store(deed)
+            case verb:
+                site = self._who(deed.words[0]) if deed.words else 0
+                self._tell("operator", f"{verb} {site}" if site else verb)
+                realm.order(VERBS[verb], site)
+
+    def _part(self, deed: Deed) -> None:
+        network, world = self._realm.world.network, self._realm.world
+        side = tuple(self._who(word) for word in deed.words)
+        network.cut(side)
+        self._tell("network", f"parts: {', '.join(map(str, sorted(side)))} from the rest")
+        world.at(world.now + deed.period, partial(self._mend, side))
+
+    def _mend(self, side: tuple[NodeId, ...]) -> None:
+        self._realm.world.network.mend(side)
+        self._tell("network", "is whole again")
+
+    def _close_store(self, deed: Deed) -> None:
+        self._realm.store.closed = True
+        self._tell("store", "is closed")
+        self._realm.world.at(self._realm.world.now + deed.period, self._open_store)
+
+    def _open_store(self) -> None:
+        self._realm.store.closed = False
+        self._tell("store", "is open again")
+
+    # What is seen.
+
+    def noticed(self, node: NodeId, text: str, now: Instant, /) -> None:  # noqa: ARG002
+        """What a node writes into its log."""
+        if not QUIET.match(text):
+            self._tell(node, text)
+
+    def reported(self, node: NodeId, report: Report, now: Instant, /) -> None:  # noqa: ARG002
+        """A site gives another one up."""
+        self._tell(node, f"gives site {report.suspect} up at token {report.token}: {report.reason.value}")
+
+    def befell(self, node: NodeId, what: str, now: Instant, /) -> None:  # noqa: ARG002
+        """A fault."""
+        said = {"crash": "crashes", "restart": "is back", "pause": "stands still", "resume": "goes on"}
+        self._tell(node, said[what])
+
+    def _tell(self, who: NodeId | str, text: str) -> None:
+        now = self._realm.world.now
+        self._told.append((now - now % MILLISECOND, str(who), text))

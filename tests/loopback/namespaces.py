@@ -1,0 +1,78 @@
+"""Machines that are none: network namespaces on one bridge, each with an address of its own and a cable to pull."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+NETWORK = "10.203.77"
+
+
+class Refused(Exception):
+    """This machine does not let us make namespaces."""
+
+
+class Machines:
+    """Namespaces 1 … n, reachable from one another at NETWORK.1 … NETWORK.n."""
+
+    def __init__(self, count: int) -> None:
+        self._name = f"ft{os.getpid() % 100_000}"
+        self.hosts = tuple(f"{NETWORK}.{number}" for number in range(1, count + 1))
+
+    def enter(self, host: str) -> tuple[str, ...]:
+        """The words before a command that is to run on the machine of this address."""
+        return "ip", "netns", "exec", self._space(host)
+
+    def cable(self, host: str, *, plugged: bool) -> None:
+        """Pull the cable of a machine, or put it back."""
+        _ip("link", "set", self._cable(host), "up" if plugged else "down")
+
+    def build(self) -> None:
+        _ip("link", "add", self._name, "type", "bridge", "mcast_snooping", "0")
+        _ip("link", "set", self._name, "up")
+        for host in self.hosts:
+            space, cable = self._space(host), self._cable(host)
+            _ip("netns", "add", space)
+            _ip("link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", space)
+            _ip("link", "set", cable, "master", self._name)
+            _ip("link", "set", cable, "up")
+            for command in (
+                ("link", "set", "lo", "up"),
+                ("address", "add", f"{host}/24", "dev", "eth0"),
+                ("link", "set", "eth0", "up"),
+                ("route", "add", "239.0.0.0/8", "dev", "eth0"),
+            ):
+                _ip("-n", space, *command)
+
+    def clear(self) -> None:
+        for host in self.hosts:
+            with suppress(Refused):
+                _ip("netns", "delete", self._space(host))
+        with suppress(Refused):
+            _ip("link", "delete", self._name)
+
+    def _space(self, host: str) -> str:
+        return f"{self._name}-{host.rpartition('.')[2]}"
+
+    def _cable(self, host: str) -> str:
+        return f"{self._name}v{host.rpartition('.')[2]}"
+
+
+@contextmanager
+def machines(count: int) -> Iterator[Machines]:
+    """So many machines, for a while. `Refused` where they cannot be made."""
+    if os.geteuid() != 0 or not any(Path(folder, "ip").exists() for folder in ("/sbin", "/usr/sbin", "/bin")):
+        raise Refused("network namespaces need root and the command ip")
+    made = Machines(count)
+    try:
+        made.build()
+        yield made
+    finally:
+        made.clear()
+
+
+def _ip(*words: str) -> None:
+    done = subprocess.run(("ip", *words), capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise Refused(f"ip {' '.join(words)}: {done.stderr.strip()}")

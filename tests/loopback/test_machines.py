@@ -1,0 +1,103 @@
+"""Five sites, each on a machine of its own as far as the network can tell, and what befalls machines.
+
+The suite holds two short drills. All of them, ten seconds long, are held with FAIRTAPE_DRILLS=all.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from fairtape.core.instants import SECOND
+from fairtape.deployment.company import Company
+from fairtape.deployment.description import FILE, Node, read_deployment
+from fairtape.deployment.drafting import Draft, create_deployment
+from fairtape.deployment.drills import LEADER, NEXT_SITE, TOKEN_SITE, Fault, Field, Means, Plan, hold
+from fairtape.deployment.premises import claimed
+from fairtape.runtime.journal import compare
+from loopback.namespaces import Machines, Refused, machines
+
+ALL = os.environ.get("FAIRTAPE_DRILLS") == "all"
+RATE = 10_000.0
+PERIOD = (10 if ALL else 2) * SECOND
+SITES = 5
+
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(600)]
+only_when_asked = pytest.mark.skipif(not ALL, reason="a long drill: set FAIRTAPE_DRILLS=all")
+
+
+@pytest.fixture(scope="module")
+def network() -> Iterator[Machines]:
+    try:
+        with machines(SITES + 1) as made:
+            yield made
+    except Refused as refusal:
+        pytest.skip(f"no network namespaces here: {refusal}")
+
+
+@pytest.fixture(scope="module")
+def field(network: Machines, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Field]:
+    folder = tmp_path_factory.mktemp("machines") / "deployment"
+    create_deployment(folder, Draft(loops=(SITES,), hosts=network.hosts, resilience="majority", profile="metro"))
+    text = (folder / FILE).read_text()
+    (folder / FILE).write_text(text.replace('source = "system"', 'source = "shared"'))
+    deployment = read_deployment(folder)
+
+    def wrapping(name: str) -> tuple[str, ...]:
+        return network.enter(deployment.nodes[name].host)
+
+    field = Field(deployment, wrapping=wrapping)
+    with claimed(folder):
+        field.company = Company(deployment, wrapping=wrapping)
+        try:
+            field.company.start()
+            yield field
+        finally:
+            field.company.stop()
+    comparison = compare([folder / "journals" / node.name for node in deployment.sites])
+    assert comparison.same
+    assert comparison.level
+
+
+def test_the_token_site_is_killed(field: Field) -> None:
+    expect_one_order(hold(field, drill(Fault.KILL, TOKEN_SITE)))
+
+
+def test_a_cable_is_pulled(field: Field, network: Machines) -> None:
+    def pull(_field: Field, _plan: Plan, victims: list[Node]) -> None:
+        for node in victims:
+            network.cable(node.host, plugged=False)
+
+    def put_back(_field: Field, victims: list[Node]) -> None:
+        for node in victims:
+            network.cable(node.host, plugged=True)
+
+    means: Means = pull, put_back
+    expect_one_order(hold(field, drill(Fault.PARTITION, "s5"), means))
+
+
+@only_when_asked
+@pytest.mark.parametrize("victims", [(NEXT_SITE,), (LEADER,), ("s3", "s4")], ids=" ".join)
+def test_others_are_killed(field: Field, victims: tuple[str, ...]) -> None:
+    expect_one_order(hold(field, drill(Fault.KILL, *victims)))
+
+
+@only_when_asked
+def test_a_site_stands_still(field: Field) -> None:
+    expect_one_order(hold(field, drill(Fault.PAUSE, TOKEN_SITE)))
+
+
+def drill(fault: Fault, *victims: str) -> Plan:
+    return Plan(fault=fault, victims=victims, period=PERIOD, rate=RATE)
+
+
+def expect_one_order(account: dict[str, Any]) -> None:
+    sys.stdout.write(
+        f"{account['fault']} {' '.join(account['sites'])}: detected after {account['detect_s']} s, "
+        f"a new formation after {account['formation_s']} s, the others silent for {account['stall_s']:.3f} s\n"
+    )
+    assert account["one_order"]
+    assert account["lost"] == 0
+    assert account["breaks"] == 0

@@ -1,0 +1,143 @@
+"""The deployment file: what `init` writes is read as it was meant, and every mistake in it is one sentence."""
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from fairtape.core.instants import MILLISECOND
+from fairtape.core.timing import PROFILES
+from fairtape.deployment.description import FILE, Deployment, Kind, read_deployment
+from fairtape.deployment.drafting import Draft, create_deployment
+from fairtape.deployment.keyring import keys_of
+from fairtape.deployment.words import with_names
+from fairtape.ring.charter import Excess, Remedy
+from fairtape.runtime.complaints import Complaint
+
+HOSTS = ("192.0.2.1", "192.0.2.2")
+
+
+def made(folder: Path, **options: object) -> Deployment:
+    draft = {"loops": (3, 2), "hosts": HOSTS, "profile": "metro", **options}
+    return create_deployment(folder, Draft(**draft))  # type: ignore[arg-type]
+
+
+def test_what_was_asked_for_is_what_is_read(tmp_path: Path) -> None:
+    deployment = made(
+        tmp_path / "new", resilience="majority", excess="halt", remedy="replace", reformers=3, sources=1, store="etcd:x"
+    )
+    charter = deployment.charter
+    assert [loop.tour for loop in charter.loops] == [(1, 2, 3), (4, 5)]
+    assert charter.loops[1].junction == 1
+    assert (charter.resilience, charter.excess, charter.remedy) == ("majority", Excess.HALT, Remedy.REPLACE)
+    assert deployment.timing == PROFILES["metro"]
+    assert [node.name for node in deployment.reformers] == ["x1", "x2", "x3"]
+    assert [node.name for node in deployment.of_kind(Kind.SOURCE)] == ["XNYS"]
+    assert deployment.store == "etcd:x"
+    assert not deployment.shared_clock
+    assert {node.host for node in deployment.sites} == set(HOSTS)
+
+
+def test_a_deployment_can_be_moved_with_its_store(tmp_path: Path) -> None:
+    made(tmp_path / "here")
+    (tmp_path / "here").rename(tmp_path / "there")
+    assert read_deployment(tmp_path / "there").store == f"sqlite:{tmp_path}/there/formations.db"
+
+
+def test_every_node_has_its_own_keys_and_no_more_than_it_needs(tmp_path: Path) -> None:
+    deployment = made(tmp_path / "new")
+    sites, sources = {1, 2, 3, 4, 5, 901, 902, 999}, {101, 102, 103}
+    held = {name: keys_of(deployment, node) for name, node in deployment.nodes.items()}
+    assert set(held["s4"].sites) == sites
+    assert set(held["s4"].sources) == sources
+    assert set(held["x1"].sites) == sites
+    assert not held["x1"].sources
+    assert set(held["operator"].sites) == sites
+    assert not held["XLON"].sites
+    assert held["XLON"].sources == {102: held["s1"].sources[102]}
+    for path in (tmp_path / "new" / "keys").iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_deployment_is_never_written_over(tmp_path: Path) -> None:
+    made(tmp_path / "new")
+    before = (tmp_path / "new" / FILE).read_text()
+    with pytest.raises(Complaint, match="holds a deployment already; name another folder"):
+        made(tmp_path / "new")
+    assert (tmp_path / "new" / FILE).read_text() == before
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "letter").touch()
+    with pytest.raises(Complaint, match="holds other files and no deployment"):
+        made(tmp_path / "full")
+
+
+def test_a_profile_is_overridden_field_by_field(tmp_path: Path) -> None:
+    deployment = changed(tmp_path, 'profile = "metro"', 'profile = "metro"\ncommit_delay_us = 40000\nretries_max = 7')
+    assert deployment.timing.commit_delay == 40 * MILLISECOND
+    assert deployment.timing.retries_max == 7
+    assert deployment.timing.token_period == PROFILES["metro"].token_period
+
+
+@pytest.mark.parametrize(
+    ("written", "instead", "complaint"),
+    [
+        ("version = 1", "version = 2", r"version is 2; this program reads version 1"),
+        ("stripe = 0", "stripes = 0", r"stripes is 0; no such field is known"),
+        ("stripe = 0", 'stripe = "0"', r"stripe is '0'; expected a whole number"),
+        ("stripe = 0", "stripe = 0\nstripe = 1", r"is no TOML: .*; correct that line"),
+        ("resilience = 1", "resilience = true", r"order\.resilience is True; expected a number from 0 to 127"),
+        ("resilience = 1", 'resilience = "most"', r"order\.resilience is 'most'; expected a number from 0 to 127"),
+        ('excess = "continue"', 'excess = "stop"', r"order\.excess is 'stop'; expected one of halt, continue"),
+        ('carrier = "multicast"', 'carrier = "pigeon"', r"network\.carrier is 'pigeon'; expected one of multicast"),
+        ("ttl = 1", "ttl = 256", r"network\.ttl is 256; expected from 0 to 255"),
+        ('data_group = "', 'data_group = "1', r"network: data group is '1239.*'; it must be an IPv4 multicast"),
+        ('sync = "interval"', 'sync = "often"', r"journal\.sync is 'often'; expected one of token, interval, never"),
+        ('[store]', '[shop]', r"lacks store; give a table there"),
+        ('profile = "metro"', 'profile = "moon"', r"loops\[0\]\.profile is 'moon'; expected one of lan, metro, wan"),
+        ('"s1", "s2", "s3"', '"s1", "s2"', r"sites\.s3 is 's3'; it is in the tour of no loop; add it to one"),
+        ('"s1", "s2", "s3"', '"s1", "s2", "s4"', r"loops: site s4 is in two loops"),
+        ('"s1", "s2", "s3"', '"s1", "s2", "s9"', r"loops\[0\]\.tour is 's9'; expected one of the sites s1, s2"),
+        ('junction = "s1"', 'junction = "x1"', r"loops\[1\]\.junction is 'x1'; expected one of the sites"),
+        ('junction = "s1"', "", r"loop 1 has no junction; name the site that joins it to loop 0"),
+        ("parent = 0", "parent = 7", r"loop 1 has parent 7; expected one of the other loops"),
+        ("s2 = { node = 2,", "s2 = { node = 1,", r"s2\.node is 1; s1 has the same; each needs its own"),
+        ("s2 = { node = 2,", "s2 = { knot = 2, node = 2,", r"sites\.s2\.knot is 2; no such field is known"),
+        ("s2 = {", '"s 2" = {', r"sites\.s 2 is 's 2'; a name has up to 32 letters"),
+        ('address = "192.0.2.1:17200"', 'address = "192.0.2.1"', r"sites\.s1\.address is '192.0.2.1'; expected HOST:P"),
+        ("[operator]", "[boss]", r"lacks operator; give a table there"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_told_in_one_sentence(tmp_path: Path, written: str, instead: str, complaint: str) -> None:
+    with pytest.raises(Complaint, match=complaint) as raised:
+        changed(tmp_path, written, instead)
+    assert str(tmp_path / "new" / FILE) in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_folder_without_a_deployment_is_told_how_to_get_one(tmp_path: Path) -> None:
+    with pytest.raises(Complaint, match="holds no deployment; make one with: fairtape init"):
+        read_deployment(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("notice", "words"),
+    [
+        ("formation 3 of (1, 2), without (4,)", "formation 3 of s1 s2, without s4"),
+        ("reforming: site 3 reports site 2 at token 5", "reforming: site s3 reports site s2 at token 5"),
+        ("formation 2 of (1, 3): 3 joins; 4 leaves", "formation 2 of s1 s3: s3 joins; s4 leaves"),
+        ("reformation server 901 leads, term 1", "reformation server x1 leads, term 1"),
+        ("taking back tokens 519 to 519", "taking back tokens 519 to 519"),
+    ],
+)  # fmt: skip
+def test_people_read_names(tmp_path: Path, notice: str, words: str) -> None:
+    assert with_names(notice, made(tmp_path / "new")) == words
+
+
+def changed(tmp_path: Path, written: str, instead: str) -> Deployment:
+    """A deployment whose file says something else in one place."""
+    made(tmp_path / "new")
+    file = tmp_path / "new" / FILE
+    text = file.read_text()
+    assert written in text
+    file.write_text(text.replace(written, instead, 1))
+    return read_deployment(tmp_path / "new")
