@@ -155,7 +155,7 @@ FAULTS: Final = (
     Fault(
         name="answers to anybody",
         rule="Only a genuine repetition is answered: a forged datagram changes nothing.",
-        file="nodes/receiver.py",
+        file="nodes/sourcedesk.py",
         old="        stream.seal.open(datagram, frame.first)  #",
         new="        #",
         tests=("unit/test_receiver.py",),

@@ -38,7 +38,7 @@ def failover_figures(*, rounds: int, profile: str, step: Callable[[str], None]) 
         "detect_s": max(account["detect_s"] or 0.0 for account in accounts),
         "formation_s": max(account["formation_s"] or 0.0 for account in accounts),
         "return_stall_s": max(account["return_stall_s"] for account in accounts),
-        "whole_s": max(account["whole_s"] for account in accounts),
+        "whole_s": [account["whole_s"] for account in accounts],  # null: not before the traffic had ended
         "breaks": sum(account["breaks"] for account in accounts),
         "published": sum(account["published"] for account in accounts),
         "sites": SITES,

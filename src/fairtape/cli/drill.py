@@ -103,7 +103,7 @@ def account_text(account: dict[str, Any]) -> str:
         ("a new formation", _after(account["formation_s"])),
         ("longest silence at the others", f"{account['stall_s']:.3f} s"),
         ("longest silence on return", f"{account['return_stall_s']:.3f} s"),
-        ("whole again", f"{account['whole_s']:.1f} s after the fault was undone"),
+        ("whole again", _return(account["whole_s"])),
         ("published", f"{account['published']:,} messages"),
         ("late at the others", f"{account['late']:,} messages"),
         ("lost", f"{account['lost']:,} messages"),
@@ -117,3 +117,7 @@ def account_text(account: dict[str, Any]) -> str:
 
 def _after(seconds: float | None) -> str:
     return "nothing had to be done" if seconds is None else f"after {seconds:.3f} s"
+
+
+def _return(seconds: float | None) -> str:
+    return "not under this load" if seconds is None else f"{seconds:.1f} s after the fault was undone"

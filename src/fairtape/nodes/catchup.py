@@ -103,7 +103,8 @@ class Librarian:
             return None
         self._ticket += 1
         self._questions[self._ticket] = question
-        size = min(question.chunks_max, WINDOW) * chunk_size(self._datagram_max)
+        # Twice what fits, so that an answer has all the chunks that were asked for, and nobody waits for more of it.
+        size = 2 * min(question.chunks_max, WINDOW) * chunk_size(self._datagram_max)
         return Fetch(question.token, question.formation, size, self._ticket)
 
     def found(self, ticket: int, entries: Sequence[bytes], receiver: GovernedReceiver) -> list[Send]:

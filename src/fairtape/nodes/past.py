@@ -13,7 +13,7 @@ from fairtape.core.instants import NEVER, Duration, Instant
 from fairtape.wire.frames import NodeId
 from fairtape.wire.governance import CatchUp, Past, chunk_size
 
-WINDOW: Final = 32  # chunks that are asked for at once: so few that serving them makes no token late
+WINDOW: Final = 64  # chunks that are asked for at once: so few that serving them makes no token late
 ENTRIES_MAX: Final = 2 * WINDOW  # that wait to be put together
 PATIENCE: Final = 3  # questions without any answer before another site is asked
 

@@ -1,6 +1,6 @@
 """The postbox of a site: proves what it says and judges what it hears."""
 
-from collections.abc import Iterable
+from collections.abc import Container
 
 from fairtape.wire.frames import Control, NodeId, encode_control, serial_of
 from fairtape.wire.governance import Governance, encode_governance
@@ -10,11 +10,11 @@ from fairtape.wire.seals import Authenticator, Keys, ReplayWindow
 class Postbox:
     """Serial numbers, authenticators and replay windows of one site towards its peers and the sources."""
 
-    def __init__(self, *, me: NodeId, keys: Keys, peers: Iterable[NodeId], first_serial: int) -> None:
+    def __init__(self, *, me: NodeId, keys: Keys, peers: Container[NodeId], first_serial: int) -> None:
         self._me = me
         self._keys = keys
         self._serial = first_serial  # the instant of birth: a later incarnation is always ahead of an earlier one
-        self._peers = frozenset(peers)
+        self._peers = peers
         self._sites: dict[NodeId, Authenticator] = {}  # of those who were heard: there may be thousands
         self._windows: dict[NodeId, ReplayWindow] = {}
         self._sources: dict[NodeId, Authenticator] = {}

@@ -28,6 +28,7 @@ from fairtape.core.effects import Consult, Effect, Notice, Send
 from fairtape.core.instants import MILLISECOND, NEVER, Duration, Instant
 from fairtape.nodes.governor import Governor
 from fairtape.nodes.postbox import Postbox
+from fairtape.nodes.register import REGISTER, Register
 from fairtape.nodes.subgovernor import SubGovernor
 from fairtape.ring.charter import Charter
 from fairtape.ring.layout import decode_formation, encode_formation
@@ -68,6 +69,9 @@ class Reformer:
             loop.number: SubGovernor(loop, me=bench.me, stripe=bench.stripe, incarnation_of=self._incarnation_of)
             for loop in charter.loops[1:]
         }
+        for governor in self.secondary.values():
+            governor.retired = self.primary.retired
+        self._register = Register(self.primary.retired)
         self._homes = charter.homes()
         self._clock_bound = clock_bound
         self._clock_error_max = charter.primary.timing.clock_error_max
@@ -227,7 +231,9 @@ class Reformer:
     def _lead(self, term: int, latest: tuple[Entry, ...], now: Instant) -> None:
         self._term = term
         self._lead_until = self._claimed_at + self.bench.leader_lease
-        formations = {entry.loop: decode_formation(entry.formation) for entry in latest}
+        entries = {entry.loop: entry for entry in latest}
+        self._register.recall(entries.pop(REGISTER, None))
+        formations = {loop: decode_formation(entry.formation) for loop, entry in entries.items()}
         self.primary.lead(formations.get(0), term, now)
         for loop, governor in self.secondary.items():
             governor.lead(formations.get(loop), term, now)
@@ -241,6 +247,8 @@ class Reformer:
     def _compare(self, latest: tuple[Entry, ...], now: Instant) -> None:
         """After a question that went unanswered: what was to be recorded is there, or is recorded again."""
         for entry in latest:
+            if entry.loop == REGISTER:
+                self._register.recorded(entry)
             governor = self.primary if entry.loop == 0 else self.secondary.get(entry.loop)
             wanted = governor.proposal if governor is not None else None
             if wanted is not None and encode_formation(wanted) == entry.formation:
@@ -248,6 +256,8 @@ class Reformer:
 
     def _recorded(self, entries: tuple[Entry, ...], now: Instant) -> None:
         for entry in entries:
+            if entry.loop == REGISTER:
+                self._register.recorded(entry)
             governor = self.primary if entry.loop == 0 else self.secondary.get(entry.loop)
             if self.leads(now) and governor is not None and governor.proposal is not None:
                 governor.recorded(decode_formation(entry.formation), now)
@@ -283,6 +293,9 @@ class Reformer:
             return
         proposals = [each.proposal for each in self._governors() if each.proposal is not None]
         entries = [Entry(each.loop, each.number, self._term, encode_formation(each)) for each in proposals]
+        register = self._register.proposal(self._term)
+        if register is not None:
+            entries.insert(0, register)
         if entries:
             self._waiting.append(Record(tuple(entries[:ENTRIES_MAX])))
 
@@ -325,11 +338,7 @@ class Reformer:
         match order.verb:
             case Verb.RETIRE:
                 self.primary.retire(order.site, now)
-                for governor in self.secondary.values():
-                    governor.retired.add(order.site)
             case Verb.ADMIT:
                 self.primary.admit(order.site, now)
-                for governor in self.secondary.values():
-                    governor.retired.discard(order.site)
             case Verb.RESUME:
                 self.primary.resume(now)

@@ -7,7 +7,7 @@ from typing import Final
 
 from fairtape.core.instants import Duration
 from fairtape.core.timing import Timing
-from fairtape.ring.formation import MEMBERS_MAX
+from fairtape.ring.formation import LOOPS_MAX, MEMBERS_MAX
 from fairtape.wire.frames import NodeId
 
 CLOCK_MARGIN: Final = 2  # a lease is measured by two clocks, each of which may be wrong at its beginning and its end
@@ -72,6 +72,8 @@ class Charter:
                 raise BadCharter(
                     f"site {site} is in two loops; name it in its own, and as junction where it joins another"
                 )
+        if max(numbers) >= LOOPS_MAX:
+            raise BadCharter(f"loops are numbered up to {max(numbers)}; use numbers below {LOOPS_MAX}")
         for loop in self.loops[1:]:
             if loop.parent not in numbers or loop.parent == loop.number:
                 raise BadCharter(f"loop {loop.number} has parent {loop.parent}; expected one of the other loops")

@@ -112,6 +112,10 @@ class Guardians(Witness):
 
     # What is checked.
 
+    def released_through(self, node: NodeId) -> int:
+        """The last token that a site has released."""
+        return self._released_through[node]
+
     @property
     def late(self) -> int:
         """Releases that were marked late, anywhere."""

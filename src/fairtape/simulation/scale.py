@@ -19,8 +19,9 @@ from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.core.timing import Timing
 from fairtape.core.weather import Weather
 from fairtape.nodes.postbox import Postbox
-from fairtape.nodes.site import Post, Site
+from fairtape.nodes.site import Site
 from fairtape.nodes.source import Source
+from fairtape.nodes.standing import Post
 from fairtape.ring.formation import Formation
 from fairtape.ring.hierarchy import Hierarchy, plan
 from fairtape.ring.layout import encode_formation

@@ -1,0 +1,62 @@
+"""Calm realms with a steady load, for tests that change one thing."""
+
+from collections.abc import Mapping
+from functools import partial
+
+from fairtape.core.instants import MILLISECOND, Duration, Instant
+from fairtape.core.timing import Timing
+from fairtape.core.weather import Weather
+from fairtape.ring.charter import Charter, LoopCharter
+from fairtape.simulation.clocks import Clock
+from fairtape.simulation.guardians import Guardians
+from fairtape.simulation.realm import EPOCH, Realm, RealmPlan
+from fairtape.wire.frames import NodeId
+
+SOURCES = (201, 202)
+TIMING = Timing(
+    retry_period=20 * MILLISECOND,
+    retries_max=8,
+    token_period=10 * MILLISECOND,
+    commit_delay=60 * MILLISECOND,
+    clock_error_max=4 * MILLISECOND,
+)
+
+
+def calm_realm(
+    *,
+    sites: int = 4,
+    resilience: int = 1,
+    loops: tuple[LoopCharter, ...] = (),
+    latecomers: tuple[NodeId, ...] = (),
+    clocks: Mapping[NodeId, Clock] | None = None,
+    seed: int = 1,
+    loss: float = 0.0,
+    request_sets: int = 1,
+    tree_loss: float | None = None,
+) -> tuple[Realm, Guardians]:
+    """A realm in good weather, watched."""
+    tour = tuple(range(1, sites + 1))
+    primary = LoopCharter(number=0, tour=tour, timing=TIMING, request_sets=request_sets)
+    weather = Weather(delay=3 * MILLISECOND, jitter=300_000, loss=loss)
+    plan = RealmPlan(
+        charter=Charter(loops=(primary, *loops), resilience=resilience),
+        reformers=(101, 102),
+        sources=SOURCES,
+        sky=lambda _origin, _to: weather,
+        seed=seed,
+        latecomers=latecomers,
+        clocks=clocks or {},
+        leader_lease=TIMING.lease_period,
+        tree_loss=tree_loss,
+    )
+    realm = Realm(plan)
+    guardians = Guardians(realm)
+    realm.world.witnesses.append(guardians)
+    realm.settle()
+    return realm, guardians
+
+
+def load(realm: Realm, *, since: Instant, until: Instant, period: Duration = 7 * MILLISECOND) -> None:
+    """Two sources publish, in turns."""
+    for number, at in enumerate(range(EPOCH + since, EPOCH + until, period)):
+        realm.world.at(at, partial(realm.publish, SOURCES[number % 2], [f"message {number}".encode()]))

@@ -1,0 +1,122 @@
+"""Realms that heal: smoke, regressions, determinism, how wide the upheavals go, and how long a failover takes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fairtape.cli import run
+from fairtape.cli.check import check
+from fairtape.core.instants import SECOND, Instant
+from fairtape.ring.release import ReleaseQueue
+from fairtape.simulation.campaign import Distribution
+from fairtape.simulation.failover import run_failover
+from fairtape.simulation.ordeal import run_upheaval
+from fairtape.simulation.upheaval import draw
+
+SMOKE_SEEDS = range(1, 25)
+FAILOVERS = (2, 3, 6, 9, 12, 14, 15)
+TWICE = (7, 12)
+REGRESSIONS = Path(__file__).with_name("upheavals.txt")
+
+
+def regressions() -> list[int]:
+    lines = (line.split("#")[0].strip() for line in REGRESSIONS.read_text().splitlines())
+    return [int(line) for line in lines if line]
+
+
+@pytest.mark.parametrize("seed", SMOKE_SEEDS)
+def test_a_realm_survives_and_heals_the_upheaval_of(seed: int) -> None:
+    outcome = run_upheaval(seed)
+    assert not outcome.failed, outcome.text
+    assert outcome.lively
+
+
+@pytest.mark.parametrize("seed", [seed for seed in regressions() if seed not in SMOKE_SEEDS])
+def test_an_upheaval_that_once_failed_never_fails_again(seed: int) -> None:
+    outcome = run_upheaval(seed)
+    assert not outcome.failed, outcome.text
+
+
+@pytest.mark.parametrize("seed", FAILOVERS)
+def test_a_failure_is_noticed_and_mended_in_the_time_that_is_promised(seed: int) -> None:
+    outcome = run_failover(seed)
+    assert not outcome.failed, outcome.text
+    assert {name for name, _ in outcome.figures} >= {"detect", "install", "go on"}
+
+
+def test_one_upheaval_is_one_history_whatever_the_hash_seed() -> None:
+    program = f"from fairtape.simulation.ordeal import run_upheaval; print([run_upheaval(seed) for seed in {TWICE}])"
+    stories = []
+    for hash_seed in ("0", "4711"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, env=environment, check=True)
+        stories.append(done.stdout)
+    assert stories[0] == stories[1]
+    assert stories[0].count(b"digest=") == len(TWICE)
+
+
+def test_upheavals_go_everywhere() -> None:
+    """Two hundred of them hold every kind of trouble that the guarantees must survive."""
+    upheavals = [draw(seed) for seed in range(200)]
+    faults = {type(fault).__name__ for each in upheavals for fault in each.faults}
+    assert faults == {"Clog", "Crash", "Partition", "Pause", "Restart"}
+    reformers = {node for each in upheavals for node in each.plan.reformers}
+    assert reformers & {fault.node for each in upheavals for fault in each.faults if hasattr(fault, "node")}
+    assert any(outage.node is None for each in upheavals for outage in each.outages)
+    assert {verb.name for each in upheavals for _, verb, _ in each.orders} == {"RETIRE", "ADMIT"}
+    assert any(each.arrivals for each in upheavals)
+    assert any(each.hostile_period for each in upheavals)
+    assert {each.plan.durable for each in upheavals} == {True, False}
+    assert any(each.plan.tree_loss for each in upheavals)
+    assert any(each.plan.clocks for each in upheavals)
+    assert {each.plan.charter.primary.request_sets for each in upheavals} == {1, 2, 3}
+    assert {len(each.plan.charter.loops) for each in upheavals} == {1, 2, 3}
+    assert {each.plan.charter.excess.name for each in upheavals} == {"HALT", "CONTINUE"}
+
+
+renew_lease = ReleaseQueue.renew_lease
+
+
+def trusts_its_lease_too_long(releases: ReleaseQueue, until: Instant, now: Instant) -> None:
+    renew_lease(releases, until + SECOND, now)
+
+
+def test_a_site_that_outlives_its_lease_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ReleaseQueue, "renew_lease", trusts_its_lease_too_long)
+    found = run_upheaval(20)
+    assert found.guarantee == "Fenced", found.text
+
+
+def test_check_says_how_long_healing_took(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--failover", "--seeds", "2", "--jobs", "1", "--json"], check) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["worlds"], found["failures"]) == ("failover", [])
+    assert found["durations"]["detect"]["count"] == 2
+    assert found["durations"]["detect"]["longest_s"] > 0
+    assert run(["--healing", "--seed", "12"], check) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("seed 12: ")
+    assert "every guarantee held" in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--healing", "--failover"], "--healing and --failover are given; give one of them"),
+        (["--healing", "--loss", "0.1"], "--loss is 0.1; only worlds of one ring take it, leave it out"),
+    ],
+)
+def test_check_refuses_what_does_not_go_together(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments, check) == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_a_distribution_names_the_middle_and_the_end() -> None:
+    assert Distribution.of([5]) == Distribution(1, 5, 5, 5)
+    assert Distribution.of(range(1, 101)) == Distribution(100, 50, 100, 100)

@@ -1,0 +1,103 @@
+"""Catching up: entries in chunks, there and back."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairtape.core.effects import Ordered, Span
+from fairtape.core.entries import Entry, Position, encode_entry, position_of
+from fairtape.core.instants import MILLISECOND, NEVER
+from fairtape.nodes.past import PATIENCE, WINDOW, PastReader, answer
+from fairtape.wire.blocks import pack_records
+from fairtape.wire.governance import CatchUp, Past
+
+SMALL = 200
+
+
+def entry(token: int, size: int) -> Entry:
+    body = pack_records(bytes(size), size)
+    span = Span(201, 1, token, 1, token, (body,), (1,))
+    return Ordered(0, 1, token, token, 1, 1_000 * token, (span,))
+
+
+def ask(after: int, chunk: int = 0, room: int = WINDOW) -> CatchUp:
+    return CatchUp(0, 1, 9, after, chunk, room)
+
+
+def answered(question: CatchUp, entries: list[Entry], *, exhausted: bool = True) -> list[Past]:
+    encoded = [encode_entry(each) for each in entries]
+    return list(
+        answer(question, encoded, me=2, complete=50, settled=49, known=3, exhausted=exhausted, datagram_max=SMALL)
+    )
+
+
+@given(st.lists(st.integers(1, 2_000), min_size=1, max_size=5), st.randoms())
+def test_entries_arrive_whole_whatever_the_order_of_their_chunks(sizes: list[int], chance: object) -> None:
+    entries = [entry(token, size) for token, size in enumerate(sizes, 1)]
+    chunks = [past for past in answered(ask(0), entries) if past.chunks]
+    chance.shuffle(chunks)  # type: ignore[attr-defined]
+    reader = PastReader()
+    reader.start(0)
+    for past in chunks:
+        reader.take(past, 0)
+    position, got = Position(1, 0), []
+    while (each := reader.entry_after(position)) is not None:
+        got.append(each)
+        position = position_of(each)
+    assert got == entries[: len(got)]
+    assert len(got) == len(entries) or sum(past.chunks > 0 for past in chunks) == WINDOW
+
+
+def test_only_a_journal_that_was_read_to_its_end_says_that_nothing_follows() -> None:
+    """Or whoever asked would go on with a gap."""
+    *_, last = answered(ask(0), [entry(1, 10)])
+    assert (last.chunks, last.after, last.complete_through, last.known) == (0, 1, 50, 3)
+    *_, last = answered(ask(0), [entry(1, 10)], exhausted=False)
+    assert (last.chunks, last.after, last.complete_through, last.known) == (0, 1, 1, 0)
+
+
+def test_an_answer_is_no_longer_than_was_asked_for_and_begins_where_it_was_asked() -> None:
+    chunks = answered(ask(0, chunk=2, room=3), [entry(1, 2_000)])
+    assert [past.chunk for past in chunks] == [2, 3, 4]
+
+
+def test_a_reader_asks_for_the_first_chunk_that_it_misses() -> None:
+    reader = PastReader()
+    chunks = answered(ask(0), [entry(1, 1_000)])
+    assert reader.first_missing(Position(1, 0)) == 0
+    reader.take(chunks[0], 0)
+    reader.take(chunks[2], 0)
+    assert reader.first_missing(Position(1, 0)) == 1
+
+
+def test_whoever_stays_silent_is_followed_by_the_next() -> None:
+    reader = PastReader()
+    for _ in range(PATIENCE):
+        assert reader.next_server([4, 5]) == 4
+        reader.asked(0, 10)
+    assert reader.next_server([4, 5]) == 5
+
+
+def test_a_reader_goes_on_at_once_when_an_answer_has_ended() -> None:
+    reader = PastReader()
+    reader.asked(0, 10 * MILLISECOND)
+    reader.go_on(5)
+    assert reader.ask_at == 10 * MILLISECOND  # nothing came: the one who was asked knows no more
+    reader.take(answered(ask(0), [entry(1, 10)])[0], 5)
+    reader.go_on(5)
+    assert reader.ask_at == 5
+
+
+def test_a_clock_that_was_set_back_does_not_silence_a_reader() -> None:
+    reader = PastReader()
+    reader.asked(1_000, 10)
+    reader.mind_clock(500, 10)
+    assert reader.ask_at == 500
+    reader.stop()
+    reader.mind_clock(0, 10)
+    assert reader.ask_at == NEVER
+
+
+@pytest.mark.parametrize("position", [Position(1, 7), Position(2, 0)])
+def test_nothing_is_put_together_that_did_not_come(position: Position) -> None:
+    assert PastReader().entry_after(position) is None

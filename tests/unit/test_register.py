@@ -1,0 +1,43 @@
+"""The register of retired sites."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairtape.core.consult import Entry
+from fairtape.nodes.register import REGISTER, Register, decode_register, encode_register
+from fairtape.wire.frames import Malformed
+
+
+@given(st.sets(st.integers(0, 0xFFFF_FFFF), max_size=40))
+def test_what_is_encoded_is_decoded(retired: set[int]) -> None:
+    assert decode_register(encode_register(retired)) == retired
+
+
+@pytest.mark.parametrize("noise", [b"", b"\2", b"\1abc"])
+def test_anything_else_is_malformed(noise: bytes) -> None:
+    with pytest.raises(Malformed):
+        decode_register(noise)
+
+
+def test_a_change_is_proposed_until_it_is_recorded() -> None:
+    retired: set[int] = set()
+    register = Register(retired)
+    assert register.proposal(4) is None
+    retired.add(3)
+    proposed = register.proposal(4)
+    assert proposed == Entry(REGISTER, 1, 4, encode_register({3}))
+    register.recorded(proposed)
+    assert register.proposal(4) is None
+    retired.discard(3)
+    assert register.proposal(5) == Entry(REGISTER, 2, 5, encode_register(()))
+
+
+def test_a_new_leader_believes_the_log() -> None:
+    retired = {7}
+    register = Register(retired)
+    register.recall(Entry(REGISTER, 6, 4, encode_register({3})))
+    assert retired == {3}
+    assert register.proposal(5) is None
+    register.recall(None)
+    assert retired == set()
