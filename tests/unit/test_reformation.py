@@ -1,0 +1,147 @@
+"""What follows from the answers of the members: decision 7, as functions of values."""
+
+import pytest
+
+from fairtape.nodes.reformation import PATIENCE_MAX, may_be_missing, next_layout
+from fairtape.nodes.relief import LAG_MAX, lead_time, plan_relief
+from fairtape.ring.charter import Charter, LoopCharter, Remedy
+from fairtape.ring.formation import LEAVING_MAX, Formation
+from fairtape.wire.frames import NodeId
+from fairtape.wire.governance import Posture, Standing, Wish
+from unit.loop_values import TIMING, formation_of, standing_of
+
+
+def charter(*tour: NodeId, resilience: int = 1, remedy: Remedy = Remedy.BYPASS) -> Charter:
+    secondary = LoopCharter(number=1, tour=(91, 92), timing=TIMING, junction=2)
+    loops = (LoopCharter(number=0, tour=tour, timing=TIMING), secondary)
+    return Charter(loops=loops, resilience=resilience, remedy=remedy)
+
+
+def fenced(*sites: NodeId, **changes: object) -> dict[NodeId, Standing]:
+    return {site: standing_of(site, posture=Posture.FENCED, **changes) for site in sites}
+
+
+def test_nothing_is_missing_while_at_most_k_are_silent() -> None:
+    loop = formation_of(1, 2, 3, 4, resilience=1)
+    assert not may_be_missing(loop, fenced(1, 2, 3).values(), 1)
+    assert may_be_missing(loop, fenced(1, 2).values(), 2)
+
+
+def test_what_came_before_the_formation_may_be_held_by_its_keeper_alone() -> None:
+    """Then it is missing however few are silent."""
+    loop = formation_of(1, 2, 3, resilience=1)
+    assert may_be_missing(loop, fenced(1, 2, sequence=100, complete_through=9).values(), 1)
+    assert not may_be_missing(loop, fenced(1, 2, sequence=101, complete_through=10).values(), 1)
+
+
+def test_before_a_formation_has_taken_over_the_resilience_of_the_one_before_counts() -> None:
+    loop = formation_of(1, 2, first_sequence=0, resilience=1, resilience_before=0)
+    assert may_be_missing(loop, fenced(2, complete_through=9).values(), 1)
+    assert not may_be_missing(loop, fenced(2, complete_through=10).values(), 1)
+
+
+def test_the_silent_are_passed_by() -> None:
+    answered = fenced(1, 3)
+    assert next_layout(formation_of(1, 2, 3), answered, answered, charter(1, 2, 3), retired=()).members == (1, 3)
+
+
+def test_a_restarted_site_stays_if_its_journal_is_near() -> None:
+    answered = fenced(1) | {
+        2: standing_of(2, posture=Posture.RESTARTED, complete_through=20 - LAG_MAX),
+        3: standing_of(3, posture=Posture.RESTARTED, complete_through=19 - LAG_MAX),
+    }
+    assert next_layout(formation_of(1, 2, 3), answered, answered, charter(1, 2, 3), retired=()).members == (1, 2)
+
+
+def test_whoever_is_retired_or_cannot_tell_the_time_leaves_on_the_occasion() -> None:
+    answered = fenced(1, 2) | fenced(3, wish=Wish.WITHDRAW)
+    layout = next_layout(formation_of(1, 2, 3), answered, answered, charter(1, 2, 3), retired={2})
+    assert layout.members == (1,)
+    everybody = next_layout(formation_of(1, 2, 3), answered, answered, charter(1, 2, 3), retired={1, 2})
+    assert everybody.members == (1, 2, 3)  # a loop of nobody serves nobody
+
+
+def test_where_only_those_who_were_leaving_are_left_they_stay() -> None:
+    answered = fenced(3)
+    loop = formation_of(1, leaving=(3,), first_sequence=0)
+    assert next_layout(loop, answered, answered, charter(1, 3), retired={3}).members == (3,)
+
+
+def test_a_secondary_site_takes_the_place_of_its_junction() -> None:
+    """2001 §8."""
+    answered = fenced(1, 3)
+    standings = answered | {91: standing_of(91, complete_through=18), 92: standing_of(92, complete_through=19)}
+    policy = charter(1, 2, 3, remedy=Remedy.REPLACE)
+    assert next_layout(formation_of(1, 2, 3), answered, standings, policy, retired=()).members == (1, 92, 3)
+
+
+def test_a_needless_reformation_raises_patience_up_to_a_limit() -> None:
+    """Decision 11."""
+    answered = fenced(1, 2)
+    loop = formation_of(1, 2)
+    for _ in range(50):
+        loop = next_layout(loop, answered, answered, charter(1, 2), retired=())
+    assert loop.timing.retries_max == PATIENCE_MAX * TIMING.retries_max
+    failed = next_layout(formation_of(1, 2, 3), answered, answered, charter(1, 2, 3), retired=())
+    assert failed.timing.retries_max == TIMING.retries_max
+
+
+def test_the_resilience_follows_the_members() -> None:
+    answered = fenced(1, 2, 3)
+    layout = next_layout(formation_of(1, 2, 3, 4), answered, answered, charter(1, 2, 3, 4, resilience=3), retired=())
+    assert layout.resilience == 2
+
+
+# Relief.
+
+
+def relief_of(
+    loop: Formation, standings: dict[NodeId, Standing], policy: Charter, *, retired: tuple[NodeId, ...] = ()
+) -> Formation | None:
+    now = loop.scheduled_at(20)
+    relief = plan_relief(loop, standings, policy, retired=retired, quiet_since=now, now=now)
+    return None if relief is None else relief.formation
+
+
+def members(*sites: NodeId) -> dict[NodeId, Standing]:
+    return {site: standing_of(site) for site in sites}
+
+
+def test_a_loop_that_is_as_it_should_be_is_left_alone() -> None:
+    assert relief_of(formation_of(1, 2, 3), members(1, 2, 3), charter(1, 2, 3)) is None
+
+
+def test_who_wants_in_and_is_up_to_date_comes_in_at_its_place() -> None:
+    standings = members(1, 3) | {2: standing_of(2, posture=Posture.OBSERVER, wish=Wish.JOIN)}
+    relief = relief_of(formation_of(1, 3), standings, charter(1, 2, 3))
+    assert relief is not None
+    assert set(relief.members) == {1, 2, 3}
+    assert relief.roll == tuple(1_000 + member for member in relief.members)
+    assert relief.first_token > 20 + lead_time(TIMING) // TIMING.token_period
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"complete_through": 19 - LAG_MAX}, {"formation": 2}, {"wish": Wish.NOTHING}],
+    ids=["too far behind", "in an earlier formation", "does not want"],
+)
+def test_who_is_not_ready_does_not_come_in(changes: dict[str, object]) -> None:
+    given: dict[str, object] = {"posture": Posture.OBSERVER, "wish": Wish.JOIN}
+    standings = members(1, 3) | {2: standing_of(2, **(given | changes))}
+    assert relief_of(formation_of(1, 3), standings, charter(1, 2, 3)) is None
+
+
+def test_who_is_retired_or_wants_out_goes_and_takes_its_last_turns() -> None:
+    standings = members(1, 2, 3) | {2: standing_of(2, wish=Wish.WITHDRAW)}
+    relief = relief_of(formation_of(1, 2, 3), standings, charter(1, 2, 3), retired=(3,))
+    assert relief is not None
+    assert relief.members == (1,)
+    assert set(relief.leaving) == {2, 3}
+
+
+def test_a_loop_is_never_emptied_and_not_too_many_leave_at_once() -> None:
+    assert relief_of(formation_of(1, 2), members(1, 2), charter(1, 2), retired=(1, 2)) is None
+    many = tuple(range(1, LEAVING_MAX + 10))
+    relief = relief_of(formation_of(*many), members(*many), charter(*many), retired=many[1:])
+    assert relief is not None
+    assert len(relief.leaving) == LEAVING_MAX

@@ -1,0 +1,206 @@
+"""A site: what it owes to the reformation servers, and what it believes of them."""
+
+from fairtape.core.effects import Fetch, Recovered, Send
+from fairtape.core.instants import MILLISECOND, SECOND, Instant
+from fairtape.nodes.postbox import Postbox
+from fairtape.nodes.site import Site
+from fairtape.nodes.standing import Post
+from fairtape.ring.formation import Formation
+from fairtape.ring.layout import encode_formation
+from fairtape.wire.governance import (
+    CatchUp,
+    Fence,
+    Governance,
+    Grant,
+    Install,
+    Posture,
+    Standing,
+    Wish,
+    decode_governance,
+    is_governance,
+)
+from fairtape.wire.seals import Keys
+from unit.loop_values import TIMING, formation_of
+
+NOW: Instant = 100 * SECOND
+KEYS = Keys.from_secret(b"sites", (1, 2, 3, 101, 102), (201,))
+FIRST = formation_of(1, 2, 3, number=1, first_token=1, first_sequence=1, starts_at=NOW + SECOND, keeper=1)
+
+
+class Clock:
+    """What the site believes of its clock."""
+
+    bound = 0
+
+
+class Seated:
+    """A site, and what the servers and the other sites say to it."""
+
+    def __init__(self, me: int = 2, *, durable: bool = True) -> None:
+        self.clock = Clock()
+        self.site = Site(
+            Post(me=me, reformers=(101, 102), timing=TIMING, durable=durable),
+            keys=KEYS,
+            born_at=NOW,
+            past=Recovered.nothing(),
+            clock_bound=lambda: self.clock.bound,
+        )
+        self._boxes: dict[int, Postbox] = {}
+
+    def hear(self, message: Governance, now: Instant = NOW) -> None:
+        box = self._boxes.setdefault(message.sender, Postbox(me=message.sender, keys=KEYS, peers=(), first_serial=now))
+        self.site.receive(box.govern(message), now)
+
+    def install(self, formation: Formation, now: Instant = NOW, *, final: bool = True, term: int = 1) -> None:
+        layout = encode_formation(formation)
+        self.hear(Install(0, formation.number, 101, term, final, layout), now)
+
+    def standing(self, now: Instant = NOW) -> Standing:
+        """How it says it stands, now that it is woken."""
+        self.site.wake(now)
+        said = [
+            decode_governance(datagram)
+            for effect in self.site.drain()
+            if isinstance(effect, Send) and effect.to == 101
+            for datagram in effect.datagrams
+            if is_governance(datagram)
+        ]
+        standings = [each for each in said if isinstance(each, Standing) and each.loop == 0]
+        return standings[-1]
+
+    def lease(self, now: Instant, *, formation: int = 1) -> Instant:
+        """Ask for a lease and get it; until when it lasts."""
+        self.site._standing_at = now
+        asked = self.standing(now).asked_at
+        self.hear(Grant(0, formation, 101, 0, 1, asked, asked, 0, TIMING.lease_period), now)
+        assert self.site.receiver is not None
+        return self.site.receiver.lease_until
+
+
+def test_a_site_is_newborn_until_it_is_told_of_a_formation() -> None:
+    seated = Seated()
+    assert seated.standing().posture is Posture.NEWBORN
+    seated.install(FIRST)
+    assert seated.standing().posture is Posture.MEMBER
+
+
+def test_an_incarnation_that_the_formation_does_not_count_on_has_lost_its_memory() -> None:
+    roll = tuple(1 for _ in FIRST.members)
+    for durable, posture in ((True, Posture.RESTARTED), (False, Posture.OBSERVER)):
+        seated = Seated(durable=durable)
+        seated.install(formation_of(1, 2, 3, number=1, roll=roll, first_token=1, first_sequence=1))
+        assert seated.standing().posture is posture
+
+
+def test_a_lease_counts_from_when_it_was_asked_for() -> None:
+    seated = Seated()
+    seated.install(FIRST)
+    assert seated.lease(NOW + MILLISECOND) == NOW + MILLISECOND + TIMING.lease_period
+
+
+def test_a_grant_that_nobody_asked_for_is_no_lease() -> None:
+    seated = Seated()
+    seated.install(FIRST)
+    seated.hear(Grant(0, 1, 101, 0, 1, NOW + SECOND, NOW, 0, TIMING.lease_period))
+    assert seated.site.receiver is not None
+    assert seated.site.receiver.lease_until == 0
+
+
+def test_a_clock_that_is_worse_than_agreed_shortens_the_lease() -> None:
+    """Whether it was bad when the lease was asked for, or is bad now."""
+    seated = Seated()
+    seated.install(FIRST)
+    until = seated.lease(NOW)
+    seated.clock.bound = TIMING.clock_error_max + 3 * MILLISECOND
+    seated.site._timekeeper._exchanges.clear()
+    seated.site.wake(NOW + 1)
+    assert seated.site.receiver is not None
+    assert seated.site.receiver.lease_until == until - 3 * MILLISECOND
+    asked = seated.lease(NOW + 10 * MILLISECOND)
+    seated.clock.bound = 0
+    seated.site.wake(NOW + 11 * MILLISECOND)
+    assert seated.site.receiver.lease_until == asked + 3 * MILLISECOND
+    assert seated.site.receiver.lease_until == NOW + 7 * MILLISECOND + TIMING.lease_period
+
+
+def test_a_member_with_a_bad_clock_wants_out_and_others_do_not_want_in() -> None:
+    seated = Seated()
+    seated.install(FIRST)
+    seated.clock.bound = TIMING.clock_error_max + 1
+    assert seated.standing().wish is Wish.WITHDRAW
+    seated.install(formation_of(1, 3, number=2, first_token=1, first_sequence=1, keeper=1))
+    assert seated.standing().wish is Wish.NOTHING
+
+
+def test_a_clock_that_was_set_back_does_not_silence_a_site() -> None:
+    seated = Seated()
+    seated.standing(NOW)
+    earlier = NOW - 10 * SECOND
+    seated.site.receive(b"anything", earlier)
+    assert seated.standing(earlier).asked_at == earlier
+
+
+def test_a_fence_stops_a_member_until_the_next_formation() -> None:
+    seated = Seated()
+    seated.install(FIRST)
+    seated.hear(Fence(0, 1, 101, 0, 1))
+    assert seated.standing().posture is Posture.FENCED
+    seated.install(formation_of(2, 3, number=2, first_token=1, first_sequence=1, keeper=2))
+    assert seated.standing().posture is Posture.MEMBER
+
+
+def test_only_reformation_servers_govern_and_only_the_latest() -> None:
+    seated = Seated()
+    seated.install(FIRST, term=5)
+    seated.hear(Fence(0, 1, 3, 0, 9))
+    assert seated.site.counts["not_a_reformer"] == 1
+    seated.hear(Fence(0, 1, 102, 0, 4))
+    assert seated.site.counts["outdated"] == 1
+    assert seated.standing().posture is Posture.MEMBER
+
+
+def test_a_site_prepares_for_a_formation_and_takes_no_turn_beyond_it() -> None:
+    seated = Seated()
+    seated.install(FIRST)
+    relief = formation_of(2, 3, number=2, first_token=40, first_sequence=0, leaving=(1,))
+    seated.install(relief, final=False)
+    assert seated.standing().prepared == 2
+    seated.install(relief)
+    assert (seated.standing().prepared, seated.standing(NOW + SECOND).formation) == (0, 2)
+
+
+def test_a_site_that_has_given_somebody_up_prepares_for_nothing() -> None:
+    seated = Seated()
+    seated.install(FIRST)
+    seated.lease(NOW)
+    seated.hear(Fence(0, 1, 101, 0, 1))
+    seated.install(formation_of(2, 3, number=2, first_token=40, first_sequence=0), final=False)
+    assert seated.standing().prepared == 0
+
+
+def test_a_site_that_leaves_takes_its_last_turns_and_can_still_be_fenced() -> None:
+    seated = Seated()
+    seated.install(FIRST)
+    seated.install(formation_of(1, 3, number=2, first_token=40, first_sequence=0, leaving=(2,)))
+    assert seated.standing().posture is Posture.OBSERVER
+    assert seated.site.receiver is not None
+    assert seated.site.receiver.has_turns
+    seated.hear(Fence(0, 2, 101, 0, 1))
+    assert seated.standing().posture is Posture.FENCED
+
+
+def test_whoever_asks_for_the_past_is_answered_from_the_journal() -> None:
+    seated = Seated()
+    seated.install(FIRST)
+    seated.hear(CatchUp(0, 0, 3, 0, 0, 4))
+    (fetch,) = (effect for effect in seated.site.drain() if isinstance(effect, Fetch))
+    seated.site.fetched(fetch.ticket, [], NOW)
+    answered = [effect for effect in seated.site.drain() if isinstance(effect, Send) and effect.to == 3]
+    assert len(answered) == 1
+
+
+def test_noise_is_counted_and_changes_nothing() -> None:
+    seated = Seated()
+    for noise in (b"", b"noise", bytes(200)):
+        seated.site.receive(noise, NOW)
+    assert seated.standing().posture is Posture.NEWBORN

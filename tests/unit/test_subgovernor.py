@@ -1,0 +1,108 @@
+"""The governor of a secondary loop: nobody is fenced, a new layout simply takes over."""
+
+from fairtape.core.instants import SECOND, Instant
+from fairtape.nodes.governor import FOUNDING_DELAY
+from fairtape.nodes.subgovernor import SubGovernor
+from fairtape.ring.charter import LoopCharter, lease_margin
+from fairtape.ring.formation import Formation
+from fairtape.wire.governance import Install, Posture, Wish
+from unit.loop_values import TIMING, standing_of
+
+NOW: Instant = 100 * SECOND
+PATIENCE = TIMING.lease_period + lease_margin(TIMING)
+SETTLED = NOW + 2 * TIMING.standing_period
+
+
+def governor() -> SubGovernor:
+    loop = LoopCharter(number=1, tour=(5, 6, 7), timing=TIMING, junction=2, request_sets=2)
+    governor = SubGovernor(loop, me=101, stripe=0, incarnation_of=lambda site: 1_000 + site)
+    governor.lead(None, 4, NOW)
+    governor.parents = (1, 2, 3)
+    return governor
+
+
+def hear(governor: SubGovernor, *sites: int, at: Instant, **changes: object) -> None:
+    for site in sites:
+        given: dict[str, object] = {"loop": 1, "formation": 1}
+        governor.hear(standing_of(site, **(given | changes)), at)
+
+
+def record(governor: SubGovernor, now: Instant) -> Formation:
+    assert governor.proposal is not None
+    formation = governor.proposal
+    governor.recorded(formation, now)
+    return formation
+
+
+def led() -> SubGovernor:
+    """In its first formation, which everybody has entered."""
+    loop = governor()
+    hear(loop, 5, 6, 7, at=NOW, formation=0, posture=Posture.OBSERVER, wish=Wish.JOIN)
+    record(loop, NOW)
+    hear(loop, 2, 5, 6, 7, at=NOW)
+    loop.outbox.clear()
+    return loop
+
+
+def test_the_first_formation_has_the_junction_first() -> None:
+    loop = governor()
+    hear(loop, 5, 6, 7, at=NOW, formation=0, posture=Posture.OBSERVER)
+    first = record(loop, NOW)
+    assert (first.members, first.junction, first.loop, first.request_sets) == ((2, 5, 6, 7), 2, 1, 2)
+    assert {site for site, message in loop.outbox if isinstance(message, Install)} >= {2, 5, 6, 7}
+
+
+def test_it_does_not_wait_for_ever() -> None:
+    loop = governor()
+    hear(loop, 6, at=NOW, formation=0, posture=Posture.OBSERVER)
+    assert loop.proposal is None
+    loop.wake(NOW + FOUNDING_DELAY)
+    assert record(loop, NOW + FOUNDING_DELAY).members == (2, 6)
+
+
+def test_a_site_that_falls_silent_is_left_out_and_comes_back() -> None:
+    loop = led()
+    later = NOW + PATIENCE
+    hear(loop, 2, 5, 7, at=later - 1)
+    loop.wake(later)
+    assert record(loop, later).members == (2, 5, 7)
+    soon = later + PATIENCE // 2
+    hear(loop, 2, 5, 7, at=soon, formation=2)
+    hear(loop, 6, at=soon, formation=2, posture=Posture.OBSERVER, wish=Wish.JOIN)
+    assert record(loop, soon).members == (2, 5, 6, 7)
+
+
+def test_a_junction_that_has_failed_is_replaced_by_a_survivor() -> None:
+    """2001 §5.3."""
+    loop = led()
+    loop.parents = (1, 3)
+    hear(loop, 5, 6, 7, at=SETTLED)
+    assert record(loop, SETTLED).members == (1, 5, 6, 7)
+
+
+def test_whoever_did_not_pass_the_token_on_is_left_out_unless_it_was_just_heard() -> None:
+    loop = led()
+    hear(loop, 5, at=SETTLED, suspect=6, suspect_token=30)
+    assert record(loop, SETTLED).members == (2, 5, 7)
+    recent = led()
+    hear(recent, 6, at=SETTLED)
+    hear(recent, 5, at=SETTLED, suspect=6, suspect_token=30)
+    assert record(recent, SETTLED).members == (2, 5, 6, 7)  # the token begins anew
+
+
+def test_retired_sites_and_those_with_bad_clocks_stay_out() -> None:
+    loop = led()
+    loop.retired = {7}
+    hear(loop, 6, at=SETTLED, wish=Wish.WITHDRAW)
+    assert record(loop, SETTLED).members == (2, 5)
+
+
+def test_everybody_is_told_until_it_has_entered() -> None:
+    loop = led()
+    loop.parents = (1, 3)
+    hear(loop, 5, 6, 7, at=SETTLED)
+    record(loop, SETTLED)
+    loop.outbox.clear()
+    hear(loop, 5, at=SETTLED, formation=2)
+    loop.wake(SETTLED + TIMING.retry_period)
+    assert [site for site, _ in loop.outbox] == [1, 6, 7]
