@@ -267,7 +267,7 @@ class Telling(Witness):
             seed=seed,
             tree_loss=script.tree_loss,
             durable=script.durable,
-            leader_lease=script.timing.lease_period,
+            leader_lease=script.timing.lease_period // 3,
             latecomers=script.latecomers,
             clocks=clocks,
         )
