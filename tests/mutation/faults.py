@@ -28,6 +28,14 @@ FAULTS: Final = (
         guarantee="CompleteOrReforming",
     ),
     Fault(
+        name="patience begins anew",
+        rule="A token that follows a late one has waited with it: its deadline counts from its own instant (T-RMP §5).",
+        file="ring/silence.py",
+        old="return awaited.retries if awaited is not None and awaited.token == token - 1 else 1",
+        new="return 1",
+        tests=("paper/test_deadline.py::test_a_token_that_follows_a_late_one_has_no_later_deadline",),
+    ),
+    Fault(
         name="commit without K",
         rule="A message commits when K + 1 sites are known to hold it (decision 6).",
         file="ring/resilience.py",

@@ -111,6 +111,21 @@ def test_every_receiver_is_complete_or_reforming_by_the_deadline(timing: Timing,
     siege.pass_time(max(siege.now, end))
 
 
+@pytest.mark.parametrize("merged", [True, False])
+def test_a_token_that_follows_a_late_one_has_no_later_deadline(merged: bool) -> None:
+    """The first acknowledgment comes at the last moment, and no other: its waits were the waits of all.  T-RMP §5."""
+    timing = replace(TIMING, retries_max=4, merged=merged, token_period=T_R // 10)
+    siege = Siege(timing)
+    for what in range(PER_TOKEN, -1, -1):
+        late = Arrival(1, what, timing.retries_max * T_R)
+        siege.pass_time(late.instant(timing))
+        siege.hear(late)
+    assert siege.machine.complete_through == 1
+    siege.pass_time(siege.layout.scheduled_at(2) + timing.reform_delay + 1)
+    assert siege.machine.reforming is not None
+    assert siege.machine.reforming.token == 2
+
+
 @settings(max_examples=200)
 @given(timing=timings(), schedule=arrivals())
 def test_a_reforming_receiver_names_one_failure_and_takes_nothing_more_into_the_order(

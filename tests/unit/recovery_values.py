@@ -60,7 +60,7 @@ class Patient:
 
     def silence(self) -> None:
         """Ack(e) has not come by t_e + T_R/2."""
-        self.desk.overdue(E, T_E + T_R // 2)
+        self.desk.overdue(E, T_E + T_R // 2, T_E + T_R // 2)
 
     def ack(self, at: Instant) -> None:
         self.desk.acknowledged(E, at)

@@ -34,7 +34,7 @@ def test_requests_gather_for_a_moment_and_go_out_together() -> None:
     """Reordering alone asks for nothing: what arrives within the moment is not asked for."""
     shelf = Shelf()
     working = desk(shelf)
-    working.overdue(1, T_E)
+    working.overdue(1, T_E, T_E)
     assert not working.acknowledged(2, T_E + SOON // 2)
     assert working.deadline() == T_E + SOON
     assert working.wants(T_E + SOON - 1) == []
@@ -55,7 +55,7 @@ def test_what_ends_before_the_request_goes_is_not_asked_for() -> None:
 def test_messages_end_only_the_recoveries_that_wait_for_them() -> None:
     shelf = Shelf({1, 2})
     working = desk(shelf)
-    working.overdue(1, T_E)  # waits for Ack(1), though its messages are held
+    working.overdue(1, T_E, T_E)  # waits for Ack(1), though its messages are held
     shelf.held.discard(3)
     working.acknowledged(3, T_E)
     shelf.held.add(3)
@@ -66,8 +66,8 @@ def test_messages_end_only_the_recoveries_that_wait_for_them() -> None:
 
 def test_waits_end_when_their_time_is_up_and_not_before() -> None:
     working = desk()
-    working.overdue(1, T_E)
-    working.overdue(2, T_E + 7)
+    working.overdue(1, T_E, T_E)
+    working.overdue(2, T_E + 7, T_E + 7)
     working.wants(T_E + SOON)
     working.wake(T_E + T_R - 1)
     assert [recovery.retries for recovery in working.running.values()] == [1, 1]
@@ -77,7 +77,7 @@ def test_waits_end_when_their_time_is_up_and_not_before() -> None:
 
 def test_a_recovery_without_an_answer_fails_and_is_over() -> None:
     working = desk()
-    working.overdue(1, T_E)
+    working.overdue(1, T_E, T_E)
     for attempt in range(1, TIMING.retries_max + 1):
         assert working.failed == []
         working.wake(T_E + attempt * T_R)
@@ -95,7 +95,7 @@ def test_a_later_acknowledgment_means_something_only_without_a_schedule(timed: b
 
 def test_a_desk_that_stops_asks_for_nothing_more() -> None:
     working = desk()
-    working.overdue(1, T_E)
+    working.overdue(1, T_E, T_E)
     working.stop()
     assert len(working) == 0
     assert working.deadline() == NEVER
@@ -106,7 +106,7 @@ def test_there_is_a_limit_to_recoveries_at_once() -> None:
     working = desk()
     for token in range(1, RECOVERIES_MAX + 1):
         assert working.has_room
-        working.overdue(token, T_E)
+        working.overdue(token, T_E, T_E)
     assert not working.has_room
 
 
@@ -116,7 +116,7 @@ def test_the_observer_sees_every_step_with_its_retries() -> None:
     working = RecoveryDesk(
         timing=replace(TIMING, merged=False), timed=True, ledger=shelf, observe=lambda *step: seen.append(step)
     )
-    working.overdue(4, T_E)
+    working.overdue(4, T_E, T_E)
     working.acknowledged(4, T_E + 1)
     shelf.held.add(4)
     working.messages_arrived(T_E + 2)

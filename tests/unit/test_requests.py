@@ -30,7 +30,7 @@ class Wants:
 
     def of_acks(self, *tokens: int) -> list[Recovery]:
         for token in tokens:
-            self.desk.overdue(token, T_E)
+            self.desk.overdue(token, T_E, T_E)
         return list(self.desk.running.values())
 
     def of_messages(self, token: int, first: int, count: int) -> list[Recovery]:

@@ -23,6 +23,7 @@ from fairtape.wire.frames import DATAGRAM_MAX, Malformed, NodeId
 from fairtape.wire.seals import Keys
 
 KEPT_TOKENS_MAX: Final = 4_096  # that are kept for the repairs of those who ask this site
+NEAR_TOKENS_MAX: Final = 128  # behind another site, from where on what the ring sends now is worth keeping
 
 
 class Disagreement(Exception):
@@ -57,6 +58,7 @@ class GovernedReceiver(Receiver):
         self._fenced = False
         self._holds_back_at: int | None = None  # the first token of a formation that is about to take over
         self._lost_at = 0  # the highest token that could not be recovered from the parent
+        self._adrift = False  # so far behind that what the ring sends now would only pile up
         self._level = False  # since it came, it has once held all that another site held: the ring repairs the rest
         self._turned = self._reached = past.number  # the formation of the last entry, and of the last token
         self._noted: FormationChange | None = None  # a formation whose first messages are still to come
@@ -99,6 +101,11 @@ class GovernedReceiver(Receiver):
         """Whether the ring cannot repair what is missing here: the past must come from another site's journal."""
         behind = self.complete_through < max(self.fixed_through, self._lost_at)
         return self._unverified or behind or not (self._level or self.seated)
+
+    @property
+    def adrift(self) -> bool:
+        """Whether it is so far behind that what the ring sends now is of no use: the past will bring that, too."""
+        return self._adrift and self.stranded
 
     @property
     def verified(self) -> bool:
@@ -197,6 +204,11 @@ class GovernedReceiver(Receiver):
 
     def compare(self, complete_through: int) -> None:
         """Another site holds everything up to this token: whoever holds as much, however it came, is level with it."""
+        adrift, self._adrift = self._adrift, complete_through - self.complete_through > NEAR_TOKENS_MAX
+        if self._adrift and not adrift:
+            self._ordering.forget_unordered()
+            self._holdings.forget_unordered()
+            self._desk.stop()
         if not self._unverified and self._ordering.holds_all_through(complete_through):
             self._level = True
             self._timer = None
@@ -252,7 +264,7 @@ class GovernedReceiver(Receiver):
     def _recover_again(self, now: Instant) -> None:
         """The past has brought this site near enough for the ring to repair the rest."""
         self._lost_at = 0
-        self._watched = self.complete_through + 1
+        self._silence.notice_again()
         for token in self._ordering.waiting():
             if self._desk.acknowledged(token, now):
                 self._ordering.completed(token)

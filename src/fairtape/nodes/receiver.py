@@ -32,6 +32,7 @@ from fairtape.ring.recovery import Observer, Recovery, RecoveryDesk
 from fairtape.ring.release import ReleaseQueue
 from fairtape.ring.requests import combine, whom_to_ask
 from fairtape.ring.resilience import Resilience
+from fairtape.ring.silence import Silence
 from fairtape.ring.token import EventToken, token_for
 from fairtape.wire.frames import (
     DATAGRAM_MAX,
@@ -111,7 +112,9 @@ class Receiver:
             timing=formation.timing, timed=formation.timed, ledger=self._ordering, observe=self._observe
         )
         self._desk.hold_back = self.repairs.hold_back
-        self._watched = formation.first_token  # the lowest token whose silence has not been noticed yet
+        self._silence = Silence(
+            course=self._course, ordering=self._ordering, resilience=self._resilience, desk=self._desk
+        )
         self._timer = None
         self._accept_token_if_mine(now)
 
@@ -150,7 +153,8 @@ class Receiver:
                 return
         self._timer = None
         if not self._stopped:
-            self._notice_silence(now)
+            if self._notices_silence():
+                self._silence.notice(now, self._is_mine)
             self._desk.wake(now)
             self._repeat_pass(now)
         self._advance(now)
@@ -181,7 +185,9 @@ class Receiver:
         earliest = self._releases.deadline()
         if self._stopped:
             return earliest
-        earliest = min(earliest, self._desk.deadline(), self._ack_due_at(), self._silence_at())
+        earliest = min(earliest, self._desk.deadline(), self._ack_due_at())
+        if self._notices_silence():
+            earliest = min(earliest, self._silence.noticed_at())
         if isinstance(self._token, EventToken):
             earliest = min(earliest, self._token.repeat_at())
         return earliest
@@ -319,7 +325,7 @@ class Receiver:
             return
         if isinstance(self._token, EventToken):
             self._token.confirmed(token - 1)
-            self._notice_overtaken(now)
+            self._silence.notice_overtaken(now)
         if self._ordering.whole(token) and self._desk.acknowledged(token, now):
             self._ordering.completed(token)
 
@@ -398,30 +404,6 @@ class Receiver:
         return True
 
     # Recovery.
-
-    def _silence_at(self) -> Instant:
-        """When the next unheard acknowledgment is overdue: t_e + T_R / 2. RMP has no such instant."""
-        if not self._course.latest.timed or not self._desk.has_room or not self._notices_silence():
-            return NEVER
-        self._watched = max(self._watched, self._ordering.complete_through + 1)
-        while self._ordering.whole(self._watched):
-            self._watched += 1
-        formation = self._course.of(self._watched)
-        return formation.scheduled_at(self._watched) + formation.timing.one_way_max
-
-    def _notice_silence(self, now: Instant) -> None:
-        while self._silence_at() <= now:
-            if not self._is_mine(self._watched):  # a site that is late itself awaits nobody
-                self._desk.overdue(self._watched, now)
-            self._watched += 1
-
-    def _notice_overtaken(self, now: Instant) -> None:
-        """RMP: an acknowledgment above the expected one was received, so those between are missing."""
-        self._watched = max(self._watched, self.complete_through + 1)
-        while self._watched < self.heard_through and self._desk.has_room:
-            if not self._ordering.whole(self._watched):
-                self._desk.overtaken(self._watched, now)
-            self._watched += 1
 
     def _send_requests(self, now: Instant) -> None:
         wanted = self._desk.wants(now)

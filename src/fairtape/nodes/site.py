@@ -101,7 +101,7 @@ class Site:
         """Take one datagram. Whatever it is, it is counted; what is wrong changes nothing."""
         self._mind_clock(now)
         if not is_governance(datagram):
-            if self.receiver is None:
+            if self.receiver is None or self.receiver.adrift:
                 self._own_counts["too_early"] += 1
             else:
                 self.receiver.receive(datagram, now)
@@ -115,7 +115,7 @@ class Site:
 
     def receive_all(self, datagrams: Sequence[bytes], now: Instant) -> None:
         """Take what one turn brought."""
-        if self.receiver is None or not all(map(is_block, datagrams)):
+        if self.receiver is None or self.receiver.adrift or not all(map(is_block, datagrams)):
             for datagram in datagrams:
                 self.receive(datagram, now)
         else:

@@ -182,14 +182,18 @@ class Stream:
             position += self.blocks.pop(position)[0]
             self.waiting -= 1
 
-    def end(self) -> None:
-        """A later incarnation is in the order: forget whatever has no place in it."""
+    def forget_unordered(self) -> None:
+        """Drop every block that has no place in the order."""
         self.beyond.clear()
         first = self.acked
         while first < self.next:
             first += self.blocks.pop(first)[0]
         self.next = self.acked
         self.waiting = 0
+
+    def end(self) -> None:
+        """A later incarnation is in the order: forget whatever has no place in it."""
+        self.forget_unordered()
         self.ended = True
 
 
@@ -370,6 +374,13 @@ class Holdings:
                 stream.next = stream.acked = stream.named = following
                 self._admit(stream)
                 self._ordered[source] = incarnation
+
+    def forget_unordered(self) -> None:
+        """Drop every block that has no place in the order: this site is far behind, and they would only pile up."""
+        for stream in self._streams.values():
+            stream.forget_unordered()
+        self._fresh.clear()
+        self._holed.clear()
 
     def forget_names(self) -> None:
         """Acknowledgments that named more than has its place in the order are void: it may be named again."""

@@ -13,7 +13,7 @@ from fairtape.core.table import Table
 from fairtape.core.timing import Timing
 from fairtape.ring.figures import FIGURE_2, FIGURE_3_MERGED, FIGURE_3_SEPARATE, Event, State
 
-RECOVERIES_MAX: Final = 16
+RECOVERIES_MAX: Final = 1_024
 
 Observer = Callable[[int, IntEnum, IntEnum, IntEnum, int], None]
 """Told of every step of every recovery: token, from, event, to, retries so far."""
@@ -108,9 +108,14 @@ class RecoveryDesk:
         """All parts of Ack(token) are held. True when that completes it."""
         return self._fire(self._recovery(token), Event.ACK, now)
 
-    def overdue(self, token: int, now: Instant) -> None:
-        """Ack(token) should be here: its time has passed (TRMP)."""
-        self._fire(self._recovery(token), Event.TIMEOUT, now)
+    def overdue(self, token: int, since: Instant, now: Instant, *, waits_max: int = 1) -> Recovery:
+        """Ack(token) should be here since then (TRMP); its recovery, with the waits made up for that have passed."""
+        recovery = self._recovery(token)
+        recovery.expires_at = since
+        for _ in range(waits_max):
+            if recovery.running and recovery.expires_at <= now:
+                self._fire(recovery, Event.TIMEOUT, recovery.expires_at)
+        return recovery
 
     def overtaken(self, token: int, now: Instant) -> None:
         """Ack(token) should be here: a later one is (RMP)."""
