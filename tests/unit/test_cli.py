@@ -1,7 +1,9 @@
 """The command line as a person meets it: real processes, real exit codes."""
 
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import click
 import pytest
@@ -63,6 +65,26 @@ def test_every_command_of_the_table_has_help(name: str) -> None:
     answer = fairtape(name, "--help")
     assert answer.returncode == 0
     assert answer.stdout.startswith(f"Usage: fairtape {name}")
+
+
+def all_commands() -> Iterator[tuple[str, click.Command]]:
+    for name, entry in COMMANDS.items():
+        command = entry.load()
+        yield name, command
+        if isinstance(command, click.Group):
+            yield from ((f"{name} {inner}", each) for inner, each in command.commands.items())
+
+
+@pytest.mark.parametrize(("name", "command"), list(all_commands()))
+def test_every_help_page_reads_well(name: str, command: click.Command) -> None:
+    """No mark of the formatting is left, no sentence is cut short, no option is unexplained, no limit absurd."""
+    page = command.get_help(click.Context(command, info_name=f"fairtape {name}"))
+    assert "\\b" not in page
+    assert not [line for line in page.splitlines()[1:] if line.endswith("...")]
+    assert not re.search(r"\d{10}", page)
+    assert all(len(line) <= 80 for line in page.splitlines())
+    for option in command.params:
+        assert not isinstance(option, click.Option) or option.hidden or option.help, option.name
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -1,5 +1,6 @@
 """The deployment file: what `init` writes is read as it was meant, and every mistake in it is one sentence."""
 
+import re
 import stat
 from pathlib import Path
 
@@ -7,12 +8,13 @@ import pytest
 
 from fairtape.core.instants import MILLISECOND
 from fairtape.core.timing import PROFILES
-from fairtape.deployment.description import FILE, Deployment, Kind, read_deployment
+from fairtape.deployment.description import FILE, Deployment, Kind, RealTime, read_deployment
 from fairtape.deployment.drafting import Draft, create_deployment
 from fairtape.deployment.keyring import keys_of
 from fairtape.deployment.words import with_names
 from fairtape.ring.charter import Excess, Remedy
 from fairtape.runtime.complaints import Complaint
+from fairtape.runtime.stores import Access
 
 HOSTS = ("192.0.2.1", "192.0.2.2")
 
@@ -93,6 +95,9 @@ def test_a_profile_is_overridden_field_by_field(tmp_path: Path) -> None:
         ('data_group = "', 'data_group = "1', r"network: data group is '1239.*'; it must be an IPv4 multicast"),
         ('sync = "interval"', 'sync = "often"', r"journal\.sync is 'often'; expected one of token, interval, never"),
         ('[store]', '[shop]', r"lacks store; give a table there"),
+        ('[store]', '[store]\nca_file = "x"', r"store\.ca_file is 'x'; only a store of etcd takes it: take it out"),
+        ('[store]', '[store]\nuser = "x"', r"store\.user is 'x'; only a store of etcd takes it: take it out"),
+        ('real_time = "auto"', 'real_time = 1', r"process\.real_time is 1; expected \"auto\", true or false"),
         ('profile = "metro"', 'profile = "moon"', r"loops\[0\]\.profile is 'moon'; expected one of lan, metro, wan"),
         ('"s1", "s2", "s3"', '"s1", "s2"', r"sites\.s3 is 's3'; it is in the tour of no loop; add it to one"),
         ('"s1", "s2", "s3"', '"s1", "s2", "s4"', r"loops: site s4 is in two loops"),
@@ -112,6 +117,58 @@ def test_a_mistake_is_told_in_one_sentence(tmp_path: Path, written: str, instead
         changed(tmp_path, written, instead)
     assert str(tmp_path / "new" / FILE) in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(("written", "meant"), [('"auto"', "AUTO"), ("true", "ALWAYS"), ("false", "NEVER")])
+def test_real_time_scheduling_is_used_where_it_is_granted_unless_the_file_says_otherwise(
+    tmp_path: Path, written: str, meant: str
+) -> None:
+    assert changed(tmp_path, 'real_time = "auto"', f"real_time = {written}").real_time is RealTime[meant]
+    file = tmp_path / "new" / FILE
+    file.write_text(file.read_text().replace(f"real_time = {written}", ""))
+    assert read_deployment(tmp_path / "new").real_time is RealTime.AUTO
+
+
+ETCD = "etcd:https://192.0.2.9:2379/market"
+
+
+def test_the_way_into_a_store_is_named_from_the_folder_on(tmp_path: Path) -> None:
+    made(tmp_path / "new", store=ETCD)
+    assert read_deployment(tmp_path / "new").access == Access()
+    file = tmp_path / "new" / FILE
+    file.write_text(re.sub(r"^# (\w+ = .*etcd-|user = )", r"\1", file.read_text(), flags=re.MULTILINE))
+    keys = tmp_path / "new" / "keys"
+    assert read_deployment(tmp_path / "new").access == Access(
+        ca_file=keys / "etcd-ca.pem",
+        cert_file=keys / "etcd-client.pem",
+        key_file=keys / "etcd-client.key",
+        user="fairtape",
+        password_file=keys / "etcd-password",
+    )
+
+
+@pytest.mark.parametrize(
+    ("url", "given", "complaint"),
+    [
+        (ETCD, 'cert_file = "c"', r"store\.cert_file is 'c'; it needs key_file beside it"),
+        (ETCD, 'key_file = "k"', r"store\.key_file is 'k'; it needs cert_file beside it"),
+        (ETCD, 'user = "u"', r"store\.user is 'u'; it needs password_file beside it"),
+        (ETCD, 'password = "p"', r"store\.password is 'p'; no such field is known"),
+        (
+            ETCD.replace("https", "http"),
+            'ca_file = "a"',
+            r"store\.ca_file is 'a'; url is '.*', without TLS: write https",
+        ),
+    ],
+)
+def test_a_way_into_a_store_that_cannot_be_is_one_sentence(
+    tmp_path: Path, url: str, given: str, complaint: str
+) -> None:
+    made(tmp_path / "new", store=url)
+    file = tmp_path / "new" / FILE
+    file.write_text(file.read_text().replace("[store]", f"[store]\n{given}", 1))
+    with pytest.raises(Complaint, match=complaint):
+        read_deployment(tmp_path / "new")
 
 
 def test_a_folder_without_a_deployment_is_told_how_to_get_one(tmp_path: Path) -> None:

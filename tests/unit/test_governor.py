@@ -1,7 +1,10 @@
 """The governor of the primary loop: what it does about what the sites say."""
 
+from dataclasses import replace
+
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
 from fairtape.nodes.governor import FOUNDING_DELAY, Governor, Phase
+from fairtape.nodes.relief import lead_time
 from fairtape.ring.charter import Charter, Excess, LoopCharter, lease_margin
 from fairtape.ring.formation import Formation
 from fairtape.ring.layout import decode_formation
@@ -183,6 +186,29 @@ def test_who_prepares_too_late_is_a_failure() -> None:
     for later in range(1, 30):
         loop.wake(NOW + later * TIMING.retry_period // 2)
     assert loop.phase is Phase.FENCING
+
+
+def test_after_a_change_that_failed_it_pauses_and_nobody_is_thought_hasty() -> None:
+    loop = governor(formation_of(1, 2))
+    joining = standing_of(3, posture=Posture.OBSERVER, wish=Wish.JOIN)
+    for standing in (standing_of(1), standing_of(2), joining):
+        loop.hear(standing, NOW)
+    now = NOW
+    while loop.phase is Phase.PLANNING:
+        now = loop.deadline()
+        loop.hear(standing_of(1, prepared=4), now)
+        loop.hear(standing_of(2), now)
+    for site in (1, 2):
+        loop.hear(standing_of(site, posture=Posture.FENCED), now)
+    following = record(loop, now)
+    assert following.timing.retries_max == TIMING.retries_max
+    planned_at = now + 4 * lead_time(TIMING, 1)
+    while now < planned_at:
+        assert loop.phase is Phase.STEADY
+        now = min(now + TIMING.retry_period, planned_at)
+        for standing in (standing_of(1), standing_of(2), joining):
+            loop.hear(replace(standing, formation=following.number), now)
+    assert loop.phase is Phase.PLANNING
 
 
 def test_no_change_is_planned_before_all_hold_what_came_before() -> None:

@@ -71,13 +71,13 @@ def test_cat_shows_trades_text_and_bytes_each_in_its_way(tmp_path: Path, capsys:
     values.write(tmp_path, [Ordered(values.STRIPE, 1, 5, 1, 4, values.STARTS_AT, (span,))])
     assert run(["journal", "cat", str(tmp_path)]) == 0
     trade, text, binary, long = capsys.readouterr().out.splitlines()
-    assert trade.endswith("LATE 7.1#1 token 5 BTC-USD@2 0.25 at 61804 sold")
+    assert trade.endswith("LATE 7.1#1 token 5 BTC-USD@XLON 0.25 at 61804 sold")
     assert text.endswith('"hello"')
     assert binary.endswith("0x00ff")
     assert long.endswith('x…"')
     assert run(["journal", "cat", str(tmp_path), "--json", "--limit", "1"]) == 0
     fields = json.loads(capsys.readouterr().out)["trade"]
-    assert (fields["symbol"], fields["price"], fields["trade_id"]) == ("BTC-USD", "61804", 9)
+    assert (fields["symbol"], fields["venue"], fields["price"], fields["trade_id"]) == ("BTC-USD", "XLON", "61804", 9)
 
 
 def test_verify_says_sound_and_exits_with_0(journal: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,7 +42,9 @@ def test_before_a_formation_has_taken_over_the_resilience_of_the_one_before_coun
 
 def test_the_silent_are_passed_by() -> None:
     answered = fenced(1, 3)
-    assert next_layout(formation_of(1, 2, 3), answered, answered, charter(1, 2, 3), retired=()).members == (1, 3)
+    assert next_layout(
+        formation_of(1, 2, 3), answered, answered, charter(1, 2, 3), retired=(), accused=True
+    ).members == (1, 3)
 
 
 def test_a_restarted_site_stays_if_its_journal_is_near() -> None:
@@ -50,21 +52,23 @@ def test_a_restarted_site_stays_if_its_journal_is_near() -> None:
         2: standing_of(2, posture=Posture.RESTARTED, complete_through=20 - LAG_MAX),
         3: standing_of(3, posture=Posture.RESTARTED, complete_through=19 - LAG_MAX),
     }
-    assert next_layout(formation_of(1, 2, 3), answered, answered, charter(1, 2, 3), retired=()).members == (1, 2)
+    assert next_layout(
+        formation_of(1, 2, 3), answered, answered, charter(1, 2, 3), retired=(), accused=True
+    ).members == (1, 2)
 
 
 def test_whoever_is_retired_or_cannot_tell_the_time_leaves_on_the_occasion() -> None:
     answered = fenced(1, 2) | fenced(3, wish=Wish.WITHDRAW)
-    layout = next_layout(formation_of(1, 2, 3), answered, answered, charter(1, 2, 3), retired={2})
+    layout = next_layout(formation_of(1, 2, 3), answered, answered, charter(1, 2, 3), retired={2}, accused=True)
     assert layout.members == (1,)
-    everybody = next_layout(formation_of(1, 2, 3), answered, answered, charter(1, 2, 3), retired={1, 2})
+    everybody = next_layout(formation_of(1, 2, 3), answered, answered, charter(1, 2, 3), retired={1, 2}, accused=True)
     assert everybody.members == (1, 2, 3)  # a loop of nobody serves nobody
 
 
 def test_where_only_those_who_were_leaving_are_left_they_stay() -> None:
     answered = fenced(3)
     loop = formation_of(1, leaving=(3,), first_sequence=0)
-    assert next_layout(loop, answered, answered, charter(1, 3), retired={3}).members == (3,)
+    assert next_layout(loop, answered, answered, charter(1, 3), retired={3}, accused=True).members == (3,)
 
 
 def test_a_secondary_site_takes_the_place_of_its_junction() -> None:
@@ -72,7 +76,8 @@ def test_a_secondary_site_takes_the_place_of_its_junction() -> None:
     answered = fenced(1, 3)
     standings = answered | {91: standing_of(91, complete_through=18), 92: standing_of(92, complete_through=19)}
     policy = charter(1, 2, 3, remedy=Remedy.REPLACE)
-    assert next_layout(formation_of(1, 2, 3), answered, standings, policy, retired=()).members == (1, 92, 3)
+    layout = next_layout(formation_of(1, 2, 3), answered, standings, policy, retired=(), accused=True)
+    assert layout.members == (1, 92, 3)
 
 
 def test_a_needless_reformation_raises_patience_up_to_a_limit() -> None:
@@ -80,15 +85,17 @@ def test_a_needless_reformation_raises_patience_up_to_a_limit() -> None:
     answered = fenced(1, 2)
     loop = formation_of(1, 2)
     for _ in range(50):
-        loop = next_layout(loop, answered, answered, charter(1, 2), retired=())
+        loop = next_layout(loop, answered, answered, charter(1, 2), retired=(), accused=True)
     assert loop.timing.retries_max == PATIENCE_MAX * TIMING.retries_max
-    failed = next_layout(formation_of(1, 2, 3), answered, answered, charter(1, 2, 3), retired=())
+    failed = next_layout(formation_of(1, 2, 3), answered, answered, charter(1, 2, 3), retired=(), accused=True)
     assert failed.timing.retries_max == TIMING.retries_max
 
 
 def test_the_resilience_follows_the_members() -> None:
     answered = fenced(1, 2, 3)
-    layout = next_layout(formation_of(1, 2, 3, 4), answered, answered, charter(1, 2, 3, 4, resilience=3), retired=())
+    layout = next_layout(
+        formation_of(1, 2, 3, 4), answered, answered, charter(1, 2, 3, 4, resilience=3), retired=(), accused=True
+    )
     assert layout.resilience == 2
 
 
@@ -99,7 +106,7 @@ def relief_of(
     loop: Formation, standings: dict[NodeId, Standing], policy: Charter, *, retired: tuple[NodeId, ...] = ()
 ) -> Formation | None:
     now = loop.scheduled_at(20)
-    relief = plan_relief(loop, standings, policy, retired=retired, quiet_since=now, now=now)
+    relief = plan_relief(loop, standings, policy, retired=retired, quiet_since=now, failures=0, now=now)
     return None if relief is None else relief.formation
 
 

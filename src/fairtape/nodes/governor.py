@@ -16,7 +16,7 @@ from typing import Final
 
 from fairtape.core.instants import NEVER, SECOND, Duration, Instant
 from fairtape.nodes.reformation import may_be_missing, next_layout, reached
-from fairtape.nodes.relief import Relief, plan_relief
+from fairtape.nodes.relief import FAILURES_MAX, Relief, lead_time, plan_relief
 from fairtape.ring.charter import Charter, Excess, LoopCharter, lease_margin
 from fairtape.ring.formation import Formation
 from fairtape.ring.layout import encode_formation
@@ -82,7 +82,10 @@ class Governor:
         self._began_at: Instant = 0
         self._silent: tuple[NodeId, ...] = ()
         self._resumed = False  # the operator ordered to go on after a halt
+        self._accused = False  # the reformation under way began because a member was thought to have failed
         self._relief: Relief | None = None
+        self._relief_failures = 0  # in a row
+        self._relief_failed_at: Instant = 0
         self._quiet_since: Instant = 0
         self._repeat_at: Instant = NEVER
 
@@ -264,11 +267,20 @@ class Governor:
         assert formation is not None
         self.phase = Phase.FENCING
         self._cause = cause
+        self._accused = any(self._is_accused(member, formation, now) for member in formation.members)
         self._began_at = self._repeat_at = now
         self._relief = None
         self.proposal = None
         self.notices.append(f"reforming after formation {formation.number}: {cause}")
         self._collect(now)
+
+    def _is_accused(self, member: NodeId, formation: Formation, now: Instant) -> bool:
+        """Whether a member is silent, or says that another one is."""
+        known = self.known.get(member)
+        suspects = (
+            known is not None and known.standing.formation == formation.number and known.standing.suspect_token > 0
+        )
+        return suspects or self._leases.get(member, 0) <= now
 
     def _collect(self, now: Instant) -> None:
         formation = self.formation
@@ -338,7 +350,7 @@ class Governor:
         self._silent = silent
         keeper = max(answered.values(), key=lambda each: (each.complete_through, each.posture is Posture.FENCED))
         standings = {site: known.standing for site, known in self.known.items()}
-        layout = next_layout(formation, answered, standings, self.charter, retired=self.retired)
+        layout = next_layout(formation, answered, standings, self.charter, retired=self.retired, accused=self._accused)
         retries, raised = formation.timing.retries_max, layout.timing.retries_max
         if raised > retries:
             self.notices.append(f"nobody had failed: patience goes from {retries} retries to {raised}")
@@ -379,7 +391,7 @@ class Governor:
     # Relief: a formation that takes over in the course of the present one.
 
     def _plan(self, formation: Formation, now: Instant) -> None:
-        if not self._all_confirmed(formation):
+        if self._recovers_from_relief(formation, now) or not self._all_confirmed(formation):
             return
         relief = plan_relief(
             formation,
@@ -387,6 +399,7 @@ class Governor:
             self.charter,
             retired=self.retired,
             quiet_since=self._quiet_since,
+            failures=self._relief_failures,
             now=now,
         )
         if relief is not None:
@@ -395,6 +408,11 @@ class Governor:
             self._began_at = self._repeat_at = now
             self.phase = Phase.PLANNING
             self._await_prepared(now)
+
+    def _recovers_from_relief(self, formation: Formation, now: Instant) -> bool:
+        """Whether the last one failed so lately that another one would only make things worse."""
+        pause = 4 * lead_time(formation.timing, self._relief_failures)
+        return self._relief_failures > 0 and 0 <= now - self._relief_failed_at < pause
 
     def _all_confirmed(self, formation: Formation) -> bool:
         """All members are in it, and hold what came before it: only then may another one take over."""
@@ -418,6 +436,7 @@ class Governor:
             self._reform(trouble, now)
             return
         if not missing:
+            self._relief_failures = 0
             self.proposal = relief.formation
             self.phase = Phase.RECORDING
             return
@@ -428,6 +447,8 @@ class Governor:
 
     def _trouble_while_planning(self, present: Formation, relief: Relief, now: Instant) -> str | None:
         if now >= relief.prepared_by:
+            self._relief_failures = min(self._relief_failures + 1, FAILURES_MAX)
+            self._relief_failed_at = now
             return "not all were prepared for a formation that was to take over"
         for member in present.members:
             standing = self.known[member].standing

@@ -40,10 +40,11 @@ def next_layout(
     charter: Charter,
     *,
     retired: Collection[NodeId],
+    accused: bool,
 ) -> Formation:
     """Who has kept its memory stays, and the places of the others are passed by or taken.
 
-    Where nobody has failed, patience is raised (decision 11).
+    Where one was `accused` and nobody has failed, patience is raised (decision 11).
     """
     kept = [site for site, standing in answered.items() if standing.posture is Posture.FENCED]
     near = reached(answered.values()) - LAG_MAX
@@ -60,7 +61,7 @@ def next_layout(
     left = [member for member in layout.members if member not in failed] or staying
     layout = with_members(layout, left)
     layout = replace(layout, resilience=charter.resilience_of(layout.members))
-    nobody_failed = not failed and len(kept) == len(formation.members)
+    nobody_failed = accused and not failed and len(kept) == len(formation.members)
     return retime(layout, _more_patient(layout.timing, charter.primary.timing)) if nobody_failed else layout
 
 

@@ -19,6 +19,7 @@ from fairtape.wire.governance import Standing, Wish
 STORE_DELAY: Final = 50 * MILLISECOND  # what recording a formation may take before anybody waits for it
 LAG_MAX: Final = 64  # tokens that a site may be behind to be let in: the ring repairs as much in a few round trips
 QUIET_PERIOD: Final = 600 * SECOND  # without a reformation, after which patience is reduced again
+FAILURES_MAX: Final = 6  # reliefs in a row for which not all were prepared, that make the next one wait longer
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +31,12 @@ class Relief:
     prepared_by: Instant  # when all must be prepared
 
 
-def lead_time(timing: Timing) -> Duration:
-    """From a proposal to its first token: two rounds of words, each of which may be lost, and the store."""
-    return 6 * timing.retry_period + STORE_DELAY
+def lead_time(timing: Timing, failures: int = 0) -> Duration:
+    """From a proposal to its first token: two rounds of words, each of which may be lost, and the store.
+
+    Twice as long after each one that failed: the sites, or the ways between them, are slower than they should be.
+    """
+    return (6 * timing.retry_period << min(failures, FAILURES_MAX)) + STORE_DELAY
 
 
 def plan_relief(
@@ -42,6 +46,7 @@ def plan_relief(
     *,
     retired: Collection[NodeId],
     quiet_since: Instant,
+    failures: int,
     now: Instant,
 ) -> Relief | None:
     """What should take over from the present formation; None where it is as it should be."""
@@ -63,7 +68,7 @@ def plan_relief(
         resilience=charter.resilience_of(layout.members),
         roll=tuple(standings[member].incarnation for member in layout.members),
     )
-    lead = lead_time(present.timing)
+    lead = lead_time(present.timing, failures)
     reached = max(standings[member].complete_through for member in present.members)
     tokens_ahead = (present.current(now + lead), reached + lead // present.timing.token_period, present.first_token)
     relief = take_over(layout, number=present.number + 1, present=present, at_token=max(tokens_ahead) + 1)
