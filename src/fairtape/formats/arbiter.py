@@ -1,0 +1,170 @@
+"""A/B arbitration: the packets of several feeds of one session become one sequence, each message once and in order.
+
+The first copy of a number counts, whichever feed brought it. What is ahead of a hole is held, within limits, until the
+hole is filled or given up; what is given up becomes a `Gap` in the output, so that delivered and missing together are
+always everything up to some number. Runs of messages move as wholes: the work is per packet, and not per message.
+
+Nothing here knows the time. Whoever owns the arbiter decides when to ask for what is `missing` and when to `give_up`.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from fairtape.formats.moldudp64 import REQUEST_MAX, Packet, Request
+
+AHEAD_MAX: Final = 1 << 16  # numbers between the next one to deliver and the farthest one that is held
+HELD_BYTES_MAX: Final = 1 << 24
+REQUESTS_MAX: Final = 64  # of one call: what was not asked for now is still missing next time
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Messages with consecutive numbers."""
+
+    first: int
+    messages: tuple[bytes, ...]
+
+    @property
+    def following(self) -> int:
+        """The number after the last one."""
+        return self.first + len(self.messages)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all messages."""
+        return sum(map(len, self.messages))
+
+    def between(self, first: int, following: int) -> "Run":
+        """The part of it that lies in these bounds."""
+        first = max(first, self.first)
+        return Run(first, self.messages[first - self.first : max(following - self.first, 0)])
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Consecutive numbers whose messages are not there."""
+
+    first: int
+    count: int
+
+
+Output: TypeAlias = Run | Gap
+
+
+class Arbiter:
+    """One session as a customer hears it. Without a `first` number it begins with whatever it hears first."""
+
+    def __init__(
+        self,
+        session: str,
+        *,
+        first: int | None = 1,
+        ahead_max: int = AHEAD_MAX,
+        held_bytes_max: int = HELD_BYTES_MAX,
+    ) -> None:
+        self.session = session
+        self.next: int | None = first  # the number to deliver next; None while nothing was heard
+        self.highest = 0 if first is None else first - 1  # the highest number known to exist
+        self.ended = False  # whether the highest number is the session's last
+        self.duplicates = 0  # messages that were here before
+        self.overflows = 0  # messages that were too far ahead to be held, or too much
+        self.strangers = 0  # packets of another session
+        self._ahead_max = ahead_max
+        self._held_bytes_max = held_bytes_max
+        self._held: list[Run] = []  # in order, disjoint, all behind a hole
+        self._held_bytes = 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether the session is over and all of it was delivered or given up."""
+        return self.ended and self.next == self.highest + 1
+
+    def receive(self, packet: Packet) -> list[Output]:
+        """What can be delivered now that this packet, of whichever feed, has come."""
+        if packet.session != self.session:
+            self.strangers += 1
+            return []
+        if self.next is None:
+            self.next = packet.number
+            self.highest = packet.number - 1
+        self.highest = max(self.highest, packet.following - 1)
+        self.ended |= packet.ended
+        if packet.messages:
+            self._hold(Run(packet.number, packet.messages), self.next)
+        return list(self._ready())
+
+    def missing(self) -> Iterator[Gap]:
+        """The holes up to the highest number known, as far as what fills them could be held."""
+        if self.next is None:
+            return
+        at, end = self.next, min(self.highest + 1, self.next + self._ahead_max)
+        for run in self._held:
+            if run.first > at:
+                yield Gap(at, run.first - at)
+            at = run.following
+        if end > at:
+            yield Gap(at, end - at)
+
+    def requests(self, *, count_max: int = REQUEST_MAX, requests_max: int = REQUESTS_MAX) -> list[Request]:
+        """What to ask a retransmit server for: the first holes, in requests for at most `count_max` messages."""
+        wanted: list[Request] = []
+        for gap in self.missing():
+            for first in range(gap.first, gap.first + gap.count, count_max):
+                if len(wanted) == requests_max:
+                    return wanted
+                wanted.append(Request(self.session, first, min(count_max, gap.first + gap.count - first)))
+        return wanted
+
+    def give_up(self, through: int) -> list[Output]:
+        """Wait no longer for anything up to this number; what is held is delivered, the holes are gaps."""
+        output: list[Output] = []
+        through = min(through, self.highest)
+        while self.next is not None and self.next <= through:
+            end = min(self._held[0].first if self._held else through + 1, through + 1)
+            output.append(Gap(self.next, end - self.next))
+            self.next = end
+            output += self._ready()
+        return output
+
+    def _ready(self) -> Iterator[Run]:
+        """Deliver what no hole holds back."""
+        while self._held and self._held[0].first == self.next:
+            run = self._held.pop(0)
+            self._held_bytes -= run.size
+            self.next = run.following
+            yield run
+
+    def _hold(self, run: Run, following: int) -> None:
+        """Keep those messages of a run that are new and near enough."""
+        near = run.between(following, following + self._ahead_max)
+        self.overflows += max(run.following - max(run.first, following + self._ahead_max), 0)
+        pieces = list(self._news(near))
+        self.duplicates += (
+            min(run.following, following + self._ahead_max) - run.first - sum(len(piece.messages) for piece in pieces)
+        )
+        for piece in pieces:
+            # What is next in line is delivered at once, so that no limit can stop the sequence.
+            if piece.first != following and self._held_bytes + piece.size > self._held_bytes_max:
+                self.overflows += len(piece.messages)
+                continue
+            self._held.insert(bisect_right(self._held, piece.first, key=_first), piece)
+            self._held_bytes += piece.size
+
+    def _news(self, run: Run) -> Iterator[Run]:
+        """The parts of a run that are not held yet."""
+        at = run.first
+        place = max(bisect_right(self._held, at, key=_first) - 1, 0)
+        for held in self._held[place:]:
+            if at >= run.following:
+                return
+            if held.first > at:
+                yield run.between(at, min(held.first, run.following))
+            at = max(at, held.following)
+        if at < run.following:
+            yield run.between(at, run.following)
+
+
+def _first(run: Run) -> int:
+    return run.first

@@ -1,0 +1,160 @@
+"""Messages of fixed layout: a frozen dataclass whose annotations say how each field lies on the wire.
+
+A format is described once, as the classes of its messages. What reads and writes single messages, and what reads and
+writes whole columns of them, is derived from that description, so the two cannot disagree.
+
+Numbers are big-endian and unsigned. Text is ascii that leaves ink or a blank, padded with blanks on the right; the
+padding is no part of the value.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import Annotated, Any, ClassVar, Protocol, Self, TypeAlias, get_args, get_type_hints
+
+from fairtape.formats.refusal import Refused
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """An integer; `decimals` of its digits stand behind the point that a price has."""
+
+    width: int
+    decimals: int = 0
+
+    @property
+    def most(self) -> int:
+        """The largest number that fits."""
+        return (1 << 8 * self.width) - 1
+
+    @property
+    def wanted(self) -> str:
+        """What a value must be."""
+        return f"a whole number from 0 to {self.most}"
+
+    def takes(self, value: object) -> bool:
+        """Whether this value fits."""
+        return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= self.most
+
+    def read(self, octets: bytes) -> int:
+        """The number in these bytes."""
+        return int.from_bytes(octets, "big")
+
+    def write(self, value: int) -> bytes:
+        """The bytes of a number that fits."""
+        return value.to_bytes(self.width, "big")
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Ascii text, without the blanks that fill it up."""
+
+    width: int
+
+    @property
+    def wanted(self) -> str:
+        """What a value must be."""
+        return f"at most {self.width} printable ascii characters that do not end in a blank"
+
+    def takes(self, value: object) -> bool:
+        """Whether this value fits, and can be told from its padding."""
+        return isinstance(value, str) and len(value) <= self.width and is_ink(value) and not value.endswith(" ")
+
+    def read(self, octets: bytes) -> str:
+        """The text in these bytes; whether they are ascii is for `takes` to say."""
+        return octets.decode("latin-1").rstrip(" ")
+
+    def write(self, value: str) -> bytes:
+        """The bytes of a text that fits."""
+        return value.ljust(self.width).encode("ascii")
+
+
+def is_ink(text: str) -> bool:
+    """Whether every character is printable ascii; a blank is."""
+    return text.isascii() and text.isprintable()
+
+
+Kind: TypeAlias = Number | Text
+
+U16: TypeAlias = Annotated[int, Number(2)]
+U32: TypeAlias = Annotated[int, Number(4)]
+U48: TypeAlias = Annotated[int, Number(6)]
+U64: TypeAlias = Annotated[int, Number(8)]
+Price4: TypeAlias = Annotated[int, Number(4, decimals=4)]
+Price8: TypeAlias = Annotated[int, Number(8, decimals=8)]
+Letter: TypeAlias = Annotated[str, Text(1)]
+Text2: TypeAlias = Annotated[str, Text(2)]
+Text4: TypeAlias = Annotated[str, Text(4)]
+Text8: TypeAlias = Annotated[str, Text(8)]
+
+
+class Described(Protocol):
+    """A message of fixed layout: the letter that begins it, and annotated fields."""
+
+    LETTER: ClassVar[str]
+
+    def __init__(self, *values: Any) -> None: ...
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field of one message."""
+
+    name: str
+    kind: Kind
+    start: int  # bytes from the beginning of the message
+
+    @property
+    def end(self) -> int:
+        """Where the next field begins."""
+        return self.start + self.kind.width
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the messages of one type lie on the wire."""
+
+    message: type[Described]
+    fields: tuple[Field, ...]
+    refusal: type[Refused]
+
+    @classmethod
+    def of(cls, message: type[Described], refusal: type[Refused]) -> Self:
+        """Read off the annotations of a class, in the order in which they stand, base classes first."""
+        hints = get_type_hints(message, include_extras=True)
+        kinds = {name: get_args(hint)[1] for name, hint in hints.items() if name != "LETTER"}
+        starts = accumulate((kind.width for kind in kinds.values()), initial=1)
+        fields = (Field(name, kind, start) for (name, kind), start in zip(kinds.items(), starts, strict=False))
+        return cls(message, tuple(fields), refusal)
+
+    @cached_property
+    def letter(self) -> str:
+        """The type of the message: its first byte."""
+        return self.message.LETTER
+
+    @cached_property
+    def size(self) -> int:
+        """Bytes of a message, its letter included."""
+        return self.fields[-1].end
+
+    def check(self, values: object) -> None:
+        """Refuse values that have no bytes."""
+        for field in self.fields:
+            value = getattr(values, field.name)
+            if not field.kind.takes(value):
+                raise self.refused(field, repr(value))
+
+    def refused(self, field: Field, found: str) -> Refused:
+        """The sentence about one field."""
+        return self.refusal(f"{field.name} of message {self.letter} is {found}; it must be {field.kind.wanted}")
+
+    def encode(self, values: object) -> bytes:
+        """The bytes of values that were checked."""
+        parts = (field.kind.write(getattr(values, field.name)) for field in self.fields)
+        return b"".join((self.letter.encode("ascii"), *parts))
+
+    def decode(self, payload: bytes) -> Described:
+        """The message in bytes that begin with its letter."""
+        if len(payload) != self.size:
+            raise self.refusal(f"message {self.letter} has {len(payload)} bytes; it must have {self.size}")
+        return self.message(*(field.kind.read(payload[field.start : field.end]) for field in self.fields))

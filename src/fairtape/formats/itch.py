@@ -1,0 +1,344 @@
+"""Nasdaq TotalView-ITCH 5.0: every message of the feed, described once.
+
+Each class is one message type; its annotations are its layout, and a value refuses what has no bytes. `decode` and
+`encode` go between a message and its bytes; whole files go through `itch_columns`, which is derived from the same
+classes.
+
+Times are nanoseconds since midnight of the exchange's day. A Price4 has 4 decimals and a Price8 has 8, both as
+integers. Codes (a side, a reason, a state) are kept as the letters that they are: the exchange adds new ones, and a
+reader who refused them would go deaf on that day. What each means is in the exchange's specification, whose names and
+order the fields follow.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import ClassVar, Final
+
+from fairtape.formats.fields import U16, U32, U48, U64, Layout, Letter, Price4, Price8, Text2, Text4, Text8
+from fairtape.formats.refusal import Refused
+
+TIMESTAMP_MAX: Final = (1 << 48) - 1
+LOCATE_MAX: Final = (1 << 16) - 1
+STOCK_MAX: Final = 8  # characters of a symbol
+
+
+class BadItch(Refused):
+    """Bytes that are no message of ITCH 5.0, or values that no message can carry."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What every message begins with, after its letter."""
+
+    LETTER: ClassVar[str] = ""
+
+    stock_locate: U16  # the day's number of a stock; 0 where the message is about none
+    tracking_number: U16  # the exchange's own
+    timestamp_ns: U48  # since midnight
+
+    def __post_init__(self) -> None:
+        LAYOUTS[self.LETTER].check(self)
+
+
+@dataclass(frozen=True, slots=True)
+class SystemEvent(Message):
+    """Beginnings and ends of the day."""
+
+    LETTER = "S"
+    event_code: Letter  # O and C: start and end of messages; S and E: of system hours; Q and M: of market hours
+
+
+@dataclass(frozen=True, slots=True)
+class StockDirectory(Message):
+    """A stock and its locate, for this day."""
+
+    LETTER = "R"
+    stock: Text8
+    market_category: Letter
+    financial_status: Letter
+    round_lot_size: U32
+    round_lots_only: Letter
+    issue_classification: Letter
+    issue_subtype: Text2
+    authenticity: Letter  # P: live; T: a test
+    short_sale_threshold: Letter
+    ipo_flag: Letter
+    luld_tier: Letter
+    etp_flag: Letter
+    etp_leverage_factor: U32
+    inverse_indicator: Letter
+
+
+@dataclass(frozen=True, slots=True)
+class StockTradingAction(Message):
+    """A stock is halted, paused, quoted only, or trades."""
+
+    LETTER = "H"
+    stock: Text8
+    trading_state: Letter
+    reserved: Letter
+    reason: Text4
+
+
+@dataclass(frozen=True, slots=True)
+class RegShoRestriction(Message):
+    """Whether short sales of a stock are restricted."""
+
+    LETTER = "Y"
+    stock: Text8
+    reg_sho_action: Letter
+
+
+@dataclass(frozen=True, slots=True)
+class MarketParticipantPosition(Message):
+    """The standing of one market participant in one stock."""
+
+    LETTER = "L"
+    mpid: Text4
+    stock: Text8
+    primary_market_maker: Letter
+    market_maker_mode: Letter
+    participant_state: Letter
+
+
+@dataclass(frozen=True, slots=True)
+class MwcbDeclineLevel(Message):
+    """The levels of the market-wide circuit breaker."""
+
+    LETTER = "V"
+    level_1: Price8
+    level_2: Price8
+    level_3: Price8
+
+
+@dataclass(frozen=True, slots=True)
+class MwcbStatus(Message):
+    """A level of the market-wide circuit breaker was breached."""
+
+    LETTER = "W"
+    breached_level: Letter
+
+
+@dataclass(frozen=True, slots=True)
+class QuotingPeriodUpdate(Message):
+    """When quotation of a new issue is expected to begin."""
+
+    LETTER = "K"
+    stock: Text8
+    release_time_s: U32  # seconds since midnight
+    release_qualifier: Letter
+    price: Price4
+
+
+@dataclass(frozen=True, slots=True)
+class LuldAuctionCollar(Message):
+    """The collar of the auction that ends a trading pause."""
+
+    LETTER = "J"
+    stock: Text8
+    reference_price: Price4
+    upper_price: Price4
+    lower_price: Price4
+    extension: U32
+
+
+@dataclass(frozen=True, slots=True)
+class OperationalHalt(Message):
+    """One market center cannot trade a stock."""
+
+    LETTER = "h"
+    stock: Text8
+    market_code: Letter
+    halt_action: Letter
+
+
+@dataclass(frozen=True, slots=True)
+class AddOrder(Message):
+    """A new order, whose owner is not named."""
+
+    LETTER = "A"
+    order_reference: U64
+    buy_sell: Letter
+    shares: U32
+    stock: Text8
+    price: Price4
+
+
+@dataclass(frozen=True, slots=True)
+class AddOrderAttributed(Message):
+    """A new order, whose owner is named."""
+
+    LETTER = "F"
+    order_reference: U64
+    buy_sell: Letter
+    shares: U32
+    stock: Text8
+    price: Price4
+    attribution: Text4
+
+
+@dataclass(frozen=True, slots=True)
+class OrderExecuted(Message):
+    """An order was executed, in whole or in part, at its price."""
+
+    LETTER = "E"
+    order_reference: U64
+    executed_shares: U32
+    match_number: U64
+
+
+@dataclass(frozen=True, slots=True)
+class OrderExecutedWithPrice(Message):
+    """An order was executed, in whole or in part, at another price."""
+
+    LETTER = "C"
+    order_reference: U64
+    executed_shares: U32
+    match_number: U64
+    printable: Letter  # N: already counted elsewhere
+    execution_price: Price4
+
+
+@dataclass(frozen=True, slots=True)
+class OrderCancel(Message):
+    """An order was canceled in part."""
+
+    LETTER = "X"
+    order_reference: U64
+    canceled_shares: U32
+
+
+@dataclass(frozen=True, slots=True)
+class OrderDelete(Message):
+    """An order is gone."""
+
+    LETTER = "D"
+    order_reference: U64
+
+
+@dataclass(frozen=True, slots=True)
+class OrderReplace(Message):
+    """An order gave way to a new one on the same side of the same stock."""
+
+    LETTER = "U"
+    original_order_reference: U64
+    order_reference: U64
+    shares: U32
+    price: Price4
+
+
+@dataclass(frozen=True, slots=True)
+class Trade(Message):
+    """A trade against an order that was not displayed."""
+
+    LETTER = "P"
+    order_reference: U64
+    buy_sell: Letter  # the side of the order that rested
+    shares: U32
+    stock: Text8
+    price: Price4
+    match_number: U64
+
+
+@dataclass(frozen=True, slots=True)
+class CrossTrade(Message):
+    """The result of a cross, all its shares at once."""
+
+    LETTER = "Q"
+    shares: U64
+    stock: Text8
+    cross_price: Price4
+    match_number: U64
+    cross_type: Letter
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenTrade(Message):
+    """A trade is void."""
+
+    LETTER = "B"
+    match_number: U64
+
+
+@dataclass(frozen=True, slots=True)
+class NetOrderImbalance(Message):
+    """Where a cross would stand now."""
+
+    LETTER = "I"
+    paired_shares: U64
+    imbalance_shares: U64
+    imbalance_direction: Letter
+    stock: Text8
+    far_price: Price4
+    near_price: Price4
+    reference_price: Price4
+    cross_type: Letter
+    price_variation: Letter
+
+
+@dataclass(frozen=True, slots=True)
+class RetailInterest(Message):
+    """On which sides retail price improvement is on offer."""
+
+    LETTER = "N"
+    stock: Text8
+    interest_flag: Letter
+
+
+@dataclass(frozen=True, slots=True)
+class DirectListing(Message):
+    """The search for the price of a direct listing with a capital raise."""
+
+    LETTER = "O"
+    stock: Text8
+    open_eligibility: Letter
+    minimum_price: Price4
+    maximum_price: Price4
+    near_execution_price: Price4
+    near_execution_time: U64  # the specification names no unit
+    lower_collar: Price4
+    upper_collar: Price4
+
+
+MESSAGES: Final = (
+    SystemEvent,
+    StockDirectory,
+    StockTradingAction,
+    RegShoRestriction,
+    MarketParticipantPosition,
+    MwcbDeclineLevel,
+    MwcbStatus,
+    QuotingPeriodUpdate,
+    LuldAuctionCollar,
+    OperationalHalt,
+    AddOrder,
+    AddOrderAttributed,
+    OrderExecuted,
+    OrderExecutedWithPrice,
+    OrderCancel,
+    OrderDelete,
+    OrderReplace,
+    Trade,
+    CrossTrade,
+    BrokenTrade,
+    NetOrderImbalance,
+    RetailInterest,
+    DirectListing,
+)
+LAYOUTS: Final[Mapping[str, Layout]] = MappingProxyType({each.LETTER: Layout.of(each, BadItch) for each in MESSAGES})
+
+
+def encode(message: Message) -> bytes:
+    """The bytes of a message, without a length before them."""
+    return LAYOUTS[message.LETTER].encode(message)
+
+
+def decode(payload: bytes) -> Message:
+    """The message in these bytes. Raises `BadItch` for anything that `encode` would not have made."""
+    letter = payload[:1].decode("latin-1")
+    if letter not in LAYOUTS:
+        raise BadItch(f"type is {letter!r}; it must be one of {''.join(LAYOUTS)}")
+    message = LAYOUTS[letter].decode(payload)
+    assert isinstance(message, Message)
+    return message

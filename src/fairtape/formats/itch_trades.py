@@ -1,0 +1,175 @@
+"""The trades in a day of ITCH 5.0, as records that fairtape publishes.
+
+Four messages tell of trades. P and Q name everything. C names its price, E trades at the price of an order that was
+entered (A, F) or replaced (U) before; both find the symbol in the directory (R), by the stock locate. An execution
+that is marked as not printable was told elsewhere and is left out, and so is a cross without shares. A broken trade (B)
+stays in: it was told when it happened, and so was its end.
+
+The fields of a trade come from: symbol = stock, trade_id = match number, quantity = shares, price = price,
+traded_at = midnight + timestamp, venue = the caller's word. The flags say which side came to the market: the opposite
+of the order that rested, for E and C; P has always said "buy" since 2014, so nothing is taken from it, and Q has no
+sides. All of it exactly; the trades are in the order of the file.
+"""
+
+from typing import Final
+
+import numpy as np
+
+from fairtape.core.instants import Instant
+from fairtape.formats.itch import BadItch
+from fairtape.formats.itch_columns import Table, Tables, symbols_by_locate
+from fairtape.formats.rows import Values
+from fairtape.market.prices import FIXED_MAX, ONE
+from fairtape.market.symbols import BadName, checked_symbol, checked_venue
+from fairtape.market.trades import TradeFlag, Trades, blank_trades
+
+PRICE_UNIT: Final = 10**5  # of a Price4, in units of 1e-9
+SHARES_MAX: Final = FIXED_MAX // ONE
+_NO_SIDE, _BUY, _SELL = 0, ord("B"), ord("S")
+
+
+def trades_of(tables: Tables, *, midnight_at: Instant, venue: str) -> Trades:
+    """All trades of the tables that `itch_columns.to_arrow` made of one day."""
+    found: list[tuple[Values, Trades]] = []
+    orders = _Orders(tables)
+    for letter, read in (("P", _plain), ("Q", _crosses), ("C", orders.priced), ("E", orders.executed)):
+        if letter in tables:
+            found.append(read(tables[letter], symbols_by_locate(tables)))
+    indexes = np.concatenate([index for index, _ in found]) if found else np.empty(0, np.int64)
+    trades: Trades = np.concatenate([each for _, each in found]) if found else blank_trades(0)
+    trades = trades[np.argsort(indexes, kind="stable")]
+    trades["traded_at"] += midnight_at
+    trades["venue"] = checked_venue(venue).encode("ascii") if venue else b""
+    return trades
+
+
+def _numbers(table: Table, name: str) -> Values:
+    values: Values = table[name].to_numpy()
+    return values
+
+
+def _blank(table: Table, shares: Values, price: Values) -> Trades:
+    if len(shares) and int(shares.max()) > SHARES_MAX:
+        raise BadItch(f"shares is {shares.max()}; a trade has at most {SHARES_MAX}")
+    trades = blank_trades(table.num_rows)
+    trades["quantity"] = shares.astype(np.int64) * ONE
+    trades["price"] = price.astype(np.int64) * PRICE_UNIT
+    trades["traded_at"] = _numbers(table, "timestamp_ns")
+    trades["trade_id"] = _numbers(table, "match_number")
+    return trades
+
+
+def _named(table: Table) -> Values:
+    """The symbols that stand in the messages themselves."""
+    column = table["stock"].combine_chunks()
+    distinct = np.array([_symbol(text) for text in column.dictionary.to_pylist()], "S16")
+    names: Values = distinct[column.indices.to_numpy()] if len(column) else distinct[:0]
+    return names
+
+
+def _located(table: Table, symbols: dict[int, str]) -> Values:
+    """The symbols by the directory."""
+    locates = _numbers(table, "stock_locate")
+    names = np.zeros(1 << 16, "S16")
+    for locate, symbol in symbols.items():
+        names[locate] = _symbol(symbol)
+    found: Values = names[locates]
+    if (found == b"").any():
+        raise BadItch(f"stock_locate {locates[np.argmax(found == b'')]} trades, but no directory message names it")
+    return found
+
+
+def _symbol(text: str) -> bytes:
+    try:
+        return checked_symbol(text).encode("ascii")
+    except BadName as error:
+        raise BadItch(str(error)) from None
+
+
+def _plain(table: Table, symbols: dict[int, str]) -> tuple[Values, Trades]:
+    del symbols
+    trades = _blank(table, _numbers(table, "shares"), _numbers(table, "price"))
+    trades["symbol"] = _named(table)
+    return _numbers(table, "index"), trades
+
+
+def _crosses(table: Table, symbols: dict[int, str]) -> tuple[Values, Trades]:
+    del symbols
+    trades = _blank(table, _numbers(table, "shares"), _numbers(table, "cross_price"))
+    trades["symbol"] = _named(table)
+    happened = trades["quantity"] > 0
+    return _numbers(table, "index")[happened], trades[happened]
+
+
+class _Orders:
+    """Price and side of every order that was entered on this day, found by its reference number."""
+
+    def __init__(self, tables: Tables) -> None:
+        entered = [tables[letter] for letter in "AF" if letter in tables]
+        replaced = [tables["U"]] if "U" in tables else []
+        both = entered + replaced
+        references = _joined([_numbers(table, "order_reference") for table in both], np.uint64)
+        self._order = np.argsort(references, kind="stable")
+        self._references = references[self._order]
+        self._prices = _joined([_numbers(table, "price") for table in both], np.uint32)[self._order]
+        sides = _joined([_letters(table, "buy_sell") for table in entered], np.uint8)
+        self._sides = np.append(sides, np.full(len(references) - len(sides), _NO_SIDE, np.uint8))[self._order]
+        originals = _joined([_numbers(table, "original_order_reference") for table in replaced], np.uint64)
+        self._inherit(originals, len(sides))
+
+    def _inherit(self, originals: Values, entered: int) -> None:
+        """A replacement is on the side of what it replaced, and that may be a replacement: to the root, by doubling."""
+        heirs = np.argsort(self._order)[entered:]
+        places, known = self._find(originals)
+        roots = np.arange(len(self._references))
+        roots[heirs] = np.where(known, places, heirs)
+        for _ in range(len(roots).bit_length()):
+            roots = roots[roots]
+        self._sides = self._sides[roots]
+
+    def _find(self, references: Values) -> tuple[Values, Values]:
+        """Where these orders stand, and which of them are known."""
+        if not len(self._references):
+            return np.zeros(len(references), np.int64), np.zeros(len(references), np.bool_)
+        places = np.minimum(np.searchsorted(self._references, references), len(self._references) - 1)
+        return places, self._references[places] == references
+
+    def executed(self, table: Table, symbols: dict[int, str]) -> tuple[Values, Trades]:
+        """E: at the price of the order."""
+        places, known = self._find(references := _numbers(table, "order_reference"))
+        if not known.all():
+            unknown = references[int(np.argmin(known))]
+            raise BadItch(f"order_reference {unknown} is executed, but no message entered it; a whole day is needed")
+        trades = _blank(table, _numbers(table, "executed_shares"), self._prices[places])
+        trades["symbol"] = _located(table, symbols)
+        trades["flags"] = _came(self._sides[places])
+        return _numbers(table, "index"), trades
+
+    def priced(self, table: Table, symbols: dict[int, str]) -> tuple[Values, Trades]:
+        """C: at a price of its own."""
+        places, known = self._find(_numbers(table, "order_reference"))
+        trades = _blank(table, _numbers(table, "executed_shares"), _numbers(table, "execution_price"))
+        trades["symbol"] = _located(table, symbols)
+        if known.any():
+            trades["flags"] = np.where(known, _came(self._sides[places]), 0)
+        told = _letters(table, "printable") != ord("N")
+        return _numbers(table, "index")[told], trades[told]
+
+
+def _joined(parts: list[Values], kind: type[np.unsignedinteger]) -> Values:
+    return np.concatenate(parts) if parts else np.empty(0, kind)
+
+
+def _letters(table: Table, name: str) -> Values:
+    column = table[name].combine_chunks()
+    distinct = np.array([ord(letter or " ") for letter in column.dictionary.to_pylist()], np.uint8)
+    letters: Values = distinct[column.indices.to_numpy()] if len(column) else distinct[:0]
+    return letters
+
+
+def _came(rested: Values) -> Values:
+    """Which side came to the market, by the side that rested there."""
+    flags = np.zeros(len(rested), np.uint16)
+    flags[rested == _SELL] = TradeFlag.BOUGHT
+    flags[rested == _BUY] = TradeFlag.SOLD
+    return flags

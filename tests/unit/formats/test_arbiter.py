@@ -1,0 +1,125 @@
+"""Arbitration: whatever two feeds lose, repeat and reorder, the output is one sequence with its gaps named."""
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairtape.formats.arbiter import Arbiter, Gap, Output, Run
+from fairtape.formats.moldudp64 import Packet, Request
+
+
+def message(number: int) -> bytes:
+    return b"message %d" % number
+
+
+def packet(first: int, count: int) -> Packet:
+    return Packet("S", first, tuple(map(message, range(first, first + count))))
+
+
+@st.composite
+def feeds(draw: st.DrawFn) -> list[Packet]:
+    """Two feeds, each cut into packets in its own way, with losses, copies and strangers, in any order."""
+    last = draw(st.integers(0, 40))
+    heard: list[Packet] = []
+    for _ in range(2):
+        at = 1
+        while at <= last:
+            count = min(draw(st.integers(1, 6)), last + 1 - at)
+            heard += [packet(at, count)] * draw(st.integers(0, 2))
+            at += count
+    heard += [Packet("S", last + 1, ended=draw(st.booleans()))] * draw(st.integers(0, 2))
+    heard += [Packet("X", 1, (b"stranger",))] * draw(st.integers(0, 1))
+    return draw(st.permutations(heard))
+
+
+def check_sequence(outputs: list[Output], first: int, following: int) -> None:
+    """Every number from `first` on, once and in order, delivered or missing, up to `following`."""
+    at = first
+    for output in outputs:
+        assert output.first == at
+        match output:
+            case Run(_, messages):
+                assert messages == tuple(map(message, range(at, at + len(messages))))
+                at += len(messages)
+            case Gap(_, count):
+                assert count > 0
+                at += count
+    assert at == following
+
+
+@given(feeds(), st.integers(1, 50), st.integers(0, 300), st.data())
+def test_each_number_is_told_once_and_in_order(
+    heard: list[Packet], ahead_max: int, held_bytes_max: int, data: st.DataObject
+) -> None:
+    arbiter = Arbiter("S", ahead_max=ahead_max, held_bytes_max=held_bytes_max)
+    outputs: list[Output] = []
+    for each in heard:
+        outputs += arbiter.receive(each)
+        if data.draw(st.integers(0, 9)) == 0:
+            outputs += arbiter.give_up(data.draw(st.integers(0, 50)))
+        assert arbiter.next is not None
+        check_sequence(outputs, 1, arbiter.next)
+        assert arbiter._held_bytes == sum(run.size for run in arbiter._held) <= held_bytes_max
+        assert all(arbiter.next < run.first < run.following <= arbiter.next + ahead_max for run in arbiter._held)
+        assert all(one.following <= other.first for one, other in pairwise(arbiter._held))
+    outputs += arbiter.give_up(arbiter.highest)
+    known = [each.following - 1 for each in heard if each.session == "S"]
+    assert arbiter.highest == max(known, default=0)
+    check_sequence(outputs, 1, arbiter.highest + 1)
+
+
+@given(feeds())
+def test_with_room_enough_only_what_no_feed_brought_is_missing(heard: list[Packet]) -> None:
+    arbiter = Arbiter("S")
+    outputs: list[Output] = []
+    for each in heard:
+        outputs += arbiter.receive(each)
+    brought = {each.number + n for each in heard if each.session == "S" for n in range(len(each.messages))}
+    missing = {gap.first + n for gap in arbiter.missing() for n in range(gap.count)}
+    assert missing == set(range(1, arbiter.highest + 1)) - brought
+    outputs += arbiter.give_up(arbiter.highest)
+    delivered = sum(len(output.messages) for output in outputs if isinstance(output, Run))
+    assert delivered == len(brought)
+    assert arbiter.duplicates == sum(len(each.messages) for each in heard if each.session == "S") - delivered
+    assert arbiter.overflows == 0
+    assert arbiter.complete == any(each.ended for each in heard)
+
+
+@given(feeds())
+def test_answered_requests_leave_nothing_missing(heard: list[Packet]) -> None:
+    arbiter = Arbiter("S", ahead_max=8)
+    outputs: list[Output] = []
+    for each in heard:
+        outputs += arbiter.receive(each)
+    while requests := arbiter.requests(count_max=3):
+        for request in requests:
+            assert request.count <= 3
+            outputs += arbiter.receive(packet(request.number, request.count))
+    check_sequence(outputs, 1, arbiter.highest + 1)
+    assert not any(isinstance(output, Gap) for output in outputs)
+
+
+def test_a_heartbeat_tells_of_what_was_missed() -> None:
+    arbiter = Arbiter("S")
+    assert arbiter.receive(packet(1, 2)) == [Run(1, (message(1), message(2)))]
+    assert arbiter.receive(Packet("S", 6)) == []
+    assert list(arbiter.missing()) == [Gap(3, 3)]
+    assert arbiter.requests() == [Request("S", 3, 3)]
+    assert arbiter.give_up(4) == [Gap(3, 2)]
+    assert arbiter.give_up(99) == [Gap(5, 1)]
+
+
+def test_a_late_joiner_begins_with_what_it_hears_first() -> None:
+    arbiter = Arbiter("S", first=None)
+    assert not list(arbiter.missing())
+    assert arbiter.receive(packet(70, 2)) == [Run(70, (message(70), message(71)))]
+    assert arbiter.receive(packet(68, 3)) == []
+
+
+def test_a_lie_about_the_end_costs_neither_memory_nor_time() -> None:
+    arbiter = Arbiter("S", ahead_max=1_000)
+    arbiter.receive(Packet("S", 1 << 64 - 1))
+    assert list(arbiter.missing()) == [Gap(1, 1_000)]
+    assert len(arbiter.requests(count_max=1)) == 64
+    assert arbiter.give_up(1 << 62) == [Gap(1, 1 << 62)]

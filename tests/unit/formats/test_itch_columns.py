@@ -1,0 +1,146 @@
+"""Whole files of ITCH 5.0: the same values as message by message, the same bytes again, the same refusals."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairtape.formats import itch, moldudp64
+from fairtape.formats.framing import END_MARK, BadFraming, frame, unframe, whole_size
+from fairtape.formats.itch import BadItch
+from fairtape.formats.itch_columns import from_arrow, symbols_by_locate, to_arrow
+from fairtape.formats.refusal import Refused
+from unit.formats.itch_values import messages, mutated
+
+FILES = st.lists(messages(), max_size=30)
+
+
+def file_of(*written: itch.Message) -> bytes:
+    return frame(map(itch.encode, written))
+
+
+@given(FILES, st.booleans())
+def test_a_file_comes_back_byte_by_byte(written: list[itch.Message], ended: bool) -> None:
+    octets = file_of(*written) + (END_MARK if ended else b"")
+    assert from_arrow(to_arrow(octets), end_mark=ended) == octets
+
+
+@given(FILES)
+def test_columns_hold_what_the_messages_say(written: list[itch.Message]) -> None:
+    rows = {
+        row["index"]: (letter, {name: value for name, value in row.items() if name != "index"})
+        for letter, table in to_arrow(file_of(*written)).items()
+        for row in table.to_pylist()
+    }
+    assert sorted(rows) == list(range(len(written)))
+    for index, message in enumerate(written):
+        letter, values = rows[index]
+        assert letter == message.LETTER
+        assert type(message)(**values) == message
+
+
+@given(mutated(FILES.map(lambda written: file_of(*written))) | st.binary(max_size=80))
+def test_a_file_is_refused_exactly_when_one_of_its_messages_is(octets: bytes) -> None:
+    try:
+        for payload in unframe(octets):
+            itch.decode(payload)
+    except Refused:
+        with pytest.raises(Refused):
+            to_arrow(octets)
+    else:
+        tables = to_arrow(octets)
+        assert sum(table.num_rows for table in tables.values()) == len(list(unframe(octets)))
+
+
+@given(FILES)
+def test_tables_survive_parquet(written: list[itch.Message]) -> None:
+    octets = file_of(*written)
+    stored = {}
+    for letter, table in to_arrow(octets).items():
+        sink = pa.BufferOutputStream()
+        pq.write_table(table, sink)
+        stored[letter] = pq.read_table(pa.BufferReader(sink.getvalue()))
+    assert from_arrow(stored) == octets
+
+
+def test_the_message_blocks_of_a_packet_are_a_file_whose_index_is_the_sequence_number() -> None:
+    written = [itch.OrderDelete(1, 2, 3, 4), itch.BrokenTrade(1, 2, 3, 9), itch.OrderDelete(1, 2, 3, 5)]
+    (datagram,) = moldudp64.pack("S1", 1_001, map(itch.encode, written))
+    header = moldudp64.decode_header(datagram)
+    tables = to_arrow(memoryview(datagram)[moldudp64.HEADER_SIZE :], first_index=header.number)
+    assert tables["D"]["index"].to_pylist() == [1_001, 1_003]
+    assert tables["B"]["match_number"].to_pylist() == [9]
+
+
+def test_a_filtered_file_keeps_its_order() -> None:
+    written = [itch.OrderDelete(n, 0, 0, n) for n in range(6)] + [itch.BrokenTrade(6, 0, 0, 6)]
+    tables = to_arrow(file_of(*written))
+    tables["D"] = tables["D"].filter(pa.array([n % 2 == 1 for n in range(6)]))
+    assert from_arrow(tables) == file_of(written[1], written[3], written[5], written[6])
+
+
+def test_tables_in_pieces_with_dictionaries_of_their_own_are_one() -> None:
+    halves = [file_of(itch.RetailInterest(1, 0, 0, name, "B")) for name in ("AAPL", "MSFT")]
+    pieces = [to_arrow(half, first_index=n)["N"] for n, half in enumerate(halves)]
+    assert from_arrow({"N": pa.concat_tables(pieces)}) == b"".join(halves)
+
+
+def test_the_directory_says_which_locate_is_which_symbol() -> None:
+    def listed(locate: int, stock: str) -> itch.StockDirectory:
+        return itch.StockDirectory(locate, 0, 0, stock, "Q", "N", 100, "N", "C", "Z", "P", "N", "", "1", "N", 0, "N")
+
+    assert symbols_by_locate(to_arrow(file_of(listed(1, "AAPL"), listed(2, "MSFT"), listed(1, "AAPL")))) == {
+        1: "AAPL",
+        2: "MSFT",
+    }
+    assert symbols_by_locate({}) == {}
+
+
+@given(FILES, st.integers(0, 40))
+def test_a_file_can_be_read_in_pieces(written: list[itch.Message], cut: int) -> None:
+    octets = file_of(*written)
+    size = whole_size(octets[:cut])
+    assert size <= cut
+    assert from_arrow(to_arrow(octets[:size])) + from_arrow(to_arrow(octets[size:])) == octets
+
+
+@pytest.mark.parametrize(
+    ("octets", "refusal", "sentence"),
+    [
+        (b"\0", BadFraming, "size is 1 bytes; the message that begins at byte 0 lacks its end"),
+        (frame([b"S" * 12])[:-1], BadFraming, "the message that begins at byte 0 lacks its end"),
+        (END_MARK + frame([b"S" + bytes(10) + b"O"]), BadFraming, "message 0 has 0 bytes"),
+        (frame([b"S" + bytes(10) + b"O", b"zzz"]), BadItch, "type of message 1 is 'z'; it must be one of"),
+        (frame([b"S" + bytes(11) + b"O"]), BadItch, "message 0 of type S has 13 bytes; it must have 12"),
+        (frame([b"S" + bytes(10) + b"\xff"]), BadItch, "event_code of message S is 'ÿ'"),
+    ],
+)
+def test_a_refused_file_names_the_message(octets: bytes, refusal: type[Refused], sentence: str) -> None:
+    with pytest.raises(refusal) as raised:
+        to_arrow(octets)
+    assert sentence in str(raised.value)
+
+
+def test_tables_that_are_no_messages_are_refused() -> None:
+    good = to_arrow(file_of(itch.RetailInterest(1, 0, 0, "AAPL", "B")))["N"]
+    for table, sentence in (
+        (good.drop_columns(["stock"]), "has no column stock"),
+        (good.set_column(1, "stock_locate", pa.array([70_000])), "stock_locate of message N is 70000"),
+        (good.set_column(1, "stock_locate", pa.array([-1])), "must hold whole numbers"),
+        (good.set_column(1, "stock_locate", pa.array([None], pa.int64())), "has 1 nulls"),
+        (good.set_column(4, "stock", pa.array(["ÄÖ"])), "stock of message N is 'ÄÖ'"),
+        (good.set_column(4, "stock", pa.array([1])), "it must hold text"),
+        (pa.concat_tables([good, good]), "index 0 stands in two rows"),
+    ):
+        with pytest.raises(BadItch, match=sentence):
+            from_arrow({"N": table})
+    with pytest.raises(BadItch, match="type is '!'"):
+        from_arrow({"!": good})
+
+
+def test_times_are_whole_nanoseconds() -> None:
+    tables = to_arrow(file_of(itch.OrderDelete(1, 2, itch.TIMESTAMP_MAX, (1 << 64) - 1)))
+    assert tables["D"]["timestamp_ns"].to_numpy().tolist() == [itch.TIMESTAMP_MAX]
+    assert tables["D"]["order_reference"].to_numpy().dtype == np.uint64
