@@ -202,13 +202,14 @@ def test_after_a_change_that_failed_it_pauses_and_nobody_is_thought_hasty() -> N
         loop.hear(standing_of(site, posture=Posture.FENCED), now)
     following = record(loop, now)
     assert following.timing.retries_max == TIMING.retries_max
+    loop.outbox.clear()
     planned_at = now + 4 * lead_time(TIMING, 1)
     while now < planned_at:
-        assert loop.phase is Phase.STEADY
+        assert said(loop, Install) == []
         now = min(now + TIMING.retry_period, planned_at)
         for standing in (standing_of(1), standing_of(2), joining):
             loop.hear(replace(standing, formation=following.number), now)
-    assert loop.phase is Phase.PLANNING
+    assert said(loop, Install) == [1, 2, 3]
 
 
 def test_no_change_is_planned_before_all_hold_what_came_before() -> None:

@@ -5,7 +5,8 @@ and carries out its effects in order. Real bytes cross. Nothing depends on the w
 layout: events of one instant happen in the order in which they were scheduled, so one seed is one history.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from itertools import count
 from random import Random
@@ -23,13 +24,12 @@ from fairtape.core.effects import (
     Listen,
     Multicast,
     Notice,
-    Recovered,
     Report,
     Send,
     Turn,
 )
 from fairtape.core.instants import MILLISECOND, NEVER, SECOND, Duration, Instant
-from fairtape.core.machine import Machine
+from fairtape.core.machine import Consulting, Keeper, Machine
 from fairtape.simulation.clocks import Clock, TrueClock
 from fairtape.simulation.network import Network, Sky, Tree
 from fairtape.simulation.shelf import Shelf
@@ -52,23 +52,6 @@ class Storm(Exception):
     """Machines that keep one another busy without end."""
 
 
-class Keeper(Machine, Protocol):
-    """A machine with a journal."""
-
-    def fetched(self, ticket: int, entries: Sequence[bytes], now: Instant) -> None:
-        """What the journal holds after a position."""
-
-    def recovered(self, past: Recovered, now: Instant) -> None:
-        """What is left of the journal after a cut."""
-
-
-class Consulting(Machine, Protocol):
-    """A machine that asks the formation store."""
-
-    def answered(self, answer: Answer, now: Instant) -> None:
-        """What the store says."""
-
-
 class Archive(Protocol):
     """The formation store as the world reaches it: with a delay, and not always."""
 
@@ -79,7 +62,9 @@ class Archive(Protocol):
 class Seat:
     """One node's place in the world: its machine, its clock, and what is being done to it."""
 
-    __slots__ = ("armed_for", "backlog", "clock", "life", "machine", "node", "paused", "shelf", "up", "wake_at")
+    __slots__ = (
+        "armed_for", "backlog", "clock", "fetches", "life", "machine", "node", "paused", "shelf", "up", "wake_at",
+    )  # fmt: skip
 
     def __init__(self, node: NodeId, machine: Machine, clock: Clock, shelf: Shelf | None) -> None:
         self.node = node
@@ -90,6 +75,7 @@ class Seat:
         self.up = True
         self.paused = False
         self.backlog: list[bytes] = []
+        self.fetches: deque[Fetch] = deque()  # questions to the journal, bounded by the machine that asks them
         self.disarm()
 
     def disarm(self) -> None:
@@ -198,6 +184,7 @@ class World:
         seat = self._seats[node]
         seat.machine = machine
         seat.life += 1
+        seat.fetches.clear()
         seat.up = True
         self._tell(seat, "restart")
         self.touch(node)
@@ -257,6 +244,9 @@ class World:
             effects = machine.drain()
             if effects:
                 self._carry_out(seat, effects, now)
+            if seat.fetches and seat.shelf is not None:  # only now has the journal what the machine believes it has
+                self._read_journal(seat, seat.shelf, now)
+                continue
             deadline = machine.deadline()
             if deadline is None:
                 return
@@ -293,9 +283,14 @@ class World:
                 self._testify(seat.node, effect, now)
 
     @staticmethod
+    def _read_journal(seat: Seat, shelf: Shelf, now: Instant) -> None:
+        fetch = seat.fetches.popleft()
+        entries = shelf.after(fetch.token, fetch.formation, fetch.size_max)
+        cast(Keeper, seat.machine).fetched(fetch.ticket, entries, now)
+
+    @staticmethod
     def _keep(seat: Seat, shelf: Shelf, effect: Effect, now: Instant) -> None:
         """What a journal does."""
-        machine = cast(Keeper, seat.machine)
         match effect:
             case Append():
                 shelf.append(effect.ordered)
@@ -304,9 +299,9 @@ class World:
             case Deliver():
                 shelf.release(effect.release)
             case Fetch():
-                machine.fetched(effect.ticket, shelf.after(effect.token, effect.formation, effect.size_max), now)
+                seat.fetches.append(effect)
             case Cut():
-                machine.recovered(shelf.cut_after(effect.token), now)
+                cast(Keeper, seat.machine).recovered(shelf.cut_after(effect.token), now)
 
     def _consult(self, seat: Seat, question: Question) -> None:
         delay, answer = SECOND, cast(Answer, Unavailable(question))
