@@ -20,8 +20,11 @@ ABSENT = "no etcd on this machine: install the package etcd-server to run this"
 class Etcd:
     """One member, a cluster by itself."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *options: str) -> None:
+        """With options, such as those of TLS, it listens by `https`."""
         self.folder = folder
+        self.scheme = "https" if options else "http"
+        self._options = options
         self.port = self._peer_port = 0
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -51,11 +54,12 @@ class Etcd:
         """etcd tells the one who started it when it is ready, as it tells systemd."""
         told = self.folder / "ready"
         told.unlink(missing_ok=True)
-        client, peer = f"http://127.0.0.1:{self.port}", f"http://127.0.0.1:{self._peer_port}"
+        client, peer = f"{self.scheme}://127.0.0.1:{self.port}", f"http://127.0.0.1:{self._peer_port}"
         command = [
             *("etcd", "--name", "only", "--data-dir", str(self.folder / "data")),
             *("--listen-client-urls", client, "--advertise-client-urls", client),
             *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", f"only={peer}"),
+            *self._options,
         ]
         environment = os.environ | {"NOTIFY_SOCKET": str(told)}
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ear, (self.folder / "log").open("ab") as log:
@@ -73,11 +77,11 @@ class Etcd:
 
 
 @contextmanager
-def running_etcd(folder: Path) -> Iterator[Etcd]:
+def running_etcd(folder: Path, *options: str) -> Iterator[Etcd]:
     """An etcd for as long as it is wanted; a test that wants one is skipped where there is none."""
     if shutil.which("etcd") is None:
         pytest.skip(ABSENT)
-    etcd = Etcd(folder)
+    etcd = Etcd(folder, *options)
     try:
         etcd.start()
         yield etcd

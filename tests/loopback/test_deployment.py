@@ -1,6 +1,7 @@
 """A deployment as its operator meets it: made, run, looked at, published into, struck, healed and stopped."""
 
 import json
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -103,6 +104,54 @@ def test_no_process_outlives_the_command_that_runs_it(tmp_path: Path) -> None:
             assert time.monotonic() < give_up_at
 
 
+@pytest.mark.alone
+@pytest.mark.timeout(300)
+def test_a_listener_hears_one_order_though_the_site_that_it_hears_is_killed(tmp_path: Path) -> None:
+    folder = tmp_path / "deployment"
+    with deployment(folder, "--sites", 3, "--profile", "metro", "--reformers", 1) as process:
+        pages = await_members(folder, "s1", "s2", "s3")
+        listener, sluggard = start("listen", folder, "--json", "--from-seq", 1), start("listen", folder)
+        heard = await_line(listener, "this is what site").split()[4]
+        await_line(sluggard, "this is what site")
+        assert run("publish", folder, "--generate", 2_000)[0] == 0
+        os.kill(pages[heard]["pid"], signal.SIGKILL)
+        await_line(listener, f"site {heard} no longer serves; this is what site")
+        assert run("publish", folder, "--generate", 20_000)[0] == 0  # more lines than a pipe has room for
+        lines = [json.loads(line) for line in lines_of(listener, 22_000, '"kind":"trade"')]
+        interrupt(listener)
+        code, output, errors = finish(listener)
+        assert (code, output) == (0, ""), errors
+        assert "22,000 trades in one order" in errors
+        numbers = [line["sequence"] for line in lines if line["kind"] == "trade"]
+        assert numbers == list(range(1, 22_001))
+        formations = [line for line in lines if line["kind"] == "formation"]
+        assert formations[0]["members"] == ["s1", "s2", "s3"]
+        assert set(formations[1]["members"]) == {"s1", "s2", "s3"} - {heard}
+        assert not any(line["broken"] for line in formations)
+        interrupt(sluggard)
+        assert sluggard.wait(PATIENCE) == 0
+        sluggard.communicate()
+        late = start("listen", folder, "--site", "s1" if heard != "s1" else "s2")
+        await_line(late, "this is what site")
+        interrupt(process)
+        finish(process)
+        code, output, errors = finish(late)
+        assert (code, output) == (1, "")
+        assert errors.endswith("fairtape: the deployment has stopped\n")
+
+
+def lines_of(process: "Popen[str]", count: int, marked: str) -> list[str]:
+    """The lines of a command up to so many that have this mark."""
+    assert process.stdout is not None
+    lines: list[str] = []
+    for line in process.stdout:
+        lines.append(line)
+        count -= marked in line
+        if not count:
+            return lines
+    raise AssertionError(f"{count} lines are missing")
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
@@ -118,6 +167,12 @@ def test_no_process_outlives_the_command_that_runs_it(tmp_path: Path) -> None:
         (("drill", "{made}", "kill", "s1", "--rate", 0), "--rate is 0; give from 1 to 1,000,000 messages per second"),
         (("operate", "{made}", "retire"), "retire lacks a SITE; name the site"),
         (("operate", "{made}", "retire", "s1"), "no reformation server of '{made}' leads; start it with: fairtape up"),
+        (("listen", "{made}"), "no site of the deployment in '{made}' runs on this machine; start it with: "),
+        (("listen", "{made}", "--site", "s1"), "--site is 's1', which does not run on this machine; name one that"),
+        (("listen", "{made}", "--site", "s7"), "--site is 's7'; {made}/deployment.toml names s1"),
+        (("listen", "{made}", "--sites", 4), "--sites is given, and {made}/deployment.toml says what its deployment"),
+        (("listen", "{made}", "--from-seq", 0), "--from-seq is 0; give from 1 to "),
+        (("listen", "{new}", "--site", "s1"), "--site is given, and folder '{new}' holds no deployment; leave it out"),
         (("publish", "{made}", "--generate", 1), "the ring in '{made}' is not running; start it with: fairtape up"),
     ],
 )  # fmt: skip

@@ -68,6 +68,7 @@ def test_what_is_published_is_listened_to_in_one_order(tmp_path: Path, trades: P
     assert [line["trade_id"] for line in lines[3:6]] == [1, 2, 3]  # in the order of time
     assert [line["source"] for line in lines[2:7]] == ["XNYS", "XLON", "XLON", "XLON", "XTKS"]
     assert lines[0] | {"commit_at_ns": 0, "late": False} == {
+        "kind": "trade",
         "sequence": 1,
         "commit_at_ns": 0,
         "late": False,

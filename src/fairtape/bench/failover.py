@@ -1,7 +1,8 @@
 """How long the survivors are silent when a site is killed: real processes, the LAN profile, and its default settings.
 
-A deployment as `fairtape init` makes it, three sites and two reformation servers; sources that stand for the survivors
-publish; the site whose turn it is gets kill -9. Afterwards it is started again, and all journals are compared.
+A deployment as `fairtape init` makes it, three sites and two reformation servers; beside each site that will survive a
+source of its own publishes; the site whose turn it is gets kill -9. Afterwards it is started again, and all journals
+are compared. A site that does not come back while it is waited for is a finding, and keeps no other figure back.
 """
 
 import tempfile
@@ -34,6 +35,9 @@ def failover_figures(*, rounds: int, profile: str, step: Callable[[str], None]) 
         "stall_s": max(stalls),
         "lost": max(account["lost"] for account in accounts),
         "one_order": all(account["one_order"] for account in accounts),
+        "rejoined": all(account["rejoined"] for account in accounts),
+        "waited_s": max(account["waited_s"] for account in accounts),  # for the victim, since it was started again
+        "pending": sum(account["pending"] for account in accounts),  # published, and not acknowledged in the end
         "stall_s_min": min(stalls),
         "detect_s": max(account["detect_s"] or 0.0 for account in accounts),
         "formation_s": max(account["formation_s"] or 0.0 for account in accounts),
@@ -49,6 +53,11 @@ def failover_figures(*, rounds: int, profile: str, step: Callable[[str], None]) 
         "anchors_s": ANCHORS,
         "details": accounts,
     }
+
+
+def is_sound(figures: dict[str, Any]) -> bool:
+    """Whether nothing was lost or is still under way, there is one order, and the victim is a member again."""
+    return figures["one_order"] and figures["rejoined"] and not figures["lost"] and not figures["pending"]
 
 
 def _round(profile: str) -> dict[str, Any]:

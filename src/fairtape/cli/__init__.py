@@ -17,7 +17,9 @@ from fairtape.runtime.complaints import Complaint
 
 COMMANDS: Final = {
     "demo": Entry("A ring", "fairtape.cli.demo", "demo", "Run a whole market on this machine and prove its order."),
-    "listen": Entry("A ring", "fairtape.cli.listen", "listen", "Start a ring here and print what it releases."),
+    "listen": Entry(
+        "A ring", "fairtape.cli.listen", "listen", "Print the one order of a deployment, or of a ring started here."
+    ),
     "publish": Entry("A ring", "fairtape.cli.publish", "publish_command", "Publish a file of trades into a ring."),
     "init": Entry("A deployment", "fairtape.cli.init", "init", "Make a deployment: its file and everybody's keys."),
     "up": Entry("A deployment", "fairtape.cli.up", "up", "Run the sites and servers of a deployment on this machine."),
@@ -27,6 +29,8 @@ COMMANDS: Final = {
     "drill": Entry("A deployment", "fairtape.cli.drill", "drill", "Inject a fault and report what happened."),
     "check": Entry("Proof", "fairtape.cli.check", "check", "Run simulated worlds and check every guarantee in each."),
     "trace": Entry("Proof", "fairtape.cli.trace", "trace", "Run one simulated world again and show what happened."),
+    "failover": Entry("Proof", "fairtape.cli.failover", "failover", "Let members die and time how the others go on."),
+    "scale": Entry("Proof", "fairtape.cli.scale", "scale", "Let loops grow to 10,000 sites and count what each does."),
     "bench": Entry("Proof", "fairtape.cli.bench", "bench", "Measure fairtape here, beside what it is compared with."),
     "journal": Entry("The record", "fairtape.cli.journal", "journal", "Read and check a site's journal."),
     "doctor": Entry(

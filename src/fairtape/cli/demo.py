@@ -43,7 +43,7 @@ LINE_PERIOD: Final = 2 * SECOND  # between two lines where there is no terminal
 @click.option(
     "--journals",
     type=click.Path(path_type=Path),
-    help="A new folder for the journals. [default: temporary]",
+    help="A new folder for the journals.  [default: temporary]",
 )
 @click.option("--json", "as_json", is_flag=True, help="The report as one JSON object and nothing else.")
 @click.pass_context

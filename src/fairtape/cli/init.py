@@ -7,6 +7,7 @@ from typing import Final
 import click
 
 from fairtape.cli.limits import check_within
+from fairtape.cli.words import counted
 from fairtape.core.timing import PROFILES
 from fairtape.deployment.description import FILE
 from fairtape.deployment.drafting import REFORMERS_MAX, SITES_MAX, SOURCES_MAX, Draft, create_deployment
@@ -14,6 +15,8 @@ from fairtape.ring.charter import Excess, Remedy
 from fairtape.runtime.complaints import Complaint
 
 SITES: Final = 5
+EXCESS: Final = "When more fail than the order can survive: wait for them, or go on with a Break."
+REMEDY: Final = "The place of a failed site: the token passes it by, or a site of its secondary loop takes it."
 
 _RESILIENCE: Final = re.compile(r"\d{1,3}|majority|all")
 
@@ -26,11 +29,20 @@ _RESILIENCE: Final = re.compile(r"\d{1,3}|majority|all")
     "--profile", type=click.Choice(list(PROFILES)), help="Timing.  [default: the fastest that this machine carries]"
 )
 @click.option("--reformers", default=2, show_default=True, help="Reformation servers.")
-@click.option("--sources", default=3, show_default=True, help="Who may publish.")
-@click.option("--store", default="sqlite:formations.db", show_default=True, help="Or etcd:http://HOST:PORT/PREFIX.")
+@click.option("--sources", default=3, show_default=True, help="Those who may publish.")
+@click.option(
+    "--store",
+    default="sqlite:formations.db",
+    show_default=True,
+    help="Where servers agree: sqlite:FILE or etcd:http[s]://HOST:PORT/PREFIX.",
+)
 @click.option("--resilience", default="1", show_default=True, help='How many may fail: a number, "majority" or "all".')
-@click.option("--excess", default="continue", show_default=True, type=click.Choice([each.value for each in Excess]))
-@click.option("--remedy", default="bypass", show_default=True, type=click.Choice([each.value for each in Remedy]))
+@click.option(
+    "--excess", default="continue", show_default=True, type=click.Choice([each.value for each in Excess]), help=EXCESS
+)
+@click.option(
+    "--remedy", default="bypass", show_default=True, type=click.Choice([each.value for each in Remedy]), help=REMEDY
+)
 @click.option("--address", multiple=True, metavar="HOST", help="Hosts of the sites, in turn.  [default: this machine]")
 @click.option("--mesh", is_flag=True, help="Unicasts to each, even where IP multicast works.")
 def init(
@@ -76,7 +88,7 @@ def init(
     created = create_deployment(directory, draft)
     named = draft.chosen_profile()
     chosen = "" if profile is not None else ", the fastest that this machine carries" if draft.local else ""
-    click.echo(f"{directory / FILE}: {len(created.sites)} sites, profile {named}{chosen}; start it with:")
+    click.echo(f"{directory / FILE}: {counted(len(created.sites), 'site')}, profile {named}{chosen}; start it with:")
     click.echo(f"  fairtape up {directory}")
 
 

@@ -14,6 +14,8 @@ from typing import Any, Final
 
 import click
 
+from fairtape.cli.limits import check_within
+from fairtape.cli.words import counted
 from fairtape.core.effects import FormationChange
 from fairtape.core.instants import SECOND, Instant
 from fairtape.runtime.complaints import Complaint
@@ -61,16 +63,16 @@ def ls(directory: Path, as_json: bool) -> None:
 
 @journal.command()
 @click.argument("directory", type=Directory)
-@click.option("--from-seq", type=click.IntRange(1, NUMBER_MAX), default=1, help="First sequence number.")
-@click.option("--to-seq", type=click.IntRange(1, NUMBER_MAX), default=NUMBER_MAX, help="Last sequence number.")
+@click.option("--from-seq", type=int, default=1, show_default=True, help="First sequence number.")
+@click.option("--to-seq", type=int, help="Last sequence number.  [default: the last there is]")
 @click.option("--since", metavar="TIME", help="From this acknowledgment time on: ISO 8601 (UTC unless it says) or ns.")
-@click.option("--limit", type=click.IntRange(0), help="At most so many messages.")
+@click.option("--limit", type=int, help="At most so many messages.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per message.")
 @click.option("--ordered", is_flag=True, help="Also what this site holds in order and has not released.")
 def cat(
     directory: Path,
     from_seq: int,
-    to_seq: int,
+    to_seq: int | None,
     since: str | None,
     limit: int | None,
     as_json: bool,
@@ -81,9 +83,13 @@ def cat(
     A change of formation has a line of its own. Where it says BREAK, more sites were silent than the formation could
     lose: numbers from there on may have been used otherwise by sites that are lost.
     """
+    check_within("--from-seq", from_seq, 1, NUMBER_MAX)
+    check_within("--to-seq", to_seq, 1, NUMBER_MAX)
+    check_within("--limit", limit, 0, NUMBER_MAX)
     since_at = None if since is None else parse_instant(since)
     with _damage_told():
-        story = _existing(directory).story(from_sequence=from_seq, to_sequence=to_seq, since=since_at, ordered=ordered)
+        last = NUMBER_MAX if to_seq is None else to_seq
+        story = _existing(directory).story(from_sequence=from_seq, to_sequence=last, since=since_at, ordered=ordered)
         for told in _limited(story, limit):
             if as_json:
                 _echo_json(_message_fields(told) if isinstance(told, Message) else _change_fields(told))
@@ -103,7 +109,7 @@ def _limited(story: Iterator[Message | FormationChange], limit: int | None) -> I
         yield told
 
 
-@journal.command("verify")
+@journal.command("verify", short_help="Prove journals, and that they hold the same order.")
 @click.argument("directories", type=Directory, nargs=-1, required=True)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object with everything found.")
 def verify_command(directories: tuple[Path, ...], as_json: bool) -> None:
@@ -283,7 +289,8 @@ def _shown(payload: bytes) -> str:
     trade = _trade_fields(payload)
     if trade:
         side = f" {trade['side']}" if trade["side"] else ""
-        return f"{trade['symbol']}@{trade['venue']} {trade['quantity']} at {trade['price']}{side}"
+        venue = f"@{trade['venue']}" if trade["venue"] else ""
+        return f"{trade['symbol']}{venue} {trade['quantity']} at {trade['price']}{side}"
     head, more = payload[:PAYLOAD_SHOWN_MAX], "…" if len(payload) > PAYLOAD_SHOWN_MAX else ""
     if head.isascii() and head.decode("ascii").isprintable():
         return f'"{head.decode("ascii")}{more}"'
@@ -301,7 +308,7 @@ def _trade_fields(payload: bytes) -> dict[str, Any] | None:
     except BadTrade:
         return None
     return {
-        "venue": trade.venue,
+        "venue": trade.venue_name,
         "symbol": trade.symbol,
         "price": format_fixed(trade.price),
         "quantity": format_fixed(trade.quantity),
@@ -389,8 +396,8 @@ def _tell_report(report: Report) -> None:
     state = "sound" if report.sound else "DAMAGED"
     click.echo(
         f"{report.directory}: {state}, site {report.site}, sequence {report.first_sequence}…{report.last_sequence} "
-        f"(released up to {report.released_sequence}, {report.late} late), {report.messages} messages in "
-        f"{report.entries} entries and {report.segments} segments, digest {report.digest.hex()}"
+        f"(released up to {report.released_sequence}, {report.late} late), {counted(report.messages, 'message')} in "
+        f"{report.entries:,} entries and {counted(report.segments, 'segment')}, digest {report.digest.hex()}"
     )
     for each in report.breaks:
         click.echo(

@@ -1,4 +1,4 @@
-"""`fairtape listen`: run a ring on this machine and print the one order of what is published into it."""
+"""`fairtape listen`: print the one order of a deployment that runs here, or of a ring that this command runs."""
 
 import sys
 import time
@@ -9,13 +9,18 @@ from secrets import token_bytes
 from typing import Final
 
 import click
+from click.core import ParameterSource
 
 from fairtape.cli.limits import check_within
+from fairtape.cli.lines import JsonLines, TextLines
 from fairtape.cli.outlet import Outlet
 from fairtape.cli.tape import Progress, Tape
+from fairtape.cli.tuning import tune_in
+from fairtape.cli.words import counted
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.core.timing import PROFILES, Timing
 from fairtape.deployment.capacity import cores_here, refuse_overload
+from fairtape.deployment.description import FILE, read_deployment
 from fairtape.deployment.folder import SOURCES, RingFolder
 from fairtape.deployment.loopback import carrier_words, loopback_book, loopback_groups
 from fairtape.deployment.processes import Crew, Deserted, Interrupts
@@ -25,7 +30,7 @@ from fairtape.ring.formation import Formation
 from fairtape.runtime.carriers import AddressBook, Groups
 from fairtape.runtime.clock import SharedClock
 from fairtape.runtime.complaints import Complaint
-from fairtape.wire.frames import NodeId
+from fairtape.wire.frames import NUMBER_MAX, NodeId
 from fairtape.wire.seals import KEY_SIZE, Keys
 
 EXIT_BROKEN: Final = 1
@@ -36,20 +41,30 @@ LOOK_PERIOD: Final = 20 * MILLISECOND  # how often the journal is looked at
 NEWS_DELAY_MAX: Final = 1 * SECOND  # for a site's news to arrive
 
 
+RING_ONLY: Final = ("sites", "profile", "mesh", "interface", "port")
+DEPLOYMENT_ONLY: Final = ("site", "from_seq")
+
+
 @click.command()
 @click.argument("directory", type=click.Path(path_type=Path))
-@click.option("--sites", default=3, show_default=True, help="Sites of the ring, each a process of its own.")
-@click.option("--profile", default="metro", show_default=True, type=click.Choice(list(PROFILES)), help="Its timing.")
-@click.option("--mesh", is_flag=True, help="Unicasts between all sites, even where IP multicast works.")
-@click.option("--interface", help="For the multicast: a name, or an address of this machine. [default: loopback]")
-@click.option("--port", type=int, help="The first of the nodes' ports. [default: any free ones]")
-@click.option("--seconds", type=float, help="How long. [default: until Ctrl-C]")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per trade.")
+@click.option("--site", help="Of a deployment: hear only this site.  [default: any that serves]")
+@click.option("--from-seq", type=int, help="Of a deployment: begin with this number.  [default: what comes next]")
+@click.option("--sites", default=3, show_default=True, help="Of a ring: its sites.")
+@click.option(
+    "--profile", default="metro", show_default=True, type=click.Choice(list(PROFILES)), help="Of a ring: its timing."
+)
+@click.option("--mesh", is_flag=True, help="Of a ring: unicasts between all, even where multicast works.")
+@click.option("--interface", help="Of a ring: a name or an address of this machine.  [default: loopback]")
+@click.option("--port", type=int, help="Of a ring: the first of its ports.  [default: any free ones]")
+@click.option("--seconds", type=float, help="How long.  [default: until Ctrl-C]")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 @click.pass_context
 def listen(
     ctx: click.Context,
     *,
     directory: Path,
+    site: str | None,
+    from_seq: int | None,
     sites: int,
     profile: str,
     mesh: bool,
@@ -58,20 +73,54 @@ def listen(
     seconds: float | None,
     as_json: bool,
 ) -> None:
-    """Start a ring here and print what it releases.
+    """Print the one order of a deployment, or of a ring started here.
 
-    The ring runs on this machine until Ctrl-C, and every trade is a line once the first site releases it. DIRECTORY is
-    made if need be; it holds the ring's addresses, the sources' keys and the sites' journals. Another terminal can then
-    publish with `fairtape publish DIRECTORY FILE`.
+    Where DIRECTORY holds a deployment that runs, this is what one of its sites on this machine releases, from now on or
+    from --from-seq on; when that site fails, it goes on with another. A change of formation is a line of its own at its
+    place in the order, and so is a BREAK: sites that are lost may have used the numbers from there on otherwise.
 
-    A slow reader of the lines never holds up the ring and misses nothing: what it has not taken waits in the journal.
-    After Ctrl-C the rest is printed, unless the reader takes nothing for a second or Ctrl-C comes again.
+    Anywhere else a ring is started, which runs on this machine until Ctrl-C. DIRECTORY is made if need be and holds the
+    ring's addresses, the sources' keys and the sites' journals. A ring does not heal: when a site fails, the others
+    stop.
 
-    The exit code is 1 when a site fails: the others then stop, for nothing heals a ring yet, and what any of them has
-    released is printed.
+    Another terminal can publish with `fairtape publish DIRECTORY FILE`. A slow reader of the lines holds up no site and
+    misses nothing: what it has not taken waits in the journal. After Ctrl-C it is given a second to take what was
+    printed; a second Ctrl-C ends the command at once.
+
+    The exit code is 1 when a site of a ring fails, or when the deployment is stopped.
     """
-    check_within("--sites", sites, 1, SITES_MAX)
     check_within("--seconds", seconds, 0.001, SECONDS_MAX)
+    if (directory / FILE).exists():
+        _refuse_options(ctx, RING_ONLY, f"{directory / FILE} says what its deployment is like")
+        check_within("--from-seq", from_seq, 1, NUMBER_MAX)
+        told = tune_in(read_deployment(directory), site, from_seq, seconds=seconds, as_json=as_json)
+    else:
+        _refuse_options(ctx, DEPLOYMENT_ONLY, f"folder {str(directory)!r} holds no deployment")
+        told = _run_ring(
+            directory, sites, profile, mesh=mesh, interface=interface, port=port, seconds=seconds, as_json=as_json
+        )
+    ctx.exit(EXIT_BROKEN if told else 0)
+
+
+def _refuse_options(ctx: click.Context, names: tuple[str, ...], why: str) -> None:
+    for name in names:
+        if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise Complaint(f"--{name.replace('_', '-')} is given, and {why}; leave it out")
+
+
+def _run_ring(
+    directory: Path,
+    sites: int,
+    profile: str,
+    *,
+    mesh: bool,
+    interface: str | None,
+    port: int | None,
+    seconds: float | None,
+    as_json: bool,
+) -> list[str]:
+    """Start a ring and print what it releases; the sentences about what failed, which are printed as well."""
+    check_within("--sites", sites, 1, SITES_MAX)
     refuse_overload(sites=sites, profile=profile, cores=cores_here())
     folder = RingFolder(directory)
     members = tuple(range(1, sites + 1))
@@ -79,12 +128,14 @@ def listen(
     with folder.claimed(), Interrupts() as interrupts:
         run = f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
         journals = folder.new_journals(run, members)
-        tape = Tape(journals, Outlet(sys.stdout.fileno()), as_json=as_json)
+        lines = (JsonLines if as_json else TextLines)({node: venue.name for node, venue in SOURCES.items()})
+        tape = Tape(journals, Outlet(sys.stdout.fileno()), lines)
         with Crew(imports=[run_site.__module__]) as crew:
             _start(crew, folder, journals, place, timing=PROFILES[profile])
             click.echo(
-                f"{sites} sites, {carrier_words(place.groups, mesh=mesh)}, profile {profile}; this is what site"
-                f" {tape.site} releases; publish from another terminal with: fairtape publish {directory} FILE",
+                f"{counted(sites, 'site')}, {carrier_words(place.groups, mesh=mesh)}, profile"
+                f" {profile}; this is what site {tape.site} releases; publish"
+                f" from another terminal with: fairtape publish {directory} FILE",
                 err=True,
             )
             watch = Watch(interrupts, seconds, PROFILES[profile])
@@ -93,7 +144,7 @@ def listen(
     click.echo(_summary(tape, folder.path / "journals" / run, complete=complete), err=True)
     for failure in failures:
         click.echo(f"fairtape: {failure}", err=True)
-    ctx.exit(EXIT_BROKEN if failures else 0)
+    return failures
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +218,9 @@ def _print_rest(tape: Tape, interrupts: Interrupts, failures: list[str]) -> bool
 
 def _summary(tape: Tape, journals: Path, *, complete: bool) -> str:
     printed = tape.printed
-    others = f", {printed.others:,} other messages" if printed.others else ""
+    others = f", {counted(printed.others, 'other message')}" if printed.others else ""
     end = f" (the last of them at site {tape.site})" if tape.site != 1 else ""
-    told = f"{printed.trades:,} trades in one order{others}, {printed.late:,} released late{end}"
+    told = f"{counted(printed.trades, 'trade')} in one order{others}, {printed.late:,} released late{end}"
     if not complete:
         told = (
             f"{printed.trades:,} trades printed, then nobody took the lines any more; what follows number"

@@ -17,15 +17,17 @@ VERBS = {verb.name.lower(): verb for verb in Verb}
 @click.argument("order", type=click.Choice(list(VERBS)))
 @click.argument("site", required=False)
 def operate(*, directory: Path, order: str, site: str | None) -> None:
-    r"""Retire and admit sites; resume after a halt.
+    """Retire and admit sites; resume after a halt.
 
     \b
     retire SITE  take it out of its loop without a gap, and keep it out
     admit SITE   let it in again
-    resume       go on after more sites failed than the order can survive, with a Break in the sequence
+    resume       go on, with a Break in the sequence, after more sites
+                 failed than the order can survive
 
-    The order crosses the network under the operator's key. It ends when the reformation servers tell what came of it.
-    """
+    The order crosses the network under the operator's key. The command ends when the reformation servers tell what came
+    of it.
+    """  # noqa: D301 - click means the one character \b
     deployment = read_deployment(directory)
     if (site is None) != (order == "resume"):
         raise Complaint(f"SITE is {site!r}; resume takes none" if site else f"{order} lacks a SITE; name the site")

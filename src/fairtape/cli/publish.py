@@ -41,9 +41,9 @@ REACHED_MIN: Final = 0.9  # of the rate that was asked for; below it the user is
 @click.command("publish")
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.argument("file", type=click.Path(path_type=Path), required=False)
-@click.option("--source", metavar="NAME|NUMBER", help="Publish as this source of the ring. [default: a free one]")
+@click.option("--source", metavar="NAME|NUMBER", help="Publish as this source of the ring.  [default: a free one]")
 @click.option(
-    "--time-unit", type=click.Choice(list(TIME_UNITS)), help="What a time counts that is a number. [default: ns]"
+    "--time-unit", type=click.Choice(list(TIME_UNITS)), help="What a time counts that is a number.  [default: ns]"
 )
 @click.option("--speed", type=float, help="Times the recorded speed, in the order of time.")
 @click.option("--rate", type=float, help="Trades per second, in the order of the file.")

@@ -56,7 +56,7 @@ def _pages(deployment: Deployment, run: RunFolder) -> dict[str, Status]:
 
 def _view(deployment: Deployment, run: RunFolder) -> Group:
     pages = _pages(deployment, run)
-    sites = Table("site", "formation", "does", "loops", "token", "behind", "sequence", "lease", "clock bound", "late",
+    sites = Table("site", "formation", "does", "loops", "token", "behind", "sequence", "lease", "clock", "late",
                   box=None, pad_edge=False)  # fmt: skip
     for node in deployment.sites:
         sites.add_row(*_site_row(node, pages.get(node.name)))
@@ -83,7 +83,7 @@ def _site_row(node: Node, page: Status | None) -> tuple[str, ...]:
         str(page["behind"]),
         f"{page['released_sequence']:,}",
         f"{max(page['lease_left_ms'], 0):.0f} ms",
-        f"{page['clock_bound_us']:,.0f} µs",
+        f"±{page['clock_bound_us']:,.0f} µs",
         f"{page['late']:,}",
     )
 

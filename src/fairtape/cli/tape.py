@@ -1,31 +1,30 @@
-"""The tape: released trades as lines, read from the journals of a ring's sites.
+"""The tape: released trades and changes of formation as lines, read from the journals of sites.
 
-The journals are the queue between the ring and the reader of the lines. A slow reader never holds up a site, and
+The journals are the queue between the sites and the reader of the lines. A slow reader never holds up a site, and
 nothing is skipped for it: what it has not taken yet waits in the journal, for as long as it takes.
 """
 
-import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from fairtape.cli.journal import format_instant
+from fairtape.cli.lines import JsonLines, TextLines, TradeRecord
 from fairtape.cli.outlet import Outlet
-from fairtape.core.effects import Release
-from fairtape.deployment.folder import SOURCES
-from fairtape.market.prices import format_fixed
+from fairtape.core.effects import FormationChange
 from fairtape.market.trades import TRADE_SIZE, BadTrade, records
-from fairtape.runtime.journal import Cursor, Entry, Journal
+from fairtape.runtime.journal import Cursor, Entry, Journal, Turning
 from fairtape.wire.blocks import unpack_messages
 from fairtape.wire.frames import NodeId
 
 STEP_MAX: Final = 0.05  # seconds of printing before the caller looks at something else
 LOOK_PERIOD: Final = 0.01  # seconds between two looks at a reader who is behind
 STANDSTILL_MAX: Final = 1.0  # seconds for which a reader may take nothing when there is nothing else to wait for
+REWIND_MAX: Final = 100_000  # sequence numbers that are searched for a Break which other sites had meanwhile
 
 
 class Progress(Enum):
@@ -44,6 +43,7 @@ class Count:
     trades: int = 0
     late: int = 0
     others: int = 0  # messages that are no trades
+    breaks: int = 0
 
     def add(self, more: "Count") -> None:
         """These lines as well, which follow the others."""
@@ -51,21 +51,32 @@ class Count:
         self.trades += more.trades
         self.late += more.late
         self.others += more.others
+        self.breaks += more.breaks
 
 
 class Tape:
     """Prints what one site has released, and can go on with another: the order is the same at all of them."""
 
-    def __init__(self, journals: Mapping[NodeId, Path], outlet: Outlet, *, as_json: bool) -> None:
+    def __init__(
+        self,
+        journals: Mapping[NodeId, Path],
+        outlet: Outlet,
+        lines: TextLines | JsonLines,
+        *,
+        site: NodeId | None = None,
+        from_sequence: int = 1,
+    ) -> None:
         self._journals = journals
         self._outlet = outlet
-        self._line = _json_line if as_json else _line
-        self._next = 1  # sequence number
+        self._lines = lines
+        self._next = from_sequence
         self._waiting: tuple[bytes, Count] | None = None  # a chunk that the outlet had no room for
         self._offered: deque[Count] = deque()  # chunks that are not known to be out
         self._settled = 0  # chunks that are
-        self.printed = Count()
-        self.site = next(iter(journals))
+        self.printed = Count(through=from_sequence - 1)
+        self.site = next(iter(journals)) if site is None else site
+        self._formation = 0  # the last one that was told, or that is past
+        self._formation = max((change.formation for change in self._changes_behind(self.site)), default=0)
         self._entries = self._opened(self.site)
 
     def advance(self) -> Progress:
@@ -73,35 +84,52 @@ class Tape:
         ends_at = time.monotonic() + STEP_MAX
         if self._waiting is not None and not self._offer(*self._waiting):
             return Progress.HELD_UP
-        for entry in self._entries:
-            count = Count(through=entry.end - 1)
-            text = "".join(self._lines(entry, count)).encode()
-            self._next = entry.end
-            if not self._offer(text, count):
+        for entry in self._entries.everything():
+            if not self._offer(*self._told(entry)):
                 return Progress.HELD_UP
             if time.monotonic() > ends_at:
                 return Progress.BUSY
         return Progress.CAUGHT_UP
+
+    def follow(self, site: NodeId) -> None:
+        """Go on with the journal of this site; where its order had a Break meanwhile, from there on once more.
+
+        A Break says that numbers may be used otherwise from there on, so what was printed of them is told anew.
+        """
+        broken = [each.sequence for each in self._changes_behind(site) if each.broken]
+        self._next = min([self._next, *broken])
+        self._entries.close()
+        self.site = site
+        self._entries = self._opened(site)
 
     def finish(self, given_up: Callable[[], bool]) -> bool:
         """Print the rest, of whichever site released most; whether the reader took it all.
 
         A reader that takes nothing for a while is not waited for, nor any reader when the user gives up on it.
         """
+        taken, furthest = True, self.site
         for site in self._journals:
-            self._entries.close()
-            self._entries = self._opened(site)
             before = self._next
-            taken = self._deliver(given_up)
+            self.follow(site)
+            taken = self._deliver(given_up, self.advance)
             if self._next > before:
-                self.site = site
+                furthest = site
             if not taken:
-                return False
-        return True
+                break
+        self.site = furthest
+        return taken
 
-    def _deliver(self, given_up: Callable[[], bool]) -> bool:
+    def flush(self, given_up: Callable[[], bool]) -> bool:
+        """Let the reader take what is on its way, and print nothing more; whether it took it."""
+        return self._deliver(given_up, self._push)
+
+    def _push(self) -> Progress:
+        held_up = self._waiting is not None and not self._offer(*self._waiting)
+        return Progress.HELD_UP if held_up else Progress.CAUGHT_UP
+
+    def _deliver(self, given_up: Callable[[], bool], work: Callable[[], Progress]) -> bool:
         pieces, moved_at = -1, 0.0
-        while (progress := self.advance()) is not Progress.CAUGHT_UP or not self._outlet.idle:
+        while (progress := work()) is not Progress.CAUGHT_UP or not self._outlet.idle:
             if self._outlet.pieces > pieces:
                 pieces, moved_at = self._outlet.pieces, time.monotonic()
             if given_up() or time.monotonic() - moved_at > STANDSTILL_MAX:
@@ -113,6 +141,17 @@ class Tape:
 
     def _opened(self, site: NodeId) -> Cursor:
         return Journal.open(self._journals[site]).entries(from_sequence=self._next)
+
+    def _changes_behind(self, site: NodeId) -> Iterator[FormationChange]:
+        """Changes of formation before the next number that a journal notes and nobody here was told of."""
+        begin = max(self._next - REWIND_MAX, 1)
+        with Journal.open(self._journals[site]).entries(from_sequence=begin) as past:
+            for each in past.everything():
+                if isinstance(each, Entry):
+                    if each.end >= self._next:
+                        return
+                elif self._formation < each.change.formation and each.change.sequence < self._next:
+                    yield each.change
 
     def _offer(self, text: bytes, count: Count) -> bool:
         self._settle()
@@ -129,7 +168,21 @@ class Tape:
             self.printed.add(self._offered.popleft())
             self._settled += 1
 
-    def _lines(self, entry: Entry, count: Count) -> Iterator[str]:
+    def _told(self, entry: Entry | Turning) -> tuple[bytes, Count]:
+        """The lines of one entry, and what they are about."""
+        if isinstance(entry, Entry):
+            count = Count(through=entry.end - 1)
+            self._next = entry.end
+            return "".join(self._trade_lines(entry, count)).encode(), count
+        change = entry.change
+        count = Count(through=self._next - 1)
+        if change.formation <= self._formation:
+            return b"", count  # another site's journal told it
+        self._formation = change.formation
+        count.breaks = int(change.broken)
+        return self._lines.change(change).encode(), count
+
+    def _trade_lines(self, entry: Entry, count: Count) -> Iterator[str]:
         release = entry.release
         assert release is not None
         committed_at = format_instant(release.commit_at)
@@ -140,21 +193,7 @@ class Tape:
                     count.others += 1
                 else:
                     count.trades += 1
-                    yield self._line(number, committed_at, release, source, trade)
-
-
-class _Trade(NamedTuple):
-    """A trade as its record has it."""
-
-    kind: int
-    version: int
-    flags: int
-    venue: bytes
-    symbol: bytes
-    price: int
-    quantity: int
-    traded_at: int
-    trade_id: int
+                    yield self._lines.trade(number, committed_at, release, source, trade)
 
 
 def _bodies(entry: Entry) -> Iterator[tuple[int, NodeId, list[bytes]]]:
@@ -167,40 +206,11 @@ def _bodies(entry: Entry) -> Iterator[tuple[int, NodeId, list[bytes]]]:
             sequence += count
 
 
-def _trades(payloads: list[bytes]) -> list[_Trade | None]:
+def _trades(payloads: list[bytes]) -> list[TradeRecord | None]:
     """What each message says as a trade, read all at once where all of them are; None for one that is no trade."""
     if all(len(payload) == TRADE_SIZE for payload in payloads):
         try:
-            return list(map(_Trade._make, records(b"".join(payloads)).tolist()))
+            return list(map(TradeRecord._make, records(b"".join(payloads)).tolist()))
         except BadTrade:
             pass
     return [None] if len(payloads) == 1 else [trade for payload in payloads for trade in _trades([payload])]
-
-
-def _line(sequence: int, committed_at: str, release: Release, source: NodeId, trade: _Trade) -> str:
-    mark = "  late" if release.late else ""
-    venue, symbol = trade.venue.decode(), trade.symbol.decode()
-    return (
-        f"{sequence:>9}  {committed_at}  {_source_name(source):<5} {venue:<12} {symbol:<16}"
-        f" {format_fixed(trade.price):>14} {format_fixed(trade.quantity):>14}{mark}\n"
-    )
-
-
-def _json_line(sequence: int, _committed_at: str, release: Release, source: NodeId, trade: _Trade) -> str:
-    fields = {
-        "sequence": sequence,
-        "commit_at_ns": release.commit_at,
-        "late": release.late,
-        "source": _source_name(source),
-        "venue": trade.venue.decode(),
-        "symbol": trade.symbol.decode(),
-        "price": format_fixed(trade.price),
-        "quantity": format_fixed(trade.quantity),
-        "traded_at_ns": trade.traded_at,
-        "trade_id": trade.trade_id,
-    }
-    return json.dumps(fields, separators=(",", ":")) + "\n"
-
-
-def _source_name(source: NodeId) -> str:
-    return SOURCES[source].name if source in SOURCES else str(source)

@@ -6,19 +6,21 @@ from typing import Final
 
 import click
 
+from fairtape.cli.limits import check_within
+from fairtape.cli.words import counted
 from fairtape.deployment.company import Company
 from fairtape.deployment.description import read_deployment
 from fairtape.deployment.premises import claimed
 from fairtape.deployment.processes import Interrupts
 
 EXIT_BROKEN: Final = 1
-FOREVER: Final = 1e9  # seconds
+SECONDS: Final = (0.1, 1e9)
 
 
 @click.command()
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.option("--restart", is_flag=True, help="Start a process again that ends by itself.")
-@click.option("--seconds", type=click.FloatRange(0.1, FOREVER), help="How long.  [default: until Ctrl-C]")
+@click.option("--seconds", type=float, help="How long.  [default: until Ctrl-C]")
 @click.pass_context
 def up(ctx: click.Context, *, directory: Path, restart: bool, seconds: float | None) -> None:
     """Run the sites and servers of a deployment on this machine.
@@ -29,14 +31,16 @@ def up(ctx: click.Context, *, directory: Path, restart: bool, seconds: float | N
 
     The exit code is 1 when a process ended by itself and was not started again.
     """
+    check_within("--seconds", seconds, *SECONDS)
     deployment = read_deployment(directory)
     with claimed(deployment.folder), Interrupts() as interrupts:
         company = Company(deployment, say=click.echo, restart=restart)
-        ends_at = time.monotonic() + (seconds or FOREVER)
+        ends_at = time.monotonic() + (seconds or SECONDS[1])
         try:
             company.start()
             click.echo(
-                f"{len(deployment.sites)} sites and {len(deployment.reformers)} reformation servers; see how they fare"
+                f"{counted(len(deployment.sites), 'site')} and"
+                f" {counted(len(deployment.reformers), 'reformation server')}; see how they fare"
                 f" from another terminal with: fairtape status {directory}",
                 err=True,
             )

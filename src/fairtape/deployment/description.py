@@ -18,6 +18,7 @@ from fairtape.runtime.clock import SharedClock, SystemClock
 from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.journal import Sync
 from fairtape.runtime.journal.writer import SYNC_PERIOD
+from fairtape.runtime.stores import Access
 from fairtape.runtime.udp import PORT_MAX, Address
 from fairtape.wire.frames import DATAGRAM_MAX, NODE_MAX, STRIPE_MAX, NodeId
 
@@ -37,6 +38,14 @@ class Kind(Enum):
     REFORMER = "reformer"
     SOURCE = "source"
     OPERATOR = "operator"
+
+
+class RealTime(Enum):
+    """Whether sites and servers ask the kernel to prefer them to ordinary programs."""
+
+    AUTO = "auto"  # where the kernel grants it
+    ALWAYS = "true"  # or do not run at all
+    NEVER = "false"
 
 
 _ROLES: Final = {
@@ -70,8 +79,9 @@ class Deployment:
     declared_bound: Duration | None
     sync: Sync
     sync_period: Duration
-    store: str
-    real_time: bool  # ask the kernel to prefer sites and servers to ordinary programs
+    store: str  # its URL
+    access: Access  # to the store
+    real_time: RealTime
     stripe: int = 0
     datagram_max: int = DATAGRAM_MAX
 
@@ -151,6 +161,7 @@ def _deployment(folder: Path, table: Table) -> Deployment:
     nodes = _nodes(table)
     journal, clock, store = table.table("journal", optional=True), table.table("clock"), table.table("store")
     process = table.table("process", optional=True)
+    url = store.take("url", str)
     declared = clock.number("declared_bound_us", 1, PERIOD_MAX // MICROSECOND, None)
     found = Deployment(
         folder=folder,
@@ -162,8 +173,9 @@ def _deployment(folder: Path, table: Table) -> Deployment:
         declared_bound=None if declared is None else declared * MICROSECOND,
         sync=journal.choice("sync", {each.value: each for each in Sync}, Sync.INTERVAL.value),
         sync_period=journal.number("sync_period_ms", 1, 60_000, SYNC_PERIOD // MILLISECOND) * MILLISECOND,
-        store=_store(folder, store.take("url", str)),
-        real_time=process.take("real_time", bool, default=False),
+        store=_store(folder, url),
+        access=_access(folder, store, url),
+        real_time=_real_time(process),
         charter=_charter(table, nodes),
     )
     for each in (journal, clock, process, store, table):
@@ -171,10 +183,37 @@ def _deployment(folder: Path, table: Table) -> Deployment:
     return found
 
 
+def _real_time(process: Table) -> RealTime:
+    value = process.take("real_time", object, RealTime.AUTO.value)
+    word = str(value).lower() if isinstance(value, bool) else value
+    choices = {each.value: each for each in RealTime}
+    if not isinstance(word, str) or word not in choices:
+        raise process.wrong("real_time", value, 'expected "auto", true or false')
+    return choices[word]
+
+
 def _store(folder: Path, url: str) -> str:
     """A file is named from the folder on, so that a deployment can be moved."""
     kind, _, place = url.partition(":")
     return f"sqlite:{folder / place}" if kind == "sqlite" and place else url
+
+
+def _access(folder: Path, store: Table, url: str) -> Access:
+    """Files are named from the folder on. Whether they are there concerns only the machines of reformation servers."""
+    names = {name: store.take(name, str, "") for name in ("ca_file", "cert_file", "key_file", "user", "password_file")}
+    given = [name for name, value in names.items() if value]
+    if given and not url.startswith("etcd:"):
+        raise store.wrong(given[0], names[given[0]], "only a store of etcd takes it: take it out")
+    for one, other in (("cert_file", "key_file"), ("user", "password_file")):
+        if bool(names[one]) != bool(names[other]):
+            here, lacking = (one, other) if names[one] else (other, one)
+            raise store.wrong(here, names[here], f"it needs {lacking} beside it")
+    files = {name: folder / value if value else None for name, value in names.items() if name != "user"}
+    access = Access(user=names["user"], **files)
+    if access.wants_tls and not url.startswith("etcd:https://"):
+        field = "ca_file" if access.ca_file is not None else "cert_file"
+        raise store.wrong(field, names[field], f"url is {url!r}, without TLS: write https there")
+    return access
 
 
 def _nodes(table: Table) -> dict[str, Node]:

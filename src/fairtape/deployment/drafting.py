@@ -164,7 +164,8 @@ def _surroundings(draft: Draft) -> Iterator[str]:
     yield "# declared_bound_us = 500  # how wrong a clock may be where the kernel does not know"
     yield ""
     yield "[process]"
-    yield "real_time = false  # true: ask the kernel to prefer sites and servers to ordinary programs (CAP_SYS_NICE)"
+    yield "# The kernel can prefer sites and servers to ordinary programs; it grants that to root and CAP_SYS_NICE."
+    yield 'real_time = "auto"  # "auto": where it is granted; true: nothing runs without it; false: never'
     yield ""
     yield "[journal]"
     yield 'sync = "interval"  # "token" survives the loss of power at every site; "interval" and "never" do not'
@@ -172,6 +173,14 @@ def _surroundings(draft: Draft) -> Iterator[str]:
     yield ""
     yield "[store]  # where reformation servers agree; sqlite for one machine, etcd for several"
     yield f'url = "{draft.store}"'
+    if draft.store.startswith("etcd:"):
+        yield "# For a cluster with TLS (https) or users; files are named from this folder on, and only reformation"
+        yield "# servers need them:"
+        yield '# ca_file = "keys/etcd-ca.pem"  # who vouches for the cluster, where this machine does not know it'
+        yield '# cert_file = "keys/etcd-client.pem"  # who we are, where the cluster asks'
+        yield '# key_file = "keys/etcd-client.key"'
+        yield '# user = "fairtape"'
+        yield '# password_file = "keys/etcd-password"'
     yield ""
 
 

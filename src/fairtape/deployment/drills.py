@@ -19,9 +19,11 @@ from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.deployment.bulletin import Orders, RunFolder, Status
 from fairtape.deployment.company import Company
 from fairtape.deployment.description import Deployment, Kind, Node
+from fairtape.deployment.node import JOURNALS
 from fairtape.deployment.supervisor import Supervisor, Wrapping
 from fairtape.deployment.words import with_names
 from fairtape.runtime.complaints import Complaint
+from fairtape.runtime.journal import compare
 
 LOOK_PERIOD: Final = 0.1  # seconds
 SETTLING_MAX: Final = 60.0  # seconds for a deployment to be whole again
@@ -132,6 +134,11 @@ class Field:
         behind = [name for name, page in pages.items() if page["released_sequence"] != page["sequence"]]
         return f"{', '.join(behind)} has not released everything" if behind else ""
 
+    def one_order(self) -> bool:
+        """Whether all journals are the same, as far as each of them goes."""
+        folders = [self.deployment.folder / JOURNALS / node.name for node in self.deployment.sites]
+        return not self.unequal() or compare([folder for folder in folders if folder.is_dir()]).same
+
     def resolve(self, names: Iterable[str]) -> list[Node]:
         """The nodes that are meant, by name or by what they do now."""
         found = []
@@ -176,7 +183,9 @@ def hold(field: Field, plan: Plan, means: Means | None = None) -> dict[str, Any]
         field.rest(round(TRAFFIC_PERIOD * SECOND))
         account = _inject(field, plan, means or MEANS[plan.fault])
         field.rest(round(AFTERMATH_PERIOD * SECOND))
-        return account.told(field, _quiet(field, sources))
+        pages = _quiet(field, sources)
+        account.wait_for_return(field, pages)
+        return account.told(field, pages)
     finally:
         field.load.stop()
 
@@ -201,7 +210,10 @@ def _no_traffic(field: Field, sources: Sequence[Node]) -> str:
 
 
 def _quiet(field: Field, sources: Sequence[Node]) -> dict[str, Status]:
-    """Let the traffic end, and wait until everything of it is everywhere; the last pages of its sources."""
+    """Let the traffic end, and wait until everything of it is settled; the last pages of its sources.
+
+    What does not come about is a finding, which the account will tell.
+    """
     for source in sources:
         field.run.order(source.name, Orders(quiet=True))
 
@@ -210,11 +222,9 @@ def _quiet(field: Field, sources: Sequence[Node]) -> dict[str, Status]:
         done = [name for name, page in pages.items() if page["quiet"] and page["idle"]]
         return "" if len(done) == len(sources) else "not everything is settled"
 
-    field.wait_until(busy, SETTLING_MAX, "the end of the traffic")
-    pages = field.run.statuses([source.name for source in sources])
-    with suppress(Complaint):  # that would be a finding, and the account will tell it
-        field.wait_until(field.unequal, SETTLING_MAX, "one order")
-    return pages
+    with suppress(Complaint):
+        field.wait_until(busy, SETTLING_MAX, "the end of the traffic")
+    return field.run.statuses([source.name for source in sources])
 
 
 @dataclass(slots=True)
@@ -227,16 +237,30 @@ class Account:
     formation: int
     struck_at: Instant
     healed_at: Instant = 0
-    whole_at: Instant = 0
+    whole_at: Instant = 0  # while there was traffic; 0: not before it had ended
+    rejoined: bool = False
+    waited_until: Instant = 0
     notices_from: int = 0
     meanwhile: dict[str, Status] = dataclass_field(default_factory=dict)  # how the sites fared before it was undone
+
+    def wait_for_return(self, field: Field, sources: dict[str, Status]) -> None:
+        """Wait until everyone is a member again and has all that was acknowledged; not for ever."""
+
+        def absent() -> str:
+            behind = [name for name, page in field.sites().items() if _lost(page, sources)]
+            return field.unsettled() or (f"{', '.join(behind)} has not caught up" if behind else "")
+
+        with suppress(Complaint):
+            field.wait_until(absent, SETTLING_MAX, "a whole deployment")
+            self.rejoined = True
+        self.waited_until = self.whole_at if self.whole_at and self.rejoined else field.deployment.clock().now()
 
     def told(self, field: Field, sources: dict[str, Status]) -> dict[str, Any]:
         """The figures."""
         pages = field.sites()
         rulings = self._rulings(field)
         survivors = [name for name in pages if name not in {node.name for node in self.victims}]
-        published = sum(page["published"] for page in sources.values())
+        complete = pages if self.rejoined else {name: pages[name] for name in survivors}
         notices, _ = field.run.notices_from(self.notices_from)
         return {
             "fault": self.plan.fault.value,
@@ -247,11 +271,14 @@ class Account:
             "formation_s": self._since(rulings[0]["decided_at_ns"]) if rulings else None,
             "stall_s": max((self._silence(name, pages[name]) for name in survivors), default=0.0),
             "return_stall_s": max((self._silence_since_healed(pages[name]) for name in survivors), default=0.0),
+            "rejoined": self.rejoined,
+            "waited_s": (self.waited_until - self.healed_at) / SECOND,
             "whole_s": (self.whole_at - self.healed_at) / SECOND if self.whole_at else None,
             "late": max((self._late(name, pages[name]) for name in survivors), default=0),
-            "published": published,
-            "lost": max((_lost(page, sources) for page in pages.values()), default=published),
-            "one_order": not field.unequal(),
+            "published": sum(page["published"] for page in sources.values()),
+            "pending": sum(page["published"] - page["acknowledged"] for page in sources.values()),
+            "lost": max((_lost(page, sources) for page in complete.values()), default=_lost({"streams": {}}, sources)),
+            "one_order": field.one_order(),
             "breaks": sum(ruling["broken"] for ruling in rulings),
             "formations": rulings,
             "survivors": {
@@ -275,8 +302,13 @@ class Account:
         return (instant - self.struck_at) / SECOND
 
     def _silence(self, name: str, page: Status) -> float:
-        """The longest one that began before the fault was undone. A page has only the latest, so two are looked at."""
-        told = [*self.meanwhile.get(name, page)["silences_ns"], *page["silences_ns"]]
+        """The longest one that began before the fault was undone, whether or not it had ended by then.
+
+        A page has only the latest ones, so two are looked at.
+        """
+        earlier = self.meanwhile.get(name, page)
+        unended = (earlier["released_at_ns"], earlier["written_at_ns"]) if name in self.meanwhile else (0, 0)
+        told = [*earlier["silences_ns"], *page["silences_ns"], unended]
         gaps = [ended - began for began, ended in told if ended >= self.struck_at and began < self.healed_at]
         return max(gaps, default=0) / SECOND
 
@@ -289,12 +321,12 @@ class Account:
 
 
 def _lost(page: Status, sources: dict[str, Status]) -> int:
-    """Messages that were published and are not in the order of this site."""
+    """Messages that were acknowledged to their sources and are not in the order of this site."""
     missing = 0
     for source in sources.values():
         incarnation, following = page["streams"].get(str(source["node"]), (0, 1))
         held = following - 1 if incarnation == source["incarnation"] else 0
-        missing += source["published"] - held
+        missing += max(source["acknowledged"] - held, 0)
     return missing
 
 

@@ -11,12 +11,14 @@ from random import Random
 from typing import Any, Final
 
 from fairtape.core.effects import Deliver, FormationChange, Report
-from fairtape.core.instants import MILLISECOND, Duration, Instant
+from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.core.weather import Weather
 from fairtape.deployment.bulletin import Bulletin, Orders, RunFolder, Status
 from fairtape.deployment.description import Deployment, Kind, Node
 from fairtape.deployment.keyring import keys_of
 from fairtape.deployment.load import Metronome, load_status
+from fairtape.deployment.scheduling import Scheduling
+from fairtape.deployment.words import with_names
 from fairtape.nodes.governor import Ruling
 from fairtape.nodes.reformer import Bench, Reformer
 from fairtape.nodes.site import Site
@@ -24,18 +26,20 @@ from fairtape.nodes.source import Source
 from fairtape.nodes.standing import Post
 from fairtape.ring.formation import Formation
 from fairtape.runtime.clock import SharedClock, SystemClock
-from fairtape.runtime.driver import Driver, run_in_real_time, spare_the_collector
+from fairtape.runtime.driver import Driver, spare_the_collector
 from fairtape.runtime.journal import Past, Sync, Writer
 from fairtape.runtime.seat import Seat
 from fairtape.runtime.stores import StoreDesk, open_store
 from fairtape.runtime.weather import InjectedWeather
 from fairtape.wire.frames import NUMBER_MAX, NodeId
+from fairtape.wire.governance import Posture
 
 JOURNALS: Final = "journals"
 ORDERS_PERIOD: Final = 50 * MILLISECOND  # between two looks at what a drill wants
 STATUS_PERIOD: Final = 500 * MILLISECOND
 SILENCE_MIN: Final = 50 * MILLISECOND  # a shorter pause between two releases is nothing to tell
 SILENCES_MAX: Final = 64
+NEAR_PERIOD: Final = 1 * SECOND  # a site that lags by no more has caught up in a moment
 GATHER_PERIOD_MAX: Final = 1 * MILLISECOND
 BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 
@@ -44,8 +48,7 @@ _PR_SET_PDEATHSIG: Final = 1
 
 def run_site(deployment: Deployment, node: Node) -> None:
     """The life of a site, until SIGINT or SIGTERM."""
-    if deployment.real_time:
-        run_in_real_time()
+    scheduling = Scheduling(deployment)
     clock = deployment.clock()
     run = RunFolder(deployment.folder)
     directory = deployment.folder / JOURNALS / node.name
@@ -77,6 +80,7 @@ def run_site(deployment: Deployment, node: Node) -> None:
         )
         diary = Diary()
         bulletin = Bulletin(run, node.name)
+        bulletin.note(scheduling.words)
         seat = Seat(
             site,
             deployment.carrier(node),
@@ -89,21 +93,29 @@ def run_site(deployment: Deployment, node: Node) -> None:
         )
         driver = Driver([seat], clock, gather_period=_gather_period(deployment))
         closing.pop_all()
-    _live(
-        driver,
-        _Errand(
-            run, node, seat, clock, bulletin, lambda now: _site_status(deployment, site, writer, diary, clock, now)
-        ),
+    errand = _Errand(
+        run, node, seat, clock, bulletin, lambda now: _site_status(deployment, site, writer, diary, clock, now)
     )
+    errand.regularly = lambda: scheduling.prefer(serving=_serves(site, clock.now()))
+    _live(driver, errand)
+
+
+def _serves(site: Site, now: Instant) -> bool:
+    """Whether others wait for it, or soon will: a formation that takes it in needs it to be prepared in time."""
+    if site.posture in (Posture.MEMBER, Posture.FENCED) or site.subloops:
+        return True
+    formation = site.formation
+    if formation is None:
+        return False
+    return (formation.current(now) - site.complete_through) * formation.timing.token_period < NEAR_PERIOD
 
 
 def run_reformer(deployment: Deployment, node: Node) -> None:
     """The life of a reformation server, until SIGINT or SIGTERM."""
-    if deployment.real_time:
-        run_in_real_time()
+    scheduling = Scheduling(deployment)
     clock = deployment.clock()
     run = RunFolder(deployment.folder)
-    store = open_store(deployment.store)
+    store = open_store(deployment.store, access=deployment.access)
     operator = deployment.of_kind(Kind.OPERATOR)[0]
     reformer = Reformer(
         Bench(
@@ -118,9 +130,11 @@ def run_reformer(deployment: Deployment, node: Node) -> None:
         clock_bound=clock.bound,
     )
     bulletin = Bulletin(run, node.name)
+    bulletin.note(scheduling.words)
     seat = Seat(reformer, deployment.carrier(node), log=bulletin.note)
     driver = Driver([seat], clock)
     seat.desk = StoreDesk(store, driver.nudge)
+    scheduling.prefer(serving=True)
     _live(driver, _Errand(run, node, seat, clock, bulletin, lambda now: _reformer_status(deployment, reformer, now)))
 
 
@@ -193,6 +207,7 @@ class _Errand:
         self._look_at: Instant = 0
         self._post_at: Instant = 0
         self.heed: Callable[[Orders], None] = lambda _orders: None
+        self.regularly: Callable[[], None] = lambda: None
         run.withdraw_orders(node.name)
 
     def look(self) -> bool:
@@ -204,6 +219,7 @@ class _Errand:
             if orders != self._orders:
                 self._obey(orders)
                 self._post_at = now
+            self.regularly()
         if now >= self._post_at:
             self._post_at = now + STATUS_PERIOD
             self._bulletin.post(self._page(now))
@@ -327,7 +343,7 @@ def _ruling(deployment: Deployment, ruling: Ruling) -> dict[str, Any]:
         "formation": formation.number,
         "members": _members(deployment, formation.members),
         "broken": formation.broken,
-        "cause": ruling.cause,
+        "cause": with_names(ruling.cause, deployment),
         "began_at_ns": ruling.began_at,
         "decided_at_ns": ruling.decided_at,
         "silent": _members(deployment, ruling.silent),

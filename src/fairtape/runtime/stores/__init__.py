@@ -1,14 +1,16 @@
 """Formation stores: where reformation servers agree on who leads and keep the log of formations (decision 8).
 
 `open_store` opens the one that a URL names: `sqlite:PATH`, a file that the processes of one machine share, or
-`etcd:http://HOST:PORT[,HOST:PORT…]/PREFIX`, a cluster that survives the loss of a machine. A `Store` blocks; a driver
-asks through a `StoreDesk`, which never does.
+`etcd:http://HOST:PORT[,HOST:PORT…]/PREFIX`, a cluster that survives the loss of a machine, by `https` where there is
+TLS; `Access` says with which certificates and as which user. A `Store` blocks; a driver asks through a `StoreDesk`,
+which never does.
 """
 
 from pathlib import Path
 
 from fairtape.core.consult import ENTRIES_MAX
 from fairtape.runtime.complaints import Complaint
+from fairtape.runtime.stores.access import OPEN, Access
 from fairtape.runtime.stores.contract import PATIENCE, Store
 from fairtape.runtime.stores.desk import QUESTIONS_MAX, StoreDesk
 from fairtape.runtime.stores.etcd import EtcdStore
@@ -19,6 +21,7 @@ __all__ = [
     "ENTRIES_MAX",
     "PATIENCE",
     "QUESTIONS_MAX",
+    "Access",
     "EtcdStore",
     "SqliteStore",
     "Store",
@@ -27,7 +30,7 @@ __all__ = [
 ]
 
 
-def open_store(url: str, *, patience: float = PATIENCE) -> Store:
+def open_store(url: str, *, access: Access = OPEN, patience: float = PATIENCE) -> Store:
     """Open the store of this URL, which is there and answers; a `Complaint` says why not.
 
     One try at the file or at an endpoint takes at most `patience` seconds.
@@ -38,5 +41,5 @@ def open_store(url: str, *, patience: float = PATIENCE) -> Store:
             return SqliteStore(Path(place), patience=patience)
         case "etcd" if place:
             endpoints, prefix = endpoints_of(place)
-            return EtcdStore(endpoints, prefix, patience=patience)
+            return EtcdStore(endpoints, prefix, patience=patience, access=access)
     raise Complaint(f"store is {url!r}; give sqlite:PATH or etcd:http://HOST:PORT/PREFIX")

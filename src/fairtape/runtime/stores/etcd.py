@@ -32,8 +32,9 @@ from fairtape.core.consult import (
     Unavailable,
 )
 from fairtape.runtime.complaints import Complaint
+from fairtape.runtime.stores.access import OPEN, Access
 from fairtape.runtime.stores.contract import PATIENCE, follow_on
-from fairtape.runtime.stores.gateway import NONSENSE, Endpoint, Gateway, Json, Unreachable
+from fairtape.runtime.stores.gateway import NO_ANSWER, NONSENSE, Endpoint, Gateway, Json, Unreachable
 
 RECORD_TRIES_MAX: Final = 8  # each further one means that another server wrote in the meantime
 
@@ -44,13 +45,18 @@ _LOOP_DIGITS: Final = 10
 class EtcdStore:
     """A store in a cluster of etcd."""
 
-    def __init__(self, endpoints: Sequence[Endpoint], prefix: str, *, patience: float = PATIENCE) -> None:
-        self._gateway = Gateway(endpoints, patience=patience)
+    def __init__(
+        self, endpoints: Sequence[Endpoint], prefix: str, *, patience: float = PATIENCE, access: Access = OPEN
+    ) -> None:
+        self._gateway = Gateway(endpoints, patience=patience, access=access)
         self._keys = _Keys(prefix)
-        if isinstance(self.answer(Recall()), Unavailable):
+        try:
+            self._read()
+        except (Unreachable, *NONSENSE) as error:
             self.close()
             named = ",".join(f"{endpoint.host}:{endpoint.port}" for endpoint in endpoints)
-            raise Complaint(f"store is etcd at {named}, where no etcd answers; start one there, version 3.4 or newer")
+            trouble = error if isinstance(error, Unreachable) else Unreachable(NO_ANSWER)
+            raise Complaint(f"store is etcd at {named}, where {trouble}") from None
 
     def answer(self, question: Question) -> Answer:
         """Carry it out; whatever the network or the cluster does, the answer is a value."""

@@ -1,28 +1,35 @@
 """etcd's JSON gateway: one transaction at a time over connections that stay open, to whichever endpoint answers.
 
-A transaction that changes something is sent at most once, for nobody can tell a change that was lost from a change
-whose answer was lost: another endpoint is tried only where nothing can have been sent, or where nothing is changed.
+A transaction that changes something is carried out at most once, for nobody can tell a change that was lost from a
+change whose answer was lost: another endpoint is tried only where nothing can have been sent, or where nothing is
+changed. One that is turned away for lack of a valid login was not carried out, and is sent again after a new one.
 """
 
 import json
 import select
 import socket
+import ssl
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from http import HTTPStatus
-from http.client import HTTPConnection, HTTPException, HTTPResponse
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
 from fairtape.runtime.complaints import Complaint
+from fairtape.runtime.stores.access import Access
 
 ENDPOINTS_MAX: Final = 16
 RESPONSE_SIZE_MAX: Final = 64 << 20
 
 _TXN: Final = "/v3/kv/txn"  # the same since etcd 3.4
-_SCHEME: Final = "http://"
+_LOGIN: Final = "/v3/auth/authenticate"
+_SCHEMES: Final = {"http://": False, "https://": True}
+_TURNED_AWAY: Final = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+_NO_LOGIN: Final = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED)  # what a login gets that is old, or of nobody
+NO_ANSWER: Final = "no etcd answers; start one there, version 3.4 or newer, or correct http or https in store.url"
 
 NONSENSE: Final = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """What reading an answer of another shape can raise: another program may listen where etcd was expected."""
@@ -35,37 +42,52 @@ class Endpoint(NamedTuple):
 
     host: str
     port: int
+    secure: bool = False  # by TLS
 
 
 class Unreachable(Exception):
-    """No endpoint gave an answer that makes sense; a transaction that changes something may have been carried out."""
+    """No endpoint gave an answer that makes sense; a transaction that changes something may have been carried out.
+
+    The message says what is wrong with the last endpoint, and what to do about it.
+    """
+
+
+class TurnedAway(HTTPException):
+    """An endpoint carried out nothing, and says so."""
+
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(why)
+        self.status = status
 
 
 class Gateway:
     """A cluster, seen as one. The endpoint that answered last is asked first."""
 
-    def __init__(self, endpoints: Sequence[Endpoint], *, patience: float) -> None:
+    def __init__(self, endpoints: Sequence[Endpoint], *, patience: float, access: Access) -> None:
         """Each endpoint gets `patience` seconds to answer, however slowly its bytes come."""
         assert 0 < len(endpoints) <= ENDPOINTS_MAX
-        self._lines = deque(_Line(endpoint, patience) for endpoint in endpoints)
+        self._lines = deque(_Line(endpoint, patience, access) for endpoint in endpoints)
 
     def transact(self, transaction: Json, *, only_reads: bool) -> Json:
         """The answer of one endpoint to one transaction."""
         body = json.dumps(transaction).encode()
+        trouble: Exception | None = None
         for _ in range(len(self._lines)):
             line = self._lines[0]
             try:
                 line.open()
-            except (OSError, ValueError):  # the second: a name that cannot be one of a host
+            except (OSError, HTTPException, *NONSENSE) as error:  # the last: a name that cannot be one of a host
+                trouble = error
                 self._lines.rotate(-1)
                 continue
             try:
-                return line.ask(body)
-            except (OSError, HTTPException, *NONSENSE):
+                return line.transact(body)
+            except (OSError, HTTPException, *NONSENSE) as error:
+                trouble = error
                 self._lines.rotate(-1)
-                if not only_reads:
-                    raise Unreachable("an endpoint was asked and gave no answer") from None
-        raise Unreachable("no endpoint answers")
+                if not only_reads and not isinstance(error, TurnedAway):
+                    break
+        raise Unreachable(_remedy(trouble))
 
     def close(self) -> None:
         """Close every connection."""
@@ -76,23 +98,53 @@ class Gateway:
 class _Line:
     """One endpoint and the connection to it."""
 
-    def __init__(self, endpoint: Endpoint, patience: float) -> None:
-        self._connection = HTTPConnection(endpoint.host, endpoint.port, timeout=patience)
+    def __init__(self, endpoint: Endpoint, patience: float, access: Access) -> None:
+        self._connection: HTTPConnection
+        if endpoint.secure:
+            context = access.context()
+            self._connection = HTTPSConnection(endpoint.host, endpoint.port, timeout=patience, context=context)
+        else:
+            self._connection = HTTPConnection(endpoint.host, endpoint.port, timeout=patience)
         self._patience = patience
+        self._login = {"name": access.user, "password": access.password()} if access.user else None
+        self._token: str | None = None  # that a login gave us; it grows old when it is not used
 
     def open(self) -> None:
-        """Be connected. Nothing has been sent where this fails."""
+        """Be connected, and known. No transaction has been sent where this fails."""
         line = self._connection.sock
         if line is not None and _has_ended(line):
             self._connection.close()
         if self._connection.sock is None:
             self._connection.connect()
+        if self._login is not None and self._token is None:
+            self._log_in()
 
-    def ask(self, body: bytes) -> Json:
+    def transact(self, body: bytes) -> Json:
+        """The answer to a transaction, which is carried out at most once."""
+        try:
+            return self._ask(_TXN, body)
+        except TurnedAway as away:
+            if self._login is None or away.status not in _NO_LOGIN:
+                raise
+        self._connection.connect()
+        self._log_in()
+        return self._ask(_TXN, body)
+
+    def _log_in(self) -> None:
+        self._token = None
+        token = self._ask(_LOGIN, json.dumps(self._login).encode())["token"]
+        if not isinstance(token, str):
+            raise TypeError("no token")
+        self._token = token
+
+    def _ask(self, path: str, body: bytes) -> Json:
         """Send once and hear the answer, or close the connection: what comes later would answer the wrong question."""
+        headers = {"Content-Type": "application/json"}
+        if self._token is not None:
+            headers["Authorization"] = self._token
         try:
             with self._bounded():
-                self._connection.request("POST", _TXN, body, {"Content-Type": "application/json"})
+                self._connection.request("POST", path, body, headers)
                 return _read(self._connection.getresponse())
         except BaseException:
             self.close()
@@ -116,6 +168,8 @@ class _Line:
 
 def _read(response: HTTPResponse) -> Json:
     content = response.read(RESPONSE_SIZE_MAX)
+    if response.status in _TURNED_AWAY:
+        raise TurnedAway(response.status, f"status {response.status}")
     if response.status != HTTPStatus.OK:
         raise HTTPException(f"status {response.status}")
     if not response.isclosed():
@@ -135,23 +189,40 @@ def _has_ended(line: socket.socket) -> bool:
 
 def _shut_down(line: socket.socket) -> None:
     with suppress(OSError):
-        line.shutdown(socket.SHUT_RDWR)
+        socket.socket.shutdown(line, socket.SHUT_RDWR)  # that of TLS would take the line from under whoever reads it
+
+
+def _remedy(trouble: Exception | None) -> str:
+    """What is wrong with an endpoint, and what to do about it."""
+    match trouble:
+        case ssl.SSLCertVerificationError():
+            return f"the certificate is not trusted ({trouble.verify_message}); name its authority as store.ca_file"
+        case ssl.SSLError():
+            return f"TLS fails ({trouble.reason}); correct store.url, or store.cert_file and store.key_file"
+        case TurnedAway(status=HTTPStatus.FORBIDDEN):
+            return "store.user may not write; grant it a role that reads and writes the keys under the prefix"
+        case TurnedAway(status=HTTPStatus.BAD_REQUEST | HTTPStatus.UNAUTHORIZED):
+            return "we are turned away; correct store.url (http or https), store.user or store.password_file"
+    return NO_ANSWER
 
 
 def endpoints_of(place: str) -> tuple[list[Endpoint], str]:
-    """The endpoints and the prefix of `http://HOST:PORT[,HOST:PORT…]/PREFIX`."""
+    """The endpoints and the prefix of `http[s]://HOST:PORT[,HOST:PORT…]/PREFIX`."""
     url = f"etcd:{place}"
-    hosts, _, prefix = place.removeprefix(_SCHEME).partition("/")
+    scheme = next((scheme for scheme in _SCHEMES if place.startswith(scheme)), None)
+    hosts, _, prefix = place.removeprefix(scheme or "").partition("/")
     prefix = prefix.strip("/")
-    if not place.startswith(_SCHEME) or not prefix:
-        raise Complaint(f"store is {url!r}; give etcd:http://HOST:PORT/PREFIX, several HOST:PORT with commas between")
-    endpoints = [_endpoint(host, url) for host in hosts.split(",")]
+    if scheme is None or not prefix:
+        raise Complaint(
+            f"store is {url!r}; give etcd:http://HOST:PORT/PREFIX, or https, several HOST:PORT with commas between"
+        )
+    endpoints = [_endpoint(host, url, secure=_SCHEMES[scheme]) for host in hosts.split(",")]
     if len(endpoints) > ENDPOINTS_MAX:
         raise Complaint(f"store is {url!r}, which has {len(endpoints)} endpoints; give at most {ENDPOINTS_MAX}")
     return endpoints, prefix
 
 
-def _endpoint(place: str, url: str) -> Endpoint:
+def _endpoint(place: str, url: str, *, secure: bool) -> Endpoint:
     try:
         parts = urlsplit(f"//{place}")
         host, port = parts.hostname, parts.port
@@ -159,4 +230,4 @@ def _endpoint(place: str, url: str) -> Endpoint:
         host = port = None
     if not host or not port or "@" in place:
         raise Complaint(f"store is {url!r}, in which {place!r} is no endpoint; give HOST:PORT, such as 127.0.0.1:2379")
-    return Endpoint(host, port)
+    return Endpoint(host, port, secure)

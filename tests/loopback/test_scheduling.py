@@ -1,0 +1,65 @@
+"""Real-time scheduling: for a process that serves, all of its threads, where the kernel grants it."""
+
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fairtape.deployment.description import Deployment, RealTime
+from fairtape.deployment.drafting import Draft, create_deployment
+from fairtape.deployment.scheduling import THREADS, Scheduling
+from fairtape.runtime.complaints import Complaint
+from fairtape.runtime.driver import may_run_in_real_time
+
+REFUSED = "the kernel grants no real-time scheduling here (root or CAP_SYS_NICE)"
+
+
+@pytest.fixture
+def deployment(tmp_path: Path) -> Deployment:
+    return create_deployment(tmp_path / "new", Draft(loops=(1,), profile="wan"))
+
+
+@pytest.fixture
+def another_thread() -> Iterator[None]:
+    ended = threading.Event()
+    thread = threading.Thread(target=ended.wait)
+    thread.start()
+    yield
+    ended.set()
+    thread.join()
+
+
+def policies() -> set[int]:
+    return {os.sched_getscheduler(int(thread.name)) for thread in THREADS.iterdir()}
+
+
+@pytest.mark.skipif(not may_run_in_real_time(), reason=REFUSED)
+@pytest.mark.usefixtures("another_thread")
+def test_all_threads_of_a_process_that_serves_are_preferred_and_of_no_other(deployment: Deployment) -> None:
+    scheduling = Scheduling(deployment)
+    assert "real-time scheduling while it serves" in scheduling.words
+    before = policies()
+    try:
+        scheduling.prefer(serving=True)
+        assert policies() == {os.SCHED_RR}
+    finally:
+        scheduling.prefer(serving=False)
+    assert policies() == before == {os.SCHED_OTHER}
+
+
+def test_what_is_not_wanted_is_not_asked_for(deployment: Deployment) -> None:
+    scheduling = Scheduling(replace(deployment, real_time=RealTime.NEVER))
+    before = policies()
+    scheduling.prefer(serving=True)
+    assert policies() == before
+    assert scheduling.words == "ordinary scheduling, as the deployment says"
+
+
+@pytest.mark.skipif(may_run_in_real_time(), reason="the kernel grants real-time scheduling here")
+def test_what_is_refused_is_told_and_ends_whoever_cannot_do_without(deployment: Deployment) -> None:
+    assert "as the kernel grants no other" in Scheduling(deployment).words
+    with pytest.raises(Complaint, match=r"process\.real_time is true, and the kernel refuses it"):
+        Scheduling(replace(deployment, real_time=RealTime.ALWAYS))

@@ -1,0 +1,88 @@
+"""Which site is heard: one that serves, for as long as it does."""
+
+from pathlib import Path
+
+import pytest
+
+from fairtape.core.instants import SECOND
+from fairtape.deployment.audience import FRESH_PERIOD, Audience
+from fairtape.deployment.bulletin import Bulletin, RunFolder
+from fairtape.deployment.description import read_deployment
+from fairtape.deployment.drafting import Draft, create_deployment
+from fairtape.deployment.premises import claimed
+from fairtape.runtime.complaints import Complaint
+
+NOW = 1_000 * SECOND
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return create_deployment(tmp_path / "new", Draft(loops=(3, 1), profile="wan")).folder
+
+
+def audience(folder: Path, *, wanted: str | None = None) -> Audience:
+    return Audience(read_deployment(folder), wanted=wanted)
+
+
+def page(folder: Path, number: int, *, released: int, posture: str = "member", **others: object) -> None:
+    """What a site of this process says."""
+    status = {"node": number, "posture": posture, "loops": {}, "released_sequence": released}
+    usual = {"written_at_ns": NOW, "lease_left_ms": 150.0}
+    Bulletin(RunFolder(folder), f"s{number}").close(status | usual | others)
+
+
+def test_nobody_is_heard_where_nobody_runs(folder: Path) -> None:
+    assert audience(folder).choose(None, NOW) is None
+    assert audience(folder).is_over()
+    with claimed(folder):
+        assert not audience(folder).is_over()
+
+
+def test_the_site_that_has_released_most_is_heard_first(folder: Path) -> None:
+    page(folder, 1, released=5)
+    page(folder, 2, released=7)
+    page(folder, 3, released=9, posture="observer")
+    assert audience(folder).choose(None, NOW) == 2
+    assert audience(folder).released_through(2) == 7
+    assert audience(folder).choose(1, NOW) == 1
+    assert audience(folder).choose(3, NOW) == 2
+
+
+def test_a_seat_in_a_secondary_loop_is_as_good(folder: Path) -> None:
+    page(folder, 4, released=5, posture="observer", loops={"1": ["s1", "s4"]})
+    assert audience(folder).choose(None, NOW) == 4
+
+
+def test_a_site_that_stands_still_or_has_ended_is_left_for_another(folder: Path) -> None:
+    page(folder, 1, released=9)
+    page(folder, 2, released=5, written_at_ns=NOW + FRESH_PERIOD)
+    assert audience(folder).choose(1, NOW + FRESH_PERIOD) == 2
+    page(folder, 1, released=9, ended=True)
+    assert audience(folder).choose(1, NOW) == 2
+
+
+def test_a_site_that_is_cut_off_is_left_when_its_lease_has_ended(folder: Path) -> None:
+    page(folder, 1, released=9, lease_left_ms=-1.0)
+    page(folder, 2, released=5)
+    assert not audience(folder).serves(1, NOW)
+    assert audience(folder).serves(2, NOW)
+    assert not audience(folder).serves(3, NOW)
+    assert audience(folder).choose(1, NOW) == 2
+
+
+def test_nobody_is_left_while_no_other_serves(folder: Path) -> None:
+    """During a reformation all sites are fenced for a moment."""
+    page(folder, 1, released=9, posture="fenced")
+    page(folder, 2, released=9, posture="fenced")
+    assert audience(folder).choose(1, NOW) == 1
+    assert audience(folder).choose(3, NOW) == 3
+    assert audience(folder).choose(None, NOW) == 1
+
+
+def test_a_site_that_was_named_is_the_only_one(folder: Path) -> None:
+    page(folder, 1, released=9)
+    assert audience(folder, wanted="s2").choose(None, NOW) is None
+    page(folder, 2, released=1, posture="observer")
+    assert audience(folder, wanted="s2").choose(2, NOW) == 2
+    with pytest.raises(Complaint, match=r"--site is 'x1'; .* names s1, s2, s3, s4"):
+        audience(folder, wanted="x1")

@@ -1,0 +1,162 @@
+"""The tape: one order from the journals of several sites, with every change of formation at its place."""
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import unit.journal_values as values
+from fairtape.cli.lines import JsonLines, TextLines
+from fairtape.cli.outlet import Outlet
+from fairtape.cli.tape import Progress, Tape
+from fairtape.core.effects import FormationChange, Ordered, Span
+from fairtape.core.entries import Entry as Content
+from fairtape.market.trades import Trade, encode
+from fairtape.ring.layout import encode_formation
+from fairtape.wire.blocks import pack_messages
+from unit.ring_values import formation
+
+NAMES = {1: "s1", 2: "s2", 3: "s3", 101: "XNYS"}
+
+
+def order(count: int, *, first: int = 1, trade_id: int = 0) -> list[Ordered]:
+    """Tokens with one trade each; the trade's own number tells apart what has the same place in two orders."""
+    found = []
+    for at in range(first, first + count):
+        body = pack_messages([encode(Trade(1, "ABC", 5, 7, 9, trade_id + at))])
+        span = Span(101, 5, at, 1, at, (body,), (1,))
+        found.append(Ordered(values.STRIPE, 1, at, at, 1, values.token_at(at), (span,)))
+    return found
+
+
+def change(before: Ordered, number: int, *, broken: bool = False) -> FormationChange:
+    layout = encode_formation(replace(formation((1, 3)), number=number))
+    return values.formation_change(before, number, broken=broken, layout=layout)
+
+
+@contextmanager
+def tape_of(journals: dict[int, Path], *, text: bool = False, from_sequence: int = 1) -> Iterator[tuple[Tape, Path]]:
+    """A tape that is printed into a file."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "lines"
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+        lines = TextLines(NAMES) if text else JsonLines(NAMES)
+        yield Tape(journals, Outlet(descriptor), lines, from_sequence=from_sequence), path
+
+
+def print_all(tape: Tape) -> None:
+    while tape.advance() is not Progress.CAUGHT_UP:
+        pass
+    assert tape.flush(lambda: False)
+
+
+def told(path: Path) -> list[tuple[str, int, int]]:
+    """What the lines say: the kind, the number, and which trade or formation."""
+    found = [json.loads(line) for line in path.read_text().splitlines()]
+    return [(each["kind"], each["sequence"], each.get("trade_id", each.get("formation"))) for each in found]
+
+
+def write(folder: Path, *parts: Content | Sequence[Content]) -> Path:
+    """A journal of these entries, each of the formation that stands at its place."""
+    history: list[Content] = []
+    number = 1
+    for part in parts:
+        for entry in part if isinstance(part, Sequence) else (part,):
+            number = entry.formation if isinstance(entry, FormationChange) else number
+            history.append(replace(entry, formation=number))
+    values.write(folder, history)
+    return folder
+
+
+def test_a_change_of_formation_is_a_line_at_its_place(tmp_path: Path) -> None:
+    one, two, three = order(3)
+    write(tmp_path / "s1", one, change(two, 2), two, change(three, 3, broken=True), three)
+    with tape_of({1: tmp_path / "s1"}) as (tape, path):
+        print_all(tape)
+        assert told(path) == [
+            ("trade", 1, 1),
+            ("formation", 2, 2), ("trade", 2, 2),
+            ("formation", 3, 3), ("trade", 3, 3),
+        ]  # fmt: skip
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        assert [row["broken"] for row in rows if row["kind"] == "formation"] == [False, True]
+        assert rows[1]["members"] == ["s1", "s3"]
+        assert (tape.printed.trades, tape.printed.breaks, tape.printed.through) == (3, 1, 3)
+    with tape_of({1: tmp_path / "s1"}, text=True) as (tape, path):
+        print_all(tape)
+        lines = path.read_text().splitlines()
+    assert "REFORMATION  formation 2 of s1 s3, from number 2 on" in lines[1]
+    assert "BREAK  formation 3 of s1 s3, from number 3 on; sites that are lost may have" in lines[3]
+
+
+def test_a_layout_of_another_version_is_told_without_its_members(tmp_path: Path) -> None:
+    (one,) = order(1)
+    write(tmp_path / "s1", values.formation_change(one, 7), one)
+    with tape_of({1: tmp_path / "s1"}, text=True) as (tape, path):
+        print_all(tape)
+        assert "REFORMATION  formation 7, from number 1 on\n" in path.read_text()
+
+
+@settings(max_examples=30)
+@given(sizes=st.tuples(st.integers(1, 12), st.integers(0, 12)), turn=st.integers(0, 12))
+def test_another_site_goes_on_where_one_stopped(sizes: tuple[int, int], turn: int) -> None:
+    """Whatever one site has released, with the other each number is printed once, and each formation."""
+    short, more = sizes
+    whole = order(short + more)
+    turn = min(turn, len(whole) - 1)
+    turning = change(whole[turn], 2)
+    with tempfile.TemporaryDirectory() as folder:
+        known = (whole[:turn], turning, whole[turn:short]) if turn < short else (whole[:short],)
+        journals = {
+            1: write(Path(folder) / "s1", *known),
+            2: write(Path(folder) / "s2", whole[:turn], turning, whole[turn:]),
+        }
+        with tape_of(journals) as (tape, path):
+            print_all(tape)
+            tape.follow(2)
+            print_all(tape)
+            expected = [("trade", each.sequence, each.sequence) for each in whole]
+            assert told(path) == [*expected[:turn], ("formation", turn + 1, 2), *expected[turn:]]
+
+
+@settings(max_examples=30)
+@given(held=st.integers(1, 12), broken_at=st.integers(0, 11), more=st.integers(1, 12))
+def test_numbers_that_a_break_gives_away_again_are_told_again(held: int, broken_at: int, more: int) -> None:
+    """Decision 7: two different messages share a number only where a Break says so."""
+    broken_at = min(broken_at, held - 1)
+    lost = order(held)
+    others = order(more, first=broken_at + 1, trade_id=1_000)
+    with tempfile.TemporaryDirectory() as folder:
+        journals = {
+            1: write(Path(folder) / "s1", lost),
+            2: write(Path(folder) / "s2", lost[:broken_at], change(others[0], 2, broken=True), others),
+        }
+        with tape_of(journals) as (tape, path):
+            print_all(tape)
+            tape.follow(2)
+            tape.follow(2)
+            print_all(tape)
+            assert told(path) == [
+                *(("trade", each.sequence, each.sequence) for each in lost),
+                ("formation", broken_at + 1, 2),
+                *(("trade", each.sequence, 1_000 + each.sequence) for each in others),
+            ]
+
+
+@pytest.mark.parametrize("first", [1, 2, 3, 4])
+def test_what_is_past_when_the_tape_begins_is_not_told(tmp_path: Path, first: int) -> None:
+    one, two, three = order(3)
+    history = one, change(two, 2, broken=True), two, three
+    journals = {1: write(tmp_path / "s1", *history), 2: write(tmp_path / "s2", *history)}
+    with tape_of(journals, from_sequence=first) as (tape, path):
+        tape.follow(2)
+        print_all(tape)
+        whole = [("trade", 1, 1), ("formation", 2, 2), ("trade", 2, 2), ("trade", 3, 3)]
+        assert told(path) == [line for line in whole if line[1] >= first]
