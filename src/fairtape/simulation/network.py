@@ -32,7 +32,7 @@ class Link:
         self.origin = origin
         self.to = to
         self.weather = weather
-        self.calm = replace(weather, loss=0.0)  # where the tree already decided about loss
+        self.calm = replace(weather, loss=0.0) if weather.loss else weather  # where the tree already decided about loss
         self.clogs = 0
         self.cuts = 0
         self.held: list[bytes] = []
