@@ -1,11 +1,18 @@
-"""The yardstick: a bare Python sender and bare receivers that move the same packets one by one and do nothing else."""
+"""The yardsticks: bare Python programs that do one thing and nothing else.
+
+A sender and receivers move the same packets one by one; sleepers wake at the same instants, as often as a ring has
+tokens. Whatever a machine does not give to these, it cannot give to a ring.
+"""
 
 import socket
 import struct
 import time
+from array import array
 
+from fairtape.core.instants import SECOND, Duration, Instant
 from fairtape.deployment.processes import Link, Ready
 from fairtape.runtime.carriers import LOOPBACK
+from fairtape.runtime.driver import run_in_real_time
 from fairtape.runtime.udp import Address
 
 WARM_S = 0.5
@@ -56,4 +63,21 @@ def bare_sender(link: Link, group: Address, size: int, seconds: float) -> None:
         for _ in range(BETWEEN_LOOKS):
             send(packet, group)
     sock.close()
+    link.rest()
+
+
+def bare_sleeper(link: Link, period: Duration, window: Duration) -> None:
+    """Sleep until the same instants as all others, and say how much later each sleep ended."""
+    run_in_real_time()
+    link.tell(Ready())
+    instant: Instant = link.expect(int) or 0
+    ends_at = instant + window
+    late = array("q")
+    while instant < ends_at:
+        left = instant - time.time_ns()
+        if left > 0:
+            time.sleep(left / SECOND)
+        late.append(time.time_ns() - instant)
+        instant += period
+    link.tell(late)
     link.rest()

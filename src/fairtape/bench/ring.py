@@ -8,19 +8,20 @@ import secrets
 import shutil
 import tempfile
 import time
+from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from fairtape.bench.bare import bare_receiver, bare_sender
+from fairtape.bench.bare import bare_receiver, bare_sender, bare_sleeper
 from fairtape.bench.figures import Processors, percentile
 from fairtape.bench.receivers import Account, Memory, receiver_process
 from fairtape.bench.senders import Published, sender_process
 from fairtape.bench.setting import PATIENCE, WARM_PERIOD, Setting
 from fairtape.bench.trimming import kept_short
-from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND
+from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration
 from fairtape.core.weather import Weather
 from fairtape.deployment.loopback import free_ports, loopback_book, loopback_groups
 from fairtape.deployment.processes import Crew
@@ -166,6 +167,22 @@ def run_bare(*, receivers: int, size: int, seconds: float) -> float:
         crew.tell_all(time.time() + 0.2)
         counts = crew.collect(int, names, int(seconds * SECOND) + PATIENCE)
     return sum(counts.values()) / receivers / seconds
+
+
+def run_sleepers(*, sleepers: int, period: Duration, seconds: float) -> "array[int]":
+    """How much too late, in nanoseconds, bare programs wake that all sleep until the same instants."""
+    names = {f"sleeper {number}" for number in range(sleepers)}
+    window = int(seconds * SECOND)
+    with Crew(imports=[__name__]) as crew:
+        for name in names:
+            crew.start(name, bare_sleeper, period, window)
+        crew.await_ready(names)
+        crew.tell_all(time.time_ns() + START_DELAY)
+        accounts = crew.collect(array, names, window + PATIENCE)
+    late = array("q")
+    for account in accounts.values():
+        late.extend(account)
+    return late
 
 
 def messages_per_packet(size: int) -> int:

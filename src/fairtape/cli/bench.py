@@ -39,6 +39,8 @@ LABELS: Final = {
     "messages_per_s_8_receivers": "messages/s with 8 receivers",
     "messages_per_s_unsealed": "messages/s without seals",
     "real_time": "real-time scheduling (SCHED_RR)",
+    "bare_sleep_error_p50_us": "bare programs that sleep: µs after the instant, p50",
+    "bare_sleep_error_p99_us": "bare programs that sleep: µs after the instant, p99",
     "single_releases": "one at a time: releases, late ones included",
     "single_late_releases": "one at a time: of these late",
     "single_release_error_p50_us": "one at a time: µs after the commit instant, p50",
@@ -98,7 +100,9 @@ def ring(
 
     Latency is measured under real-time scheduling (SCHED_RR) where the kernel grants it, which takes root or
     CAP_SYS_NICE: then no ordinary program of this machine can hold up a release. Where it is refused, the figures
-    include the wait for other programs. The report says which it was; throughput is always measured without it.
+    include the wait for other programs. The report says which it was; throughput is always measured without it. As many
+    bare programs that do nothing but sleep until the same instants show what the machine itself allows: no release can
+    be more exact than they are.
 
     A long run shows that memory stays flat: --only throughput --seconds 300. Of its journals only the last segments are
     kept, some 200 MB for each receiver. The exit code is 1 when the figures mean nothing, such as when the order was

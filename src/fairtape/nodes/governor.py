@@ -191,8 +191,9 @@ class Governor:
 
     def _found(self, now: Instant) -> None:
         """All sites of the tour are there, or have been waited for."""
-        present = [site for site in self.loop.tour if site in self.known and site not in self.retired]
-        everyone = len(present) == len(self.loop.tour)
+        awaited = [site for site in self.loop.tour if site not in self.retired]
+        present = [site for site in awaited if site in self.known]
+        everyone = len(present) == len(awaited)
         if not present or not (everyone or now >= self._began_at + FOUNDING_DELAY):
             return
         standings = [self.known[site].standing for site in present]
