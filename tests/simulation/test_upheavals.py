@@ -20,11 +20,10 @@ from fairtape.simulation.upheaval import draw
 SMOKE_SEEDS = range(1, 25)
 FAILOVERS = (2, 3, 6, 9, 12, 14, 15)
 TWICE = (7, 12)
-REGRESSIONS = Path(__file__).with_name("upheavals.txt")
 
 
-def regressions() -> list[int]:
-    lines = (line.split("#")[0].strip() for line in REGRESSIONS.read_text().splitlines())
+def regressions(file: str) -> list[int]:
+    lines = (line.split("#")[0].strip() for line in Path(__file__).with_name(file).read_text().splitlines())
     return [int(line) for line in lines if line]
 
 
@@ -35,7 +34,7 @@ def test_a_realm_survives_and_heals_the_upheaval_of(seed: int) -> None:
     assert outcome.lively
 
 
-@pytest.mark.parametrize("seed", [seed for seed in regressions() if seed not in SMOKE_SEEDS])
+@pytest.mark.parametrize("seed", [seed for seed in regressions("upheavals.txt") if seed not in SMOKE_SEEDS])
 def test_an_upheaval_that_once_failed_never_fails_again(seed: int) -> None:
     outcome = run_upheaval(seed)
     assert not outcome.failed, outcome.text
@@ -46,6 +45,12 @@ def test_a_failure_is_noticed_and_mended_in_the_time_that_is_promised(seed: int)
     outcome = run_failover(seed)
     assert not outcome.failed, outcome.text
     assert {name for name, _ in outcome.figures} >= {"detect", "install", "go on"}
+
+
+@pytest.mark.parametrize("seed", regressions("failovers.txt"))
+def test_a_failover_that_once_failed_never_fails_again(seed: int) -> None:
+    outcome = run_failover(seed)
+    assert not outcome.failed, outcome.text
 
 
 def test_one_upheaval_is_one_history_whatever_the_hash_seed() -> None:

@@ -92,7 +92,7 @@ def _show(findings: Findings) -> None:
     for outcome in findings.failures:
         click.echo(f"\nseed {outcome.seed} broke {outcome.text}\n  again: {_again(outcome)}")
     failed = len(findings.failures)
-    verdict = f"{failed} broke a promise" if failed else "every promise was kept, nothing was lost"
+    verdict = f"{failed} broke a guarantee" if failed else "every promise was kept, nothing was lost"
     click.echo(f"\n{len(findings.outcomes):,} worlds in {findings.seconds:.1f} s: {verdict}.")
 
 

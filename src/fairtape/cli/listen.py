@@ -22,6 +22,7 @@ from fairtape.core.timing import PROFILES, Timing
 from fairtape.deployment.capacity import cores_here, refuse_overload
 from fairtape.deployment.description import FILE, read_deployment
 from fairtape.deployment.folder import SOURCES, RingFolder
+from fairtape.deployment.following import Following
 from fairtape.deployment.loopback import carrier_words, loopback_book, loopback_groups
 from fairtape.deployment.processes import Crew, Deserted, Interrupts
 from fairtape.deployment.ring import RingPlan
@@ -129,7 +130,7 @@ def _run_ring(
         run = f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
         journals = folder.new_journals(run, members)
         lines = (JsonLines if as_json else TextLines)({node: venue.name for node, venue in SOURCES.items()})
-        tape = Tape(journals, Outlet(sys.stdout.fileno()), lines)
+        tape = Tape(Following(journals), Outlet(sys.stdout.fileno()), lines)
         with Crew(imports=[run_site.__module__]) as crew:
             _start(crew, folder, journals, place, timing=PROFILES[profile])
             click.echo(

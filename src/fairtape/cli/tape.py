@@ -6,25 +6,23 @@ nothing is skipped for it: what it has not taken yet waits in the journal, for a
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 from typing import Final
 
 from fairtape.cli.journal import format_instant
 from fairtape.cli.lines import JsonLines, TextLines, TradeRecord
 from fairtape.cli.outlet import Outlet
-from fairtape.core.effects import FormationChange
+from fairtape.deployment.following import Following
 from fairtape.market.trades import TRADE_SIZE, BadTrade, records
-from fairtape.runtime.journal import Cursor, Entry, Journal, Turning
+from fairtape.runtime.journal import Entry, Turning
 from fairtape.wire.blocks import unpack_messages
 from fairtape.wire.frames import NodeId
 
 STEP_MAX: Final = 0.05  # seconds of printing before the caller looks at something else
 LOOK_PERIOD: Final = 0.01  # seconds between two looks at a reader who is behind
 STANDSTILL_MAX: Final = 1.0  # seconds for which a reader may take nothing when there is nothing else to wait for
-REWIND_MAX: Final = 100_000  # sequence numbers that are searched for a Break which other sites had meanwhile
 
 
 class Progress(Enum):
@@ -57,50 +55,31 @@ class Count:
 class Tape:
     """Prints what one site has released, and can go on with another: the order is the same at all of them."""
 
-    def __init__(
-        self,
-        journals: Mapping[NodeId, Path],
-        outlet: Outlet,
-        lines: TextLines | JsonLines,
-        *,
-        site: NodeId | None = None,
-        from_sequence: int = 1,
-    ) -> None:
-        self._journals = journals
+    def __init__(self, following: Following, outlet: Outlet, lines: TextLines | JsonLines) -> None:
+        self._following = following
         self._outlet = outlet
         self._lines = lines
-        self._next = from_sequence
         self._waiting: tuple[bytes, Count] | None = None  # a chunk that the outlet had no room for
         self._offered: deque[Count] = deque()  # chunks that are not known to be out
         self._settled = 0  # chunks that are
-        self.printed = Count(through=from_sequence - 1)
-        self.site = next(iter(journals)) if site is None else site
-        self._formation = 0  # the last one that was told, or that is past
-        self._formation = max((change.formation for change in self._changes_behind(self.site)), default=0)
-        self._entries = self._opened(self.site)
+        self.printed = Count(through=following.following - 1)
+
+    @property
+    def site(self) -> NodeId:
+        """The one whose releases are printed."""
+        return self._following.site
 
     def advance(self) -> Progress:
         """Print what has been released since the last call, for a moment at most and as far as the reader takes it."""
         ends_at = time.monotonic() + STEP_MAX
         if self._waiting is not None and not self._offer(*self._waiting):
             return Progress.HELD_UP
-        for entry in self._entries.everything():
+        for entry in self._following.everything():
             if not self._offer(*self._told(entry)):
                 return Progress.HELD_UP
             if time.monotonic() > ends_at:
                 return Progress.BUSY
         return Progress.CAUGHT_UP
-
-    def follow(self, site: NodeId) -> None:
-        """Go on with the journal of this site; where its order had a Break meanwhile, from there on once more.
-
-        A Break says that numbers may be used otherwise from there on, so what was printed of them is told anew.
-        """
-        broken = [each.sequence for each in self._changes_behind(site) if each.broken]
-        self._next = min([self._next, *broken])
-        self._entries.close()
-        self.site = site
-        self._entries = self._opened(site)
 
     def finish(self, given_up: Callable[[], bool]) -> bool:
         """Print the rest, of whichever site released most; whether the reader took it all.
@@ -108,15 +87,15 @@ class Tape:
         A reader that takes nothing for a while is not waited for, nor any reader when the user gives up on it.
         """
         taken, furthest = True, self.site
-        for site in self._journals:
-            before = self._next
-            self.follow(site)
+        for site in self._following.journals:
+            before = self._following.following
+            self._following.follow(site)
             taken = self._deliver(given_up, self.advance)
-            if self._next > before:
+            if self._following.following > before:
                 furthest = site
             if not taken:
                 break
-        self.site = furthest
+        self._following.follow(furthest)
         return taken
 
     def flush(self, given_up: Callable[[], bool]) -> bool:
@@ -139,20 +118,6 @@ class Tape:
         self._settle()
         return self._outlet.idle and self._waiting is None and progress is Progress.CAUGHT_UP
 
-    def _opened(self, site: NodeId) -> Cursor:
-        return Journal.open(self._journals[site]).entries(from_sequence=self._next)
-
-    def _changes_behind(self, site: NodeId) -> Iterator[FormationChange]:
-        """Changes of formation before the next number that a journal notes and nobody here was told of."""
-        begin = max(self._next - REWIND_MAX, 1)
-        with Journal.open(self._journals[site]).entries(from_sequence=begin) as past:
-            for each in past.everything():
-                if isinstance(each, Entry):
-                    if each.end >= self._next:
-                        return
-                elif self._formation < each.change.formation and each.change.sequence < self._next:
-                    yield each.change
-
     def _offer(self, text: bytes, count: Count) -> bool:
         self._settle()
         if not self._outlet.offer(text):
@@ -172,14 +137,9 @@ class Tape:
         """The lines of one entry, and what they are about."""
         if isinstance(entry, Entry):
             count = Count(through=entry.end - 1)
-            self._next = entry.end
             return "".join(self._trade_lines(entry, count)).encode(), count
         change = entry.change
-        count = Count(through=self._next - 1)
-        if change.formation <= self._formation:
-            return b"", count  # another site's journal told it
-        self._formation = change.formation
-        count.breaks = int(change.broken)
+        count = Count(through=self._following.following - 1, breaks=int(change.broken))
         return self._lines.change(change).encode(), count
 
     def _trade_lines(self, entry: Entry, count: Count) -> Iterator[str]:

@@ -62,7 +62,7 @@ class GovernedReceiver(Receiver):
         self._level = False  # since it came, it has once held all that another site held: the ring repairs the rest
         self._turned = self._reached = past.number  # the formation of the last entry, and of the last token
         self._noted: FormationChange | None = None  # a formation whose first messages are still to come
-        self._unverified = past.token > 0 and past.number != formation.number
+        self._unverified = past.token > 0 and past.number != formation.number and formation.keeper != me
         self.journal_end = Position(past.number, past.token)  # the place of the last entry that has messages
         super().__init__(
             me=me,

@@ -184,8 +184,12 @@ class Ordering:
         self.complete_through = ordered.token
 
     def advance_to(self, token: int) -> None:
-        """Nothing more was put into the order up to `token`."""
-        self.complete_through = max(self.complete_through, token)
+        """Nothing more was put into the order up to `token`: an acknowledgment that says otherwise was left behind."""
+        if token <= self.complete_through:
+            return
+        for void in [known for known in self._acks if self.complete_through < known <= token]:
+            del self._acks[void]
+        self.complete_through = token
 
     def waiting(self) -> list[int]:
         """Tokens whose acknowledgment is held, and that have no place in the order yet."""

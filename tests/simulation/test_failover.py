@@ -1,0 +1,100 @@
+"""How soon a failure is noticed and mended: the promises, what breaks them, and the command that tells."""
+
+import json
+
+import pytest
+
+from fairtape.cli import run
+from fairtape.core.consult import Answer, Question, Record
+from fairtape.core.effects import Reason
+from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
+from fairtape.nodes.governed import GovernedReceiver
+from fairtape.simulation.failover import AT_THE_LATEST, Kept, draw, run_failover
+from fairtape.simulation.realm import StoreRoom
+from fairtape.simulation.trial import Outcome
+from fairtape.wire.frames import NodeId
+
+consult = StoreRoom.consult
+
+
+def slow_to_write(store: StoreRoom, node: NodeId, question: Question) -> tuple[Duration, Answer]:
+    delay, answer = consult(store, node, question)
+    return (delay + SECOND if isinstance(question, Record) else delay), answer
+
+
+def declares_nothing(receiver: GovernedReceiver, suspect: NodeId, token: int, reason: Reason, now: Instant, /) -> None:
+    """A member that never blames anybody."""
+
+
+def test_a_formation_that_comes_too_late_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StoreRoom, "consult", slow_to_write)
+    assert run_failover(2).guarantee == "ReformedInTime"
+
+
+def test_a_failure_that_nobody_declares_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reformation server misses the dead only when its lease is over, and that is later than was promised."""
+    monkeypatch.setattr(GovernedReceiver, "_declare", declares_nothing)
+    assert run_failover(6).guarantee == "DetectedInTime"
+
+
+def test_failures_go_everywhere() -> None:
+    failures = [draw(seed) for seed in range(100)]
+    timings = [failure.plan.charter.primary.timing for failure in failures]
+    assert {failure.victims for failure in failures} == {1, 2}
+    assert {timing.merged for timing in timings} == {True, False}
+    assert {timing.retry_period // MILLISECOND for timing in timings} == {2, 10, 40}
+    assert {len(failure.plan.charter.primary.tour) for failure in failures} == {3, 4, 5, 6, 7}
+    for failure, timing in zip(failures, timings, strict=True):
+        assert failure.delay < failure.delay_max < timing.retry_period
+
+
+def world(seed: int, took: Duration, promised: Duration) -> Outcome:
+    return Outcome(seed=seed, figures=(("detect", took), ("detect" + AT_THE_LATEST, promised)))
+
+
+def test_each_world_is_held_against_its_own_promise() -> None:
+    kept = Kept.of("detect", [world(1, 10, 20), world(2, 30, 30), world(3, 50, 40), Outcome(seed=4)])
+    assert kept is not None
+    assert (kept.least, kept.median, kept.p99, kept.longest) == (10, 30, 50, 50)
+    assert kept.shares == (0.5, 1.0, 1.25)
+    assert kept.within == 0.5, "the third was late, and the fourth never came so far"
+    assert Kept.of("detect", [Outcome(seed=1)]) is None
+
+
+def test_the_command_draws_how_much_of_the_promised_time_was_needed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["failover", "--seeds", "2", "--jobs", "1"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.splitlines()[1].startswith("detect ")
+    assert shown.count("too late      0") == 2
+    assert "█" in shown
+    assert "every promise was kept, nothing was lost" in shown
+
+
+def test_the_command_gives_the_distribution_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["failover", "--seeds", "2", "--jobs", "1", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["seeds"], found["failures"]) == (2, [])
+    for name in ("detect", "install"):
+        assert found[name]["count"] == 2
+        assert found[name]["within"] == 1.0
+        assert 0 < found[name]["min_s"] <= found[name]["median_s"] <= found[name]["max_s"]
+        assert 0 < found[name]["share_of_promise_max"] <= 1.0
+
+
+def test_a_broken_promise_is_named_with_the_command_that_repeats_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(StoreRoom, "consult", slow_to_write)
+    assert run(["failover", "--seeds", "1", "--jobs", "1"]) == 1
+    shown = capsys.readouterr().out
+    assert "again: fairtape check --seed 1 --failover" in shown
+    assert "1 broke a guarantee" in shown
+    assert run(["failover", "--seeds", "1", "--jobs", "1", "--json"]) == 1
+    failures = json.loads(capsys.readouterr().out)["failures"]
+    assert [each["command"] for each in failures] == ["fairtape check --seed 1 --failover"]
+
+
+@pytest.mark.parametrize(("option", "complaint"), [("--seeds", "--seeds is 0"), ("--jobs", "--jobs is 0")])
+def test_a_mistake_is_refused_in_one_sentence(option: str, complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["failover", option, "0"]) == 2
+    assert complaint in capsys.readouterr().err
