@@ -62,7 +62,7 @@ class Learner:
             receiver.compare(past.complete_through)
             return "past"
         if (past.formation, past.after) != receiver.position:
-            if past.known >= receiver.formation.number:  # it followed the ring meanwhile, and may be level by that alone
+            if past.known >= receiver.formation.number:  # it followed the ring, and may be level by that
                 receiver.compare(past.complete_through)
             return "outdated"
         if not past.known:

@@ -1,0 +1,155 @@
+"""A stripe plan as text: TOML that a person reads and changes, with one normal form.
+
+`to_toml` writes the normal form; its bytes are the canonical bytes of a plan, and `digest` is their SHA-256.
+`from_toml` reads any TOML that says a plan, and refuses whatever it does not know with a sentence.
+"""
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
+from typing import Any, Final, TypeVar
+
+import numpy as np
+
+from fairtape.market.stripes import DAY, BadPlan, CoreStripe, EdgeStripe, Endpoint, StripePlan
+
+TEXT_MAX: Final = 4 << 20  # characters
+_SHOWN_MAX: Final = 60
+_LINE_MAX: Final = 100  # characters of symbols in a line
+
+Kind = TypeVar("Kind")
+_WORDS: Final[Mapping[type, str]] = {
+    str: "a text",
+    int: "a whole number",
+    list: "a list",
+    dict: "a table",
+    bool: "true or false",
+}
+
+
+def canonical(plan: StripePlan) -> bytes:
+    """The bytes that two plans share exactly when they say the same."""
+    return to_toml(plan).encode()
+
+
+def digest(plan: StripePlan) -> bytes:
+    """32 bytes that stand for a plan."""
+    return sha256(canonical(plan)).digest()
+
+
+def to_toml(plan: StripePlan) -> str:
+    """The normal form."""
+    lines = [f"version = {plan.version}", f"day = {np.datetime64(plan.midnight_at // DAY, 'D')}"]
+    for core in plan.core:
+        lines += ["", "[[core]]", f"number = {core.number}", f'at = "{core.at}"']
+        lines.append(f"bits_per_s_max = {core.bits_per_s_max}")
+    for edge in plan.edge:
+        lines += ["", "[[edge]]", f"number = {edge.number}", f"core = {edge.core}"]
+        lines.append(f"bits_per_s_max = {edge.bits_per_s_max}")
+        if edge.opaque:
+            lines.append("opaque = true")
+        lines += _list("symbols", edge.symbols) + _list("venues", edge.venues)
+        lines.append("[edge.feeds]")
+        lines += [f'{name} = "{endpoint}"' for name, endpoint in edge.feeds]
+    return "\n".join(lines) + "\n"
+
+
+def _list(name: str, values: Iterable[str]) -> list[str]:
+    """A list of names, broken into lines; nothing where there are none."""
+    lines, line = [], ""
+    for value in values:
+        quoted = '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '", '
+        if line and len(line) + len(quoted) > _LINE_MAX:
+            lines.append(f"    {line.rstrip()}")
+            line = ""
+        line += quoted
+    return [f"{name} = [", *lines, f"    {line.rstrip()}", "]"] if line else []
+
+
+def from_toml(text: str) -> StripePlan:
+    """The plan in a text. Raises `BadPlan` with a sentence for anything else."""
+    if len(text) > TEXT_MAX:
+        raise BadPlan(f"the plan has {len(text)} characters; it must have at most {TEXT_MAX}")
+    try:
+        fields = _Fields(tomllib.loads(text), "")
+    except tomllib.TOMLDecodeError as error:
+        raise BadPlan(f"the plan is no TOML: {error}; correct that line") from None
+    version, day = fields.take("version", int), fields.take("day", object)
+    core = tuple(_read_core(each) for each in fields.tables("core"))
+    edge = tuple(_read_edge(each) for each in fields.tables("edge"))
+    fields.finish()
+    return StripePlan(version=version, midnight_at=_midnight(day), core=core, edge=edge)
+
+
+def _midnight(day: object) -> int:
+    """TOML has a date of its own; numpy counts its days, and this room needs no calendar."""
+    if type(day).__name__ != "date":
+        raise BadPlan(f"day is {str(day)[:_SHOWN_MAX]!r}; expected a date without a time, such as 2026-11-16")
+    return int(np.datetime64(str(day), "D").astype(np.int64)) * DAY
+
+
+def _read_core(fields: "_Fields") -> CoreStripe:
+    number = fields.take("number", int)
+    at = Endpoint.parse(fields.take("at", str), f"core stripe {number}: at")
+    stripe = CoreStripe(number=number, at=at, bits_per_s_max=fields.take("bits_per_s_max", int))
+    fields.finish()
+    return stripe
+
+
+def _read_edge(fields: "_Fields") -> EdgeStripe:
+    number = fields.take("number", int)
+    feeds = fields.take("feeds", dict)
+    for name, text in feeds.items():
+        if not isinstance(text, str):
+            raise BadPlan(f"feed {name} of edge stripe {number} is {text!r}; expected a text such as 239.195.7.1:31001")
+    stripe = EdgeStripe(
+        number=number,
+        core=fields.take("core", int),
+        bits_per_s_max=fields.take("bits_per_s_max", int),
+        feeds=tuple((n, Endpoint.parse(text, f"feed {n} of edge stripe {number}")) for n, text in feeds.items()),
+        symbols=fields.names("symbols"),
+        venues=fields.names("venues"),
+        opaque=fields.take("opaque", bool, default=False),
+    )
+    fields.finish()
+    return stripe
+
+
+class _Fields:
+    """One table: what is asked for by name and kind is taken out, and what is left at the end is refused."""
+
+    def __init__(self, fields: Mapping[str, Any], at: str) -> None:
+        self._fields = dict(fields)
+        self._at = at
+
+    def take(self, name: str, kind: type[Kind], default: Kind | None = None) -> Kind:
+        value = self._fields.pop(name, default)
+        if value is None:
+            raise BadPlan(f"the plan lacks {self._at}{name}; give {_WORDS.get(kind, 'a value')} there")
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            raise BadPlan(f"{self._at}{name} is {_shown(value)}; expected {_WORDS[kind]}")
+        return value
+
+    def names(self, name: str) -> tuple[str, ...]:
+        values = self.take(name, list, [])
+        for value in values:
+            if not isinstance(value, str):
+                raise BadPlan(f"{self._at}{name} has {_shown(value)} in it; expected a list of names")
+        return tuple(values)
+
+    def tables(self, name: str) -> list["_Fields"]:
+        values = self.take(name, list)
+        for value in values:
+            if not isinstance(value, dict):
+                raise BadPlan(f"{name} has {_shown(value)} in it; expected tables, each under [[{name}]]")
+        return [_Fields(value, f"{name}[{place}].") for place, value in enumerate(values)]
+
+    def finish(self) -> None:
+        for name, value in self._fields.items():
+            what = f"{self._at}{name} is {_shown(value)}"
+            raise BadPlan(f"{what}; no such field is known: correct its name or take it out")
+
+
+def _shown(value: object) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= _SHOWN_MAX else f"{shown[:_SHOWN_MAX]}…"

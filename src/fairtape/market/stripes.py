@@ -1,0 +1,280 @@
+"""Stripes: which symbols travel together. TRMP 2001 §4.3.
+
+In the core a stripe is wide, a TRMP group of its own, as much as a site can order. At the edge stripes are narrow, each
+on a multicast address of its own in every region's feed, as much as the least capable customer can hear. A plan says
+which symbol is in which edge stripe, and so in which core stripe. A symbol that no plan names has its place by a rule
+that depends on its name alone: everybody finds the same one, and no trade is ever without a stripe.
+
+A plan has one normal form: everything that has no order of its own is sorted when the plan is made. So plans that say
+the same have the same bytes (`fairtape.market.stripe_files` writes them) and the same digest.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from fairtape.core.instants import SECOND, Instant
+from fairtape.market.symbols import BadName, Symbol, checked_symbol, checked_venue
+from fairtape.wire.frames import STRIPE_MAX
+
+DAY: Final = 86_400 * SECOND
+VERSION_MAX: Final = 36**3 - 1  # three characters of a session's name
+EDGE_MAX: Final = 36**3 - 1  # the highest number of an edge stripe, likewise
+STRIPES_MAX: Final = 4_096  # edge stripes of one plan
+SYMBOLS_MAX: Final = 1 << 16  # symbols that a plan names
+LISTINGS_MAX: Final = (1 << 16) - 1  # symbols times venues of the stripes of one core stripe: what ITCH can number
+FEEDS_MAX: Final = 64
+FEED_NAME_MAX: Final = 16
+BITS_PER_S_MAX: Final = 10**12
+PORT_MAX: Final = (1 << 16) - 1
+
+_FEED_NAME: Final = re.compile(rf"[A-Za-z0-9_-]{{1,{FEED_NAME_MAX}}}")
+_ADDRESS: Final = re.compile(r"(0|[1-9][0-9]{0,2})(?:\.(0|[1-9][0-9]{0,2})){3}")
+_MULTICAST: Final = range(224, 240)  # the first number of an IPv4 group
+
+
+class BadPlan(ValueError):
+    """A plan that cannot work; the message names the field, what was found and what is expected."""
+
+
+class Endpoint(NamedTuple):
+    """A multicast group and a port."""
+
+    address: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.address}:{self.port}"
+
+    @classmethod
+    def parse(cls, text: str, what: str) -> "Endpoint":
+        """The endpoint in text such as 239.195.7.1:31001."""
+        address, colon, port = text.rpartition(":")
+        if not colon or not port.isascii() or not port.isdigit() or len(port) > len(str(PORT_MAX)):
+            raise BadPlan(f"{what} is {text!r}; expected an address and a port such as 239.195.7.1:31001")
+        return cls(address, int(port))
+
+    def check(self, what: str) -> None:
+        """Refuse what no group can be."""
+        numbers = [int(each) for each in self.address.split(".")] if _ADDRESS.fullmatch(self.address) else []
+        if not numbers or numbers[0] not in _MULTICAST or max(numbers) > 255:
+            raise BadPlan(f"{what} is {self}; its address must be an IPv4 multicast address such as 239.195.7.1")
+        if not 1 <= self.port <= PORT_MAX:
+            raise BadPlan(f"{what} is {self}; its port must be from 1 to {PORT_MAX}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoreStripe:
+    """A TRMP group of its own."""
+
+    number: int  # the stripe in every frame of that group
+    at: Endpoint  # its data; its acknowledgments have the next address
+    bits_per_s_max: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeStripe:
+    """What a customer hears with one ear."""
+
+    number: int
+    core: int  # the core stripe that it is a part of
+    bits_per_s_max: int  # what a receiver sends at most, headers of IP and UDP included
+    feeds: tuple[tuple[str, Endpoint], ...]  # where each region's feed sends it
+    symbols: tuple[Symbol, ...] = ()
+    venues: tuple[str, ...] = ()  # whose trades of these symbols have a listing; other trades are sent, but wide
+    opaque: bool = False  # it carries whatever the core stripe brings that is no trade, and nothing else
+
+    def __post_init__(self) -> None:
+        for name in ("feeds", "symbols", "venues"):
+            object.__setattr__(self, name, tuple(sorted(getattr(self, name))))
+
+    def endpoint(self, feed: str) -> Endpoint:
+        """Where this feed sends the stripe."""
+        return dict(self.feeds)[feed]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StripePlan:
+    """One version of the layout of all stripes."""
+
+    version: int
+    midnight_at: Instant  # of the day, UTC, that the ITCH timestamps of its sessions count from
+    core: tuple[CoreStripe, ...]
+    edge: tuple[EdgeStripe, ...]
+    _places: Mapping[Symbol, EdgeStripe] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for name in ("core", "edge"):
+            object.__setattr__(self, name, tuple(sorted(getattr(self, name), key=_number)))
+        _check(self)
+        object.__setattr__(self, "_places", {symbol: stripe for stripe in self.edge for symbol in stripe.symbols})
+
+    @property
+    def feeds(self) -> tuple[str, ...]:
+        """The names of the regions' feeds."""
+        return tuple(name for name, _ in self.edge[0].feeds)
+
+    @cached_property
+    def stripes(self) -> Mapping[int, EdgeStripe]:
+        """The edge stripes by their numbers."""
+        return {stripe.number: stripe for stripe in self.edge}
+
+    def of_core(self, core: int) -> tuple[EdgeStripe, ...]:
+        """The edge stripes of one core stripe, in the order of their numbers."""
+        return tuple(stripe for stripe in self.edge if stripe.core == core)
+
+    def core_of(self, symbol: Symbol) -> int:
+        """The core stripe in which a symbol is published."""
+        named = self._places.get(symbol)
+        return self.core[_stable(symbol) % len(self.core)].number if named is None else named.core
+
+    def edge_of(self, symbol: Symbol, core: int | None = None) -> int:
+        """The edge stripe in which customers find a symbol that came by this core stripe.
+
+        What came by another core stripe than the plan says was published by somebody who did not follow it; it has a
+        place all the same, by the rule for symbols without a name.
+        """
+        core = self.core_of(symbol) if core is None else core
+        named = self._places.get(symbol)
+        if named is not None and named.core == core:
+            return named.number
+        open_stripes = self._open[core]
+        return open_stripes[_stable(symbol) // len(self.core) % len(open_stripes)]
+
+    @cached_property
+    def _open(self) -> Mapping[int, tuple[int, ...]]:
+        """The edge stripes of each core stripe that carry trades."""
+        return {
+            core.number: tuple(stripe.number for stripe in self.of_core(core.number) if not stripe.opaque)
+            for core in self.core
+        }
+
+
+def _number(stripe: CoreStripe | EdgeStripe) -> int:
+    return stripe.number
+
+
+def _stable(symbol: Symbol) -> int:
+    """The same number for the same name, on every machine and for ever."""
+    return crc32(symbol.encode("ascii"))
+
+
+def _check(plan: StripePlan) -> None:
+    if not 1 <= plan.version <= VERSION_MAX:
+        raise BadPlan(f"version is {plan.version}; it must be from 1 to {VERSION_MAX}")
+    if plan.midnight_at < 0 or plan.midnight_at % DAY:
+        raise BadPlan(f"midnight_at is {plan.midnight_at} ns; it must be the beginning of a day, a multiple of {DAY}")
+    if not plan.core:
+        raise BadPlan("core is empty; a plan has at least one core stripe")
+    if not 1 <= len(plan.edge) <= STRIPES_MAX:
+        raise BadPlan(f"edge has {len(plan.edge)} stripes; it must have from 1 to {STRIPES_MAX}")
+    for core in plan.core:
+        _check_stripe("core", core, 0, STRIPE_MAX)
+        core.at.check(f"core stripe {core.number}: at")
+    for edge in plan.edge:
+        _check_edge(plan, edge)
+    for name, stripes in (("core", plan.core), ("edge", plan.edge)):
+        if repeated := _repeated(stripe.number for stripe in stripes):
+            raise BadPlan(f"{name} stripe {repeated[0]} stands in the plan twice; give each a number of its own")
+    _check_symbols(plan)
+    _check_cores(plan)
+    _check_addresses(plan)
+
+
+def _check_stripe(kind: str, stripe: CoreStripe | EdgeStripe, least: int, most: int) -> None:
+    if not least <= stripe.number <= most:
+        raise BadPlan(f"number of a {kind} stripe is {stripe.number}; it must be from {least} to {most}")
+    if not 0 < stripe.bits_per_s_max <= BITS_PER_S_MAX:
+        what = f"bits_per_s_max of {kind} stripe {stripe.number}"
+        raise BadPlan(f"{what} is {stripe.bits_per_s_max}; it must be above 0 and at most {BITS_PER_S_MAX}")
+
+
+def _check_edge(plan: StripePlan, edge: EdgeStripe) -> None:
+    _check_stripe("edge", edge, 1, EDGE_MAX)
+    what = f"edge stripe {edge.number}"
+    if edge.core not in {core.number for core in plan.core}:
+        known = ", ".join(str(core.number) for core in plan.core)
+        raise BadPlan(f"core of {what} is {edge.core}; the plan has only core stripe {known}")
+    if edge.opaque and (edge.symbols or edge.venues):
+        raise BadPlan(f"{what} is opaque and names symbols or venues; move them to another stripe")
+    _check_feeds(plan, edge, what)
+    try:
+        for symbol in edge.symbols:
+            checked_symbol(symbol)
+        for venue in edge.venues:
+            checked_venue(venue)
+    except BadName as error:
+        raise BadPlan(f"{what}: {error}") from None
+    if repeated := _repeated(edge.venues):
+        raise BadPlan(f"venue {repeated[0]} stands in {what} twice; name it once")
+
+
+def _check_feeds(plan: StripePlan, edge: EdgeStripe, what: str) -> None:
+    names = tuple(name for name, _ in edge.feeds)
+    if not 1 <= len(names) <= FEEDS_MAX or _repeated(names):
+        raise BadPlan(f"feeds of {what} are {', '.join(names) or 'none'}; expected 1 to {FEEDS_MAX} different names")
+    if names != plan.feeds:
+        raise BadPlan(f"feeds of {what} are {', '.join(names)}; those of every stripe must be {', '.join(plan.feeds)}")
+    for name, endpoint in edge.feeds:
+        if not _FEED_NAME.fullmatch(name):
+            raise BadPlan(f"a feed of {what} is called {name!r}; expected 1 to {FEED_NAME_MAX} letters and digits")
+        endpoint.check(f"feed {name} of {what}")
+
+
+def _check_symbols(plan: StripePlan) -> None:
+    if repeated := _repeated(symbol for stripe in plan.edge for symbol in stripe.symbols):
+        stripes = [str(stripe.number) for stripe in plan.edge if repeated[0] in stripe.symbols]
+        raise BadPlan(f"symbol {repeated[0]} stands in edge stripes {', '.join(stripes)} more than once; name it once")
+    named = sum(len(stripe.symbols) for stripe in plan.edge)
+    if named > SYMBOLS_MAX:
+        raise BadPlan(f"symbols are {named}; a plan names at most {SYMBOLS_MAX}, the others have their place by rule")
+
+
+def _check_cores(plan: StripePlan) -> None:
+    for core in plan.core:
+        stripes = plan.of_core(core.number)
+        opaque = sum(stripe.opaque for stripe in stripes)
+        if opaque != 1:
+            raise BadPlan(f"core stripe {core.number} has {opaque} opaque edge stripes; it must have exactly one")
+        if len(stripes) < 2:
+            raise BadPlan(f"core stripe {core.number} has no edge stripe for trades; add one that is not opaque")
+        listings = sum(len(stripe.symbols) * max(len(stripe.venues), 1) for stripe in stripes)
+        if listings > LISTINGS_MAX:
+            raise BadPlan(
+                f"core stripe {core.number} has {listings} listings (symbols times venues); ITCH numbers at most"
+                f" {LISTINGS_MAX}: name fewer venues"
+            )
+
+
+def _check_addresses(plan: StripePlan) -> None:
+    """Whoever joins a group gets all of it, whatever the port: so one group carries one stripe of one feed."""
+    if repeated := _repeated(address for address, _ in _addresses(plan)):
+        users = [user for address, user in _addresses(plan) if address == repeated[0]]
+        raise BadPlan(f"address {repeated[0]} is that of {' and of '.join(users)}; give each an address of its own")
+
+
+def _addresses(plan: StripePlan) -> Iterator[tuple[str, str]]:
+    for core in plan.core:
+        yield core.at.address, f"core stripe {core.number}"
+        yield following_address(core.at.address), f"core stripe {core.number}, acknowledgments"
+    for stripe in plan.edge:
+        for name, endpoint in stripe.feeds:
+            yield endpoint.address, f"edge stripe {stripe.number}, feed {name}"
+
+
+def following_address(address: str, steps: int = 1) -> str:
+    """The address so many steps behind this one."""
+    value = 0
+    for part in address.split("."):
+        value = value << 8 | int(part)
+    value += steps
+    return ".".join(str(value >> shift & 255) for shift in (24, 16, 8, 0))
+
+
+def _repeated(values: Iterator[object] | tuple[object, ...]) -> list[object]:
+    """Those that stand there more than once, the first of them first."""
+    seen: set[object] = set()
+    return [value for value in values if value in seen or seen.add(value)]  # type: ignore[func-returns-value]

@@ -1,0 +1,381 @@
+"""The customer: hears its stripes on two feeds or more, keeps the first copy of each number, and asks for the rest.
+
+An edition of the sessions is a *chapter*. Where a new one takes over, its records wait until everything of the old one
+was handed over or given up: a symbol may have moved to another stripe, and its trades stay in order all the same. The
+place is exact on both sides (see `marks`), so nothing is lost and nothing is told twice.
+
+After a Break the next chapter has the same plan, and the customer goes on by itself. For a new plan it needs to know
+which stripes to hear, and so it says `PlanChange` and waits to be told to `follow`; what it did not hear meanwhile it
+asks for, as whatever else it missed.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import Final, TypeAlias
+
+from fairtape.core.instants import NEVER, Instant
+from fairtape.formats.arbiter import Output, Run
+from fairtape.formats.moldudp64 import BadMold, Request, decode, encode_request
+from fairtape.market.stripes import StripePlan
+from fairtape.nodes.edge.effects import Address, Tell
+from fairtape.nodes.edge.hearing import CustomerOptions, Hearing
+from fairtape.nodes.edge.marks import MARK, BadMark, Begun, Over, Reformed, decode_mark
+from fairtape.nodes.edge.records import (
+    Break,
+    Delivered,
+    Ended,
+    Fresh,
+    Gap,
+    Heard,
+    PlanChange,
+    Record,
+    Reformation,
+    Silent,
+    Stale,
+)
+from fairtape.nodes.edge.sessions import Session
+
+CHAPTERS_MAX: Final = 16  # editions that are heard at once; the oldest is given up where there are more
+REPAIR: Final = "repair"  # the feed of answers from a retransmit server
+
+CustomerEffect: TypeAlias = Record | Tell
+
+
+@dataclass(slots=True)
+class CustomerCounts:
+    """What a customer may want to know about its lines."""
+
+    packets: int = 0
+    malformed: int = 0
+    strangers: int = 0  # packets of sessions that are not followed
+    postponed: int = 0  # packets of the next chapter for which there was no room; they are asked for later
+    requests: int = 0
+    delivered: int = 0  # messages
+    missing: int = 0  # messages
+
+
+@dataclass(slots=True)
+class _Chapter:
+    version: int
+    breaks: int
+    stripes: tuple[int, ...]
+    hearings: dict[str, Hearing]
+    begun_at: Instant = NEVER  # when it was first heard
+    waiting: list[Record] = field(default_factory=list)
+    waiting_bytes: int = 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether all of it was told."""
+        return all(hearing.told_end for hearing in self.hearings.values())
+
+    @property
+    def unheard(self) -> bool:
+        """Whether nothing of it was heard at all."""
+        return all(hearing.arbiter.next is None for hearing in self.hearings.values())
+
+
+class Customer:
+    """One customer of one deployment."""
+
+    def __init__(
+        self,
+        deployment: str,
+        *,
+        feeds: Sequence[str] = ("A", "B"),
+        servers: Sequence[Address] = (),
+        options: CustomerOptions | None = None,
+    ) -> None:
+        """Without `servers` nothing is asked for; they are asked in this order, the next one when one is silent."""
+        self.counts = CustomerCounts()
+        self._deployment = deployment
+        self._feeds = tuple(feeds)
+        self._servers = tuple(servers)
+        self._options = options or CustomerOptions()
+        assert self._servers or self._options.patience is not None
+        self._chapters: list[_Chapter] = []
+        self._server = 0  # whom to ask
+        self._unanswered = 0
+        self._announced = 0  # the latest version that was told
+        self._probe_at: Instant = NEVER  # when to ask for the end of an old chapter
+        self._schedule: list[tuple[Instant, str]] = []  # when which session wants attention
+        self._effects: list[CustomerEffect] = []
+
+    def follow(
+        self,
+        plan: StripePlan,
+        stripes: Iterable[int],
+        now: Instant,
+        *,
+        starts: Mapping[int, int] | None = None,
+        breaks: int = 0,
+    ) -> None:
+        """Hear these stripes of a plan: the first time from `starts` on, or from whatever is heard first.
+
+        Whoever goes on with numbers of an earlier time says how many Breaks the name of that session counts. A later
+        plan is heard from its beginning, for nothing may be missed between the two.
+        """
+        joins = not self._chapters or (len(self._chapters) == 1 and self._chapters[0].unheard)
+        if joins:
+            self._chapters.clear()
+        elif plan.version <= self._chapters[-1].version:
+            return
+        self._announced = max(self._announced, plan.version)
+        self._open(plan.version, breaks if joins else 0, tuple(stripes), now, starts=(starts or {}) if joins else None)
+
+    def change_servers(self, servers: Sequence[Address]) -> None:
+        """Ask others from now on, as after a reformation that changed who serves this region."""
+        self._servers, self._server = tuple(servers), 0
+        for chapter in self._chapters:
+            for hearing in chapter.hearings.values():
+                hearing.asks = bool(self._servers)
+            self._plan_all(chapter)
+
+    def receive(self, datagram: bytes, now: Instant, *, feed: str = REPAIR) -> None:
+        """Take one datagram of a feed, or of a server. Never raises, whatever the bytes."""
+        self.counts.packets += 1
+        try:
+            packet = decode(datagram)
+        except BadMold:
+            self.counts.malformed += 1
+            return
+        chapter = self._chapter_of(packet.session, now)
+        if chapter is None:
+            self.counts.strangers += 1
+            return
+        if chapter.begun_at == NEVER:
+            self._begin(chapter, now)
+        hearing = chapter.hearings[packet.session]
+        if feed == REPAIR:
+            self._unanswered = 0
+        else:
+            self._hears(hearing, feed, now)
+        if chapter.waiting_bytes > self._options.held_bytes_max:
+            self.counts.postponed += 1
+            return
+        self._tell(chapter, hearing, hearing.receive(packet, now))
+        if self._probe_at < NEVER and hearing.arbiter.highest >= hearing.probed_through > 0:
+            self._probe_at = now  # the old session goes on: ask for what follows
+        self._plan_wake(chapter, hearing)
+
+    def receive_all(self, datagrams: Iterable[bytes], now: Instant, *, feed: str = REPAIR) -> None:
+        """The same as `receive` for each, in this order."""
+        for datagram in datagrams:
+            self.receive(datagram, now, feed=feed)
+
+    def wake(self, now: Instant) -> None:
+        """Ask for holes, give up those that are too old, and notice silence."""
+        while self._schedule and self._schedule[0][0] <= now:
+            at, session = heappop(self._schedule)
+            chapter = next((each for each in self._chapters if session in each.hearings), None)
+            if chapter is None or at != chapter.hearings[session].scheduled_at:
+                continue
+            hearing = chapter.hearings[session]
+            hearing.scheduled_at = NEVER
+            if hearing.due_at <= now:
+                self._tell(chapter, hearing, hearing.give_up(now))
+                self._ask(*hearing.requests(now))
+            if self._is_open(chapter):
+                self._mind_silence(hearing, now)
+            self._plan_wake(chapter, hearing)
+        self._leave_old_chapter(now)
+
+    def deadline(self) -> Instant | None:
+        """The earliest that any stripe waits for."""
+        due_at = min(self._probe_at, self._schedule[0][0] if self._schedule else NEVER)
+        return None if due_at == NEVER else due_at
+
+    def drain(self) -> list[CustomerEffect]:
+        """The records and requests since the last call, in order."""
+        effects, self._effects = self._effects, []
+        return effects
+
+    def _open(
+        self, version: int, breaks: int, stripes: tuple[int, ...], now: Instant, *, starts: Mapping[int, int] | None
+    ) -> None:
+        hearings = {}
+        for stripe in stripes:
+            name = str(Session(self._deployment, version, breaks, stripe))
+            first = 1 if starts is None else starts.get(stripe)
+            hearing = Hearing(stripe, name, first=first, feeds=self._feeds, options=self._options, now=now)
+            hearing.asks = bool(self._servers)
+            hearings[name] = hearing
+        chapter = _Chapter(version, breaks, stripes, hearings)
+        self._chapters.append(chapter)
+        if len(self._chapters) > CHAPTERS_MAX:
+            self._abandon(self._chapters[0])
+        self._plan_all(chapter)
+
+    def _chapter_of(self, session: str, now: Instant) -> _Chapter | None:
+        """The chapter that a session belongs to; a Break that is first heard of begins one."""
+        for chapter in self._chapters:
+            if session in chapter.hearings:
+                return chapter
+        name = Session.parse(session)
+        if name is None or name.deployment != self._deployment or not self._chapters:
+            return None
+        last = self._chapters[-1]
+        if name.version > last.version:
+            self._announce(name.version, 0)
+        elif name.version == last.version and name.stripe in last.stripes and name.breaks > last.breaks:
+            joins = len(self._chapters) == 1 and last.unheard
+            if joins:
+                self._chapters.clear()
+            for breaks in range(name.breaks if joins else last.breaks + 1, name.breaks + 1)[-CHAPTERS_MAX:]:
+                self._open(last.version, breaks, last.stripes, now, starts={} if joins else None)
+            return self._chapters[-1]
+        return None
+
+    def _begin(self, chapter: _Chapter, now: Instant) -> None:
+        chapter.begun_at = now
+        for hearing in chapter.hearings.values():
+            hearing.heard_at = dict.fromkeys(self._feeds, now)
+        self._plan_all(chapter)
+        if chapter is not self._chapters[0]:
+            self._probe_at = min(self._probe_at, now + self._options.retry_period)
+
+    def _tell(self, chapter: _Chapter, hearing: Hearing, outputs: list[Output]) -> None:
+        """Hand records over, or let them wait for the end of an older chapter."""
+        records: list[Record] = []
+        stripe, session = hearing.stripe, hearing.arbiter.session
+        for output in outputs:
+            if isinstance(output, Run):
+                self.counts.delivered += len(output.messages)
+                records.append(Delivered(stripe, session, output.first, output.messages))
+                records += self._notices(stripe, output.messages)
+            else:
+                self.counts.missing += output.count
+                records.append(Gap(stripe, session, output.first, output.count))
+        if hearing.arbiter.complete and not hearing.told_end:
+            hearing.told_end = True
+            records.append(Ended(stripe, session, hearing.arbiter.highest + 1, complete=True))
+        if chapter is self._chapters[0]:
+            self._effects += records
+        else:
+            chapter.waiting += records
+            chapter.waiting_bytes += sum(output.size for output in outputs if isinstance(output, Run))
+        self._turn_pages()
+
+    @property
+    def _overtaken_at(self) -> Instant:
+        """When something behind the first chapter was heard."""
+        return min((chapter.begun_at for chapter in self._chapters[1:]), default=NEVER)
+
+    def _turn_pages(self) -> None:
+        """What waited for the end of the old chapter is told now."""
+        while len(self._chapters) > 1 and self._chapters[0].complete:
+            self._chapters.pop(0)
+            first = self._chapters[0]
+            self._probe_at = self._overtaken_at
+            self._plan_all(first)
+            self._effects += first.waiting
+            first.waiting, first.waiting_bytes = [], 0
+
+    def _notices(self, stripe: int, messages: tuple[bytes, ...]) -> list[Record]:
+        """What the marks among these messages say."""
+        notices: list[Record] = []
+        for message in messages:
+            if message[:1] != MARK:
+                continue
+            try:
+                mark = decode_mark(message)
+            except BadMark:
+                self.counts.malformed += 1
+                continue
+            match mark:
+                case Reformed(sequence, formation, broken):
+                    notices.append((Break if broken else Reformation)(stripe, sequence, formation))
+                case Over(sequence, version, _) if version:
+                    self._announce(version, sequence)
+                case Over() | Begun():
+                    pass
+        return notices
+
+    def _announce(self, version: int, sequence: int) -> None:
+        if version > max(self._announced, self._chapters[-1].version):
+            self._announced = version
+            self._effects.append(PlanChange(version, sequence))
+
+    def _hears(self, hearing: Hearing, feed: str, now: Instant) -> None:
+        if feed not in hearing.heard_at:
+            return
+        hearing.heard_at[feed] = now
+        if hearing.stale:
+            hearing.stale = False
+            self._effects.append(Fresh(hearing.stripe))
+        if feed in hearing.silent:
+            hearing.silent.remove(feed)
+            self._effects.append(Heard(hearing.stripe, feed))
+
+    def _mind_silence(self, hearing: Hearing, now: Instant) -> None:
+        if hearing.told_end:
+            return
+        for feed, heard_at in hearing.heard_at.items():
+            if feed not in hearing.silent and now >= heard_at + self._options.stale_delay:
+                hearing.silent.add(feed)
+                self._effects.append(Silent(hearing.stripe, feed, heard_at))
+        if not hearing.stale and len(hearing.silent) == len(hearing.heard_at):
+            hearing.stale = True
+            self._effects.append(Stale(hearing.stripe, max(hearing.heard_at.values())))
+
+    def _ask(self, requests: list[Request], again: bool) -> None:
+        if not requests:
+            return
+        self._unanswered += again
+        if self._unanswered >= self._options.silence_max:
+            self._unanswered = 0
+            self._server += 1
+        self.counts.requests += len(requests)
+        server = self._servers[self._server % len(self._servers)]
+        self._effects.append(Tell(server, [encode_request(request) for request in requests]))
+
+    def _leave_old_chapter(self, now: Instant) -> None:
+        """The end of an old session was not heard, and the next chapter is: ask for that end, or do without it."""
+        if now < self._probe_at:
+            return
+        self._probe_at = NEVER
+        overtaken_at = self._overtaken_at
+        if overtaken_at == NEVER:
+            return
+        old, patience = self._chapters[0], self._options.patience
+        if patience is not None and now >= overtaken_at + self._options.stale_delay + patience:
+            self._abandon(old)
+            return
+        self._probe_at = now + self._options.retry_period
+        for hearing in old.hearings.values():
+            arbiter = hearing.arbiter
+            if arbiter.next is None:  # it joined too late to hear anything of it
+                hearing.told_end = True
+            elif not arbiter.ended and self._servers:
+                hearing.probed_through = arbiter.highest + self._options.request_max
+                self._ask([Request(arbiter.session, arbiter.highest + 1, self._options.request_max)], again=True)
+        self._turn_pages()
+
+    def _abandon(self, chapter: _Chapter) -> None:
+        """Give up what is missing of a chapter, and its end, too."""
+        for hearing in chapter.hearings.values():
+            if not hearing.told_end:
+                self._tell(chapter, hearing, hearing.arbiter.give_up(hearing.arbiter.highest))
+            if not hearing.told_end:
+                hearing.told_end = True
+                arbiter = hearing.arbiter
+                self._effects.append(Ended(hearing.stripe, arbiter.session, arbiter.highest + 1, complete=False))
+        self._turn_pages()
+
+    def _plan_wake(self, chapter: _Chapter, hearing: Hearing) -> None:
+        """At most one useful entry per session: an earlier one is looked at again when its time comes."""
+        due_at = hearing.due_at
+        if self._is_open(chapter):
+            due_at = min(due_at, hearing.silence_at)
+        if due_at < hearing.scheduled_at:
+            hearing.scheduled_at = due_at
+            heappush(self._schedule, (due_at, hearing.arbiter.session))
+
+    def _plan_all(self, chapter: _Chapter) -> None:
+        for hearing in chapter.hearings.values():
+            self._plan_wake(chapter, hearing)
+
+    def _is_open(self, chapter: _Chapter) -> bool:
+        """Whether something of it should be heard: a plan that is known ahead is silent until it takes over."""
+        return chapter is self._chapters[0] or chapter.begun_at < NEVER

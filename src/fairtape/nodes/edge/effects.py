@@ -1,0 +1,78 @@
+"""What the machines of the edge ask of the world, and where things are sent."""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+from fairtape.formats.moldudp64 import Request
+from fairtape.market.stripes import Endpoint
+
+Address: TypeAlias = tuple[str, int]
+"""A host and its port, as a datagram came from there. It says where to answer and proves nothing."""
+
+
+class Grade(Enum):
+    """The two grades of service. TRMP 2001 §4.1."""
+
+    BEST_EFFORT = "best effort"  # repairs as far as there is room
+    GUARANTEED = "guaranteed"  # repairs wait in a queue, and a refusal is told
+
+
+@dataclass(slots=True)
+class Cast:
+    """Send these datagrams, in this order, to a group."""
+
+    to: Endpoint
+    datagrams: list[bytes]
+
+
+@dataclass(slots=True)
+class Tell:
+    """Send these datagrams, in this order, to one address."""
+
+    to: Address
+    datagrams: list[bytes]
+
+
+class Why(Enum):
+    """Why a request was not served."""
+
+    FLOOD = "more requests than the customer may make"
+    QUEUE = "too many of the customer's requests wait"
+    LOAD = "the server has no room for best effort"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A request of a guaranteed customer that is not served: an operator should know."""
+
+    by: Address
+    request: Request
+    why: Why
+
+
+@dataclass(frozen=True, slots=True)
+class Adrift:
+    """The outlet's order has a hole, or a change was told too late: it is silent until it is given its place again."""
+
+    expected: int  # sequence
+    found: int
+
+
+@dataclass(slots=True)
+class Write:
+    """Send these bytes on a connection, behind those before."""
+
+    connection: int
+    octets: bytes
+
+
+@dataclass(slots=True)
+class Close:
+    """Close a connection, after what was written to it."""
+
+    connection: int
+    reason: str
+
+
+EdgeEffect: TypeAlias = Cast | Tell | Refusal | Adrift | Write | Close

@@ -1,0 +1,83 @@
+"""A rate that is kept: a token bucket as one integer, and the queue of a stripe in front of it.
+
+The bucket is told by one instant (the generic cell rate algorithm of ATM Forum TM 4.0): `free_at` is when the line
+would be idle if what was taken had been sent at exactly the rate. Something may be taken while that instant is at most
+`burst_period` ahead. No float, nothing to refill, no timer of its own.
+"""
+
+from collections import deque
+from typing import Final
+
+from fairtape.core.instants import NEVER, SECOND, Duration, Instant
+
+OVERHEAD: Final = 28  # bytes of IP and UDP before every datagram
+QUEUE_BYTES_MAX: Final = 4 << 20  # of one stripe
+
+
+class Pacer:
+    """So many units in a second, and a burst of so many seconds' worth."""
+
+    __slots__ = ("_burst_period", "_free_at", "_per_s")
+
+    def __init__(self, per_s: int, burst_period: Duration) -> None:
+        assert per_s > 0
+        self._per_s = per_s
+        self._burst_period = burst_period
+        self._free_at: Instant = 0
+
+    @property
+    def ready_at(self) -> Instant:
+        """From when on something may be taken."""
+        return self._free_at - self._burst_period
+
+    def takes(self, units: int, now: Instant) -> bool:
+        """Take them, unless too much was taken before."""
+        if now < self._free_at - self._burst_period:
+            return False
+        self.charge(units, now)
+        return True
+
+    def charge(self, units: int, now: Instant) -> None:
+        """Take them in any case: later takers wait the longer."""
+        self._free_at = max(self._free_at, now) + units * SECOND // self._per_s
+
+
+class PacedQueue:
+    """The datagrams of one stripe on their way out."""
+
+    def __init__(self, pacer: Pacer, *, overrun_delay: Duration, bytes_max: int = QUEUE_BYTES_MAX) -> None:
+        self.overruns = 0  # messages that waited longer than they should
+        self.dropped = 0  # messages that waited so long that there was no room for more
+        self._pacer = pacer
+        self._overrun_delay = overrun_delay
+        self._bytes_max = bytes_max
+        self._waiting: deque[tuple[Instant, int, bytes]] = deque()  # since when, messages, datagram
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def due_at(self) -> Instant:
+        """When the next datagram may go."""
+        return self._pacer.ready_at if self._waiting else NEVER
+
+    def put(self, datagram: bytes, count: int, now: Instant) -> None:
+        """Let a datagram wait. Without room the oldest one goes: it is worth least, and can be asked for."""
+        self._waiting.append((now, count, datagram))
+        self._bytes += len(datagram)
+        while self._bytes > self._bytes_max:
+            _, lost, oldest = self._waiting.popleft()
+            self._bytes -= len(oldest)
+            self.dropped += lost
+
+    def pop(self, now: Instant) -> list[bytes]:
+        """What may go now."""
+        gone: list[bytes] = []
+        while self._waiting and self._pacer.takes(8 * (len(self._waiting[0][2]) + OVERHEAD), now):
+            since, count, datagram = self._waiting.popleft()
+            self._bytes -= len(datagram)
+            if now - since > self._overrun_delay:
+                self.overruns += count
+            gone.append(datagram)
+        return gone

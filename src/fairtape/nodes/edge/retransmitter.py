@@ -1,0 +1,285 @@
+"""The retransmit server R_x: what a customer missed, it asks for here, by number. TRMP 2001 §4.1, §7.1.
+
+A request is twenty bytes from anywhere, so the cheap checks come first, every table has a limit, and an answer is never
+much larger than what a customer of that host may have. Whatever is refused is counted; what a guaranteed customer is
+refused is told, too.
+
+The sender of a request *is* an argument here, unlike in the core: MoldUDP64 names nobody, and the answer must go
+somewhere. Nothing that was not released is ever served, for an archive holds nothing else.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from fairtape.core.instants import MILLISECOND, NEVER, Duration, Instant
+from fairtape.formats.framing import frame
+from fairtape.formats.moldudp64 import BadMold, Request, decode_request
+from fairtape.market.stripes import EdgeStripe, StripePlan
+from fairtape.nodes.edge.accounts import Accounts
+from fairtape.nodes.edge.archive import Archive, Extent
+from fairtape.nodes.edge.effects import Address, Cast, EdgeEffect, Grade, Refusal, Tell, Why
+from fairtape.nodes.edge.gathering import Repair, Wish, gathered
+from fairtape.nodes.edge.pacing import OVERHEAD, Pacer
+from fairtape.nodes.edge.packing import bare, packets, session_field
+from fairtape.nodes.edge.sessions import Session
+
+PLANS_MAX: Final = 8  # whose groups are known; the oldest go first
+LINGERING_MAX: Final = 256  # repairs for everybody that are remembered for a moment
+GROUPS_MAX: Final = 16_384  # sessions whose repairs for everybody are paced; then all begin anew
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetransmitterOptions:
+    """How much service there is."""
+
+    gather_delay: Duration = 2 * MILLISECOND  # requests of several customers for the same become one repair
+    multicast_min: int = 2  # customers that want a number before it is repaired for everybody
+    linger_period: Duration = 10 * MILLISECOND  # a request this soon after a repair for everybody has crossed it
+    answer_messages_max: int = 512  # of one request; the rest must be asked for again
+    turn_datagrams_max: int = 16  # of one repair in one turn, so that others have theirs
+    bits_per_s: int = 200_000_000  # of all repairs together
+    group_share: int = 4  # repairs for everybody have at most this part (1 / share) of a stripe's bit rate
+    burst_period: Duration = 20 * MILLISECOND
+    best_effort_max: int = 256  # queued repairs, above which best effort is refused
+    jobs_max: int = 4_096  # queued repairs
+    gathered_max: int = 4_096  # requests that gather
+    queue_max: int = 64  # queued repairs of one host
+    requests_per_s: int = 2_000  # of one host
+    customer_bits_per_s: int = 20_000_000  # of one host
+
+
+@dataclass(slots=True)
+class RetransmitterCounts:
+    """What came of the requests."""
+
+    requests: int = 0
+    malformed: int = 0  # no request of MoldUDP64
+    strangers: int = 0  # of a session that nobody knows
+    absurd: int = 0  # of numbers that do not exist yet
+    floods: int = 0  # beyond what a host may ask
+    refused: int = 0  # no room: under load, or too many of one host
+    crossed: int = 0  # answered already, by a repair for everybody
+    gone: int = 0  # repairs that the archive had nothing for
+    unicasts: int = 0  # repairs for one
+    multicasts: int = 0  # repairs for everybody
+    messages: int = 0
+
+
+class _Job(NamedTuple):
+    session: str
+    repair: Repair
+    stripe: EdgeStripe | None  # None: its plan is not known any more, and nothing of it is for everybody
+
+
+class Retransmitter:
+    """Serves one region."""
+
+    def __init__(self, archive: Archive, *, feed: str, options: RetransmitterOptions | None = None) -> None:
+        self.counts = RetransmitterCounts()
+        self._options = options or RetransmitterOptions()
+        self.accounts = Accounts(
+            requests_per_s=self._options.requests_per_s, bits_per_s=self._options.customer_bits_per_s
+        )
+        self._archive = archive
+        self._feed = feed
+        self._plans: dict[int, StripePlan] = {}
+        self._pacer = Pacer(self._options.bits_per_s, self._options.burst_period)
+        self._gather_at: Instant = NEVER
+        self._gathering: dict[str, list[Wish]] = {}
+        self._gathered = 0
+        self._urgent: deque[_Job] = deque()  # of guaranteed customers
+        self._idle: deque[_Job] = deque()  # of the others
+        # Until when, and what was sent to everybody.
+        self._lingering: deque[tuple[Instant, str, int, int]] = deque(maxlen=LINGERING_MAX)
+        self._groups: dict[str, Pacer] = {}
+        self._postponed_until: Instant = NEVER  # when a customer who has had enough may have more
+        self._effects: list[EdgeEffect] = []
+
+    def follow(self, plan: StripePlan) -> None:
+        """Learn the groups of a plan, on which repairs for everybody go out."""
+        assert self._feed in plan.feeds
+        self._plans[plan.version] = plan
+        while len(self._plans) > PLANS_MAX:
+            del self._plans[min(self._plans)]
+
+    def receive(self, datagram: bytes, now: Instant, *, origin: Address) -> None:
+        """Take a request. Never raises, whatever the bytes."""
+        self.counts.requests += 1
+        try:
+            request = decode_request(datagram)
+        except BadMold:
+            self.counts.malformed += 1
+            return
+        account = self.accounts.of(origin[0])
+        if not account.requests.takes(1, now):
+            self.counts.floods += 1
+            self._refuse(origin, request, Why.FLOOD)
+            return
+        extent = self._archive.extent(request.session)
+        if extent is None:
+            self.counts.strangers += 1
+        elif request.number >= extent.following:
+            self._tell_extent(request, extent, origin, now)
+        elif self._has_room(request, origin):
+            self._gather(request, extent.following, origin, now)
+
+    def wake(self, now: Instant) -> None:
+        """Close the gathering that is due, and serve what there is room for."""
+        if now >= self._gather_at:
+            self._close_gathering()
+        self._serve(now)
+
+    def deadline(self) -> Instant | None:
+        """When the gathering closes, or the next repair may go."""
+        due_at = self._gather_at
+        if self._idle or self._urgent:
+            ready_at = self._pacer.ready_at
+            if self._postponed_until < NEVER:
+                ready_at = max(ready_at, self._postponed_until)
+            due_at = min(due_at, ready_at)
+        return None if due_at == NEVER else due_at
+
+    def drain(self) -> list[EdgeEffect]:
+        """The effects since the last call."""
+        effects, self._effects = self._effects, []
+        return effects
+
+    def _tell_extent(self, request: Request, extent: Extent, origin: Address, now: Instant) -> None:
+        """Whoever asks for the very next number learns that it is the next one, or that there will be none."""
+        if request.number > extent.following:
+            self.counts.absurd += 1
+            return
+        datagram = bare(session_field(request.session), extent.following, ended=extent.ended)
+        self._pacer.charge(8 * (len(datagram) + OVERHEAD), now)
+        self._effects.append(Tell(origin, [datagram]))
+
+    def _has_room(self, request: Request, origin: Address) -> bool:
+        account, options = self.accounts.of(origin[0]), self._options
+        queued = len(self._idle) + len(self._urgent)
+        if account.waiting >= options.queue_max or self._gathered >= options.gathered_max or queued >= options.jobs_max:
+            self._refuse(origin, request, Why.QUEUE)
+        elif account.grade is Grade.BEST_EFFORT and queued >= options.best_effort_max:
+            self._refuse(origin, request, Why.LOAD)
+        else:
+            return True
+        self.counts.refused += 1
+        return False
+
+    def _refuse(self, origin: Address, request: Request, why: Why) -> None:
+        account = self.accounts.of(origin[0])
+        account.refused += 1
+        if account.grade is Grade.GUARANTEED:
+            self._effects.append(Refusal(origin, request, why))
+
+    def _gather(self, request: Request, following: int, origin: Address, now: Instant) -> None:
+        first, end = request.number, min(request.number + request.count, following)
+        while self._lingering and self._lingering[0][0] <= now:
+            self._lingering.popleft()
+        for _, session, sent_first, sent_end in self._lingering:
+            if session == request.session and sent_first <= first < sent_end:
+                first = sent_end
+        if first >= end:
+            self.counts.crossed += 1
+            return
+        end = min(end, first + self._options.answer_messages_max)
+        self._gathering.setdefault(request.session, []).append(Wish(origin, first, end))
+        self._gathered += 1
+        self.accounts.of(origin[0]).waiting += 1
+        self._gather_at = min(self._gather_at, now + self._options.gather_delay)
+
+    def _close_gathering(self) -> None:
+        for session, wishes in self._gathering.items():
+            guaranteed = set()
+            for wish in wishes:
+                account = self.accounts.of(wish.by[0])
+                account.waiting = max(account.waiting - 1, 0)
+                if account.grade is Grade.GUARANTEED:
+                    guaranteed.add(wish.by)
+            stripe = self._stripe(session)
+            multicast_min = self._options.multicast_min if stripe else len(wishes) + 1
+            for repair in gathered(wishes, multicast_min=multicast_min):
+                urgent = repair.to in guaranteed or (repair.to is None and guaranteed)
+                (self._urgent if urgent else self._idle).append(_Job(session, repair, stripe))
+                if repair.to is not None:
+                    self.accounts.of(repair.to[0]).waiting += 1
+        self._gathering.clear()
+        self._gathered = 0
+        self._gather_at = NEVER
+
+    def _serve(self, now: Instant) -> None:
+        """Guaranteed repairs first; one whose customer has had enough for now goes to the end of the queue."""
+        self._postponed_until = NEVER
+        postponed_until = NEVER
+        for queue in (self._urgent, self._idle):
+            for _ in range(len(queue)):
+                if self._pacer.ready_at > now:
+                    return
+                job = queue.popleft()
+                ready_at = self._ready_at(job)
+                if ready_at > now:
+                    postponed_until = min(postponed_until, ready_at)
+                    queue.append(job)
+                else:
+                    rest = self._repair(job, now)
+                    if rest is not None:
+                        queue.append(rest)
+        self._postponed_until = postponed_until
+
+    def _ready_at(self, job: _Job) -> Instant:
+        to = job.repair.to
+        return (self._group_pacer(job) if to is None else self.accounts.of(to[0]).bits).ready_at
+
+    def _group_pacer(self, job: _Job) -> Pacer:
+        """A stripe is as narrow as its least capable customer, whatever some of them claim to miss."""
+        pacer = self._groups.get(job.session)
+        if pacer is None:
+            if len(self._groups) >= GROUPS_MAX:
+                self._groups.clear()
+            assert job.stripe is not None
+            rate = max(job.stripe.bits_per_s_max // self._options.group_share, 1)
+            pacer = self._groups[job.session] = Pacer(rate, self._options.burst_period)
+        return pacer
+
+    def _repair(self, job: _Job, now: Instant) -> _Job | None:
+        """Send a repair; gives back what is left of it for another turn."""
+        session, (to, first, end), _ = job
+        messages = self._archive.messages(session, first, end - first)
+        datagrams: list[bytes] = []
+        count = 0
+        for datagram, carried in packets(session_field(session), first, frame(messages), 0):
+            if len(datagrams) == self._options.turn_datagrams_max:
+                break
+            datagrams.append(datagram)
+            count += carried
+        self.counts.messages += count
+        if datagrams:
+            self._send(job, datagrams, first + count, now)
+        if 0 < count < len(messages):
+            return job._replace(repair=Repair(to, first + count, end))
+        self.counts.gone += not messages
+        if to is not None:
+            account = self.accounts.of(to[0])
+            account.waiting = max(account.waiting - 1, 0)
+        return None
+
+    def _send(self, job: _Job, datagrams: list[bytes], end: int, now: Instant) -> None:
+        bits = 8 * sum(len(datagram) + OVERHEAD for datagram in datagrams)
+        self._pacer.charge(bits, now)
+        session, (to, first, _), stripe = job
+        if to is not None:
+            self.counts.unicasts += 1
+            self.accounts.of(to[0]).bits.charge(bits, now)
+            self._effects.append(Tell(to, datagrams))
+        else:
+            assert stripe is not None
+            self.counts.multicasts += 1
+            self._group_pacer(job).charge(bits, now)
+            self._effects.append(Cast(stripe.endpoint(self._feed), datagrams))
+            self._lingering.append((now + self._options.linger_period, session, first, end))
+
+    def _stripe(self, session: str) -> EdgeStripe | None:
+        """Where a session is multicast; None where its plan is not known any more."""
+        name = Session.parse(session)
+        plan = self._plans.get(name.version) if name else None
+        return plan.stripes.get(name.stripe) if plan and name else None

@@ -1,0 +1,127 @@
+"""Sessions, editions and standings: how the numbers of a stripe begin, and how far they are.
+
+Numbers depend on the order alone. An *edition* is one plan in force from one place of the order on; each of its stripes
+is a MoldUDP64 session that begins with the number 1 at that place. So every receiver of a deployment gives the same
+message the same number, whenever it was started and however late it sends.
+
+A Break in the order begins a new edition of the same plan: what one site sent before it may differ from what the others
+go on with, and two different messages must never share a session and a number.
+"""
+
+from dataclasses import dataclass
+from string import ascii_uppercase, digits
+from typing import Final, NamedTuple
+
+from fairtape.core.instants import Instant
+from fairtape.market.stripes import EdgeStripe, StripePlan
+
+DEPLOYMENT_MAX: Final = 2  # characters
+BREAKS_MAX: Final = 36**2 - 1  # of one plan; behind it the names come round
+_DIGITS: Final = digits + ascii_uppercase
+
+
+class BadSession(ValueError):
+    """A text that names no session; the message says what is expected."""
+
+
+class Session(NamedTuple):
+    """The name of a session: deployment, plan, Breaks under that plan, stripe; ten characters."""
+
+    deployment: str
+    version: int
+    breaks: int
+    stripe: int
+
+    def __str__(self) -> str:
+        plan = in_base_36(self.version, 3) + in_base_36(self.breaks, 2)
+        return f"{self.deployment:_>2}{plan}{in_base_36(self.stripe, 3)}"
+
+    @classmethod
+    def parse(cls, name: str) -> "Session | None":
+        """The session of this name; None where it is none of ours."""
+        if len(name) != 10 or any(each not in _DIGITS for each in name[2:]):
+            return None
+        deployment = name[:2].lstrip("_")
+        if not deployment.isascii() or not deployment.isalnum():
+            return None
+        return cls(deployment, int(name[2:5], 36), int(name[5:7], 36), int(name[7:], 36))
+
+
+def in_base_36(value: int, width: int) -> str:
+    """Digits and capital letters, padded with zeros."""
+    text = ""
+    for _ in range(width):
+        value, digit = divmod(value, 36)
+        text = _DIGITS[digit] + text
+    assert value == 0
+    return text
+
+
+@dataclass(frozen=True)
+class Edition:
+    """One plan in force, from one place of the order of one core stripe on."""
+
+    deployment: str  # 1 or 2 letters and digits
+    plan: StripePlan
+    core: int
+    sequence: int = 1  # the first number of the order that belongs to it
+    begun_at: Instant | None = None  # equal everywhere: when the formation that begins it was to start; None: midnight
+    breaks: int = 0
+    after: tuple[int, int] = (0, 0)  # the version and Breaks of the edition before it; version 0: none
+    formation: int = 0  # the last one that was told before it
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.deployment) <= DEPLOYMENT_MAX or not (
+            self.deployment.isascii() and self.deployment.isalnum()
+        ):
+            raise BadSession(
+                f"deployment is {self.deployment!r}; its tag at the edge must be 1 or 2 letters and digits"
+            )
+        if not self.stripes:
+            raise BadSession(f"core stripe is {self.core}; plan {self.plan.version} has no such stripe")
+
+    @property
+    def stripes(self) -> tuple[EdgeStripe, ...]:
+        """Its edge stripes, in the order of their numbers."""
+        return self.plan.of_core(self.core)
+
+    @property
+    def stamp(self) -> int:
+        """Its beginning as nanoseconds since the midnight of its plan, as ITCH messages carry it."""
+        return self.since_midnight(self.plan.midnight_at if self.begun_at is None else self.begun_at)
+
+    def since_midnight(self, at: Instant) -> int:
+        """An instant as ITCH messages carry it; what lies outside the day is moved to its edge."""
+        return min(max(at - self.plan.midnight_at, 0), 86_400 * 10**9 - 1)
+
+    def session(self, stripe: int) -> str:
+        """The name of a stripe's session."""
+        return str(Session(self.deployment, self.plan.version, self.breaks, stripe))
+
+    def following(self, plan: StripePlan, *, sequence: int, at: Instant, formation: int) -> "Edition":
+        """The edition that takes over with another plan, or after a Break with the same."""
+        same = plan.version == self.plan.version
+        breaks = (self.breaks + 1) % (BREAKS_MAX + 1) if same else 0
+        after = (self.plan.version, self.breaks)
+        return Edition(self.deployment, plan, self.core, sequence, at, breaks, after, formation)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A place in an edition: all that a restarted receiver needs to go on with the same numbers."""
+
+    edition: Edition
+    sequence: int  # of the order: the next one
+    following: tuple[int, ...]  # of each stripe of the edition: the number of its next message
+    at: Instant = 0  # the timestamp of the last token before it
+    formation: int = 0  # the last one that was told
+
+    @classmethod
+    def fresh(cls, edition: Edition) -> "Standing":
+        """The very beginning of an edition."""
+        return cls(edition, edition.sequence, (1,) * len(edition.stripes), formation=edition.formation)
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether not even the opening of its sessions was numbered."""
+        return set(self.following) == {1}

@@ -1,0 +1,320 @@
+"""The desk for replays over a stream: SoupBinTCP, where a login with a number is a replay from that number on.
+
+A login names a session and a number, and gets everything from there on, then whatever is released, until the session is
+over. The session may also be `sss@HHMMSS`: the stripe sss (in base 36, as session names have it) in its present
+session, from that time of day on, UTC; the answer says which session and number that is. A client that wants a range
+says where it ends with the unsequenced message E and the last number, eight bytes, big-endian.
+
+A desk writes no more than a connection takes: the driver tells what the network took off its hands (`flushed`), and
+whoever does not read for too long is shown the door, and so is whoever connects and says nothing.
+"""
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from fairtape.core.instants import MILLISECOND, NEVER, SECOND, Duration, Instant
+from fairtape.formats import soupbintcp as soup
+from fairtape.formats.framing import frame
+from fairtape.nodes.edge.archive import Archive
+from fairtape.nodes.edge.effects import Close, EdgeEffect, Write
+from fairtape.nodes.edge.pacing import Pacer
+
+FROM_CLIENT_MAX: Final = 256  # bytes of a client's packet: the longest that has a meaning has 51
+_RANGE: Final = struct.Struct(">cQ")
+_UNKNOWN_SESSION: Final = "S"
+_UNAUTHORISED: Final = "A"
+
+Authenticate: TypeAlias = Callable[[str, str], bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoupDeskOptions:
+    """How much service there is."""
+
+    connections_max: int = 1_024
+    customer_connections_max: int = 4
+    login_delay: Duration = 5 * SECOND  # from the connection to the login
+    client_timeout: Duration = 15 * SECOND  # of silence, where the login names none
+    heartbeat_period: Duration = SECOND
+    buffer_max: int = 256 << 10  # bytes on their way to one client
+    stall_period: Duration = 10 * SECOND  # that a client may leave its buffer full
+    chunk_messages_max: int = 256  # for one client in one turn, so that others have theirs
+    customer_bits_per_s: int = 100_000_000
+    burst_period: Duration = 100 * MILLISECOND
+    default_stripe: int | None = None  # what a login without a session gets
+
+
+@dataclass(slots=True)
+class SoupDeskCounts:
+    """What came of the connections."""
+
+    connections: int = 0
+    turned_away: int = 0  # no room for more, or for more of one customer
+    malformed: int = 0
+    breaches: int = 0  # packets that make no sense at their place
+    rejected: int = 0  # logins
+    half_open: int = 0  # never logged in
+    silent: int = 0
+    stalled: int = 0  # did not read
+    gone: int = 0  # replays from numbers that the archive does not have
+    messages: int = 0
+
+
+class _Customer:
+    """Everything that one user name does."""
+
+    def __init__(self, options: SoupDeskOptions) -> None:
+        self.connections = 0
+        self.pacer = Pacer(options.customer_bits_per_s, options.burst_period)
+
+
+class _Connection:
+    """One client."""
+
+    def __init__(self, now: Instant) -> None:
+        self.stream = soup.SoupStream(allowed=soup.FROM_CLIENT, payload_max=FROM_CLIENT_MAX)
+        self.user: str | None = None
+        self.customer: _Customer | None = None
+        self.session = ""
+        self.number = 0  # of the next message
+        self.last: int | None = None  # that the client wants
+        self.hungry = False  # there may be more for it
+        self.unflushed = 0
+        self.opened_at = now
+        self.heard_at = now
+        self.spoke_at = now
+        self.stalled_at: Instant = NEVER
+        self.timeout: Duration = 0
+
+
+class SoupDesk:
+    """All connections of one server. Connections are numbered by the driver."""
+
+    def __init__(self, archive: Archive, *, authenticate: Authenticate, options: SoupDeskOptions | None = None) -> None:
+        self.counts = SoupDeskCounts()
+        self._options = options or SoupDeskOptions()
+        self._archive = archive
+        self._authenticate = authenticate
+        self._connections: dict[int, _Connection] = {}
+        self._customers: dict[str, _Customer] = {}  # those who are connected
+        self._due_at: Instant = NEVER
+        self._effects: list[EdgeEffect] = []
+
+    def connected(self, connection: int, now: Instant) -> None:
+        """Somebody is at the door."""
+        self.counts.connections += 1
+        if len(self._connections) >= self._options.connections_max:
+            self.counts.turned_away += 1
+            self._effects.append(Close(connection, "no room for more connections"))
+            return
+        self._connections[connection] = _Connection(now)
+        self._due_at = min(self._due_at, now + self._options.login_delay)
+
+    def disconnected(self, connection: int) -> None:
+        """The client is gone, or the driver has closed as it was asked to."""
+        known = self._connections.pop(connection, None)
+        if known is not None and known.customer is not None and known.user is not None:
+            known.customer.connections -= 1
+            if not known.customer.connections:
+                del self._customers[known.user]
+
+    def flushed(self, connection: int, size: int, now: Instant) -> None:
+        """The network took so many bytes."""
+        known = self._connections.get(connection)
+        if known is not None:
+            known.unflushed = max(known.unflushed - size, 0)
+            known.stalled_at = NEVER
+            if known.hungry:
+                self._due_at = now
+
+    def receive(self, connection: int, octets: bytes, now: Instant) -> None:
+        """Take bytes of a client. Never raises, whatever they are."""
+        known = self._connections.get(connection)
+        if known is None:
+            return
+        known.heard_at = now
+        try:
+            packets = known.stream.feed(octets)
+        except soup.BadSoup as refusal:
+            self.counts.malformed += 1
+            self._close(connection, str(refusal))
+            return
+        for packet in packets:
+            if connection not in self._connections:
+                return
+            self._take(connection, known, packet, now)
+
+    def released(self, now: Instant) -> None:
+        """There may be something new in the archive."""
+        for known in self._connections.values():
+            known.hungry = known.customer is not None
+        if self._connections:
+            self._due_at = now
+
+    def wake(self, now: Instant) -> None:
+        """Write what there is room for; see to silence on both sides."""
+        if now < self._due_at:
+            return
+        for connection, known in list(self._connections.items()):
+            if known.customer is None:
+                if now >= known.opened_at + self._options.login_delay:
+                    self.counts.half_open += 1
+                    self._close(connection, "no login came in time")
+                continue
+            self._mind(connection, known, now)
+            if connection in self._connections and known.hungry:
+                self._feed(connection, known, known.customer, now)
+        self._due_at = min((self._next(known) for known in self._connections.values()), default=NEVER)
+
+    def deadline(self) -> Instant | None:
+        """The earliest that any connection waits for."""
+        return None if self._due_at == NEVER else self._due_at
+
+    def drain(self) -> list[EdgeEffect]:
+        """The effects since the last call."""
+        effects, self._effects = self._effects, []
+        return effects
+
+    def _take(self, connection: int, known: _Connection, packet: soup.Packet, now: Instant) -> None:
+        match packet:
+            case soup.Debug() | soup.ClientHeartbeat():
+                pass
+            case soup.LoginRequest() if known.customer is None:
+                self._login(connection, known, packet, now)
+            case soup.LogoutRequest():
+                self._close(connection, "the client logged out")
+            case soup.UnsequencedData(message) if known.customer is not None and _is_range(message):
+                known.last = _RANGE.unpack(message)[1]
+                known.hungry, self._due_at = True, now
+            case _:
+                self.counts.breaches += 1
+                self._close(connection, f"packet {packet.LETTER} makes no sense here")
+
+    def _login(self, connection: int, known: _Connection, login: soup.LoginRequest, now: Instant) -> None:
+        options = self._options
+        if not self._authenticate(login.username, login.password):
+            self._reject(connection, _UNAUTHORISED)
+            return
+        begin = self._beginning(login)
+        if begin is None:
+            self._reject(connection, _UNKNOWN_SESSION)
+            return
+        customer = self._customers.setdefault(login.username, _Customer(options))
+        if customer.connections >= options.customer_connections_max:
+            self.counts.turned_away += 1
+            self._close(connection, "too many connections of this customer")
+            return
+        customer.connections += 1
+        known.customer, known.user = customer, login.username
+        known.session, known.number = begin
+        timeout_ms = login.timeout_ms or 0
+        known.timeout = timeout_ms * MILLISECOND or options.client_timeout
+        known.hungry = True
+        self._write(connection, known, soup.encode(soup.LoginAccepted(known.session, known.number)), now)
+        self._due_at = now
+
+    def _beginning(self, login: soup.LoginRequest) -> tuple[str, int] | None:
+        """The session and the first number that a login means; None where there are none."""
+        name, number = login.session, login.number
+        since = None
+        if name[3:4] == "@":
+            since, name = _time_of_day(name[4:]), self._archive.current(_in_base_36(name[:3])) or ""
+            if since is None:
+                return None
+        elif not name and self._options.default_stripe is not None:
+            name = self._archive.current(self._options.default_stripe) or ""
+        extent = self._archive.extent(name)
+        if extent is None or number > extent.following:
+            return None
+        if since is not None:
+            found = self._archive.number_since(name, since)
+            return None if found is None else (name, found)
+        return name, number or extent.following
+
+    def _reject(self, connection: int, reason: str) -> None:
+        self.counts.rejected += 1
+        self._effects.append(Write(connection, soup.encode(soup.LoginRejected(reason))))
+        self._close(connection, "the login was rejected")
+
+    def _mind(self, connection: int, known: _Connection, now: Instant) -> None:
+        """Heartbeats, and the patience with clients that are silent or do not read."""
+        if now >= known.heard_at + known.timeout:
+            self.counts.silent += 1
+            self._close(connection, "the client was silent for too long")
+        elif now >= known.stalled_at + self._options.stall_period:
+            self.counts.stalled += 1
+            self._close(connection, "the client does not read")
+        elif now >= known.spoke_at + self._options.heartbeat_period:
+            known.spoke_at = now
+            if known.unflushed < self._options.buffer_max:
+                self._write(connection, known, soup.encode(soup.ServerHeartbeat()), now)
+
+    def _feed(self, connection: int, known: _Connection, customer: _Customer, now: Instant) -> None:
+        """Some of what there is; the rest in the next turn."""
+        options = self._options
+        if known.unflushed >= options.buffer_max or customer.pacer.ready_at > now:
+            return
+        wanted = options.chunk_messages_max
+        if known.last is not None:
+            wanted = min(wanted, known.last + 1 - known.number)
+        messages = self._archive.messages(known.session, known.number, wanted) if wanted > 0 else ()
+        if messages:
+            octets = frame([b"S" + message for message in messages])
+            customer.pacer.charge(8 * len(octets), now)
+            known.number += len(messages)
+            self.counts.messages += len(messages)
+            self._write(connection, known, octets, now)
+        extent = self._archive.extent(known.session)
+        following = known.number if extent is None else extent.following
+        if wanted <= 0 or (extent is not None and extent.ended and known.number >= following):
+            self._write(connection, known, soup.encode(soup.EndOfSession()), now)
+            self._close(connection, "all was sent")
+        elif not messages:
+            known.hungry = False
+            if known.number < following:
+                self.counts.gone += 1
+                self._close(connection, f"message {known.number} is not kept here any more")
+
+    def _write(self, connection: int, known: _Connection, octets: bytes, now: Instant) -> None:
+        known.spoke_at = now
+        known.unflushed += len(octets)
+        if known.unflushed >= self._options.buffer_max:
+            known.stalled_at = now
+        self._effects.append(Write(connection, octets))
+
+    def _close(self, connection: int, reason: str) -> None:
+        self._effects.append(Close(connection, reason))
+        self.disconnected(connection)
+
+    def _next(self, known: _Connection) -> Instant:
+        """When this connection wants attention."""
+        options = self._options
+        if known.customer is None:
+            return known.opened_at + options.login_delay
+        due_at = min(known.heard_at + known.timeout, known.spoke_at + options.heartbeat_period)
+        if known.unflushed >= options.buffer_max:
+            return min(due_at, known.stalled_at + options.stall_period)
+        return min(due_at, known.customer.pacer.ready_at) if known.hungry else due_at
+
+
+def _is_range(message: bytes) -> bool:
+    return len(message) == _RANGE.size and message[:1] == b"E"
+
+
+def _in_base_36(text: str) -> int:
+    try:
+        return int(text, 36)
+    except ValueError:
+        return -1
+
+
+def _time_of_day(text: str) -> Duration | None:
+    """HHMMSS as a time since midnight."""
+    if len(text) != 6 or not (text.isascii() and text.isdigit()):
+        return None
+    hours, minutes, seconds = int(text[:2]), int(text[2:4]), int(text[4:])
+    if hours > 23 or minutes > 59 or seconds > 59:
+        return None
+    return (hours * 3_600 + minutes * 60 + seconds) * SECOND

@@ -1,0 +1,306 @@
+"""The striper: released tokens become numbered messages of stripes, over all editions. A function of the order alone.
+
+What is due at a place of the order (the mark of a formation, a Break, a new plan) is carried out with the first token
+at or behind that place, in one fixed order. So it does not matter when a site was told of it, as long as that was
+before that token; and in the journal it always is.
+
+The same striper numbers what an outlet sends, and numbers it again when an archive reads it from a journal.
+"""
+
+from bisect import insort
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeAlias
+
+import numpy as np
+
+from fairtape.core.effects import FormationChange, Ordered, Span
+from fairtape.core.instants import Instant
+from fairtape.formats.framing import frame
+from fairtape.formats.moldudp64 import DATAGRAM_MAX, HEADER_SIZE
+from fairtape.market.stripes import StripePlan
+from fairtape.market.trades import TRADE_SIZE
+from fairtape.nodes.edge.marks import Begun, Mark, Over, Reformed, encode_mark, encode_opaque
+from fairtape.nodes.edge.press import Press
+from fairtape.nodes.edge.sessions import Edition, Standing
+from fairtape.wire.blocks import uniform_records, unpack_messages
+
+DUE_MAX: Final = 4_096  # formations and plans that wait for their place; a site that is told of more has lost its place
+MESSAGE_MAX: Final = DATAGRAM_MAX - HEADER_SIZE - 2
+_RECORDS: Final = TRADE_SIZE.to_bytes(2, "big")  # how a body of trade records begins
+
+
+@dataclass(frozen=True, slots=True)
+class Lot:
+    """Messages of one session with consecutive numbers."""
+
+    stripe: int  # its position in the edition
+    session: str
+    first: int
+    count: int
+    framed: bytes  # each behind its length, as a MoldUDP64 packet has them
+    size: int  # of each message; 0 where they differ
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The sessions of this edition begin, or go on after a restart."""
+
+    edition: Edition
+    following: tuple[int, ...]  # of each stripe: the number of its next message
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The sessions of this edition are over; nothing will be added to them."""
+
+    edition: Edition
+
+
+Step: TypeAlias = Lot | Opened | Closed
+
+
+class _Due(NamedTuple):
+    """What happens at a place of the order. At one place the formation turns first, then the plan."""
+
+    sequence: int
+    rank: int
+    number: int  # of the formation, or of the plan's version
+    change: FormationChange | None
+    plan: StripePlan | None
+    at: Instant
+
+
+class _Other(NamedTuple):
+    """A payload that is no trade."""
+
+    sequence: int
+    source: int
+    payload: bytes
+    fragment: bool
+
+
+class Striper:
+    """Numbers the messages of all stripes of one core stripe."""
+
+    def __init__(self, standing: Standing) -> None:
+        self.repeated = 0  # tokens that came again
+        self.lost = False  # the order has a hole here, or is finished: nothing can be numbered until `resume`
+        self.at: Instant = 0  # the timestamp of the last token
+        self._due: list[_Due] = []
+        self._presses: dict[int, Press] = {}  # of the plan in force, and of those to come
+        self._edition = standing.edition
+        self.resume(standing)
+
+    @property
+    def standing(self) -> Standing:
+        """Where it is; what is still due is not part of it."""
+        return Standing(self._edition, self._sequence, tuple(self._following), self.at, self._formation)
+
+    @property
+    def edition(self) -> Edition:
+        """The one in force."""
+        return self._edition
+
+    @property
+    def sequence(self) -> int:
+        """The number in the order that is expected next."""
+        return self._sequence
+
+    def resume(self, standing: Standing) -> None:
+        """Go on from another place. What is due behind it must be told again, as a journal tells it."""
+        self.lost = False
+        self._due.clear()
+        self._sequence, self.at = standing.sequence, standing.at
+        self._formation = standing.formation
+        self._following = list(standing.following)
+        self._take_over(standing.edition)
+
+    def begin(self) -> list[Step]:
+        """What comes before the first token: the opening of the sessions, unless it was numbered before."""
+        steps: list[Step] = [Opened(self._edition, tuple(self._following))]
+        if self.standing.is_fresh:
+            steps += self._opening()
+        return steps
+
+    def turn(self, change: FormationChange) -> None:
+        """Another formation takes over at a place of the order that was not passed yet, or behind a Break.
+
+        Formations ascend, so one that is not above the last was told before, as a journal that is read again tells it.
+        """
+        if change.formation <= self._formation:
+            return
+        self.lost |= change.sequence < self._sequence and not change.broken
+        self._note(_Due(change.sequence, 0, change.formation, change, None, change.installed_at))
+
+    def change_plan(self, plan: StripePlan, *, at_sequence: int, at: Instant, press: Press | None = None) -> None:
+        """Another plan takes over at a place to come. `at` goes into the sessions, so it must be equal everywhere.
+
+        A `press` for that plan takes a while to set up; whoever is in a hurry brings one.
+        """
+        if plan.version <= self._edition.plan.version:
+            return
+        self.lost |= at_sequence < self._sequence
+        self._presses[plan.version] = press or Press(plan, self._edition.core)
+        self._note(_Due(at_sequence, 1, plan.version, None, plan, at))
+
+    def _note(self, due: _Due) -> None:
+        if any(due[:3] == known[:3] for known in self._due):
+            return
+        if len(self._due) >= DUE_MAX:
+            self.lost = True
+        else:
+            insort(self._due, due, key=_place)
+
+    def deliver(self, ordered: Ordered) -> list[Step]:
+        """The messages of a token, and before them whatever was due at its place."""
+        if self.lost:
+            return []
+        broken = any(due.change and due.change.broken and due.sequence == ordered.sequence for due in self._due)
+        if ordered.sequence != self._sequence and not broken:
+            self.repeated += ordered.sequence < self._sequence
+            self.lost = ordered.sequence > self._sequence
+            return []
+        steps: list[Step] = []
+        while self._due and self._due[0].sequence <= ordered.sequence:
+            steps += self._carry_out(self._due.pop(0))
+        self.at = ordered.acknowledged_at
+        self._sequence = ordered.sequence + ordered.count
+        steps += self._print(ordered)
+        return steps
+
+    def finish(self, at: Instant) -> list[Step]:
+        """The sessions end here, and none follows."""
+        steps: list[Step] = []
+        for due in self._due:
+            if due.sequence <= self._sequence:
+                steps += self._carry_out(due)
+        self._due.clear()
+        self.lost = True
+        return [*steps, *self._closing(Over(self._sequence, 0, 0), at), Closed(self._edition)]
+
+    def _carry_out(self, due: _Due) -> list[Step]:
+        if due.plan is not None:
+            return self._succeed(due.plan, due)
+        change = due.change
+        assert change is not None
+        if change.formation <= self._formation:
+            return []  # a Break went back behind it, and it never was
+        self._formation = change.formation
+        mark = Reformed(change.sequence, change.formation, change.broken)
+        steps = self._mark(mark, due.at)
+        if change.broken:
+            steps += self._succeed(self._edition.plan, due)
+        return steps
+
+    def _succeed(self, plan: StripePlan, due: _Due) -> list[Step]:
+        """Close the sessions of one edition and open those of the next, at one place."""
+        formation = self._formation
+        edition = self._edition.following(plan, sequence=due.sequence, at=due.at, formation=formation)
+        over = Over(edition.sequence, edition.plan.version, edition.breaks)
+        steps: list[Step] = [*self._closing(over, edition.begun_at or 0), Closed(self._edition)]
+        self._following = [1] * len(edition.stripes)
+        self._take_over(edition)
+        opened = Opened(edition, tuple(self._following))
+        return [*steps, opened, *self._opening()]
+
+    def _take_over(self, edition: Edition) -> None:
+        self._edition = edition
+        self._sessions = [edition.session(stripe.number) for stripe in edition.stripes]
+        self._opaque = next(position for position, stripe in enumerate(edition.stripes) if stripe.opaque)
+        version = edition.plan.version
+        press = self._presses.get(version) or Press(edition.plan, edition.core)
+        self._press = press
+        self._presses = {number: each for number, each in self._presses.items() if number > version} | {version: press}
+
+    def _opening(self) -> Iterator[Lot]:
+        since, mark = self._edition.stamp, Begun(self._edition.sequence, *self._edition.after)
+        for position, messages in enumerate(self._press.openings(since)):
+            yield self._lot(position, [encode_mark(mark, since), *messages])
+
+    def _closing(self, mark: Over, at: Instant) -> Iterator[Lot]:
+        since = self._edition.since_midnight(at)
+        for position, messages in enumerate(self._press.closings(since)):
+            yield self._lot(position, [*messages, encode_mark(mark, since)])
+
+    def _mark(self, mark: Mark, at: Instant) -> list[Step]:
+        """The same mark in each stripe."""
+        message = encode_mark(mark, self._edition.since_midnight(at))
+        return [self._lot(position, [message]) for position in range(len(self._sessions))]
+
+    def _print(self, ordered: Ordered) -> Iterator[Lot]:
+        octets = _all_records(ordered)
+        others: list[_Other] = []
+        if octets is not None:
+            numbers = np.arange(ordered.sequence, self._sequence, dtype=np.uint64)
+        else:
+            octets, listed = _sorted_out(ordered.spans, others)
+            numbers = np.array(listed, np.uint64)
+        if octets:
+            shares, strays = self._press.press(octets, numbers)
+            for share in shares:
+                yield self._numbered(share.stripe, share.count, share.framed, share.size)
+            for place in strays:
+                sequence, start = int(numbers[place]), place * TRADE_SIZE
+                source = _source_of(ordered.spans, sequence)
+                others.append(_Other(sequence, source, octets[start : start + TRADE_SIZE], fragment=False))
+        if others:
+            yield self._lot(self._opaque, self._opaque_messages(sorted(others), ordered.acknowledged_at))
+
+    def _opaque_messages(self, others: Iterable[_Other], at: Instant) -> list[bytes]:
+        since = self._edition.since_midnight(at)
+        messages: list[bytes] = []
+        for sequence, source, payload, fragment in others:
+            messages += encode_opaque(
+                payload, sequence=sequence, source=source, fragment=fragment, since=since, size_max=MESSAGE_MAX
+            )
+        return messages
+
+    def _lot(self, position: int, messages: list[bytes]) -> Lot:
+        return self._numbered(position, len(messages), frame(messages), 0)
+
+    def _numbered(self, position: int, count: int, framed: bytes, size: int) -> Lot:
+        first = self._following[position]
+        self._following[position] = first + count
+        return Lot(position, self._sessions[position], first, count, framed, size)
+
+
+def _place(due: _Due) -> tuple[int, int, int]:
+    return due[:3]
+
+
+def _all_records(ordered: Ordered) -> bytes | None:
+    """The token's messages back to back, if all of them have the size of a trade; the usual case, and quick."""
+    bodies = [body for span in ordered.spans for body in span.bodies]
+    if any(span.fragments for span in ordered.spans) or any(body[:2] != _RECORDS for body in bodies):
+        return None
+    octets = b"".join([body[2:] for body in bodies])
+    return octets if len(octets) == ordered.count * TRADE_SIZE else None
+
+
+def _sorted_out(spans: Iterable[Span], others: list[_Other]) -> tuple[bytes, list[int]]:
+    """The messages of a trade's size and their numbers; all others are added to `others`."""
+    records: list[bytes] = []
+    numbers: list[int] = []
+    for span in spans:
+        sequence = span.sequence
+        for place, (body, count) in enumerate(zip(span.bodies, span.counts, strict=True)):
+            fragment = bool(span.fragments) and span.fragments[place]
+            uniform = None if fragment else uniform_records(body, count)
+            if uniform is not None and uniform[0] == TRADE_SIZE:
+                records.append(body[2:])
+                numbers += range(sequence, sequence + count)
+            else:
+                payloads = [body] if fragment else unpack_messages(body, count)
+                for number, payload in enumerate(payloads, sequence):
+                    if len(payload) == TRADE_SIZE and not fragment:
+                        records.append(payload)
+                        numbers.append(number)
+                    else:
+                        others.append(_Other(number, span.source, payload, fragment))
+            sequence += count
+    return b"".join(records), numbers
+
+
+def _source_of(spans: Iterable[Span], sequence: int) -> int:
+    return next(span.source for span in spans if span.sequence <= sequence < span.sequence + span.count)

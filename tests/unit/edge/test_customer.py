@@ -1,0 +1,188 @@
+"""The customer alone: one account of every number, bounded memory, and nothing raised whatever is heard."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairtape.core.instants import MILLISECOND, SECOND
+from fairtape.formats.moldudp64 import Packet, decode_request, encode
+from fairtape.nodes.edge.customer import Customer
+from fairtape.nodes.edge.effects import Tell
+from fairtape.nodes.edge.hearing import CustomerOptions
+from fairtape.nodes.edge.records import Delivered, Ended, Fresh, Gap, Heard, PlanChange, Record, Silent, Stale
+from unit.edge.edge_values import NOON, edition, plan
+
+SESSION, NEXT = edition().session(1), edition(2).session(1)
+SERVERS = (("10.0.0.1", 1), ("10.0.0.2", 1))
+
+
+def listener(*, servers: tuple[tuple[str, int], ...] = (), start: int | None = 1, **options: int | None) -> Customer:
+    made = Customer("FT", servers=servers, options=CustomerOptions(**options))  # type: ignore[arg-type]
+    made.follow(plan(), [1], NOON, starts={} if start is None else {1: start})
+    return made
+
+
+def packet(first: int, count: int, session: str = SESSION) -> bytes:
+    return encode(Packet(session, first, tuple(b"%d" % number for number in range(first, first + count))))
+
+
+def records(machine: Customer, until: int = NOON) -> list[Record]:
+    found = []
+    while (deadline := machine.deadline()) is not None and deadline <= until:
+        machine.wake(deadline)
+    for effect in machine.drain():
+        assert not isinstance(effect, Tell)
+        found.append(effect)
+    return found
+
+
+def requests(machine: Customer, until: int) -> list[tuple[str, int, int]]:
+    """(server, first, count) of everything that is asked for."""
+    asked = []
+    while (deadline := machine.deadline()) is not None and deadline <= until:
+        machine.wake(deadline)
+    for effect in machine.drain():
+        if isinstance(effect, Tell):
+            for datagram in effect.datagrams:
+                request = decode_request(datagram)
+                asked.append((effect.to[0], request.number, request.count))
+    return asked
+
+
+def test_the_first_copy_counts_whichever_feed_brought_it() -> None:
+    machine = listener()
+    machine.receive(packet(1, 2), NOON, feed="A")
+    machine.receive(packet(1, 3), NOON, feed="B")
+    assert records(machine) == [Delivered(1, SESSION, 1, (b"1", b"2")), Delivered(1, SESSION, 3, (b"3",))]
+
+
+def test_a_hole_becomes_a_gap_when_patience_ends_and_exactly_what_is_missing_is_named() -> None:
+    machine = listener(patience=50 * MILLISECOND)
+    machine.receive(packet(1, 2), NOON, feed="A")
+    machine.receive(packet(5, 1), NOON, feed="A")
+    assert records(machine, NOON + 49 * MILLISECOND) == [Delivered(1, SESSION, 1, (b"1", b"2"))]
+    assert records(machine, NOON + 50 * MILLISECOND) == [Gap(1, SESSION, 3, 2), Delivered(1, SESSION, 5, (b"5",))]
+
+
+def test_a_hole_is_asked_for_after_a_moment_and_of_another_server_when_one_is_silent() -> None:
+    machine = listener(servers=SERVERS, patience=None, ask_delay=3 * MILLISECOND, retry_period=30 * MILLISECOND)
+    machine.receive(packet(4, 1), NOON, feed="A")
+    assert not requests(machine, NOON + 2 * MILLISECOND)
+    assert requests(machine, NOON + 3 * MILLISECOND) == [("10.0.0.1", 1, 3)]
+    assert requests(machine, NOON + 33 * MILLISECOND) == [("10.0.0.1", 1, 3)]
+    assert requests(machine, NOON + 63 * MILLISECOND) == [("10.0.0.2", 1, 3)]
+    machine.receive(packet(1, 3), NOON + 70 * MILLISECOND)
+    assert not requests(machine, NOON + SECOND)
+
+
+def test_what_the_other_feed_brings_in_time_is_not_asked_for() -> None:
+    machine = listener(servers=SERVERS, patience=None)
+    machine.receive(packet(2, 1), NOON, feed="A")
+    machine.receive(packet(1, 1), NOON + MILLISECOND, feed="B")
+    assert not requests(machine, NOON + SECOND)
+
+
+def test_silence_of_one_feed_and_of_all_is_told_and_so_is_its_end() -> None:
+    machine = listener(stale_delay=3 * SECOND)
+    machine.receive(packet(1, 1), NOON, feed="A")
+    machine.receive(packet(1, 1), NOON + SECOND, feed="B")
+    records(machine)
+    assert records(machine, NOON + 3 * SECOND) == [Silent(1, "A", NOON)]
+    assert records(machine, NOON + 4 * SECOND) == [Silent(1, "B", NOON + SECOND), Stale(1, NOON + SECOND)]
+    machine.receive(packet(2, 1), NOON + 5 * SECOND, feed="B")
+    assert records(machine)[:2] == [Fresh(1), Heard(1, "B")]
+
+
+def test_a_new_plan_waits_for_the_end_of_the_old_one() -> None:
+    machine = listener()
+    machine.receive(packet(1, 1), NOON, feed="A")
+    machine.receive(packet(1, 1, NEXT), NOON, feed="A")
+    assert records(machine)[-1] == PlanChange(2, 0)
+    machine.follow(plan(2), [1], NOON)
+    machine.receive(packet(1, 2, NEXT), NOON, feed="A")
+    assert not records(machine)
+    machine.receive(packet(2, 1), NOON, feed="A")
+    machine.receive(encode(Packet(SESSION, 3, ended=True)), NOON, feed="A")
+    assert records(machine) == [
+        Delivered(1, SESSION, 2, (b"2",)),
+        Ended(1, SESSION, 3, complete=True),
+        Delivered(1, NEXT, 1, (b"1", b"2")),
+    ]
+
+
+def test_an_old_session_whose_end_never_comes_is_left_and_that_is_told() -> None:
+    machine = listener()
+    machine.receive(packet(1, 1), NOON, feed="A")
+    machine.follow(plan(2), [1], NOON)
+    machine.receive(packet(1, 2, NEXT), NOON, feed="A")
+    told = records(machine, NOON + 10 * SECOND)
+    assert Ended(1, SESSION, 2, complete=False) in told
+    assert Delivered(1, NEXT, 1, (b"1", b"2")) in told
+
+
+def test_a_plan_that_is_known_long_before_disturbs_nothing() -> None:
+    machine = listener()
+    machine.receive(packet(1, 1), NOON, feed="A")
+    machine.follow(plan(2), [1], NOON)
+    told = records(machine, NOON + 60 * SECOND)
+    assert not [record for record in told if isinstance(record, Ended)]
+
+
+def test_the_next_chapter_is_kept_only_as_far_as_there_is_room() -> None:
+    machine = listener(servers=SERVERS, patience=None, held_bytes_max=1_000)
+    machine.receive(packet(1, 1), NOON, feed="A")
+    machine.follow(plan(2), [1], NOON)
+    for first in range(1, 10_000, 10):
+        machine.receive(packet(first, 10, NEXT), NOON, feed="A")
+    assert machine.counts.postponed > 900
+    assert machine._chapters[1].waiting_bytes < 1_100
+    machine.receive(encode(Packet(SESSION, 2, ended=True)), NOON, feed="A")
+    machine.receive(encode(Packet(NEXT, 10_001)), NOON, feed="A")
+    assert requests(machine, NOON + 5 * MILLISECOND)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 30), st.integers(1, 80), st.integers(0, 4), st.sampled_from("AB"), st.booleans()),
+        max_size=60,
+    )
+)
+def test_delivered_and_gaps_are_everything_once_and_in_order(heard: list[tuple[int, int, int, str, bool]]) -> None:
+    machine = listener(patience=20 * MILLISECOND, ahead_max=40)
+    now = NOON
+    told: list[Record] = []
+    for pause, first, count, feed, ended in heard:
+        now += pause * MILLISECOND
+        told += records(machine, now)
+        ends = ended and count == 0 and first == 80
+        machine.receive(encode(Packet(SESSION, 81, ended=True)) if ends else packet(first, count), now, feed=feed)
+    told += records(machine, now + SECOND)
+    following = 1
+    for record in told:
+        if isinstance(record, Delivered):
+            assert record.first == following
+            assert record.messages == tuple(
+                b"%d" % number for number in range(following, following + len(record.messages))
+            )
+            following += len(record.messages)
+        elif isinstance(record, Gap):
+            assert record.first == following
+            following += record.count
+    known = max((first + count for _, first, count, _, _ in heard), default=1)
+    assert following >= known or following == 1
+
+
+@given(st.lists(st.binary(max_size=80), max_size=20))
+def test_whatever_is_heard_nothing_is_raised(noise: list[bytes]) -> None:
+    machine = listener()
+    for datagram in noise:
+        machine.receive(datagram, NOON, feed="A")
+        machine.receive(datagram[:10].ljust(10) + bytes(7) + datagram[10:], NOON, feed="A")
+    machine.wake(NOON + SECOND)
+    assert machine.counts.malformed + machine.counts.strangers == machine.counts.packets
+
+
+@pytest.mark.parametrize(("field", "value"), [("ask_delay", 0), ("patience", 0), ("request_max", -1)])
+def test_options_that_make_no_sense_are_refused(field: str, value: int) -> None:
+    with pytest.raises(ValueError, match=f"{field} is {value}"):
+        CustomerOptions(**{field: value})

@@ -1,0 +1,167 @@
+"""The outlet: packets, paces, heartbeats, farewells, and silence where it has lost its place."""
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND
+from fairtape.formats import moldudp64
+from fairtape.formats.framing import frame
+from fairtape.market.trades import encode
+from fairtape.nodes.edge.effects import Adrift, Cast
+from fairtape.nodes.edge.outlet import Outlet, OutletOptions
+from fairtape.nodes.edge.pacing import OVERHEAD, Pacer
+from fairtape.nodes.edge.packing import packets, session_field
+from fairtape.nodes.edge.sessions import Standing
+from unit.edge.edge_values import NOON, delivery, edition, plan, token, tokens, trade
+
+
+def outlet(*, cap: int = 10**9, **options: int) -> Outlet:
+    made = Outlet(Standing.fresh(edition(cap=cap)), feed="A", options=OutletOptions(**options))
+    made.start(NOON)
+    return made
+
+
+def run(machine: Outlet, until: int) -> list[tuple[int, moldudp64.Packet, int]]:
+    """Everything that is sent up to an instant: when, what, and how many bits."""
+    sent = []
+    now = NOON
+    while True:
+        for effect in machine.drain():
+            assert isinstance(effect, Cast)
+            sent += [(now, moldudp64.decode(d), 8 * (len(d) + OVERHEAD)) for d in effect.datagrams]
+        deadline = machine.deadline()
+        if deadline is None or deadline > until:
+            return sent
+        now = max(now, deadline)
+        machine.wake(now)
+
+
+@given(st.lists(st.binary(min_size=1, max_size=600), min_size=1, max_size=50), st.integers(650, 1_500))
+def test_packets_are_those_of_the_plain_codec(messages: list[bytes], datagram_max: int) -> None:
+    plain = list(moldudp64.pack("FT", 7, messages, datagram_max=datagram_max))
+    found = list(packets(session_field("FT"), 7, frame(messages), 0, datagram_max=datagram_max))
+    assert [datagram for datagram, _ in found] == plain
+    assert sum(count for _, count in found) == len(messages)
+
+
+@given(st.integers(1, 200), st.integers(1, 100), st.integers(250, 1_500))
+def test_packets_of_one_size_are_cut_by_arithmetic_to_the_same_bytes(count: int, size: int, datagram_max: int) -> None:
+    messages = [bytes([each % 256]) * size for each in range(count)]
+    uniform = list(packets(session_field("FT"), 1, frame(messages), size, datagram_max=datagram_max))
+    assert uniform == list(packets(session_field("FT"), 1, frame(messages), 0, datagram_max=datagram_max))
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**7), st.integers(1, 10**5)), max_size=60), st.integers(1, 10**9))
+def test_a_pacer_never_lets_more_pass_than_its_rate_and_one_burst(steps: list[tuple[int, int]], rate: int) -> None:
+    burst = 10 * MILLISECOND
+    pacer = Pacer(rate, burst)
+    now = start = SECOND
+    taken = largest = 0
+    for pause, units in steps:
+        now += pause
+        if pacer.takes(units, now):
+            taken += units
+            largest = max(largest, units)
+    assert taken <= rate * (now - start + burst) / SECOND + largest + len(steps)
+
+
+def test_every_message_is_sent_once_and_in_order_under_the_cap() -> None:
+    cap = 1_000_000
+    machine = outlet(cap=cap, burst_period=5 * MILLISECOND, overrun_delay=5 * MILLISECOND)
+    sent = run(machine, NOON)
+    for ordered in tokens(20, 50):
+        machine.deliver(delivery(ordered), NOON)
+    sent += run(machine, NOON + 2 * SECOND)
+    for stripe in (1, 2):
+        mine = [(at, packet, bits) for at, packet, bits in sent if packet.session == edition().session(stripe)]
+        following = 1
+        for _, packet, _ in mine:
+            assert packet.number == following
+            following = packet.following
+        horizon = [at for at, packet, _ in mine if packet.messages]
+        total = sum(bits for _, packet, bits in mine if packet.messages)
+        assert total <= cap * (max(horizon) - NOON + 5 * MILLISECOND) / SECOND + 8 * 1_428
+    assert machine.counts.overruns > 0
+    assert machine.counts.dropped == 0
+
+
+def test_what_has_no_room_to_wait_is_dropped_oldest_first_and_counted() -> None:
+    machine = outlet(cap=10_000, queue_bytes_max=5_000)
+    for ordered in tokens(10, 50):
+        machine.deliver(delivery(ordered), NOON)
+    sent = run(machine, NOON + 20 * SECOND)
+    assert machine.counts.dropped > 0
+    carried = sum(len(packet.messages) for _, packet, _ in sent)
+    assert carried + machine.counts.dropped == machine.counts.messages
+    assert max(p.following for _, p, _ in sent if p.session == edition().session(1)) == machine.standing.following[0]
+
+
+def test_silence_is_filled_soon_and_then_ever_more_rarely() -> None:
+    machine = outlet(heartbeat_delay=20 * MILLISECOND)
+    run(machine, NOON)
+    beats = [at - NOON for at, packet, _ in run(machine, NOON + 5 * SECOND) if packet.session == edition().session(1)]
+    assert [at // MILLISECOND for at in beats[:6]] == [20, 40, 80, 160, 320, 640]
+    assert max(later - earlier for earlier, later in pairwise(beats)) == SECOND
+
+
+def test_a_heartbeat_says_what_the_next_number_is() -> None:
+    machine = outlet()
+    machine.deliver(delivery(token(1, [encode(trade(1))])), NOON)
+    beats = [packet for _, packet, _ in run(machine, NOON + SECOND) if not packet.messages]
+    expected = dict(zip(map(edition().session, (1, 2, 3)), machine.standing.following, strict=True))
+    assert {packet.session: packet.number for packet in beats} == expected
+
+
+def test_sessions_that_are_over_say_so_for_a_while_and_then_are_silent() -> None:
+    machine = outlet(farewell_period=3 * SECOND)
+    first, second = tokens(2, 4)
+    machine.change_plan(plan(2), at_sequence=second.sequence, at=NOON)
+    machine.deliver(delivery(first), NOON)
+    machine.deliver(delivery(second), NOON)
+    sent = run(machine, NOON + 20 * SECOND)
+    for stripe in (1, 2, 3):
+        mine = [(at, packet) for at, packet, _ in sent if packet.session == edition().session(stripe)]
+        ends = [(at, packet) for at, packet in mine if packet.ended]
+        assert len(ends) >= 3
+        assert NOON + 2 * SECOND <= ends[-1][0] <= NOON + 4 * SECOND
+        assert mine[-1][1].ended
+        assert {packet.number for _, packet in ends} == {max(p.following for _, p in mine if p.messages)}
+    assert any(packet.session == edition(2).session(1) and packet.messages for _, packet, _ in sent)
+
+
+def test_an_outlet_that_ends_says_so_and_names_no_successor() -> None:
+    machine = outlet(farewell_period=SECOND)
+    machine.deliver(delivery(tokens(1, 4)[0]), NOON)
+    machine.end(NOON, NOON)
+    sent = run(machine, NOON + 10 * SECOND)
+    assert {packet.session for _, packet, _ in sent if packet.ended} == set(map(edition().session, (1, 2, 3)))
+    assert machine.deadline() is None
+
+
+def test_an_outlet_whose_order_has_a_hole_is_silent_and_says_why() -> None:
+    machine = outlet()
+    first, _, third, _ = tokens(4, 2)
+    machine.deliver(delivery(first), NOON)
+    standing = machine.standing
+    machine.drain()
+    machine.deliver(delivery(third), NOON)
+    machine.deliver(delivery(third), NOON)
+    assert machine.drain() == [Adrift(3, 5)]
+    assert machine.adrift
+    assert machine.counts.strayed == 2
+    assert not run(machine, NOON + 10 * SECOND)
+    machine.resume(standing, NOON)
+    assert not machine.adrift
+
+
+def test_waking_early_changes_nothing() -> None:
+    machine = outlet(cap=100_000)
+    machine.deliver(delivery(tokens(1, 200)[0]), NOON)
+    machine.drain()
+    deadline = machine.deadline()
+    assert deadline is not None
+    machine.wake(deadline - MICROSECOND)
+    assert not machine.drain()
+    assert machine.deadline() == deadline

@@ -1,0 +1,283 @@
+"""R_x: what is asked for is sent again, to one or to all; whatever should not be served is counted and refused."""
+
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairtape.core.effects import FormationChange, Ordered
+from fairtape.core.instants import MILLISECOND, SECOND
+from fairtape.formats import moldudp64
+from fairtape.formats.moldudp64 import Request, encode_request
+from fairtape.nodes.edge.accounts import Accounts
+from fairtape.nodes.edge.archive import Extent, Shelf
+from fairtape.nodes.edge.effects import Address, Cast, EdgeEffect, Grade, Refusal, Tell, Why
+from fairtape.nodes.edge.gathering import Wish, gathered
+from fairtape.nodes.edge.places import Places, reread
+from fairtape.nodes.edge.retransmitter import Retransmitter, RetransmitterOptions
+from fairtape.nodes.edge.sessions import Standing
+from fairtape.nodes.edge.striper import Striper
+from unit.edge.edge_values import NOON, edition, plan, tokens, turning
+
+ONE: Address = ("10.0.0.1", 5)
+OTHER: Address = ("10.0.0.2", 5)
+SESSION = edition().session(1)
+
+
+def shelf(count: int = 10, *, bytes_max: int = 1 << 20, finished: bool = False) -> Shelf:
+    kept, striper = Shelf(bytes_max=bytes_max), Striper(Standing.fresh(edition()))
+    for step in striper.begin():
+        kept.take(step, striper.at)
+    for ordered in tokens(count, 6):
+        for step in striper.deliver(ordered):
+            kept.take(step, striper.at)
+    for step in striper.finish(NOON) if finished else []:
+        kept.take(step, striper.at)
+    return kept
+
+
+def server(archive: Shelf | None = None, **options: int) -> Retransmitter:
+    made = Retransmitter(archive or shelf(), feed="A", options=RetransmitterOptions(**options))
+    made.follow(edition().plan)
+    return made
+
+
+def ask(machine: Retransmitter, first: int, count: int, origin: Address = ONE, now: int = NOON) -> None:
+    machine.receive(encode_request(Request(SESSION, first, count)), now, origin=origin)
+
+
+def settle(machine: Retransmitter, until: int = NOON + SECOND) -> list[EdgeEffect]:
+    effects = machine.drain()
+    while (deadline := machine.deadline()) is not None and deadline <= until:
+        machine.wake(deadline)
+        effects += machine.drain()
+    return effects
+
+
+def carried(effect: EdgeEffect) -> list[bytes]:
+    assert isinstance(effect, Tell | Cast)
+    return [message for datagram in effect.datagrams for message in moldudp64.decode(datagram).messages]
+
+
+def test_what_one_misses_goes_to_that_one() -> None:
+    kept = shelf()
+    machine = server(kept)
+    ask(machine, 5, 3)
+    (effect,) = settle(machine)
+    assert isinstance(effect, Tell)
+    assert effect.to == ONE
+    assert carried(effect) == list(kept.messages(SESSION, 5, 3))
+    assert moldudp64.decode(effect.datagrams[0]).number == 5
+
+
+def test_what_several_miss_goes_to_everybody_once_and_the_rest_to_each() -> None:
+    """Retransmissions should also be multicast. TRMP 2001 §7.1."""
+    kept = shelf()
+    machine = server(kept)
+    ask(machine, 5, 4)
+    ask(machine, 7, 4, OTHER)
+    found = {}
+    for effect in settle(machine):
+        assert isinstance(effect, Tell | Cast)
+        to = effect.to if isinstance(effect, Tell) else None
+        found[to] = carried(effect)
+        if isinstance(effect, Cast):
+            assert effect.to == edition().plan.stripes[1].endpoint("A")
+    assert found == {
+        ONE: list(kept.messages(SESSION, 5, 2)),
+        None: list(kept.messages(SESSION, 7, 2)),
+        OTHER: list(kept.messages(SESSION, 9, 2)),
+    }
+
+
+def test_a_request_that_crossed_a_repair_for_everybody_is_not_answered_again() -> None:
+    machine = server(linger_period=50 * MILLISECOND)
+    ask(machine, 5, 4)
+    ask(machine, 5, 4, OTHER)
+    assert len(settle(machine, NOON + 10 * MILLISECOND)) == 1
+    ask(machine, 6, 2, ("10.0.0.3", 5), NOON + 11 * MILLISECOND)
+    assert not settle(machine, NOON + 20 * MILLISECOND)
+    assert machine.counts.crossed == 1
+    ask(machine, 6, 2, ("10.0.0.3", 5), NOON + 90 * MILLISECOND)
+    assert len(settle(machine)) == 1
+
+
+def test_the_very_next_number_is_answered_with_how_far_the_session_is() -> None:
+    for finished in (False, True):
+        kept = shelf(finished=finished)
+        machine = server(kept)
+        extent = kept.extent(SESSION)
+        assert extent is not None
+        ask(machine, extent.following, 1)
+        (effect,) = machine.drain()
+        assert isinstance(effect, Tell)
+        assert moldudp64.decode(effect.datagrams[0]) == moldudp64.Packet(SESSION, extent.following, ended=finished)
+
+
+def test_what_was_not_released_is_not_served() -> None:
+    machine = server()
+    following = machine._archive.extent(SESSION) or Extent(0, ended=False)
+    ask(machine, following.following + 1, 5)
+    ask(machine, 1 << 60, 65_535)
+    ask(machine, following.following - 1, 65_535)
+    assert len(carried(settle(machine)[0])) == 1
+    assert machine.counts.absurd == 2
+
+
+def test_an_answer_is_bounded_however_much_is_asked_for() -> None:
+    machine = server(shelf(400), answer_messages_max=70)
+    ask(machine, 1, 65_535)
+    (effect,) = settle(machine)
+    assert len(carried(effect)) == 70
+
+
+def test_a_large_repair_takes_turns_with_others() -> None:
+    machine = server(shelf(400), turn_datagrams_max=2, multicast_min=9)
+    ask(machine, 1, 400)
+    ask(machine, 7, 1, OTHER)
+    effects = [effect for effect in settle(machine) if isinstance(effect, Tell)]
+    assert [effect.to for effect in effects[:3]] == [ONE, OTHER, ONE]
+    assert sum(len(carried(effect)) for effect in effects) == 401
+
+
+@given(st.lists(st.binary(max_size=40), max_size=20))
+def test_whatever_comes_is_counted_and_nothing_is_raised(noise: list[bytes]) -> None:
+    machine = server()
+    for datagram in noise:
+        machine.receive(datagram, NOON, origin=ONE)
+    settle(machine)
+    counts = machine.counts
+    assert counts.requests == len(noise) == counts.malformed + counts.strangers + counts.floods
+
+
+def test_a_flood_of_one_host_is_refused_and_others_are_served() -> None:
+    machine = server(requests_per_s=100)
+    for _ in range(1_000):
+        ask(machine, 5, 1)
+    ask(machine, 6, 1, OTHER)
+    assert machine.counts.floods > 900
+    assert OTHER in {effect.to for effect in settle(machine) if isinstance(effect, Tell)}
+
+
+def test_a_refusal_of_a_guaranteed_customer_is_told_and_never_silent() -> None:
+    machine = server(requests_per_s=100, queue_max=4)
+    machine.accounts.register(ONE[0], Grade.GUARANTEED)
+    for _ in range(20):
+        ask(machine, 5, 1)
+    refusals = [effect for effect in machine.drain() if isinstance(effect, Refusal)]
+    assert {refusal.why for refusal in refusals} <= {Why.FLOOD, Why.QUEUE}
+    assert len(refusals) == machine.counts.floods + machine.counts.refused > 0
+
+
+def test_under_load_best_effort_is_refused_and_the_guaranteed_wait() -> None:
+    machine = server(best_effort_max=2, bits_per_s=20_000, burst_period=1, requests_per_s=10_000, multicast_min=9)
+    machine.accounts.register(ONE[0], Grade.GUARANTEED)
+    for first in range(1, 20, 2):
+        ask(machine, first, 1)
+    machine.wake(NOON + 2 * MILLISECOND)
+    ask(machine, 2, 1, OTHER, NOON + 2 * MILLISECOND)
+    assert machine.counts.refused == 1
+    told = [effect for effect in settle(machine, NOON + 60 * SECOND) if isinstance(effect, Tell)]
+    assert sum(len(carried(effect)) for effect in told if effect.to == ONE) == 10
+    assert machine.deadline() is None
+
+
+def test_a_customer_that_has_had_enough_waits_and_others_do_not() -> None:
+    machine = server(shelf(400), customer_bits_per_s=100_000, multicast_min=9)
+    for first in range(1, 800, 80):
+        ask(machine, first, 40)
+    ask(machine, 3, 1, OTHER)
+    early = settle(machine, NOON + 10 * MILLISECOND)
+    assert OTHER in {effect.to for effect in early if isinstance(effect, Tell)}
+    late = settle(machine, NOON + 60 * SECOND)
+    assert late
+    assert sum(len(carried(effect)) for effect in early + late) == 401
+
+
+def test_accounts_of_strangers_are_bounded_and_registered_ones_stay() -> None:
+    accounts = Accounts(requests_per_s=1, bits_per_s=1, strangers_max=10)
+    accounts.register("friend", Grade.GUARANTEED)
+    for host in range(1_000):
+        accounts.of(str(host))
+    assert len(accounts._strangers) == 10
+    assert accounts.of("friend").grade is Grade.GUARANTEED
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.integers(1, 40), st.integers(1, 10)), max_size=15),
+    st.integers(1, 4),
+)
+def test_gathered_repairs_give_everybody_what_they_want_once(
+    drawn: list[tuple[int, int, int]], multicast_min: int
+) -> None:
+    wishes = [Wish((str(host), 1), first, first + count) for host, first, count in drawn]
+    wanting = {(wish.by, number) for wish in wishes for number in range(wish.first, wish.end)}
+    crowds = Counter(number for _, number in wanting)
+    repairs = gathered(wishes, multicast_min=multicast_min)
+    sent = Counter((repair.to, number) for repair in repairs for number in range(repair.first, repair.end))
+    assert max(sent.values(), default=1) == 1
+    assert {number for to, number in sent if to is None} == {n for n, crowd in crowds.items() if crowd >= multicast_min}
+    assert {(to, n) for to, n in sent if to is not None} == {(by, n) for by, n in wanting if crowds[n] < multicast_min}
+
+
+@given(st.integers(1, 70), st.integers(1, 50))
+def test_a_shelf_gives_what_it_has_from_any_number_on(first: int, count: int) -> None:
+    kept = shelf()
+    everything = list(kept.messages(SESSION, 1, 10_000))
+    assert list(kept.messages(SESSION, first, count)) == everything[first - 1 : first - 1 + count]
+
+
+def test_a_shelf_is_bounded_and_asks_the_older_archive_for_the_rest() -> None:
+    small, whole = shelf(100, bytes_max=6_000), shelf(100)
+    assert not small.messages(SESSION, 1, 5)
+    small._older = whole
+    assert list(small.messages(SESSION, 1, 5)) == list(whole.messages(SESSION, 1, 5))
+    assert small._bytes <= 6_000
+    assert small.extent(SESSION) == whole.extent(SESSION)
+
+
+def test_a_time_of_day_leads_to_the_first_message_of_its_token() -> None:
+    kept = shelf()
+    order = tokens(10, 6)[4]
+    since = order.acknowledged_at - edition().plan.midnight_at
+    number = kept.number_since(SESSION, since)
+    assert number is not None
+    first = next(message for message in kept.messages(SESSION, number, 99))
+    assert int.from_bytes(first[36:44], "big") >= order.sequence
+    before = kept.messages(SESSION, number - 1, 1)[0]
+    assert int.from_bytes(before[36:44], "big") < order.sequence
+    assert kept.number_since(SESSION, since + SECOND) == (kept.extent(SESSION) or Extent(0, ended=False)).following
+
+
+@settings(max_examples=20)
+@given(st.integers(1, 80), st.integers(1, 40), st.integers(1, 30), st.integers(12, 400))
+def test_messages_are_read_again_from_the_order_by_the_index(
+    first: int, count: int, spacing: int, numbers_max: int
+) -> None:
+    """R_x serves from the journal: the index may be thin, and the messages are the same."""
+    orders = tokens(30, 5)
+    boundary = turning(orders[20].sequence, 3)
+    entries: list[Ordered | FormationChange] = [*orders[:7], turning(orders[7].sequence, 2), *orders[7:20], boundary]
+    entries += orders[20:]
+    places, striper, kept = (
+        Places(spacing=spacing, numbers_max=numbers_max),
+        Striper(Standing.fresh(edition())),
+        Shelf(),
+    )
+    striper.change_plan(plan(2), at_sequence=orders[20].sequence, at=NOON)
+    for step in striper.begin():
+        kept.take(step, striper.at)
+    for entry in entries:
+        places.note(striper.standing)
+        if isinstance(entry, Ordered):
+            for step in striper.deliver(entry):
+                kept.take(step, striper.at)
+        else:
+            striper.turn(entry)
+    for session in (SESSION, edition(2).session(2)):
+        place = places.before(session, first)
+        assert place is not None
+        journal = [entry for entry in entries if entry.sequence >= place.sequence]
+        found = reread(place, journal, session, first, count, places.successor(place.edition))
+        assert found == list(kept.messages(session, first, count))
+    assert places._numbers <= max(numbers_max, 4)

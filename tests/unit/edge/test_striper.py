@@ -1,0 +1,280 @@
+"""Numbers depend on the order alone: not on how it is cut into tokens, on restarts, or on when changes are told."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairtape.core.effects import FormationChange, Ordered, Span
+from fairtape.formats.framing import unframe
+from fairtape.market.trades import encode
+from fairtape.nodes.edge.marks import (
+    MARK,
+    BadMark,
+    Begun,
+    Over,
+    Reformed,
+    decode_mark,
+    decode_opaque,
+    encode_mark,
+    encode_opaque,
+)
+from fairtape.nodes.edge.sessions import BadSession, Edition, Session, Standing
+from fairtape.nodes.edge.striper import MESSAGE_MAX, Closed, Lot, Opened, Step, Striper
+from fairtape.wire.blocks import Assembler, split_message
+from unit.edge.edge_values import NOON, edition, plan, token, tokens, trade, turning
+
+PAYLOADS = st.one_of(
+    st.integers(1, 10**4).map(lambda number: encode(trade(number))),
+    st.integers(1, 10**4).map(lambda number: encode(trade(number, "STRANGER"))),
+    st.binary(max_size=3_000),
+    st.binary(min_size=64, max_size=64),
+)
+
+
+def fresh() -> Striper:
+    return Striper(Standing.fresh(edition()))
+
+
+def sessions_of(steps: Sequence[Step]) -> dict[str, list[bytes]]:
+    """The messages of every session, once it is checked that they are numbered from 1 on without a hole."""
+    found: dict[str, list[bytes]] = {}
+    for step in steps:
+        if isinstance(step, Lot):
+            messages = list(unframe(step.framed))
+            known = found.setdefault(step.session, [])
+            assert step.first == len(known) + 1
+            assert step.count == len(messages)
+            known += messages
+    return found
+
+
+@given(st.lists(PAYLOADS, min_size=1, max_size=30), st.lists(st.integers(1, 30), max_size=4), st.integers(1, 7))
+def test_how_the_order_is_cut_into_tokens_changes_no_number(payloads: list[bytes], cuts: list[int], block: int) -> None:
+    whole, cut = fresh(), fresh()
+    one = whole.begin() + whole.deliver(token(1, payloads))
+    other = cut.begin()
+    edges = sorted({0, len(payloads), *(each for each in cuts if each < len(payloads))})
+    for start, end in pairwise(edges):
+        other += cut.deliver(token(start + 1, payloads[start:end], block=block))
+    expected, found = sessions_of(one), sessions_of(other)
+    assert {name: len(messages) for name, messages in found.items()} == {n: len(m) for n, m in expected.items()}
+    opaque = edition().session(3)
+    assert [decode_opaque(m).payload for m in found[opaque][1:]] == [
+        decode_opaque(m).payload for m in expected[opaque][1:]
+    ]
+    assert {n: m for n, m in found.items() if n != opaque} == {n: m for n, m in expected.items() if n != opaque}
+
+
+@given(st.integers(0, 12))
+def test_a_striper_that_resumes_goes_on_with_the_same_numbers(place: int) -> None:
+    orders = tokens(12, 4)
+    whole = fresh()
+    steps = whole.begin() + [step for each in orders for step in whole.deliver(each)]
+    first = fresh()
+    parts = first.begin() + [step for each in orders[:place] for step in first.deliver(each)]
+    second = Striper(first.standing)
+    parts += [step for step in second.begin() if not isinstance(step, Opened)]
+    parts += [step for each in orders[place:] for step in second.deliver(each)]
+    assert sessions_of(parts) == sessions_of(steps)
+    assert second.standing == whole.standing
+
+
+@given(st.integers(0, 5), st.integers(0, 5), st.booleans())
+def test_it_does_not_matter_when_changes_are_told(early: int, late: int, plan_first: bool) -> None:
+    orders = tokens(8, 3)
+    at = orders[5].sequence
+
+    def play(turn_told: int, plan_told: int) -> list[Step]:
+        striper = fresh()
+        steps = striper.begin()
+        for position, ordered in enumerate(orders):
+            for turns in (not plan_first, plan_first):
+                if turns and turn_told == position:
+                    striper.turn(turning(at, 2))
+                elif not turns and plan_told == position:
+                    striper.change_plan(plan(2), at_sequence=at, at=NOON)
+            steps += striper.deliver(ordered)
+        return steps
+
+    assert play(early, late) == play(5, 5)
+
+
+def test_one_session_ends_where_the_next_begins() -> None:
+    """A customer that hears both knows the place from either."""
+    striper = fresh()
+    orders = tokens(4, 6)
+    steps = striper.begin()
+    striper.change_plan(plan(2, stripes=3), at_sequence=13, at=NOON)
+    for ordered in orders:
+        steps += striper.deliver(ordered)
+    found = sessions_of(steps)
+    for name, messages in found.items():
+        session = Session.parse(name)
+        assert session is not None
+        marks = [decode_mark(message) for message in messages if message[:1] == MARK]
+        if session.version == 1:
+            assert marks == [Begun(1, 0, 0), Over(13, 2, 0)]
+            assert messages[-1][:1] == MARK
+        else:
+            assert marks == [Begun(13, 1, 0)]
+        assert messages[0][:1] == MARK
+        numbers = [int.from_bytes(message[36:44], "big") for message in messages if message[:1] == b"P"]
+        assert all((number < 13) is (session.version == 1) for number in numbers)
+    assert [type(step) for step in steps if not isinstance(step, Lot)] == [Opened, Closed, Opened]
+
+
+def test_a_break_begins_new_sessions_even_where_numbers_were_used_before() -> None:
+    striper = fresh()
+    striper.begin()
+    striper.deliver(tokens(1, 9)[0])
+    striper.turn(turning(4, 2, broken=True))
+    steps = striper.deliver(tokens(1, 3, first=4)[0])
+    (opened,) = [step for step in steps if isinstance(step, Opened)]
+    assert (opened.edition.breaks, opened.edition.sequence, striper.sequence) == (1, 4, 7)
+    marks = [decode_mark(m) for step in steps if isinstance(step, Lot) for m in unframe(step.framed) if m[:1] == MARK]
+    assert marks.count(Reformed(4, 2, broken=True)) == len(opened.edition.stripes)
+
+
+def test_a_formation_that_a_break_undid_is_never_told() -> None:
+    """A site that had installed it numbers like one that never heard of it."""
+    orders = tokens(1, 4) + tokens(3, 4, first=3)
+    stripers = fresh(), fresh()
+    stripers[0].turn(turning(5, 2))
+    found = []
+    for striper in stripers:
+        steps = striper.begin()
+        striper.turn(turning(3, 3, broken=True))
+        for ordered in orders:
+            steps += striper.deliver(ordered)
+        found.append(steps)
+    assert found[0] == found[1]
+
+
+def test_a_hole_in_the_order_silences_it_until_it_has_its_place_again() -> None:
+    striper = fresh()
+    orders = tokens(4, 2)
+    striper.begin()
+    assert striper.deliver(orders[0])
+    assert not striper.deliver(orders[0])
+    assert striper.repeated == 1
+    standing = striper.standing
+    assert not striper.deliver(orders[2])
+    assert striper.lost
+    assert not striper.deliver(orders[1])
+    striper.resume(standing)
+    assert striper.deliver(orders[1])
+
+
+@given(st.binary(min_size=1_400, max_size=9_000))
+def test_fragments_of_long_messages_come_through(message: bytes) -> None:
+    bodies = tuple(split_message(message, 1_000))
+    count = len(bodies)
+    span = Span(7, 1, 1, count, 1, bodies, (1,) * count, (True,) * count)
+    striper = fresh()
+    striper.begin()
+    found = sessions_of_opaque(striper.deliver(Ordered(0, 1, 1, 1, count, NOON, (span,))))
+    assembler = Assembler()
+    whole = [assembler.add(part.payload) for part in map(decode_opaque, found)]
+    assert whole[-1] == message
+    assert {decode_opaque(part).source for part in found} == {7}
+
+
+def sessions_of_opaque(steps: list[Step]) -> list[bytes]:
+    return [
+        m
+        for step in steps
+        if isinstance(step, Lot) and step.session == edition().session(3)
+        for m in unframe(step.framed)
+    ]
+
+
+@given(st.binary(max_size=5_000), st.integers(1, 2**63), st.booleans())
+def test_opaque_payloads_come_back_from_their_parts(payload: bytes, sequence: int, fragment: bool) -> None:
+    parts = encode_opaque(payload, sequence=sequence, source=5, fragment=fragment, since=0, size_max=MESSAGE_MAX)
+    read = [decode_opaque(part) for part in parts]
+    assert b"".join(part.payload for part in read) == payload
+    assert [part.part for part in read] == list(range(read[0].parts))
+    assert all((part.sequence, part.fragment) == (sequence, fragment) for part in read)
+    assert all(len(part) <= MESSAGE_MAX for part in parts)
+
+
+@given(st.sampled_from([Begun(5, 1, 2), Over(6, 0, 0), Reformed(7, 3, broken=True)]), st.integers(0, 2**48 - 1))
+def test_marks_come_back_from_their_bytes(mark: Begun | Over | Reformed, since: int) -> None:
+    assert decode_mark(encode_mark(mark, since)) == mark
+
+
+@given(st.binary(max_size=60))
+def test_bytes_that_are_no_mark_are_refused(noise: bytes) -> None:
+    for read in (decode_mark, decode_opaque):
+        for payload in (noise, b"M" + noise, b"G" + noise):
+            try:
+                read(payload)
+            except BadMark:
+                continue
+
+
+@given(
+    st.text("ABCxyz019", min_size=1, max_size=2), st.integers(0, 46_655), st.integers(0, 1_295), st.integers(0, 46_655)
+)
+def test_session_names_have_ten_characters_and_are_read_back(
+    deployment: str, version: int, breaks: int, stripe: int
+) -> None:
+    session = Session(deployment, version, breaks, stripe)
+    assert len(str(session)) == 10
+    assert Session.parse(str(session)) == session
+
+
+@given(st.text(max_size=12))
+def test_other_names_are_no_sessions_of_ours(text: str) -> None:
+    parsed = Session.parse(text)
+    assert parsed is None or str(parsed) == text
+
+
+@pytest.mark.parametrize(("deployment", "core"), [("", 0), ("ABC", 0), ("_", 0), ("FT", 5)])
+def test_an_edition_that_cannot_be_named_is_refused(deployment: str, core: int) -> None:
+    with pytest.raises(BadSession):
+        Edition(deployment, plan(), core)
+
+
+def test_a_journal_that_is_read_again_changes_nothing() -> None:
+    """A standing knows which formations were told, and the plan in force which plans are past."""
+    orders = tokens(6, 3)
+    striper = fresh()
+    striper.begin()
+    changes = [turning(orders[2].sequence, 2), turning(orders[4].sequence, 3, broken=True)]
+    for change in changes:
+        striper.turn(change)
+    striper.change_plan(plan(2), at_sequence=orders[3].sequence, at=NOON)
+    for ordered in orders[:5]:
+        striper.deliver(ordered)
+    again = Striper(striper.standing)
+    for change in changes:
+        again.turn(change)
+    again.change_plan(plan(2), at_sequence=orders[3].sequence, at=NOON)
+    assert again.deliver(orders[5]) == striper.deliver(orders[5])
+    assert again.standing == striper.standing
+
+
+def test_a_change_that_is_told_too_late_silences_it() -> None:
+    for is_plan in (False, True):
+        striper = fresh()
+        striper.begin()
+        striper.deliver(tokens(1, 3)[0])
+        if is_plan:
+            striper.change_plan(plan(2), at_sequence=2, at=NOON)
+        else:
+            striper.turn(turning(2, 2))
+        assert striper.lost
+
+
+def test_a_change_is_noted_once_however_often_it_is_told() -> None:
+    striper = fresh()
+    striper.begin()
+    change: FormationChange = turning(1, 2)
+    striper.turn(change)
+    striper.turn(change)
+    marks = [step for step in striper.deliver(tokens(1, 1)[0]) if isinstance(step, Lot) and step.size == 0]
+    assert len(marks) == len(edition().stripes)
