@@ -2,9 +2,26 @@
 
 `fairtape` merges the messages of many venues into a single sequence, delivers that sequence to every site at the
 same instant, and can prove afterwards that it did. ARCHITECTURE.md is the map; PROTOCOL.md is the law.
+
+A program that wants to read it begins with `fairtape.connect`.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fairtape import client as client
+    from fairtape.client import connect as connect
 
 __version__ = "0.1.0"
 
 if not __debug__:
     raise SystemExit("fairtape refuses python -O: its assertions are part of its safety. Run it without -O.")
+
+
+def __getattr__(name: str) -> Any:
+    """The client, once somebody asks for it: NumPy and Arrow take a moment that most commands need not wait for."""
+    if name not in ("client", "connect"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    room = import_module("fairtape.client")
+    return room if name == "client" else room.connect

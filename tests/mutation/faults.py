@@ -31,7 +31,7 @@ FAULTS: Final = (
         name="patience begins anew",
         rule="A token that follows a late one has waited with it: its deadline counts from its own instant (T-RMP §5).",
         file="ring/silence.py",
-        old="return awaited.retries if awaited is not None and awaited.token == token - 1 else 1",
+        old="return max(awaited.retries, 1)",
         new="return 1",
         tests=("paper/test_deadline.py::test_a_token_that_follows_a_late_one_has_no_later_deadline",),
     ),

@@ -18,6 +18,7 @@ from fairtape.cli.outlet import Outlet
 from fairtape.cli.tape import Progress, Tape
 from fairtape.core.effects import FormationChange, Ordered, Span
 from fairtape.core.entries import Entry as Content
+from fairtape.deployment.following import Following
 from fairtape.market.trades import Trade, encode
 from fairtape.ring.layout import encode_formation
 from fairtape.wire.blocks import pack_messages
@@ -42,13 +43,16 @@ def change(before: Ordered, number: int, *, broken: bool = False) -> FormationCh
 
 
 @contextmanager
-def tape_of(journals: dict[int, Path], *, text: bool = False, from_sequence: int = 1) -> Iterator[tuple[Tape, Path]]:
+def tape_of(
+    journals: dict[int, Path], *, text: bool = False, from_sequence: int = 1
+) -> Iterator[tuple[Tape, Following, Path]]:
     """A tape that is printed into a file."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "lines"
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
         lines = TextLines(NAMES) if text else JsonLines(NAMES)
-        yield Tape(journals, Outlet(descriptor), lines, from_sequence=from_sequence), path
+        following = Following(journals, from_sequence=from_sequence)
+        yield Tape(following, Outlet(descriptor), lines), following, path
 
 
 def print_all(tape: Tape) -> None:
@@ -78,7 +82,7 @@ def write(folder: Path, *parts: Content | Sequence[Content]) -> Path:
 def test_a_change_of_formation_is_a_line_at_its_place(tmp_path: Path) -> None:
     one, two, three = order(3)
     write(tmp_path / "s1", one, change(two, 2), two, change(three, 3, broken=True), three)
-    with tape_of({1: tmp_path / "s1"}) as (tape, path):
+    with tape_of({1: tmp_path / "s1"}) as (tape, _, path):
         print_all(tape)
         assert told(path) == [
             ("trade", 1, 1),
@@ -89,7 +93,7 @@ def test_a_change_of_formation_is_a_line_at_its_place(tmp_path: Path) -> None:
         assert [row["broken"] for row in rows if row["kind"] == "formation"] == [False, True]
         assert rows[1]["members"] == ["s1", "s3"]
         assert (tape.printed.trades, tape.printed.breaks, tape.printed.through) == (3, 1, 3)
-    with tape_of({1: tmp_path / "s1"}, text=True) as (tape, path):
+    with tape_of({1: tmp_path / "s1"}, text=True) as (tape, _, path):
         print_all(tape)
         lines = path.read_text().splitlines()
     assert "REFORMATION  formation 2 of s1 s3, from number 2 on" in lines[1]
@@ -99,7 +103,7 @@ def test_a_change_of_formation_is_a_line_at_its_place(tmp_path: Path) -> None:
 def test_a_layout_of_another_version_is_told_without_its_members(tmp_path: Path) -> None:
     (one,) = order(1)
     write(tmp_path / "s1", values.formation_change(one, 7), one)
-    with tape_of({1: tmp_path / "s1"}, text=True) as (tape, path):
+    with tape_of({1: tmp_path / "s1"}, text=True) as (tape, _, path):
         print_all(tape)
         assert "REFORMATION  formation 7, from number 1 on\n" in path.read_text()
 
@@ -118,9 +122,9 @@ def test_another_site_goes_on_where_one_stopped(sizes: tuple[int, int], turn: in
             1: write(Path(folder) / "s1", *known),
             2: write(Path(folder) / "s2", whole[:turn], turning, whole[turn:]),
         }
-        with tape_of(journals) as (tape, path):
+        with tape_of(journals) as (tape, following, path):
             print_all(tape)
-            tape.follow(2)
+            following.follow(2)
             print_all(tape)
             expected = [("trade", each.sequence, each.sequence) for each in whole]
             assert told(path) == [*expected[:turn], ("formation", turn + 1, 2), *expected[turn:]]
@@ -138,10 +142,10 @@ def test_numbers_that_a_break_gives_away_again_are_told_again(held: int, broken_
             1: write(Path(folder) / "s1", lost),
             2: write(Path(folder) / "s2", lost[:broken_at], change(others[0], 2, broken=True), others),
         }
-        with tape_of(journals) as (tape, path):
+        with tape_of(journals) as (tape, following, path):
             print_all(tape)
-            tape.follow(2)
-            tape.follow(2)
+            following.follow(2)
+            following.follow(2)
             print_all(tape)
             assert told(path) == [
                 *(("trade", each.sequence, each.sequence) for each in lost),
@@ -155,8 +159,8 @@ def test_what_is_past_when_the_tape_begins_is_not_told(tmp_path: Path, first: in
     one, two, three = order(3)
     history = one, change(two, 2, broken=True), two, three
     journals = {1: write(tmp_path / "s1", *history), 2: write(tmp_path / "s2", *history)}
-    with tape_of(journals, from_sequence=first) as (tape, path):
-        tape.follow(2)
+    with tape_of(journals, from_sequence=first) as (tape, following, path):
+        following.follow(2)
         print_all(tape)
         whole = [("trade", 1, 1), ("formation", 2, 2), ("trade", 2, 2), ("trade", 3, 3)]
         assert told(path) == [line for line in whole if line[1] >= first]

@@ -47,14 +47,19 @@ class Silence:
         """Begin to recover what is overdue. A site that is late itself awaits nobody."""
         while (since := self.noticed_at()) <= now:
             if not is_mine(self._watched):
-                waits_max = self._waits_before(self._watched)
+                waits_max = self._waits_before(self._watched, is_mine)
                 self._awaited = self._desk.overdue(self._watched, since, now, waits_max=waits_max)
             self._watched += 1
 
-    def _waits_before(self, token: int) -> int:
-        """How often this site has waited in vain for the acknowledgment before this one, and so for this one, too."""
+    def _waits_before(self, token: int, is_mine: Callable[[int], bool]) -> int:
+        """How often this site has waited in vain for the acknowledgment before this one, and so for this one, too.
+
+        Its own ones are passed over: they were late because it was waiting.
+        """
         awaited = self._awaited
-        return awaited.retries if awaited is not None and awaited.token == token - 1 else 1
+        if awaited is None or not all(map(is_mine, range(awaited.token + 1, token))):
+            return 1
+        return max(awaited.retries, 1)
 
     def notice_overtaken(self, now: Instant) -> None:
         """RMP: an acknowledgment above the expected one was received, so those between are missing."""
