@@ -31,8 +31,8 @@ FAULTS: Final = (
         name="patience begins anew",
         rule="A token that follows a late one has waited with it: its deadline counts from its own instant (T-RMP §5).",
         file="ring/silence.py",
-        old="return max(awaited.retries, 1)",
-        new="return 1",
+        old="max(since, self._awake_since), now)",
+        new="now, now)",
         tests=("paper/test_deadline.py::test_a_token_that_follows_a_late_one_has_no_later_deadline",),
     ),
     Fault(

@@ -16,9 +16,9 @@ TWICE = (3, 7, 12, 20)
 REGRESSIONS = Path(__file__).with_name("regressions.txt")
 
 
-def regressions() -> list[int]:
-    lines = (line.split("#")[0].strip() for line in REGRESSIONS.read_text().splitlines())
-    return [int(line) for line in lines if line]
+def regressions() -> list[tuple[int, float | None]]:
+    lines = (line.split("#")[0].split() for line in REGRESSIONS.read_text().splitlines())
+    return [(int(seed), float(loss[0]) if loss else None) for seed, *loss in filter(None, lines)]
 
 
 @pytest.mark.parametrize("seed", SMOKE_SEEDS)
@@ -27,9 +27,9 @@ def test_every_guarantee_holds_in_the_world_of(seed: int) -> None:
     assert not outcome.failed, outcome.text
 
 
-@pytest.mark.parametrize("seed", regressions())
-def test_what_once_failed_never_fails_again(seed: int) -> None:
-    outcome = run_seed(seed)
+@pytest.mark.parametrize(("seed", "loss"), regressions())
+def test_what_once_failed_never_fails_again(seed: int, loss: float | None) -> None:
+    outcome = run_seed(seed, loss=loss)
     assert not outcome.failed, outcome.text
 
 

@@ -11,6 +11,7 @@ MEMBERS_MAX: Final = 128
 LEAVING_MAX: Final = 16  # members that leave with one formation
 LOOPS_MAX: Final = (1 << 16) - 1
 STRIDE_MAX: Final = (1 << 16) - 1
+PLAN_MAX: Final = (1 << 32) - 1
 
 
 class BadFormation(ValueError):
@@ -36,6 +37,7 @@ class Formation:
     roll: tuple[int, ...] = ()  # the incarnation of each member that was counted on; empty: whoever is there
     resilience_before: int = 0  # of one that goes on: K of the formation before, whose tokens may still be open
     leaving: tuple[NodeId, ...] = ()  # who takes its last turns in the formation before, which this one takes over from
+    plan: int = 0  # names the stripe plan that is in force with it, as the operator ordered; 0: none was ordered
     broken: bool = False  # more than K members were silent: what they committed last may be missing (decision 7)
 
     def __post_init__(self) -> None:
@@ -63,8 +65,9 @@ class Formation:
             raise BadFormation(f"first_sequence is {self.first_sequence}; it must be at least 1, or 0 to go on")
         if not 0 <= self.starts_at <= NUMBER_MAX:
             raise BadFormation(f"starts_at is {self.starts_at} ns; it must be an instant from 0 to {NUMBER_MAX}")
-        for name, limit in (("loop", LOOPS_MAX), ("stride", STRIDE_MAX), ("request_sets", MEMBERS_MAX)):
-            least = 0 if name == "loop" else 1
+        limits = (("loop", LOOPS_MAX), ("plan", PLAN_MAX), ("stride", STRIDE_MAX), ("request_sets", MEMBERS_MAX))
+        for name, limit in limits:
+            least = 0 if name in ("loop", "plan") else 1
             if not least <= getattr(self, name) <= limit:
                 raise BadFormation(f"{name} is {getattr(self, name)}; it must be from {least} to {limit}")
 

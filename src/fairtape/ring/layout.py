@@ -1,6 +1,7 @@
 """A formation as bytes: what reformation servers keep in their log, send to sites, and what journals remember.
 
-One formation has one encoding, so two sites that installed the same formation wrote the same bytes.
+One formation has one encoding, so two sites that installed the same formation wrote the same bytes. One that names a
+stripe plan has the version 2, and the plan behind its head; one that names none is as it was before there were plans.
 """
 
 import struct
@@ -11,8 +12,10 @@ from fairtape.ring.formation import MEMBERS_MAX, BadFormation, Formation
 from fairtape.wire.frames import Malformed
 
 VERSION: Final = 1
+PLANNED: Final = 2
 
 _LAYOUT: Final = struct.Struct(">BBHIHHHHIQQQHHQIQQQ")
+_PLAN: Final = struct.Struct(">I")
 _TIMED: Final = 1
 _MERGED: Final = 2
 _BROKEN: Final = 4
@@ -25,12 +28,16 @@ def encode_formation(formation: Formation) -> bytes:
     flags = (
         _TIMED * formation.timed | _MERGED * timing.merged | _BROKEN * formation.broken | _ROLL * bool(formation.roll)
     )
-    return _LAYOUT.pack(
-        VERSION, flags, formation.loop, formation.number, formation.resilience, formation.resilience_before,
+    version = PLANNED if formation.plan else VERSION
+    head = _LAYOUT.pack(
+        version, flags, formation.loop, formation.number, formation.resilience, formation.resilience_before,
         formation.stride, formation.request_sets, formation.keeper, formation.first_token, formation.first_sequence,
         formation.starts_at, len(formation.members), len(formation.leaving), timing.retry_period, timing.retries_max,
         timing.token_period, timing.commit_delay, timing.clock_error_max,
-    ) + b"".join(number.to_bytes(4) for number in formation.members + formation.leaving + formation.roll)  # fmt: skip
+    )  # fmt: skip
+    plan = _PLAN.pack(formation.plan) if formation.plan else b""
+    listed = formation.members + formation.leaving + formation.roll
+    return head + plan + b"".join(number.to_bytes(4) for number in listed)
 
 
 def decode_formation(layout: bytes) -> Formation:
@@ -50,9 +57,10 @@ def _decode(layout: bytes) -> Formation:
         starts_at, count, leaving, retry_period, retries_max, token_period, commit_delay, clock_error_max,
     ) = _LAYOUT.unpack_from(layout)  # fmt: skip
     listed = leaving + (2 * count if flags & _ROLL else count)
-    if version != VERSION or count > MEMBERS_MAX or len(layout) != _LAYOUT.size + 4 * listed:
+    begin = _LAYOUT.size + (_PLAN.size if version == PLANNED else 0)
+    if version not in (VERSION, PLANNED) or count > MEMBERS_MAX or len(layout) != begin + 4 * listed:
         raise Malformed("not a formation of this version")
-    numbers = tuple(number for (number,) in struct.iter_unpack(">I", layout[_LAYOUT.size :]))
+    numbers = tuple(number for (number,) in struct.iter_unpack(">I", layout[begin:]))
     return Formation(
         number=number,
         members=numbers[:count],
@@ -76,5 +84,6 @@ def _decode(layout: bytes) -> Formation:
         stride=stride,
         request_sets=request_sets,
         keeper=keeper,
+        plan=_PLAN.unpack_from(layout, _LAYOUT.size)[0] if version == PLANNED else 0,
         broken=bool(flags & _BROKEN),
     )

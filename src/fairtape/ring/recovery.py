@@ -108,14 +108,12 @@ class RecoveryDesk:
         """All parts of Ack(token) are held. True when that completes it."""
         return self._fire(self._recovery(token), Event.ACK, now)
 
-    def overdue(self, token: int, since: Instant, now: Instant, *, waits_max: int = 1) -> Recovery:
-        """Ack(token) should be here since then (TRMP); its recovery, with the waits made up for that have passed."""
-        recovery = self._recovery(token)
-        recovery.expires_at = since
-        for _ in range(waits_max):
-            if recovery.running and recovery.expires_at <= now:
-                self._fire(recovery, Event.TIMEOUT, recovery.expires_at)
-        return recovery
+    def overdue(self, token: int, since: Instant, now: Instant) -> None:
+        """Ack(token) should be here since then (TRMP): the waits that have passed meanwhile are made up for."""
+        recovery, instant = self._recovery(token), since
+        while recovery.running and instant <= now:
+            self._fire(recovery, Event.TIMEOUT, instant)
+            instant = recovery.expires_at
 
     def overtaken(self, token: int, now: Instant) -> None:
         """Ack(token) should be here: a later one is (RMP)."""

@@ -4,8 +4,8 @@ Only the lowest acknowledgment that may exist is awaited by the clock: the one a
 after it are late because it is. To run a recovery for each of them would change nothing, since nothing can be asked for
 them yet, and the awaited one declares a failure before any of them would; so a ring that falls behind its schedule
 costs its receivers nothing. When it turns out that one was sent and lost after all, its waits are counted from its own
-instant, as if it had been awaited all the time: but never more of them than the awaited one had, for a site that was
-asleep has waited for nobody.
+instant, as if it had been awaited all the time. Only a site that was asleep has waited for nobody: its waits begin when
+it is awake again.
 """
 
 from collections.abc import Callable
@@ -13,14 +13,14 @@ from collections.abc import Callable
 from fairtape.core.instants import NEVER, Instant
 from fairtape.ring.course import Course
 from fairtape.ring.ordering import Ordering
-from fairtape.ring.recovery import Recovery, RecoveryDesk
+from fairtape.ring.recovery import RecoveryDesk
 from fairtape.ring.resilience import Resilience
 
 
 class Silence:
     """Watches over the acknowledgments of one formation."""
 
-    __slots__ = ("_awaited", "_course", "_desk", "_ordering", "_resilience", "_watched")
+    __slots__ = ("_awake_since", "_course", "_desk", "_looked_at", "_ordering", "_resilience", "_watched")
 
     def __init__(self, *, course: Course, ordering: Ordering, resilience: Resilience, desk: RecoveryDesk) -> None:
         self._course = course
@@ -28,7 +28,8 @@ class Silence:
         self._resilience = resilience
         self._desk = desk
         self._watched = course.latest.first_token  # the lowest token whose silence has not been noticed yet
-        self._awaited: Recovery | None = None  # the latest that was awaited by the clock
+        self._looked_at: Instant = 0
+        self._awake_since: Instant = 0
 
     def noticed_at(self) -> Instant:
         """When the next unheard acknowledgment is overdue: t_e + T_R / 2. RMP has no such instant."""
@@ -45,21 +46,17 @@ class Silence:
 
     def notice(self, now: Instant, is_mine: Callable[[int], bool]) -> None:
         """Begin to recover what is overdue. A site that is late itself awaits nobody."""
+        self._look(now)
         while (since := self.noticed_at()) <= now:
             if not is_mine(self._watched):
-                waits_max = self._waits_before(self._watched, is_mine)
-                self._awaited = self._desk.overdue(self._watched, since, now, waits_max=waits_max)
+                self._desk.overdue(self._watched, max(since, self._awake_since), now)
             self._watched += 1
 
-    def _waits_before(self, token: int, is_mine: Callable[[int], bool]) -> int:
-        """How often this site has waited in vain for the acknowledgment before this one, and so for this one, too.
-
-        Its own ones are passed over: they were late because it was waiting.
-        """
-        awaited = self._awaited
-        if awaited is None or not all(map(is_mine, range(awaited.token + 1, token))):
-            return 1
-        return max(awaited.retries, 1)
+    def _look(self, now: Instant) -> None:
+        """While anything is missing its recovery wakes this site in every T_R: a longer absence was sleep."""
+        if now - self._looked_at > 2 * self._course.latest.timing.retry_period:
+            self._awake_since = now
+        self._looked_at = now
 
     def notice_overtaken(self, now: Instant) -> None:
         """RMP: an acknowledgment above the expected one was received, so those between are missing."""
