@@ -1,0 +1,49 @@
+"""The Python client: the order as records, batches or data frames, from a journal, a deployment or a file.
+
+`connect` makes a `Tape` out of a `Feed` (`feeds` says what that is), a `Backlog` between the feed's thread and the
+reader, and a `Selection`. Trades travel in `lots`, by columns, and become records at the very end.
+
+- `records`: what a user gets; `lots`: many trades at once, and their Arrow schema
+- `feeds`: what a source of records must be able to do; `journals`, `deployments`, `files`: those there are
+- `entries`: what a journal holds, as a feed delivers it
+- `backlog`: bounded, with a policy; `selection`: which records are wanted
+- `tape`: the shapes in which records are read; `connecting`: from a user's words to a tape
+"""
+
+from fairtape.client.connecting import connect
+from fairtape.client.errors import ClientError
+from fairtape.client.lots import SCHEMA
+from fairtape.client.records import (
+    Break,
+    Fresh,
+    Gap,
+    Merged,
+    Message,
+    Notice,
+    Record,
+    Reformation,
+    Skipped,
+    Snapshot,
+    Stale,
+    Trade,
+)
+from fairtape.client.tape import Tape
+
+__all__ = [
+    "SCHEMA",
+    "Break",
+    "ClientError",
+    "Fresh",
+    "Gap",
+    "Merged",
+    "Message",
+    "Notice",
+    "Record",
+    "Reformation",
+    "Skipped",
+    "Snapshot",
+    "Stale",
+    "Tape",
+    "Trade",
+    "connect",
+]

@@ -1,0 +1,148 @@
+"""`connect`: from what a user names to a tape."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Final
+
+from fairtape.client.backlog import Backlog, Policy
+from fairtape.client.errors import ClientError, told
+from fairtape.client.feeds import AtInstant, AtNumber, AtSnapshot, Beginning, Feed, Live, Start
+from fairtape.client.files import SUFFIXES, FileFeed
+from fairtape.client.journals import JournalFeed
+from fairtape.client.selection import Selection
+from fairtape.client.tape import Tape
+from fairtape.core.instants import SECOND, Instant
+from fairtape.deployment.description import FILE, read_deployment
+from fairtape.market.symbols import BadName, checked_venue
+from fairtape.wire.frames import NUMBER_MAX
+
+QUEUE_MAX: Final = 1 << 18  # records: some 40 MB of trades
+QUEUE_LIMIT: Final = 1 << 26
+GRADES: Final = ("guaranteed", "best effort")
+INSTANT_MIN: Final = 10**17
+"""A whole number from here on is an instant in nanoseconds, below it a sequence number.
+
+As an instant this is March 1973; as a number, a million messages a second reach it after three thousand years.
+"""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def connect(
+    target: str | PathLike[str],
+    symbols: Iterable[str] | str | None = None,
+    stripes: Iterable[int] | int | None = None,
+    start: str | int | datetime | None = None,
+    *,
+    policy: str = "block",
+    queue_max: int = QUEUE_MAX,
+    grade: str = "guaranteed",
+    follow: bool | None = None,
+    midnight: datetime | int | None = None,
+    venue: str = "",
+) -> Tape:
+    """Read the order: as it comes, or from a place in the past on.
+
+    `target` is the journal of a site, the folder of a deployment that runs on this machine, or a file of trades (CSV,
+    Parquet, DBN, ITCH 5.0).
+
+    `start` says where to begin: None with what comes next (a file: with its first trade), "beginning" with the first
+    record there is, "snapshot" with the last trade of each symbol and then with what comes next. A whole number below
+    10**17 is a sequence number; one from there on, or a datetime with a time zone, is an instant.
+
+    `policy` and `queue_max` are about a reader who is slower than the records come: at most so many wait. Then "block"
+    lets the feed wait, "skip" leaves out the oldest, "conflate" keeps the latest of each symbol; both say what is
+    missing. `grade` matters where records can be lost on a network: "guaranteed" has them repaired, "best effort" tells
+    of them. A journal or a file loses nothing.
+
+    `follow` says whether a journal that is read to its end is waited for: unless you say so, it is where reading begins
+    at the end. `midnight` (an instant) and `venue` are what a file of ITCH does not say about its trades.
+    """
+    with told():
+        selection = Selection.of(symbols, stripes)
+        begin = _start(start)
+        chosen, size_max = _policy(policy), _queue_max(queue_max)
+        if grade not in GRADES:
+            raise ClientError(f"grade is {grade!r}; give {' or '.join(map(repr, GRADES))}")
+        feed = _feed(_path(target), begin, follow, None if midnight is None else _instant("midnight", midnight), venue)
+        feed.open(begin)
+    return Tape(feed, Backlog(policy=chosen, size_max=size_max), selection)
+
+
+def _path(target: object) -> Path:
+    if not isinstance(target, str | PathLike):
+        raise ClientError(f"target is {target!r}; name a journal, the folder of a deployment or a file of trades")
+    path = Path(fspath(target))
+    if "://" in str(target):
+        raise ClientError(f"target is {str(target)!r}; addresses are not heard yet, name a folder or a file")
+    if not path.exists():
+        raise ClientError(f"target {str(path)!r} does not exist; name a journal, a deployment's folder or a trade file")
+    return path
+
+
+def _feed(path: Path, start: Start, follow: bool | None, midnight_at: Instant | None, venue: str) -> Feed:
+    if path.is_dir():
+        if (path / FILE).exists():
+            return _deployment_feed(path)
+        return JournalFeed(path, endless=isinstance(start, Live | AtSnapshot) if follow is None else follow)
+    if not path.name.lower().endswith(SUFFIXES):
+        raise ClientError(f"target {str(path)!r} is no trade file by its name; it must end in {', '.join(SUFFIXES)}")
+    try:
+        return FileFeed(path, midnight_at=midnight_at, venue=checked_venue(venue) if venue else "")
+    except BadName as error:
+        raise ClientError(str(error)) from None
+
+
+def _deployment_feed(path: Path) -> Feed:
+    # All that a site is made of comes with it, which readers of journals and files need not wait for.
+    from fairtape.client.deployments import DeploymentFeed
+    from fairtape.deployment.audience import Audience
+
+    return DeploymentFeed(Audience(read_deployment(path)), f"deployment {path}")
+
+
+def _start(start: object) -> Start:
+    match start:
+        case None:
+            return Live()
+        case "beginning":
+            return Beginning()
+        case "snapshot":
+            return AtSnapshot()
+        case bool() | str():
+            pass
+        case int() if 1 <= start < INSTANT_MIN:
+            return AtNumber(start)
+        case int() | datetime():
+            return AtInstant(_instant("start", start))
+    raise ClientError(
+        f"start is {start!r}; give None, 'beginning', 'snapshot', a sequence number, or a datetime with a time zone"
+    )
+
+
+def _instant(field: str, moment: object) -> Instant:
+    """Nanoseconds since 1970 UTC."""
+    if isinstance(moment, datetime):
+        if moment.tzinfo is None:
+            raise ClientError(f"{field} is {moment}, which names no time zone; give one, such as tzinfo=UTC")
+        elapsed = moment - _EPOCH
+        moment = (elapsed.days * 86_400 + elapsed.seconds) * SECOND + elapsed.microseconds * 1_000
+    if isinstance(moment, bool) or not isinstance(moment, int) or not 0 < moment <= NUMBER_MAX:
+        raise ClientError(f"{field} is {moment!r}; give an instant after 1970, a datetime or nanoseconds")
+    return moment
+
+
+def _policy(policy: object) -> Policy:
+    try:
+        return Policy(policy)
+    except ValueError:
+        known = ", ".join(repr(each.value) for each in Policy)
+        raise ClientError(f"policy is {policy!r}; give one of {known}") from None
+
+
+def _queue_max(queue_max: object) -> int:
+    if isinstance(queue_max, bool) or not isinstance(queue_max, int) or not 1 <= queue_max <= QUEUE_LIMIT:
+        raise ClientError(f"queue_max is {queue_max!r}; give a number of records from 1 to {QUEUE_LIMIT:,}")
+    return queue_max

@@ -1,0 +1,175 @@
+"""Entries of a journal become deliveries: lots of trades, messages that are none, and notices at their places.
+
+The usual entry is made of blocks full of trade records. Many such entries are taken at once: their blocks are joined
+and looked at as one array, and the numbers and times of their tokens are spread over its rows. Whatever else an entry
+holds is opened message by message.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from fairtape.client.feeds import Delivery
+from fairtape.client.lots import PLACE_DTYPE, Lot, Places, joined
+from fairtape.client.records import ABSENT, Break, Gap, Message, Reformation
+from fairtape.core.effects import FormationChange, Span
+from fairtape.core.instants import Instant
+from fairtape.market.trades import TRADE_SIZE, BadTrade, records
+from fairtape.runtime.journal import Damaged, Entry, Turning
+from fairtape.wire.blocks import Assembler, records_size, unpack_messages
+from fairtape.wire.frames import Malformed, NodeId
+
+STREAMS_MAX: Final = 1_024  # streams with an unfinished long message; beyond it the oldest is forgotten
+_RECORDS: Final = TRADE_SIZE.to_bytes(2, "big")  # how a block of trade records begins
+
+
+class _Run(NamedTuple):
+    """Consecutive messages of one span."""
+
+    entry: Entry
+    span: Span
+    offset: int  # how many of the span's messages are before them
+    rows: int
+
+
+class Opener:
+    """Opens the entries of one order, from a number on. Knows which number is due, so a hole becomes a `Gap`."""
+
+    def __init__(self, due: int) -> None:
+        self.due = due
+        self._assemblers: dict[tuple[NodeId, int], Assembler] = {}
+
+    def opened(self, found: Sequence[Entry | Turning], at: Instant) -> list[Delivery]:
+        """All that stands in what was read at this instant, in order."""
+        deliveries: list[Delivery] = []
+        alike: list[Entry] = []  # entries in a row that are made of nothing but records
+        rows: list[bytes] = []  # theirs
+        for each in found:
+            more = _record_rows(each) if isinstance(each, Entry) else None
+            if alike and (more is None or not _follows(each, alike[-1])):
+                deliveries += self._taken(alike, self._uniform(alike, rows, at))
+                alike, rows = [], []
+            if isinstance(each, Turning):
+                deliveries += self._turned(each.change)
+            elif more is None:
+                deliveries += self._taken([each], self._mixed([each], at))
+            else:
+                alike.append(each)
+                rows += more
+        if alike:
+            deliveries += self._taken(alike, self._uniform(alike, rows, at))
+        return deliveries
+
+    def _turned(self, change: FormationChange) -> Iterator[Delivery]:
+        if change.broken:
+            # Other messages may have had these numbers: they are handed out again from here on.
+            self.due = min(self.due, change.sequence)
+            self._assemblers.clear()
+        kind = Break if change.broken else Reformation
+        yield kind(change.sequence, change.formation, change.installed_at, change.stripe)
+
+    def _taken(self, entries: Sequence[Entry], contents: Iterable[Lot | Message]) -> Iterator[Delivery]:
+        """What is missing before entries that follow one another, and their contents from the number due on."""
+        first = entries[0].ordered
+        if first.sequence > self.due:
+            yield Gap(self.due, first.sequence - self.due, first.stripe)
+        for content in contents:
+            if isinstance(content, Lot):
+                behind = int(np.searchsorted(content.places["sequence"], self.due))
+                if behind < content.rows:
+                    yield content.slice(behind) if behind else content
+            elif content.sequence >= self.due:
+                yield content
+        self.due = entries[-1].end
+
+    def _uniform(self, entries: Sequence[Entry], rows: Sequence[bytes], at: Instant) -> Iterable[Lot | Message]:
+        try:
+            trades = records(b"".join(rows))
+        except BadTrade:
+            return self._mixed(entries, at)
+        runs = [_Run(entry, span, 0, span.count) for entry in entries for span in entry.ordered.spans]
+        return [Lot(trades, _places(runs, at))]
+
+    def _mixed(self, entries: Sequence[Entry], at: Instant) -> Iterator[Lot | Message]:
+        """Message by message, trades that follow one another together."""
+        lots: list[Lot] = []
+        for entry in entries:
+            for run, payload in self._messages(entry):
+                try:
+                    lots.append(Lot(records(payload if len(payload) == TRADE_SIZE else b"-"), _places([run], at)))
+                except BadTrade:
+                    if lots:
+                        yield joined(lots)
+                        lots = []
+                    yield _message(run, payload, at)
+        if lots:
+            yield joined(lots)
+
+    def _messages(self, entry: Entry) -> Iterator[tuple[_Run, bytes]]:
+        for span in entry.ordered.spans:
+            offset = 0
+            fragments = span.fragments or (False,) * len(span.bodies)
+            for body, count, fragment in zip(span.bodies, span.counts, fragments, strict=True):
+                for place, payload in enumerate(self._payloads(entry, span, body, count, fragment=fragment), offset):
+                    yield _Run(entry, span, place, 1), payload
+                offset += count
+
+    def _payloads(self, entry: Entry, span: Span, body: bytes, count: int, *, fragment: bool) -> list[bytes]:
+        if not fragment:
+            try:
+                return unpack_messages(body, count)
+            except Malformed as error:
+                raise Damaged(entry.path, entry.offset, span.sequence, str(error)) from None
+        stream = span.source, span.incarnation
+        if stream not in self._assemblers and len(self._assemblers) == STREAMS_MAX:
+            del self._assemblers[next(iter(self._assemblers))]
+        payload = self._assemblers.setdefault(stream, Assembler()).add(body)
+        return [] if payload is None else [payload]
+
+
+def _record_rows(entry: Entry) -> list[bytes] | None:
+    """The records of an entry that is made of nothing but blocks of records of a trade's size; None of any other."""
+    rows: list[bytes] = []
+    for span in entry.ordered.spans:
+        if span.fragments or not all(map(_holds_records, span.bodies, span.counts)):
+            return None
+        rows += [body[len(_RECORDS) :] for body in span.bodies]
+    return rows
+
+
+def _holds_records(body: bytes, count: int) -> bool:
+    return body.startswith(_RECORDS) and len(body) == records_size(count, TRADE_SIZE)
+
+
+def _follows(each: Entry | Turning, before: Entry) -> bool:
+    return isinstance(each, Entry) and each.ordered.sequence == before.end
+
+
+def _places(runs: Sequence[_Run], at: Instant) -> Places:
+    """Where the messages of these runs stand, a row for each."""
+    counts = [run.rows for run in runs]
+    table = np.array([_place(run, at) for run in runs], PLACE_DTYPE)
+    places: Places = np.repeat(table, counts)
+    within = np.arange(len(places)) - np.repeat(np.cumsum(counts) - counts, counts)
+    for name in ("sequence", "source_number", "stripe_number"):
+        places[name] += within
+    return places
+
+
+def _place(run: _Run, at: Instant) -> tuple[int | bool, ...]:
+    """The row of the first message of a run, with the columns of PLACE_DTYPE."""
+    ordered, release, span = run.entry.ordered, run.entry.release, run.span
+    sequence = span.sequence + run.offset
+    numbers = sequence, span.source, span.incarnation, span.first + run.offset, ordered.stripe, sequence
+    if release is None:
+        return (*numbers, ordered.acknowledged_at, ABSENT, ABSENT, at, ABSENT, False)
+    times = ordered.acknowledged_at, release.commit_at, release.released_at, at, release.clock_bound
+    return (*numbers, *times, release.late)
+
+
+def _message(run: _Run, payload: bytes, at: Instant) -> Message:
+    names = PLACE_DTYPE.names
+    assert names is not None
+    fields = dict(zip(names, _place(run, at), strict=True))
+    return Message(payload=payload, **fields)  # type: ignore[arg-type]

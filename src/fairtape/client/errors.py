@@ -1,0 +1,20 @@
+"""What a user of the client is told when something cannot be done as asked."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from fairtape.formats.refusal import Refused
+from fairtape.runtime.complaints import Complaint
+
+
+class ClientError(ValueError):
+    """One sentence that names the argument or the source, what was found and the remedy."""
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """What the rooms below complain about, as the client says it."""
+    try:
+        yield
+    except (Complaint, Refused) as complaint:
+        raise ClientError(str(complaint)) from None

@@ -1,0 +1,121 @@
+"""A feed that reads a file of trades: CSV, Parquet, a day of ITCH 5.0, or DBN.
+
+A trade in a file has its row as its number, and nobody put it into an order: it has no token and no release. DBN knows
+when it was received; of other files it is when this client read them. CSV and Parquet are read piece by piece; a day of
+ITCH and a DBN file are taken whole, because the price of an execution may stand anywhere before it.
+"""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from fairtape.client.errors import ClientError
+from fairtape.client.feeds import AtInstant, AtNumber, AtSnapshot, Delivery, LastSales, Start
+from fairtape.client.lots import PLACE_DTYPE, ROWS_MAX, Lot, Values, joined
+from fairtape.client.records import ABSENT
+from fairtape.core.instants import Instant
+from fairtape.formats.dbn import read_dbn
+from fairtape.formats.itch_columns import to_arrow
+from fairtape.formats.itch_trades import trades_of
+from fairtape.market.trades import Trades, blank_trades
+from fairtape.runtime.complaints import Complaint
+from fairtape.runtime.tradefiles import read_trades
+
+TABLES: Final = (".csv", ".parquet")
+DBN: Final = (".dbn", ".dbn.zst")
+ITCH: Final = (".itch", ".itch50", ".nasdaq_itch50")
+SUFFIXES: Final = (*TABLES, *DBN, *ITCH)
+
+
+class FileFeed:
+    """The trades of one file, in its order."""
+
+    endless: Final = False
+
+    def __init__(self, path: Path, *, midnight_at: Instant | None = None, venue: str = "") -> None:
+        """`midnight_at` and `venue` are what a file of ITCH does not say: where its times begin, and whose it is."""
+        self.title = f"file {path}"
+        self._path = path
+        self._midnight_at = midnight_at
+        self._venue = venue
+        self._start: Start = AtNumber(1)
+        self._stopped = False
+        self._pieces: Iterator[tuple[Trades, Values | None]] = iter(())
+
+    def open(self, start: Start) -> None:
+        """See that it can be read."""
+        if isinstance(start, AtSnapshot):
+            raise ClientError(f"start is 'snapshot', and {self.title} has no live end; begin with its first trade")
+        self._start = start
+        self._pieces = self._opened()
+
+    def run(self) -> Iterator[Delivery]:
+        """All trades from the place to begin on."""
+        for lot in self._lots(self._pieces):
+            if self._stopped:
+                return
+            match self._start:
+                case AtNumber(sequence):
+                    wanted = lot.slice(max(0, min(sequence - lot.first, lot.rows)))
+                case AtInstant(instant):
+                    # Trades of several venues are not always in the order of their times: all from the first one on.
+                    reached = np.flatnonzero(lot.trades["traded_at"] >= instant)
+                    wanted = lot.slice(int(reached[0]) if len(reached) else lot.rows)
+                    if len(reached):
+                        self._start = AtNumber(1)
+                case _:
+                    wanted = lot
+            if wanted.rows:
+                yield wanted
+
+    def stop(self) -> None:
+        """Let `run` end."""
+        self._stopped = True
+
+    def last_sales(self) -> LastSales:
+        """As of the end of the file, all of which is read."""
+        lot = Lot(blank_trades(0), np.zeros(0, PLACE_DTYPE))
+        through = 0
+        for each in self._lots(self._opened()):
+            lot, through = joined([lot, each]), each.last
+            lot = lot.where(lot.latest())
+        return LastSales(1, through, lot)
+
+    def _opened(self) -> Iterator[tuple[Trades, Values | None]]:
+        name = self._path.name.lower()
+        if name.endswith(TABLES):
+            return ((trades, None) for trades in read_trades(self._path))
+        try:
+            octets = self._path.read_bytes()
+        except OSError as error:
+            raise Complaint(f"{self._path} cannot be read: {error.strerror}") from None
+        if name.endswith(DBN):
+            found = read_dbn(octets)
+            return iter([(found.trades, found.received_at)])
+        if self._midnight_at is None:
+            raise ClientError(
+                f"{self.title} counts its times from midnight; say which one: midnight=datetime(…, tzinfo=…)"
+            )
+        return iter([(trades_of(to_arrow(octets), midnight_at=self._midnight_at, venue=self._venue), None)])
+
+    def _lots(self, pieces: Iterator[tuple[Trades, Values | None]]) -> Iterator[Lot]:
+        following = 1
+        for trades, received_at in pieces:
+            for start in range(0, len(trades), ROWS_MAX):
+                piece = trades[start : start + ROWS_MAX]
+                received = None if received_at is None else received_at[start : start + ROWS_MAX]
+                yield Lot(piece, _places(following, len(piece), received))
+                following += len(piece)
+
+
+def _places(first: int, count: int, received_at: Values | None) -> Values:
+    places: Values = np.zeros(count, PLACE_DTYPE)
+    for name in ("sequence", "source_number", "stripe_number"):
+        places[name] = np.arange(first, first + count)
+    for name in ("acknowledged_at", "commit_at", "released_at", "clock_bound"):
+        places[name] = ABSENT
+    places["received_at"] = time.time_ns() if received_at is None else received_at
+    return places

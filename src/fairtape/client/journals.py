@@ -1,0 +1,155 @@
+"""A feed that reads a site's journal, and what every reader of journals needs to find its place.
+
+A journal is the longest backlog there is: a reader who is slow, or comes back tomorrow, misses nothing. Whoever wrote
+it knows nothing of its readers and waits for nobody.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from itertools import takewhile
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from fairtape.client.entries import Opener
+from fairtape.client.errors import ClientError
+from fairtape.client.feeds import (
+    AtInstant,
+    AtNumber,
+    AtSnapshot,
+    Beginning,
+    Delivery,
+    LastSales,
+    Live,
+    Start,
+)
+from fairtape.client.lots import PLACE_DTYPE, ROWS_MAX, Lot, joined
+from fairtape.core.effects import Release
+from fairtape.core.instants import MILLISECOND, SECOND
+from fairtape.market.trades import blank_trades
+from fairtape.runtime.journal import Entry, Journal, Turning
+from fairtape.runtime.journal.format import HEADER_SIZE
+from fairtape.runtime.journal.segments import Place, Segment, Trail
+
+LOOK_PERIOD: Final = 10 * MILLISECOND  # how often a journal that is read to its end is looked at
+SNAPSHOT_BACK_MAX: Final = 1_000_000  # numbers that are read back for the last trade of each symbol
+
+
+class JournalFeed:
+    """One site's journal, from a place on to its end, or for as long as it grows."""
+
+    def __init__(self, directory: Path, *, endless: bool) -> None:
+        self.endless = endless
+        self.title = f"journal {directory}"
+        self._journal = Journal.open(directory)
+        self._stopped = False
+        self._due = 1
+        self._sales: LastSales | None = None
+
+    def open(self, start: Start) -> None:
+        """Find the number to begin with."""
+        if not self._journal.paths():
+            raise ClientError(f"target {str(self._journal.directory)!r} holds no journal; {_other(self._journal)}")
+        self._due, self._sales = place_to_begin(self._journal, start, lambda: released_end(self._journal))
+
+    def run(self) -> Iterator[Delivery]:
+        """What the site released from there on."""
+        if self._sales is not None:
+            yield self._sales
+        opener = Opener(self._due)
+        with self._journal.entries(from_sequence=self._due) as cursor:
+            while not self._stopped:
+                found = bunch(each for each in cursor.everything() if not _is_past(each, self._due))
+                yield from opener.opened(found, time.time_ns())
+                if not found:
+                    if not self.endless:
+                        return
+                    time.sleep(LOOK_PERIOD / SECOND)
+
+    def stop(self) -> None:
+        """Let `run` end."""
+        self._stopped = True
+
+    def last_sales(self) -> LastSales:
+        """Read back from the last release."""
+        return last_sales(self._journal, released_end(self._journal))
+
+
+def _other(journal: Journal) -> str:
+    """What the user may have meant. Only the folders are looked into in which this project keeps journals."""
+    for pattern in ("*/*.segment", "journals/*/*.segment", "journals/*/*/*.segment"):
+        if inside := sorted(path.parent for path in journal.directory.glob(pattern)):
+            return f"there is one in {str(inside[0])!r}"
+    return "name the directory that a site writes, or the folder of a deployment"
+
+
+def _is_past(each: Entry | Turning, due: int) -> bool:
+    return isinstance(each, Turning) and each.change.sequence < due
+
+
+def bunch(entries: Iterable[Entry | Turning]) -> list[Entry | Turning]:
+    """As many entries as are opened at once."""
+    found: list[Entry | Turning] = []
+    rows = 0
+    for each in entries:
+        found.append(each)
+        rows += each.ordered.count if isinstance(each, Entry) else 1
+        if rows >= ROWS_MAX:
+            break
+    return found
+
+
+def first_number(journal: Journal) -> int:
+    """The first number that a journal holds; a site that joined later begins later."""
+    place = journal.place(1, None)
+    return 1 if place is None else place.sequence
+
+
+def released_end(journal: Journal) -> int:
+    """The number behind the last one that was released: found in the last segment, by hopping over it."""
+    paths = journal.paths()
+    if not paths:
+        return 1
+    with Segment(paths[-1]) as segment:
+        tip = segment.header.tip
+    trail = Trail(Place(paths[-1], HEADER_SIZE, tip.sequence, tip.digest))
+    released = tip.released
+    try:
+        while (step := trail.step()) is not None:
+            if isinstance(mark := step[1], Release):
+                released = mark.sequence + mark.count
+    finally:
+        trail.close()
+    return released
+
+
+def place_to_begin(journal: Journal, start: Start, live_end: Callable[[], int]) -> tuple[int, LastSales | None]:
+    """The number that is due first, and the last trades before it where they are wanted."""
+    match start:
+        case Beginning():
+            return first_number(journal), None
+        case AtNumber(sequence):
+            return sequence, None
+        case AtInstant(instant):
+            place = journal.place(1, instant)
+            return (1 if place is None else place.sequence), None
+        case AtSnapshot():
+            sales = last_sales(journal, live_end())
+            return sales.through + 1, sales
+        case Live():
+            return live_end(), None
+
+
+def last_sales(journal: Journal, end: int) -> LastSales:
+    """The last trade of each symbol before number `end`, as far back as is looked."""
+    first = max(first_number(journal), end - SNAPSHOT_BACK_MAX)
+    lot = Lot(blank_trades(0), np.zeros(0, PLACE_DTYPE))
+    opener = Opener(first)
+    with journal.entries(from_sequence=first) as cursor:
+        entries = takewhile(lambda each: each.ordered.sequence < end, cursor)
+        while found := bunch(entries):
+            lots = [each for each in opener.opened(found, time.time_ns()) if isinstance(each, Lot)]
+            lot = joined([lot, *lots])
+            lot = lot.where(lot.latest())
+    return LastSales(first, opener.due - 1, lot)

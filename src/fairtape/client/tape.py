@@ -1,0 +1,286 @@
+"""The tape: records of a feed, in order, in whichever shape a program wants them.
+
+One tape has one reader at a time; anybody may close it. The shapes can be mixed: each goes on where the other stopped.
+
+What the reader has got is one value (`_Reading`) that is stored in one step, and from one record of a piece to the next
+the interpreter runs no code of ours. So wherever a Ctrl-C strikes, the next record is the one that was not delivered.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from html import escape
+from importlib import import_module
+from itertools import chain, islice
+from operator import length_hint
+from threading import Thread, current_thread
+from typing import Any, Final, NamedTuple, Self
+from weakref import finalize
+
+import pyarrow as pa
+
+from fairtape.client.backlog import Backlog, Closed
+from fairtape.client.errors import ClientError, told
+from fairtape.client.feeds import Feed
+from fairtape.client.lots import SCHEMA, Arrow, Lot
+from fairtape.client.records import Message, Notice, Record, Trade
+from fairtape.client.selection import Selection
+
+PIECE_ROWS: Final = 4_096  # trades of a lot that are made records at once
+TURN_ROWS: Final = 256  # records after which an `async for` lets other tasks run, though more are there
+NOTICES_MAX: Final = 1_024  # that a tape remembers
+STOP_PERIOD_MAX: Final = 5.0  # seconds for which `close` waits for a feed to end
+
+Callback = Callable[[Record], object]
+
+
+class _Reading(NamedTuple):
+    """What the reader has borrowed, and how far it is."""
+
+    loan: int
+    lot: Lot | None  # None where a single record is lent
+    end: int  # the row of the lot up to which records were made
+    records: Iterator[Record]  # those that were made and are not delivered
+    following: int | None  # the number to go on with once this is read
+
+    @property
+    def row(self) -> int:
+        """The next row of the lot."""
+        return self.end - length_hint(self.records)
+
+    @property
+    def rest(self) -> Lot | None:
+        """What is left of a lot."""
+        return self.lot.slice(self.row) if self.lot is not None and self.row < self.lot.rows else None
+
+
+class Tape:
+    """An iterable of records; `async for`, callbacks, batches and data frames are other ways to read the same."""
+
+    def __init__(self, feed: Feed, backlog: Backlog, selection: Selection) -> None:
+        """`connect` makes tapes. The feed must be open."""
+        self._feed = feed
+        self._backlog = backlog
+        self._selection = selection
+        self._reading = _Reading(0, None, 0, iter(()), None)
+        self._callbacks: list[Callback] = []
+        self._notices: dict[int, Notice] = {}
+        # Neither the thread nor the finalizer knows the tape, so one that is forgotten closes itself.
+        thread = Thread(target=_pump, args=(feed, backlog, selection), name="fairtape feed", daemon=True)
+        self._finalizer = finalize(self, _shut, feed, backlog, thread)
+        thread.start()
+
+    def __iter__(self) -> Iterator[Record]:
+        """All records that are still to come; may be stopped and begun again."""
+        return chain.from_iterable(self._pieces())
+
+    async def __aiter__(self) -> AsyncIterator[Record]:
+        """The same without holding up other tasks, neither while there is nothing nor while there is plenty."""
+        while True:
+            if self._refill(wait=False):
+                for record in islice(self._reading.records, TURN_ROWS):
+                    yield record
+                await asyncio.sleep(0)
+            elif self._backlog.over:
+                return
+            else:
+                await self._filled()
+
+    def on(self, callback: Callback) -> Callback:
+        """Have `run` call this with every record. Can decorate a function."""
+        self._callbacks.append(callback)
+        return callback
+
+    def run(self) -> None:
+        """Read to the end, or until somebody closes the tape, and hand every record to the callbacks."""
+        if not self._callbacks:
+            raise ClientError("run has nobody to call; give a function to on() first")
+        for record in self:
+            for callback in self._callbacks:
+                callback(record)
+
+    def batches(self) -> Iterator[Arrow]:
+        """Trades as RecordBatches of `SCHEMA`, each at once with what there is, of some 65,536 rows at most.
+
+        Notices stand between batches, and `notices` tells them. Messages that are no trades are left out.
+        """
+        return self._batches(None)
+
+    def to_arrow(self, rows: int | None = None) -> Arrow:
+        """The trades up to the end, or the next so many, as one table."""
+        if rows is None and self._feed.endless:
+            raise ClientError(f"{self._feed.title} has no end; say how many rows are wanted, such as rows=1000")
+        if rows is not None and rows < 0:
+            raise ClientError(f"rows is {rows}; give a number from 0 on")
+        return pa.Table.from_batches(self._batches(rows), schema=SCHEMA)
+
+    def to_pandas(self, rows: int | None = None) -> Any:
+        """The trades as a pandas data frame with Arrow's own types: no nanosecond and no decimal is lost in floats."""
+        pandas = _imported("pandas")
+        return self.to_arrow(rows).to_pandas(types_mapper=pandas.ArrowDtype)
+
+    def to_polars(self, rows: int | None = None) -> Any:
+        """The trades as a polars data frame."""
+        polars = _imported("polars")
+        return polars.from_arrow(self.to_arrow(rows))
+
+    def snapshot(self) -> dict[str, Trade]:
+        """The last trade of each symbol as of now, whatever has been read: by reading back, as far as the feed does."""
+        with told():
+            lot = self._selection.of_lot(self._feed.last_sales().lot)
+        return {trade.symbol: trade for trade in lot.records()}
+
+    @property
+    def following(self) -> int | None:
+        """The number to go on with: `connect(target, start=tape.following)`. None while no record was delivered."""
+        rest = self._reading.rest
+        return self._reading.following if rest is None else rest.first
+
+    @property
+    def notices(self) -> list[Notice]:
+        """The latest notices that were read, at most 1,024."""
+        return list(self._notices.values())
+
+    @property
+    def waiting(self) -> int:
+        """Records that the feed has brought and nobody has borrowed."""
+        return len(self._backlog)
+
+    @property
+    def skipped(self) -> int:
+        """Records that were left out so far because the reader was slow; each is in a `Skipped`."""
+        return self._backlog.skipped
+
+    @property
+    def merged(self) -> int:
+        """Trades that were left out so far for later ones of their symbols; each is in a `Merged`."""
+        return self._backlog.merged
+
+    @property
+    def closed(self) -> bool:
+        """Whether somebody closed it."""
+        return not self._finalizer.alive
+
+    def close(self) -> None:
+        """End the feed, and whoever reads. From any thread, any number of times."""
+        reading = self._reading
+        self._reading = reading._replace(end=reading.row, records=iter(()), following=self.following)
+        deque(reading.records, maxlen=0)  # a reader who is in the midst of a piece finds its end
+        self._finalizer()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        facts = (f"{name} {value}" for name, value in self._facts().items() if value)
+        return f"<tape: {', '.join(facts)}>"
+
+    def _repr_html_(self) -> str:
+        rows = (f"<tr><th>{name}</th><td>{escape(str(value))}</td></tr>" for name, value in self._facts().items())
+        return f"<table>{''.join(rows)}</table>"
+
+    def _facts(self) -> dict[str, object]:
+        state = "closed" if self.closed else "over" if self._backlog.over else "open"
+        return {
+            "source": f"{self._feed.title} ({state})",
+            "selection": self._selection,
+            "following": self.following or 0,
+            "waiting": self.waiting,
+            "skipped": self.skipped,
+            "merged": self.merged,
+        }
+
+    def _pieces(self) -> Iterator[Iterator[Record]]:
+        while self._refill(wait=True):
+            yield self._reading.records
+
+    def _refill(self, *, wait: bool) -> bool:
+        """Have a record ready to be delivered; whether there is one."""
+        while not length_hint(self._reading.records):
+            reading = self._reading
+            rest = reading.rest
+            if rest is not None and not self.closed:
+                piece = rest.slice(0, PIECE_ROWS)
+                records: Iterator[Record] = iter(list(piece.records()))
+                self._reading = reading._replace(end=reading.end + piece.rows, records=records)
+            elif not self._borrow(wait=wait):
+                return False
+        return True
+
+    def _borrow(self, *, wait: bool) -> bool:
+        """Get the next that was brought; whether there is something."""
+        lent = self._backlog.borrow(self._reading.loan, wait=wait)
+        if lent is None:
+            return False
+        loan, item = lent
+        if isinstance(item, Lot):
+            reading = _Reading(loan, item, 0, iter(()), item.last + 1)
+        elif isinstance(item, Message):
+            reading = _Reading(loan, None, 0, iter((item,)), item.sequence + 1)
+        else:
+            self._notices[loan] = item
+            if len(self._notices) > NOTICES_MAX:
+                del self._notices[next(iter(self._notices))]
+            reading = _Reading(loan, None, 0, iter((item,)), self._reading.following)
+        self._reading = reading
+        return True
+
+    def _batches(self, rows: int | None) -> Iterator[Arrow]:
+        """The next so many rows, or all; what is left of a lot stays where it is."""
+        left = rows
+        while left is None or left > 0:
+            reading = self._reading
+            rest = reading.rest
+            if rest is None or self.closed:
+                if not self._borrow(wait=True):
+                    return
+                continue
+            part = rest.slice(0, left)
+            left = None if left is None else left - part.rows
+            batch = part.to_arrow()
+            done = reading._replace(end=reading.row + part.rows, records=iter(()))
+            # Nothing stands between these two steps at which a Ctrl-C could strike.
+            self._reading = done
+            yield batch
+
+    async def _filled(self) -> None:
+        """Wait until something comes, or nothing more will."""
+        loop, filled = asyncio.get_running_loop(), asyncio.Event()
+        self._backlog.call_when_filled(lambda: _wake(loop, filled))
+        await filled.wait()
+
+
+def _wake(loop: asyncio.AbstractEventLoop, filled: asyncio.Event) -> None:
+    loop.call_soon_threadsafe(filled.set)
+
+
+def _pump(feed: Feed, backlog: Backlog, selection: Selection) -> None:
+    """The feed's thread: everything that is wanted goes into the backlog, and whatever ends it is told there."""
+    try:
+        with told():
+            for delivery in feed.run():
+                for item in selection.items(delivery):
+                    backlog.put(item)
+    except Closed:
+        pass
+    except Exception as error:  # noqa: BLE001 - a mistake of ours, too, must reach the reader and not end in a thread
+        backlog.finish(error)
+    else:
+        backlog.finish()
+
+
+def _shut(feed: Feed, backlog: Backlog, thread: Thread) -> None:
+    feed.stop()
+    backlog.close()
+    if thread is not current_thread() and thread.is_alive():
+        thread.join(STOP_PERIOD_MAX)
+
+
+def _imported(library: str) -> Any:
+    try:
+        return import_module(library)
+    except ImportError:
+        raise ClientError(f"{library} is not installed; install it with: pip install 'fairtape[frames]'") from None
