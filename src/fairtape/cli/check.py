@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fairtape.cli.limits import check_within
-from fairtape.cli.scale import show_scale
 from fairtape.runtime.complaints import Complaint
 from fairtape.simulation import failover as failovers
 from fairtape.simulation import swarm, upheaval
@@ -35,7 +34,6 @@ DIGEST_SIZE: Final = 16
 @click.option("--seed", type=int, help="Run this one world again, exactly as it was.")
 @click.option("--healing", is_flag=True, help="Worlds with reformation servers, in which everything fails and heals.")
 @click.option("--failover", is_flag=True, help="Calm worlds in which members die: how long does it take to go on?")
-@click.option("--scale", is_flag=True, help="Loops of loops of 100 to 10,000 sites: what grows? Takes some minutes.")
 @click.option("--loss", type=float, help="The share of datagrams that every link loses, instead of each seed's own.")
 @click.option("--jobs", type=int, help="Worlds at once.  [default: one per core]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
@@ -47,7 +45,6 @@ def check(
     seed: int | None,
     healing: bool,
     failover: bool,
-    scale: bool,
     loss: float | None,
     jobs: int | None,
     as_json: bool,
@@ -59,18 +56,12 @@ def check(
     journals, growth, retirement and strangers. When all is healed every message must be in every journal. With
     --failover nothing is wrong but that one or two members die, and the times that are promised must be kept.
 
-    With --scale there are no seeds: the same short run is repeated with ever more sites, and what each site has to do
-    is printed as a table.
-
     A world that breaks a guarantee is named with the command that repeats it exactly. The exit code is then 1.
 
     The digest covers everything that was sent and released in these worlds, and when. It is the same on every machine
     with the same version of fairtape, whatever the number of jobs: equal digests, equal histories.
     """
     _refuse(seeds=seeds, seed=seed, loss=loss, jobs=jobs)
-    if scale:
-        show_scale(as_json=as_json)
-        return
     kind = _choose(healing=healing, failover=failover, loss=loss)
     chosen = range(1, seeds + 1) if seed is None else range(seed, seed + 1)
     at_once = min(jobs or cores(), len(chosen))
