@@ -10,7 +10,14 @@ from fairtape.cli.limits import check_within
 from fairtape.cli.words import counted
 from fairtape.core.timing import PROFILES
 from fairtape.deployment.description import FILE
-from fairtape.deployment.drafting import REFORMERS_MAX, SITES_MAX, SOURCES_MAX, Draft, create_deployment
+from fairtape.deployment.drafting import (
+    EDGE_STRIPES_MAX,
+    REFORMERS_MAX,
+    SITES_MAX,
+    SOURCES_MAX,
+    Draft,
+    create_deployment,
+)
 from fairtape.ring.charter import Excess, Remedy
 from fairtape.runtime.complaints import Complaint
 
@@ -44,6 +51,7 @@ _RESILIENCE: Final = re.compile(r"\d{1,3}|majority|all")
     "--remedy", default="bypass", show_default=True, type=click.Choice([each.value for each in Remedy]), help=REMEDY
 )
 @click.option("--address", multiple=True, metavar="HOST", help="Hosts of the sites, in turn.  [default: this machine]")
+@click.option("--edge", type=int, metavar="STRIPES", help="Customers hear it, on so many stripes.  [default: none do]")
 @click.option("--mesh", is_flag=True, help="Unicasts to each, even where IP multicast works.")
 def init(
     *,
@@ -58,6 +66,7 @@ def init(
     excess: str,
     remedy: str,
     address: tuple[str, ...],
+    edge: int | None,
     mesh: bool,
 ) -> None:
     """Make a deployment: its file and everybody's keys.
@@ -71,6 +80,7 @@ def init(
     check_within("--sites", sites, 1, SITES_MAX)
     check_within("--reformers", reformers, 1, REFORMERS_MAX)
     check_within("--sources", sources, 1, SOURCES_MAX)
+    check_within("--edge", edge, 1, EDGE_STRIPES_MAX)
     if not _RESILIENCE.fullmatch(resilience):
         raise Complaint(f'--resilience is {resilience!r}; give a number, "majority" or "all"')
     draft = Draft(
@@ -84,6 +94,7 @@ def init(
         remedy=remedy,
         hosts=address,
         mesh=mesh,
+        edge=edge or 0,
     )
     created = create_deployment(directory, draft)
     named = draft.chosen_profile()

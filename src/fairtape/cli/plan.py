@@ -5,6 +5,7 @@ from dataclasses import asdict
 
 import click
 
+from fairtape.cli.stripes import stripes
 from fairtape.ring.hierarchy import LOOP_MAX, BadHierarchy, Hierarchy, Loop
 from fairtape.ring.hierarchy import plan as planned
 from fairtape.runtime.complaints import Complaint
@@ -15,6 +16,9 @@ WIDTHS = (5, 7, 14)
 @click.group()
 def plan() -> None:
     """Work out a deployment before it is built."""
+
+
+plan.add_command(stripes)
 
 
 @plan.command()

@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,6 +14,8 @@ from rich.text import Text
 
 from fairtape.deployment.bulletin import RunFolder, Status
 from fairtape.deployment.description import Deployment, Kind, Node, read_deployment
+from fairtape.deployment.stations import edge_names
+from fairtape.deployment.supervisor import BESIDE
 
 EXIT_DOWN: Final = 1
 WATCH_PERIOD: Final = 0.5  # seconds
@@ -51,7 +54,7 @@ def status(ctx: click.Context, *, directory: Path, as_json: bool, watch: bool) -
 
 
 def _pages(deployment: Deployment, run: RunFolder) -> dict[str, Status]:
-    return run.statuses(list(deployment.nodes))
+    return run.statuses([*deployment.nodes, *edge_names(deployment)])
 
 
 def _view(deployment: Deployment, run: RunFolder) -> Group:
@@ -64,10 +67,42 @@ def _view(deployment: Deployment, run: RunFolder) -> Group:
     for node in deployment.reformers:
         servers.add_row(*_server_row(node, pages.get(node.name)))
     parts: list[Any] = [sites, Text(), servers]
+    if deployment.edge is not None:
+        parts += [Text(), _edge_table(deployment, pages)]
     sources = [pages[node.name] for node in deployment.of_kind(Kind.SOURCE) if node.name in pages]
     if sources:
         parts += [Text(), *(Text(_source_line(page)) for page in sources)]
     return Group(*parts)
+
+
+def _edge_table(deployment: Deployment, pages: dict[str, Status]) -> Table:
+    table = Table("station", "feed", "plan", "messages", "overruns", "repairs", "replays", "refused", "does",
+                  box=None, pad_edge=False)  # fmt: skip
+    assert deployment.edge is not None
+    for site in deployment.edge.stations:
+        station, beside = (pages.get(site) or {}).get("edge"), pages.get(f"{site}{BESIDE}")
+        table.add_row(site, *_edge_cells(station, beside))
+    return table
+
+
+def _edge_cells(station: Status | None, beside: Status | None) -> Iterator[str]:
+    """What its outlet does, and what the retransmit server beside it does."""
+    if station is None:
+        yield from ("-", "-", "-", "-")
+    else:
+        yield from (station["feed"], str(station["plan"] or "-"))
+        yield from (f"{station.get('messages', 0):,}", f"{station.get('overruns', 0):,}")
+    if beside is None:
+        yield from ("-", "-", "-")
+    else:
+        asked, replayed = beside["requests"], beside["replays"]
+        refused = sum(asked[name] for name in ("malformed", "strangers", "absurd", "floods", "refused"))
+        refused += sum(replayed[name] for name in ("turned_away", "malformed", "breaches", "rejected", "half_open"))
+        yield from (f"{asked['messages']:,}", f"{replayed['messages']:,}", f"{refused:,}")
+    if station is None:
+        yield "does not run"
+    else:
+        yield "speaks" if station["speaks"] else station["words"]
 
 
 def _site_row(node: Node, page: Status | None) -> tuple[str, ...]:

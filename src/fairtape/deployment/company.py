@@ -6,6 +6,7 @@ from typing import Final
 
 from fairtape.deployment.bulletin import RunFolder
 from fairtape.deployment.description import Deployment
+from fairtape.deployment.stations import edge_names
 from fairtape.deployment.supervisor import Ended, Supervisor, Wrapping
 from fairtape.deployment.words import with_names
 
@@ -39,6 +40,8 @@ class Company:
         self.run.take_starts()
         for node in (*self.deployment.reformers, *self.deployment.sites):
             self.supervisor.start(node.name)
+        for name in edge_names(self.deployment):
+            self.supervisor.start(name)
 
     def stop(self) -> None:
         """End all of them cleanly."""
@@ -55,7 +58,8 @@ class Company:
             self._note_end(ended)
         now = time.monotonic()
         for name in self.run.take_starts():
-            if name in self.deployment.nodes and name not in self.supervisor.names:
+            known = name in self.deployment.nodes or name in edge_names(self.deployment)
+            if known and name not in self.supervisor.names:
                 self._start_at.setdefault(name, now)
         for name in [name for name, at in self._start_at.items() if at <= now]:
             del self._start_at[name]

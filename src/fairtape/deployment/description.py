@@ -11,6 +11,8 @@ from typing import Final
 from fairtape.core.instants import MICROSECOND, MILLISECOND, Duration
 from fairtape.core.timing import PERIOD_MAX, PROFILES, RETRIES_MAX, BadTiming, Timing, profile
 from fairtape.deployment.tables import Table
+from fairtape.edge.settings import EdgeSettings, StationPlace
+from fairtape.market.stripes import FEED_NAME_MAX, VERSION_MAX
 from fairtape.ring.charter import BadCharter, Charter, Excess, LoopCharter, Remedy
 from fairtape.ring.formation import LOOPS_MAX, MEMBERS_MAX, STRIDE_MAX
 from fairtape.runtime.carriers import TTL_MAX, AddressBook, Carrier, Groups, IpMulticast, Mesh, Peer, Role
@@ -27,6 +29,8 @@ FILE: Final = "deployment.toml"
 DATAGRAM_MIN: Final = 576
 LEADER_LEASE_MIN: Final = 300 * MILLISECOND  # a leader renews it five times, and the store's disk must keep up
 
+_TAG: Final = re.compile(r"[A-Za-z0-9]{1,2}")
+_FEED: Final = re.compile(rf"[A-Za-z0-9_-]{{1,{FEED_NAME_MAX}}}")
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
 _PERIODS: Final = ("retry_period", "token_period", "commit_delay", "clock_error_max")
 
@@ -82,6 +86,7 @@ class Deployment:
     store: str  # its URL
     access: Access  # to the store
     real_time: RealTime
+    edge: EdgeSettings | None  # None: no site speaks to customers
     stripe: int = 0
     datagram_max: int = DATAGRAM_MAX
 
@@ -176,6 +181,7 @@ def _deployment(folder: Path, table: Table) -> Deployment:
         store=_store(folder, url),
         access=_access(folder, store, url),
         real_time=_real_time(process),
+        edge=_edge(folder, table.table("edge", optional=True), nodes, stripe),
         charter=_charter(table, nodes),
     )
     for each in (journal, clock, process, store, table):
@@ -274,6 +280,42 @@ def _groups(network: Table) -> Groups | None:
         return Groups(data=data, control=control, ttl=ttl)
     except Complaint as complaint:
         raise Complaint(f"{network.file}: network: {complaint}") from None
+
+
+def _edge(folder: Path, edge: Table, nodes: Mapping[str, Node], core: int) -> EdgeSettings | None:
+    """Sites that speak to customers. Without any there is no edge, and nothing is asked for."""
+    stations = edge.table("stations", optional=True)
+    places = {name: _station(stations, name, fields, nodes) for name, fields in stations.items()}
+    if not places:
+        edge.finish()
+        return None
+    tag = edge.take("tag", str)
+    if not _TAG.fullmatch(tag):
+        raise edge.wrong("tag", tag, "expected 1 or 2 letters and digits, which begin the names of sessions")
+    customers = edge.take("customers_file", str, "")
+    settings = EdgeSettings(
+        tag=tag,
+        core=core,
+        stations=places,
+        first_plan=edge.number("first_plan", 0, VERSION_MAX, 0),
+        ttl=edge.number("ttl", 0, TTL_MAX, 1),
+        guaranteed=edge.names("guaranteed", optional=True),
+        customers=folder / customers if customers else None,
+    )
+    edge.finish()
+    return settings
+
+
+def _station(stations: Table, name: str, fields: Table, nodes: Mapping[str, Node]) -> StationPlace:
+    if name not in nodes or nodes[name].kind is not Kind.SITE:
+        known = ", ".join(node.name for node in nodes.values() if node.kind is Kind.SITE)
+        raise stations.wrong(name, name, f"expected one of the sites {known}")
+    feed = fields.take("feed", str)
+    if not _FEED.fullmatch(feed):
+        raise fields.wrong("feed", feed, "expected the name of a feed of the stripe plans, such as A")
+    place = StationPlace(feed=feed, requests=_address(fields, "requests"), replays=_address(fields, "replays"))
+    fields.finish()
+    return place
 
 
 def _charter(table: Table, nodes: Mapping[str, Node]) -> Charter:

@@ -1,6 +1,7 @@
 """A new deployment: the file that describes it, with a word on everything that can be changed, and everybody's keys."""
 
 import json
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv4Address
@@ -13,7 +14,10 @@ from fairtape.deployment.capacity import cores_here, refuse_overload, sites_max
 from fairtape.deployment.description import FILE, Deployment, read_deployment
 from fairtape.deployment.keyring import write_keys
 from fairtape.deployment.loopback import free_ports
-from fairtape.market.symbols import VENUES
+from fairtape.deployment.stations import catalogue_of
+from fairtape.market.stripe_planning import plan_by_rate
+from fairtape.market.stripes import DAY, Endpoint, StripePlan
+from fairtape.market.symbols import VENUES, universe
 from fairtape.runtime.carriers import LOOPBACK, multicast_works
 from fairtape.runtime.complaints import Complaint
 
@@ -23,6 +27,10 @@ OPERATOR: Final = 999
 SITES_MAX: Final = 96
 REFORMERS_MAX: Final = 9
 SOURCES_MAX: Final = len(VENUES)
+EDGE_STRIPES_MAX: Final = 32
+EDGE_SYMBOLS: Final = 256  # that the first plan names
+EDGE_BITS_PER_S: Final = 100_000_000  # of one edge stripe
+FEEDS: Final = ("A", "B")
 PORTS_FROM: Final = 17_200  # where each host has its own ports
 
 
@@ -40,6 +48,7 @@ class Draft:
     remedy: str = "bypass"
     hosts: tuple[str, ...] = ()  # of the sites, in turn; none: this machine alone
     mesh: bool = False
+    edge: int = 0  # stripes that customers hear; 0: there are no customers
 
     @property
     def sites(self) -> int:
@@ -81,6 +90,8 @@ def create_deployment(folder: Path, draft: Draft) -> Deployment:
         (folder / FILE).write_text(text)
         deployment = read_deployment(folder)
         write_keys(deployment)
+        if draft.edge:
+            catalogue_of(deployment).add(_first_plan(draft))
     except OSError as error:
         raise Complaint(
             f"folder is {str(folder)!r}, where nothing can be written ({error.strerror}); name another folder"
@@ -92,7 +103,8 @@ def _text(draft: Draft) -> Iterator[str]:
     profile = draft.chosen_profile()
     names = [f"s{number}" for number in range(1, draft.sites + 1)]
     sources = [venue.name for venue in VENUES[: draft.sources]]
-    places = _places(draft, len(names) + draft.reformers + len(sources) + 1)
+    stations = 2 * len(names) if draft.edge else 0
+    places = _places(draft, len(names) + draft.reformers + len(sources) + 1 + stations)
     yield "# A fairtape deployment. Every site, server and source reads this same file; nothing in it is secret."
     yield "# Whatever is left out has the value that is shown here. After a change, start the processes again."
     yield "version = 1"
@@ -117,6 +129,40 @@ def _text(draft: Draft) -> Iterator[str]:
     yield "[operator]  # who retires and admits sites"
     yield f"node = {OPERATOR}"
     yield f'address = "{next(places)}"'
+    if draft.edge:
+        yield from _edge(draft, names, places)
+
+
+def _edge(draft: Draft, names: Sequence[str], places: Iterator[str]) -> Iterator[str]:
+    """Every site is a station, on the feeds in turn. Its addresses follow its host's: as many places as there are."""
+    listed = list(places)
+    hosts = draft.hosts or (LOOPBACK,)
+    yield ""
+    yield "[edge]  # customers hear what sites release, on the stripes of the plans in plans/"
+    yield 'tag = "FT"  # 1 or 2 letters and digits, which begin the names of sessions'
+    yield "first_plan = 1  # in force from the first message on; 0: none, until `fairtape operate DIR plan FILE`"
+    yield f"ttl = {0 if draft.local else 1}  # networks that a stripe may cross"
+    yield "guaranteed = []  # addresses of customers whose repairs come first"
+    yield '# customers_file = "keys/customers.json"  # {"name": "password"} of those who may replay; without it, all'
+    yield ""
+    yield "[edge.stations]  # where a site's customers ask for what they missed (UDP), and where they replay (TCP)"
+    for place, name in enumerate(names):
+        host = hosts[place % len(hosts)]
+        ports = [each.rpartition(":")[2] for each in listed[2 * place : 2 * place + 2]]
+        feed = FEEDS[place % len(FEEDS)]
+        yield f'{name} = {{ feed = "{feed}", requests = "{host}:{ports[0]}", replays = "{host}:{ports[1]}" }}'
+
+
+def _first_plan(draft: Draft) -> StripePlan:
+    """The symbols that `fairtape publish --generate` makes, spread evenly; other symbols find their place by rule."""
+    today = time.time_ns() // DAY * DAY
+    chance = SystemRandom()
+    base = Endpoint(f"239.196.{chance.randrange(1, 255)}.1", free_ports(1)[0])
+    rates = dict.fromkeys(universe(EDGE_SYMBOLS), 1)
+    venues = [venue.name for venue in VENUES[: draft.sources]]
+    return plan_by_rate(
+        rates, draft.edge, EDGE_BITS_PER_S, midnight_at=today, feeds=FEEDS, venues=venues, base=base
+    ).plan
 
 
 def _member(name: str, number: int, place: str) -> str:

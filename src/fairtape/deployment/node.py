@@ -18,7 +18,9 @@ from fairtape.deployment.description import Deployment, Kind, Node
 from fairtape.deployment.keyring import keys_of
 from fairtape.deployment.load import Metronome, load_status
 from fairtape.deployment.scheduling import Scheduling
+from fairtape.deployment.stations import HushedStation, open_station
 from fairtape.deployment.words import with_names
+from fairtape.edge.station import Station
 from fairtape.nodes.governor import Ruling
 from fairtape.nodes.reformer import Bench, Reformer
 from fairtape.nodes.site import Site
@@ -64,15 +66,7 @@ def run_site(deployment: Deployment, node: Node) -> None:
         # Sites note a formation together with its first messages: one that stands alone at the end is a torn note.
         past = writer.cut_after(NUMBER_MAX)
         site = Site(
-            Post(
-                me=node.number,
-                reformers=tuple(each.number for each in deployment.reformers),
-                timing=deployment.timing,
-                home=deployment.home_of(node.number),
-                durable=deployment.sync is Sync.TOKEN or _same_boot(run.path / f"{node.name}.boot"),
-                stripe=deployment.stripe,
-                datagram_max=deployment.datagram_max,
-            ),
+            _post(deployment, node, run),
             keys=keys_of(deployment, node),
             born_at=clock.now(),
             past=past,
@@ -81,23 +75,73 @@ def run_site(deployment: Deployment, node: Node) -> None:
         diary = Diary()
         bulletin = Bulletin(run, node.name)
         bulletin.note(scheduling.words)
+        station = open_station(deployment, node, directory, bulletin.note)
+        if station is not None:
+            closing.callback(station.close)
         seat = Seat(
             site,
             deployment.carrier(node),
             journal=writer,
             archive=Past(directory),
-            consumer=diary.delivered,
+            producer=station,
+            consumer=_consumer(diary, station),
             reporter=lambda report: bulletin.note(_report_words(report)),
-            herald=lambda change: bulletin.note(_turn_words(change)) if change.broken else None,
+            herald=_herald(bulletin, station),
             log=bulletin.note,
         )
         driver = Driver([seat], clock, gather_period=_gather_period(deployment))
         closing.pop_all()
     errand = _Errand(
-        run, node, seat, clock, bulletin, lambda now: _site_status(deployment, site, writer, diary, clock, now)
+        run,
+        node,
+        seat,
+        clock,
+        bulletin,
+        lambda now: {
+            **_site_status(deployment, site, writer, diary, clock, now),
+            "edge": None if station is None else station.status(),
+        },
     )
     errand.regularly = lambda: scheduling.prefer(serving=_serves(site, clock.now()))
-    _live(driver, errand)
+    try:
+        _live(driver, errand)
+    finally:
+        if station is not None:
+            station.close()
+
+
+def _post(deployment: Deployment, node: Node, run: RunFolder) -> Post:
+    return Post(
+        me=node.number,
+        reformers=tuple(each.number for each in deployment.reformers),
+        timing=deployment.timing,
+        home=deployment.home_of(node.number),
+        durable=deployment.sync is Sync.TOKEN or _same_boot(run.path / f"{node.name}.boot"),
+        stripe=deployment.stripe,
+        datagram_max=deployment.datagram_max,
+    )
+
+
+def _consumer(diary: "Diary", station: Station | HushedStation | None) -> Callable[[Deliver], None]:
+    """The customers first: what they see is when it was released."""
+    if station is None:
+        return diary.delivered
+
+    def delivered(delivery: Deliver) -> None:
+        station.delivered(delivery)
+        diary.delivered(delivery)
+
+    return delivered
+
+
+def _herald(bulletin: Bulletin, station: Station | HushedStation | None) -> Callable[[FormationChange], None]:
+    def turned(change: FormationChange) -> None:
+        if station is not None:
+            station.turned(change)
+        if change.broken:
+            bulletin.note(_turn_words(change))
+
+    return turned
 
 
 def _serves(site: Site, now: Instant) -> bool:
@@ -329,6 +373,7 @@ def _reformer_status(deployment: Deployment, reformer: Reformer, now: Instant) -
         "term": leadership.term if leadership is not None else 0,
         "phase": primary.phase.name.lower() if leads else "standing by",
         "formation": primary.formation.number if primary.formation is not None else 0,
+        "plan": primary.formation.plan if primary.formation is not None else 0,
         "members": _members(deployment, primary.formation.members) if primary.formation is not None else [],
         "retired": _members(deployment, tuple(sorted(primary.retired))),
         "rulings": [_ruling(deployment, ruling) for ruling in rulings],

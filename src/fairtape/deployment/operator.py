@@ -34,7 +34,7 @@ def give_order(deployment: Deployment, verb: Verb, site: NodeId) -> str:
                 carrier.send(reformer.number, [order])
             time.sleep(REPEAT_PERIOD)
             leader = _leader(deployment, run)
-            done = leader and _outcome(verb, name, before, leader)
+            done = leader and _outcome(verb, name, before, leader, site)
             if done:
                 return done
     finally:
@@ -47,7 +47,7 @@ def _leader(deployment: Deployment, run: RunFolder) -> Status | None:
     return next((page for page in pages.values() if page["leads"]), None)
 
 
-def _outcome(verb: Verb, name: str, before: Status, leader: Status) -> str | None:
+def _outcome(verb: Verb, name: str, before: Status, leader: Status, site: NodeId) -> str | None:
     """What has come of it; None while nothing has."""
     formation = f"formation {leader['formation']} of {' '.join(leader['members'])}"
     match verb:
@@ -55,6 +55,8 @@ def _outcome(verb: Verb, name: str, before: Status, leader: Status) -> str | Non
             return f"{name} is retired: {formation}"
         case Verb.ADMIT if name not in leader["retired"]:
             return f"{name} may join: {formation}" if name not in leader["members"] else f"{name} is in: {formation}"
+        case Verb.PLAN if leader["plan"] == site:
+            return f"the plan is in force: {formation}"
         case Verb.RESUME if before["phase"] != "halted":
             return f"nothing had halted: {formation}"
         case Verb.RESUME if leader["phase"] != "halted":

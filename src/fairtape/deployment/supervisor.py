@@ -18,6 +18,7 @@ from fairtape.deployment.bulletin import RunFolder
 
 STOP_PERIOD_MAX: Final = 10.0  # seconds for all to write their journals, before they are ended by force
 LOOK_PERIOD: Final = 0.02  # seconds
+BESIDE: Final = ".edge"  # behind a site's name: the retransmit server beside it; no node has such a name
 WORDS_MAX: Final = 4_096  # bytes of what a process said last
 
 Wrapping = Callable[[str], Sequence[str]]  # the words before a node's command, such as those that enter a namespace
@@ -56,7 +57,9 @@ class Supervisor:
     def start(self, name: str, *options: str) -> None:
         """Start a node that does not run."""
         assert name not in self._children
-        command = [*self._wrapping(name), sys.executable, "-m", "fairtape", "node", str(self._folder), name, *options]
+        node, beside, _ = name.partition(BESIDE)
+        role = "edge" if beside else "node"
+        command = [*self._wrapping(node), sys.executable, "-m", "fairtape", role, str(self._folder), node, *options]
         with self._errors(name).open("wb") as errors:
             self._children[name] = subprocess.Popen(  # noqa: S603 - our own command
                 [*command, "--parent", str(os.getpid())],

@@ -69,9 +69,9 @@ class Table:
             raise self.wrong(name, value, f"expected one of {', '.join(choices)}")
         return choices[value]
 
-    def names(self, name: str) -> tuple[str, ...]:
+    def names(self, name: str, *, optional: bool = False) -> tuple[str, ...]:
         """A list of texts."""
-        values: list[Any] = self.take(name, list)
+        values: list[Any] = self.take(name, list, [] if optional else _MISSING)
         for value in values:
             if not isinstance(value, str):
                 raise self.wrong(name, value, "expected a list of names")

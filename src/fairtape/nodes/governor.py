@@ -72,6 +72,7 @@ class Governor:
         self.notices: list[str] = []
         self.known: dict[NodeId, Acquaintance] = {}
         self.retired: set[NodeId] = set()
+        self.plan = 0  # the stripe plan that the operator ordered of this leader
         self.term = 0
         self._me = me
         self._stripe = stripe
@@ -97,6 +98,7 @@ class Governor:
         self.known.clear()
         self.proposal = None
         self._resumed = False
+        self.plan = 0
         self._adopt(formation, now)
         self._began_at = now
         if formation is None:
@@ -402,6 +404,7 @@ class Governor:
             quiet_since=self._quiet_since,
             failures=self._relief_failures,
             now=now,
+            plan=self.plan,
         )
         if relief is not None:
             self._relief = relief
@@ -467,6 +470,11 @@ class Governor:
     def admit(self, site: NodeId, now: Instant) -> None:
         """Let a retired site in again."""
         self.retired.discard(site)
+        self.wake(now)
+
+    def change_plan(self, plan: int, now: Instant) -> None:
+        """Let another stripe plan come into force with a formation that takes over."""
+        self.plan = plan
         self.wake(now)
 
     def resume(self, now: Instant) -> None:

@@ -340,5 +340,7 @@ class Reformer:
                 self.primary.retire(order.site, now)
             case Verb.ADMIT:
                 self.primary.admit(order.site, now)
+            case Verb.PLAN:
+                self.primary.change_plan(order.site, now)
             case Verb.RESUME:
                 self.primary.resume(now)

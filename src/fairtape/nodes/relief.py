@@ -1,7 +1,8 @@
 """Relief: what a formation should become when nothing has failed, and at which token that takes over.
 
 Sites that want in and are up to date come in, at the place that the tour gives them; sites that want out, or were
-retired, go; and after a quiet time patience is reduced again (decision 11).
+retired, go; a stripe plan that the operator ordered comes into force; and after a quiet time patience is reduced again
+(decision 11).
 """
 
 from collections.abc import Collection, Mapping
@@ -48,6 +49,7 @@ def plan_relief(
     quiet_since: Instant,
     failures: int,
     now: Instant,
+    plan: int = 0,
 ) -> Relief | None:
     """What should take over from the present formation; None where it is as it should be."""
     tour = charter.primary.tour
@@ -57,7 +59,8 @@ def plan_relief(
         leaving = []
     leaving = leaving[:LEAVING_MAX]
     timing = _calmer(present.timing, charter.primary.timing, quiet_for=now - quiet_since)
-    if not joining and not leaving and timing == present.timing:
+    plan = plan or present.plan
+    if not joining and not leaving and timing == present.timing and plan == present.plan:
         return None
     layout = retime(present, timing)
     for site in joining:
@@ -67,12 +70,13 @@ def plan_relief(
         layout,
         resilience=charter.resilience_of(layout.members),
         roll=tuple(standings[member].incarnation for member in layout.members),
+        plan=plan,
     )
     lead = lead_time(present.timing, failures)
     reached = max(standings[member].complete_through for member in present.members)
     tokens_ahead = (present.current(now + lead), reached + lead // present.timing.token_period, present.first_token)
     relief = take_over(layout, number=present.number + 1, present=present, at_token=max(tokens_ahead) + 1)
-    cause = _changes(joining, leaving, retimed=timing != present.timing)
+    cause = _changes(joining, leaving, retimed=timing != present.timing, planned=plan != present.plan)
     return Relief(relief, cause, now + lead - STORE_DELAY // 2)
 
 
@@ -95,6 +99,7 @@ def _calmer(timing: Timing, wanted: Timing, *, quiet_for: Duration) -> Timing:
     return replace(timing, retries_max=max(timing.retries_max * 9 // 10, wanted.retries_max))
 
 
-def _changes(joining: Collection[NodeId], leaving: Collection[NodeId], *, retimed: bool) -> str:
+def _changes(joining: Collection[NodeId], leaving: Collection[NodeId], *, retimed: bool, planned: bool) -> str:
     said = [f"site {site} joins" for site in joining] + [f"site {site} leaves" for site in leaving]
-    return "; ".join([*said, "patience is reduced after a quiet time"] if retimed else said)
+    said += ["patience is reduced after a quiet time"] * retimed
+    return "; ".join(said + ["another stripe plan comes into force"] * planned)

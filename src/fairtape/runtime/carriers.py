@@ -163,7 +163,7 @@ class IpMulticast(_Unicast):
         addresses = _resolved(book, node)
         _check_reach(groups.interface, addresses)
         role = book[node].role
-        self._interface = _Interface.named(groups.interface)
+        self._interface = Interface.named(groups.interface)
         self._groups = groups
         self._joined: set[int] = set()  # channels of secondary loops
         with ExitStack() as undo:
@@ -249,7 +249,7 @@ class Mesh(_Unicast):
 
 def multicast_works(interface: str = LOOPBACK) -> bool:
     """Whether a datagram sent to a group on this interface comes back, tried for real with a bounded wait."""
-    where = _Interface.named(interface)
+    where = Interface.named(interface)
     try:
         with where.join((TRIAL_GROUP, 0)) as listener, bind("", 0) as speaker:
             where.speak(speaker, ttl=0)
@@ -262,14 +262,14 @@ def multicast_works(interface: str = LOOPBACK) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Interface:
+class Interface:
     """Where multicast leaves and enters this machine."""
 
     name: str
     packed: bytes  # the end of `struct ip_mreqn`: an address, an index
 
     @classmethod
-    def named(cls, name: str) -> "_Interface":
+    def named(cls, name: str) -> "Interface":
         """By its name, or by one of its addresses."""
         try:
             return cls(name, IPv4Address(name).packed + _INDEX.pack(0))

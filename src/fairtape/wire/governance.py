@@ -61,6 +61,7 @@ class Verb(IntEnum):
     RETIRE = 1  # take this site out of its loop, and keep it out
     ADMIT = 2  # let it in again
     RESUME = 3  # go on after a halt, with a Break in the sequence
+    PLAN = 4  # let the stripe plan that is named in the place of a site come into force
 
 
 @dataclass(frozen=True, slots=True)

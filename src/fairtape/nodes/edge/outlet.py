@@ -81,14 +81,20 @@ class Outlet:
     """Remulticasts one core stripe on one feed."""
 
     def __init__(
-        self, standing: Standing, *, feed: str, options: OutletOptions | None = None, shelf: Shelf | None = None
+        self,
+        standing: Standing,
+        *,
+        feed: str,
+        options: OutletOptions | None = None,
+        shelf: Shelf | None = None,
+        press: Press | None = None,
     ) -> None:
         """A `shelf` gets everything at the instant at which it is released, and no earlier."""
         self.counts = OutletCounts()
         self._options = options or OutletOptions()
         self._feed = feed
         self._shelf = shelf
-        self._striper = Striper(standing)
+        self._striper = Striper(standing, press=press)
         self._told_adrift = False
         self._streams: dict[str, _Stream] = {}
         self._touched: list[_Stream] = []

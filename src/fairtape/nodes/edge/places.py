@@ -6,12 +6,13 @@ it is full every other place goes, and new ones are noted half as often.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from fairtape.core.effects import FormationChange, Ordered
 from fairtape.core.instants import Instant
 from fairtape.nodes.edge.archive import Shelf
+from fairtape.nodes.edge.press import Press
 from fairtape.nodes.edge.sessions import Edition, Standing
 from fairtape.nodes.edge.striper import Striper
 
@@ -83,14 +84,20 @@ def reread(
     first: int,
     count: int,
     successor: Edition | None = None,
+    presses: Mapping[int, Press] | None = None,
 ) -> list[bytes]:
-    """The messages of a session, out of what a journal holds from a place on; as many as the entries yield."""
+    """The messages of a session, out of what a journal holds from a place on; as many as the entries yield.
+
+    `presses`, by the versions of their plans, are there for whoever reads often: to set one up takes a while.
+    """
+    known = presses or {}
     shelf = Shelf()
-    striper = Striper(place)
+    striper = Striper(place, press=known.get(place.edition.plan.version))
     for step in striper.begin():
         shelf.take(step, striper.at)
     if successor is not None and successor.plan.version != place.edition.plan.version:
-        striper.change_plan(successor.plan, at_sequence=successor.sequence, at=successor.begun_at or 0)
+        press = known.get(successor.plan.version)
+        striper.change_plan(successor.plan, at_sequence=successor.sequence, at=successor.begun_at or 0, press=press)
     for entry in entries:
         extent = shelf.extent(session)
         if extent is None or extent.ended or extent.following >= first + count:

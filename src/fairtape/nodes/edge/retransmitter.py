@@ -103,6 +103,10 @@ class Retransmitter:
         while len(self._plans) > PLANS_MAX:
             del self._plans[min(self._plans)]
 
+    def follows(self, version: int) -> bool:
+        """Whether the groups of this plan are known, or were and are too old to be."""
+        return version in self._plans or (len(self._plans) >= PLANS_MAX and version < min(self._plans))
+
     def receive(self, datagram: bytes, now: Instant, *, origin: Address) -> None:
         """Take a request. Never raises, whatever the bytes."""
         self.counts.requests += 1

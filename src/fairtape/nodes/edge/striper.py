@@ -83,12 +83,15 @@ class _Other(NamedTuple):
 class Striper:
     """Numbers the messages of all stripes of one core stripe."""
 
-    def __init__(self, standing: Standing) -> None:
+    def __init__(self, standing: Standing, *, press: Press | None = None) -> None:
+        """Whoever has a `press` for the plan of this place saves the time to set one up."""
+        assert press is None or press.plan == standing.edition.plan
         self.repeated = 0  # tokens that came again
         self.lost = False  # the order has a hole here, or is finished: nothing can be numbered until `resume`
         self.at: Instant = 0  # the timestamp of the last token
         self._due: list[_Due] = []
-        self._presses: dict[int, Press] = {}  # of the plan in force, and of those to come
+        # Of the plan in force, and of those to come.
+        self._presses: dict[int, Press] = {} if press is None else {press.plan.version: press}
         self._edition = standing.edition
         self.resume(standing)
 
@@ -181,7 +184,8 @@ class Striper:
 
     def _carry_out(self, due: _Due) -> list[Step]:
         if due.plan is not None:
-            return self._succeed(due.plan, due)
+            taken = due.plan.version <= self._edition.plan.version  # a Break went back behind it, with the same plan
+            return [] if taken else self._succeed(due.plan, due)
         change = due.change
         assert change is not None
         if change.formation <= self._formation:

@@ -1,0 +1,348 @@
+"""How many WebSocket customers one server on one core feeds, and how long after the release instant they have it.
+
+A journal is written live, as a site writes it; the server follows it on a core of its own; customers are bare sockets
+in another process, which reads the clock whenever bytes come. A customer that lost its line, missed a number or got one
+twice is counted and told: then the figures are not those of a server that keeps up.
+"""
+
+import os
+import resource
+import selectors
+import socket
+import struct
+import tempfile
+import time
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from fairtape.bench.figures import Processors
+from fairtape.core.effects import Ordered, Release, Span
+from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
+from fairtape.deployment.processes import Crew, Link, Ready
+from fairtape.market.flow import Flow, batches
+from fairtape.market.trades import TRADE_SIZE
+from fairtape.runtime.complaints import Complaint
+from fairtape.runtime.driver import run_in_real_time, spare_the_collector
+from fairtape.runtime.journal import Sync, Writer
+from fairtape.web.hub import Limits
+from fairtape.web.serving import HOST, Target, running
+from fairtape.wire.blocks import pack_messages
+
+DELAY_GOAL_MS: Final = 50.0
+START_DELAY: Final = 300 * MILLISECOND
+WARM_PERIOD: Final = 1 * SECOND  # not measured
+END_PERIOD: Final = 500 * MILLISECOND  # for the last messages to arrive
+NEWS_PERIOD: Final = 60 * SECOND
+HEAD_MAX: Final = 4_096
+CHUNK: Final = 1 << 18  # bytes that are read at once
+SOURCE: Final = 101
+
+REQUEST: Final = (
+    b"GET /v1/ticker?form=binary&policy=skip&stripes=0 HTTP/1.1\r\nHost: bench\r\nUpgrade: websocket\r\n"
+    b"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+)
+_BUNDLE: Final = struct.Struct("<4sI")
+_BUNDLE_SIZE: Final = 16
+_NUMBER: Final = struct.Struct("<q")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebSetting:
+    """One run."""
+
+    customers: int = 1_000
+    rate: int = 1_000  # messages per second
+    seconds: float = 5.0
+    token_period: Duration = 5 * MILLISECOND
+    real_time: bool = True  # ask the kernel to prefer it to other programs of this machine
+
+    @property
+    def per_token(self) -> int:
+        """Messages of one token."""
+        return max(self.rate * self.token_period // SECOND, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Show:
+    """The order to begin: when the first token is due, and when all is over."""
+
+    starts_at: Instant
+    ends_at: Instant
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Where the server is."""
+
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """How much of its time a process was computing while it was measured."""
+
+    share: float
+    real_time: bool  # whether the kernel preferred it
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """When the site released each token."""
+
+    released_at: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What the customers got: of each frame when it was there, its first number and how many there were."""
+
+    received_at: bytes
+    first: bytes
+    count: bytes
+    faults: int  # customers with a gap, a double, a notice or a lost line
+    share: float  # of its core
+
+
+def web_figures(setting: WebSetting | None = None) -> dict[str, Any]:
+    """Run it once; what it reached."""
+    setting = setting or WebSetting()
+    _check_room(setting)
+    processors = Processors.read()
+    with tempfile.TemporaryDirectory(prefix="fairtape-web-", ignore_cleanup_errors=True) as scratch:
+        journal = Path(scratch) / "journal"
+        journal.mkdir()
+        heard, spent, released, show = _perform(setting, journal)
+    delays = _delays(setting, released, heard)
+    p50, p99 = (round(float(np.percentile(delays, each)), 2) if len(delays) else 0.0 for each in (50, 99))
+    expected = setting.customers * int(setting.seconds * SECOND / setting.token_period) * setting.per_token
+    kept_up = not heard.faults and len(delays) >= expected and p99 < DELAY_GOAL_MS
+    return {
+        "websocket_customers": setting.customers,
+        "websocket_p50_ms": p50,
+        "websocket_p99_ms": p99,
+        "websocket_max_ms": round(float(delays.max()), 2) if len(delays) else 0.0,
+        "websocket_kept_up": kept_up,
+        "websocket_faults": heard.faults,
+        "websocket_messages_per_s": setting.rate,
+        "websocket_deliveries": len(delays),
+        "websocket_deliveries_missing": max(expected - len(delays), 0),
+        "websocket_frames_per_s": round(len(heard.count) // 4 / (show.ends_at - show.starts_at) * SECOND),
+        "websocket_real_time": spent.real_time,
+        "websocket_server_core_share": round(spent.share, 3),
+        "websocket_customers_core_share": round(heard.share, 3),
+        "websocket_stolen_fraction": round(Processors.read().stolen_since(processors), 3),
+    }
+
+
+def _check_room(setting: WebSetting) -> None:
+    """Every customer is a file on either side."""
+    needed = setting.customers + 256
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < needed:
+        if hard != resource.RLIM_INFINITY and hard < needed:
+            raise Complaint(f"--customers is {setting.customers}, and a process may open {hard} files; raise ulimit -n")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
+def _perform(setting: WebSetting, journal: Path) -> tuple[Heard, Spent, Released, Show]:
+    with Crew(imports=[__name__]) as crew:
+        crew.start("server", server_process, journal, setting)
+        port = crew.collect(Open, {"server"}, NEWS_PERIOD)["server"].port
+        crew.start("customers", customers_process, port, setting)
+        crew.start("site", site_process, journal, setting)
+        crew.await_ready({"customers", "site"})
+        starts_at = time.time_ns() + START_DELAY
+        show = Show(starts_at, starts_at + WARM_PERIOD + round(setting.seconds * SECOND))
+        crew.tell_all(show)
+        found = _accounts(crew)
+    return found[Heard], found[Spent], found[Released], show
+
+
+def _accounts(crew: Crew) -> dict[type, Any]:
+    """What each process has to tell at the end."""
+    found: dict[type, Any] = {}
+    ends_at = time.monotonic_ns() + NEWS_PERIOD
+    while len(found) < 3:
+        if time.monotonic_ns() > ends_at:
+            raise Complaint("the bench did not come to its end in time; try with fewer customers")
+        found |= {type(news): news for _, news in crew.hear(100 * MILLISECOND)}
+    return found
+
+
+def _delays(setting: WebSetting, released: Released, heard: Heard) -> Any:
+    """Of each message at each customer that was due in the measured time: milliseconds from its release."""
+    received_at = np.frombuffer(heard.received_at, np.int64)
+    first, count = np.frombuffer(heard.first, np.int64), np.frombuffer(heard.count, np.int32)
+    within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+    numbers = np.repeat(first, count) + within
+    tokens = (numbers - 1) // setting.per_token
+    delays = np.repeat(received_at, count) - np.frombuffer(released.released_at, np.int64)[tokens]
+    return delays[tokens * setting.token_period >= WARM_PERIOD] / MILLISECOND
+
+
+# The processes.
+
+
+def server_process(link: Link, journal: Path, setting: WebSetting) -> None:
+    """The server, alone on the first core."""
+    real_time = _take_core(0, setting)
+    spare_the_collector()
+    target = Target(directory=journal, title="bench")
+    with running(target, limits=Limits(customers_max=setting.customers + 10)) as server:
+        link.tell(Open(server.port))
+        show = link.expect(Show)
+        if show is not None:
+            _sleep_until(show.starts_at + WARM_PERIOD)
+            began, spent = time.monotonic(), time.process_time()
+            _sleep_until(show.ends_at)
+            link.tell(Spent((time.process_time() - spent) / (time.monotonic() - began), real_time))
+        link.rest()
+
+
+def site_process(link: Link, journal: Path, setting: WebSetting) -> None:
+    """What a site does, as far as listeners see it: tokens into the journal, and their release marks at their time."""
+    _take_core(1, setting)
+    blocks = _blocks(setting)
+    with Writer.open(journal, stripe=0, site=1, sync=Sync.NEVER) as writer:
+        link.tell(Ready())
+        show = link.expect(Show)
+        if show is None:
+            return
+        token, sequence, due_at, released_at = 1, 1, show.starts_at, array("q")
+        while due_at < show.ends_at:
+            count = setting.per_token
+            span = Span(SOURCE, 1, sequence, count, sequence, (next(blocks),), (count,))
+            writer.append(Ordered(0, 1, token, sequence, count, due_at, (span,)), due_at)
+            _sleep_until(due_at)
+            now = time.time_ns()
+            released_at.append(now)
+            writer.release(Release(token, sequence, count, due_at, now, late=False, clock_bound=0), now)
+            token, sequence, due_at = token + 1, sequence + count, due_at + setting.token_period
+        link.tell(Released(released_at.tobytes()))
+        link.rest()
+
+
+def _blocks(setting: WebSetting) -> Iterator[bytes]:
+    """Bodies of one token each, over and over."""
+    trades = next(batches(Flow(rate=setting.rate, session_period=60 * SECOND), np.random.default_rng(1))).tobytes()
+    size = setting.per_token * TRADE_SIZE
+    bodies = [
+        pack_messages([trades[at : at + TRADE_SIZE] for at in range(start, start + size, TRADE_SIZE)])
+        for start in range(0, len(trades) - size, size)
+    ]
+    while True:
+        yield from bodies
+
+
+def customers_process(link: Link, port: int, setting: WebSetting) -> None:
+    """All customers, on the second core."""
+    _take_core(1, setting)
+    _check_room(setting)
+    audience = BareAudience(port, setting.customers)
+    spare_the_collector()
+    link.tell(Ready())
+    show = link.expect(Show)
+    if show is not None:
+        began, spent = time.monotonic(), time.process_time()
+        audience.hear(show.ends_at + END_PERIOD)
+        link.tell(audience.heard((time.process_time() - spent) / (time.monotonic() - began)))
+    link.rest()
+
+
+class BareAudience:
+    """Customers that do nothing but look at the clock and at the first number of what comes."""
+
+    def __init__(self, port: int, customers: int) -> None:
+        self._selector = selectors.EpollSelector()
+        self._rest: dict[int, bytes] = {}  # of each customer, by its file: the frame that is not yet whole
+        self._due: dict[int, int] = {}
+        self._faulty: set[int] = set()
+        self._received_at, self._first, self._count = array("q"), array("q"), array("i")
+        for _ in range(customers):
+            line = socket.create_connection((HOST, port))
+            line.sendall(REQUEST)
+            rest = _after_head(line)
+            line.settimeout(0)
+            self._rest[line.fileno()] = rest
+            self._selector.register(line, selectors.EVENT_READ)
+
+    def hear(self, ends_at: Instant) -> None:
+        """Read until then."""
+        while (now := time.time_ns()) < ends_at:
+            for key, _ in self._selector.select((ends_at - now) / SECOND):
+                self._read(key.fileobj)  # type: ignore[arg-type]
+
+    def heard(self, share: float) -> Heard:
+        """What came."""
+        received_at, first, count = (each.tobytes() for each in (self._received_at, self._first, self._count))
+        return Heard(received_at, first, count, len(self._faulty), share)
+
+    def _read(self, line: socket.socket) -> None:
+        data = line.recv(CHUNK)
+        now, file = time.time_ns(), line.fileno()
+        if not data:
+            self._faulty.add(file)
+            self._selector.unregister(line)
+            return
+        if self._rest[file]:
+            data = self._rest[file] + data
+        at = 0
+        while (head := _frame(data, at)) is not None:
+            payload_at, end = head
+            if data[at] & 0x0F == 2:  # binary
+                self._note(file, data, payload_at, now)
+            elif data[payload_at : payload_at + 20] != b'{"kind":"subscribed"':
+                self._faulty.add(file)  # nothing else is to be said
+            at = end
+        self._rest[file] = data[at:]
+
+    def _note(self, file: int, data: bytes, payload_at: int, now: Instant) -> None:
+        _, count = _BUNDLE.unpack_from(data, payload_at)
+        (first,) = _NUMBER.unpack_from(data, payload_at + _BUNDLE_SIZE + count * TRADE_SIZE)
+        if self._due.get(file, first) != first:
+            self._faulty.add(file)
+        self._due[file] = first + count
+        self._received_at.append(now)
+        self._first.append(first)
+        self._count.append(count)
+
+
+def _frame(data: bytes, at: int) -> tuple[int, int] | None:
+    """Where the payload of the frame here begins and ends; None while it is not whole."""
+    if len(data) < at + 10:
+        return None
+    size, payload_at = data[at + 1], at + 2
+    if size == 126:
+        size, payload_at = int.from_bytes(data[at + 2 : at + 4], "big"), at + 4
+    elif size == 127:
+        size, payload_at = int.from_bytes(data[at + 2 : at + 10], "big"), at + 10
+    return (payload_at, payload_at + size) if payload_at + size <= len(data) else None
+
+
+def _after_head(line: socket.socket) -> bytes:
+    """What comes behind the answer to the handshake."""
+    data = b""
+    while b"\r\n\r\n" not in data:
+        more = line.recv(HEAD_MAX)
+        if not more or len(data) > HEAD_MAX:
+            raise Complaint("the server refused a customer of the bench")
+        data += more
+    return data.partition(b"\r\n\r\n")[2]
+
+
+def _take_core(number: int, setting: WebSetting) -> bool:
+    """Run on one core, where there are several; whether the kernel prefers this process there."""
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[number % len(cores)]})
+    return setting.real_time and run_in_real_time()
+
+
+def _sleep_until(instant: Instant) -> None:
+    left = instant - time.time_ns()
+    if left > 0:
+        time.sleep(left / SECOND)

@@ -1,0 +1,160 @@
+"""The stripe plans of a deployment: files in its folder, one for each version, and what a formation calls them.
+
+A formation names a plan by its *mark*: the version, and two bytes of the digest, so that two sites whose files differ
+never number under the same name. A plan that a site does not have, or has otherwise, is `Unplanned`: the site is silent
+at the edge until it has it.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from fairtape.core.effects import FormationChange
+from fairtape.market.stripe_files import TEXT_MAX, digest, from_toml, to_toml
+from fairtape.market.stripes import VERSION_MAX, BadPlan, StripePlan
+from fairtape.nodes.edge.press import Press
+from fairtape.ring.layout import decode_formation
+from fairtape.runtime.complaints import Complaint
+from fairtape.wire.frames import Malformed
+
+PLANS: Final = "plans"
+AHEAD_MAX: Final = 4  # plans whose presses are set up before they are in force
+KEPT_MAX: Final = 16  # plans that are kept with their presses; the oldest go first
+_DIGITS: Final = len(str(VERSION_MAX))
+_VERSION_SHIFT: Final = 16
+
+
+class Unplanned(Exception):
+    """A plan that is not here; the sentence says which, and what to do."""
+
+
+def mark_of(plan: StripePlan) -> int:
+    """What a formation calls this plan; never 0."""
+    return plan.version << _VERSION_SHIFT | int.from_bytes(digest(plan)[:2], "big")
+
+
+def version_of(mark: int) -> int:
+    """The version that a mark names."""
+    return mark >> _VERSION_SHIFT
+
+
+def mark_in(change: FormationChange) -> int:
+    """The mark of the plan that a formation names; 0 where it names none."""
+    try:
+        return decode_formation(change.layout).plan
+    except Malformed:
+        return 0
+
+
+def read_plan(path: Path) -> StripePlan:
+    """The plan in a file; a `Complaint` where there is none."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            return from_toml(file.read(TEXT_MAX + 1))
+    except BadPlan as bad:
+        raise Complaint(f"{path}: {bad}") from None
+    except UnicodeDecodeError:
+        raise Complaint(f"{path} holds no text; name a stripe plan, as `fairtape plan stripes` writes it") from None
+    except OSError as error:
+        raise Complaint(f"{path} cannot be read ({error.strerror}); name a stripe plan") from None
+
+
+class _Kept(NamedTuple):
+    plan: StripePlan
+    press: Press
+    mark: int
+
+
+class Catalogue:
+    """The plans of one folder, for one core stripe. What is asked for twice is read once.
+
+    A thread may set plans up while others look: the table is never changed, but replaced by another one.
+    """
+
+    def __init__(self, folder: Path, core: int) -> None:
+        self.folder = folder / PLANS
+        self._core = core
+        self._kept: Mapping[int, _Kept] = {}  # by version
+
+    @property
+    def presses(self) -> dict[int, Press]:
+        """Those that are set up, by the versions of their plans."""
+        return {version: kept.press for version, kept in self._kept.items()}
+
+    @property
+    def marks(self) -> list[int]:
+        """Of the plans that are ready to be in force."""
+        return [kept.mark for kept in self._kept.values()]
+
+    def path(self, version: int) -> Path:
+        """Where the plan of this version is."""
+        return self.folder / f"{version:0{_DIGITS}}.toml"
+
+    def versions(self) -> list[int]:
+        """Whose files are here."""
+        names = [path.stem for path in self.folder.glob("*.toml")]
+        return sorted(int(name) for name in names if name.isascii() and name.isdigit())
+
+    def by_version(self, version: int) -> tuple[StripePlan, Press]:
+        """A plan and a press for it. Setting that up takes a while: nothing that is called when a release is due."""
+        kept = self._set_up(version)
+        return kept.plan, kept.press
+
+    def _set_up(self, version: int) -> _Kept:
+        known = self._kept.get(version)
+        if known is not None:
+            return known
+        path = self.path(version)
+        if not path.exists():
+            raise Unplanned(f"plan {version} is not here; put it at {path}")
+        try:
+            plan = read_plan(path)
+        except Complaint as complaint:
+            raise Unplanned(str(complaint)) from None
+        if plan.version != version:
+            raise Unplanned(f"{path}: version is {plan.version}; expected {version}, as the file is called")
+        if not plan.of_core(self._core):
+            raise Unplanned(f"{path} has no core stripe {self._core}, which this deployment is; add it")
+        made = _Kept(plan, Press(plan, self._core), mark_of(plan))
+        latest = sorted({*self._kept, version})[-KEPT_MAX:]
+        self._kept = {each: made if each == version else self._kept[each] for each in latest}
+        return made
+
+    def by_mark(self, mark: int) -> tuple[StripePlan, Press]:
+        """The same, for the very plan that a formation names."""
+        version = version_of(mark)
+        kept = self._set_up(version)
+        if kept.mark != mark:
+            self._kept = {each: known for each, known in self._kept.items() if each != version}
+            raise Unplanned(f"{self.path(version)} is another plan than the one that was ordered; replace it")
+        return kept.plan, kept.press
+
+    def at_hand(self, mark: int) -> tuple[StripePlan, Press] | None:
+        """The same, without setting anything up."""
+        known = self._kept.get(version_of(mark))
+        return (known.plan, known.press) if known is not None and known.mark == mark else None
+
+    def prepare(self, above: int) -> None:
+        """Set up the plans that may come into force next."""
+        for version in [each for each in self.versions() if each > above][:AHEAD_MAX]:
+            if version not in self._kept:
+                try:
+                    self.by_version(version)
+                except Unplanned:
+                    continue  # whoever orders it is told
+
+    def add(self, plan: StripePlan) -> Path:
+        """Write a plan where sites find it; one that is there already is never changed."""
+        path = self.path(plan.version)
+        if path.exists():
+            if to_toml(read_plan(path)) != to_toml(plan):
+                raise Complaint(f"version is {plan.version}, and {path} is another plan; give yours a higher version")
+            return path
+        try:
+            self.folder.mkdir(exist_ok=True)
+            partial = path.with_suffix(".part")
+            partial.write_text(to_toml(plan), encoding="utf-8")
+            partial.replace(path)
+        except OSError as error:
+            raise Complaint(f"{path} cannot be written ({error.strerror}); correct its permissions") from None
+        return path

@@ -1,0 +1,188 @@
+"""The library: everything that a site released, by session and number, out of its journal.
+
+It reads the journal as it grows, numbers what it reads, keeps the latest on a shelf and remembers places, from which
+older messages are read again. The journal's release marks decide what is in it: a message that the site holds and has
+not released does not exist here.
+
+A journal that was cut since (the site came back, and the others had gone on without its last messages) is read again
+from the beginning, for numbers may have changed.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from fairtape.core.effects import FormationChange, Ordered
+from fairtape.core.instants import Duration
+from fairtape.edge.catalogue import Catalogue, Unplanned
+from fairtape.edge.reckoning import Reckoning
+from fairtape.edge.settings import EdgeSettings
+from fairtape.market.stripes import StripePlan
+from fairtape.nodes.edge.archive import SHELF_BYTES_MAX, Extent, Shelf
+from fairtape.nodes.edge.places import Places, reread
+from fairtape.nodes.edge.sessions import Session, Standing
+from fairtape.nodes.edge.striper import Opened, Step
+from fairtape.runtime.journal import Cursor, Damaged, Entry, Journal, Turning
+
+ENTRIES_MAX: Final = 64  # of the journal in one turn, so that customers have theirs
+SPACING: Final = 512  # messages between two places: so much is read again for whoever asks for something old
+DAMAGES_MAX: Final = 3  # turns in a row that found the journal damaged, before it is read from the beginning
+
+
+class Library:
+    """An archive of one site. Raises `Unplanned` at birth where the first plan is missing."""
+
+    def __init__(
+        self, journal: Path, settings: EdgeSettings, catalogue: Catalogue, *, shelf_bytes_max: int = SHELF_BYTES_MAX
+    ) -> None:
+        self.plans: dict[int, StripePlan] = {}  # whose sessions were opened
+        self.words = ""  # why it cannot go on, if so
+        self.restarts = 0  # the journal was read from the beginning again
+        self._journal = Journal(journal)
+        self._settings = settings
+        self._catalogue = catalogue
+        self._shelf_bytes_max = shelf_bytes_max
+        self._damages = 0
+        self._begin()
+
+    @property
+    def sequence(self) -> int:
+        """The number in the order that is expected next; 0 while no plan is in force."""
+        standing = self._reckoning.standing
+        return 0 if standing is None else standing.sequence
+
+    @property
+    def plan(self) -> int:
+        """The version in force; 0: none."""
+        standing = self._reckoning.standing
+        return 0 if standing is None else standing.edition.plan.version
+
+    def keep_up(self) -> bool:
+        """Take in some of what was released since the last time; whether there was any."""
+        try:
+            self._found += islice(self._cursor.everything(), ENTRIES_MAX - len(self._found))
+        except Damaged:
+            self._damages += 1
+            if self._damages >= DAMAGES_MAX:
+                self._restart()
+            return False
+        self._damages = 0
+        grew = self._take_all()
+        if self._reckoning.lost:
+            self._restart()
+        return grew
+
+    # The contract of an archive.
+
+    def current(self, stripe: int) -> str | None:
+        """The session that a stripe is in."""
+        return self._shelf.current(stripe)
+
+    def extent(self, session: str) -> Extent | None:
+        """How far a session is; None where it is unknown."""
+        return self._shelf.extent(session)
+
+    def messages(self, session: str, first: int, count: int) -> Sequence[bytes]:
+        """From the shelf, or from the journal."""
+        return self._shelf.messages(session, first, count)
+
+    def number_since(self, session: str, since: Duration) -> int | None:
+        """A number at or before the first message released at this time of day."""
+        return self._shelf.number_since(session, since)
+
+    def close(self) -> None:
+        """Give the files back."""
+        self._cursor.close()
+
+    def _begin(self) -> None:
+        self._places = Places(spacing=SPACING)
+        self._shelf = Shelf(bytes_max=self._shelf_bytes_max, older=_Past(self._journal, self._places, self._catalogue))
+        self._reckoning = Reckoning(self._settings, self._catalogue)
+        self._cursor: Cursor = self._journal.entries()
+        self._found: deque[Entry | Turning] = deque()  # in the journal, and not taken in yet
+        self._shelve(self._reckoning.begun())
+
+    def _restart(self) -> None:
+        self.restarts += 1
+        self._damages = 0
+        self._cursor.close()
+        self._journal = Journal(self._journal.directory)
+        self._begin()
+
+    def _take_all(self) -> bool:
+        """What was found, up to a plan that is not here yet; whether there was any."""
+        grew = False
+        try:
+            while self._found:
+                self._take(self._found[0])
+                self._found.popleft()
+                grew = True
+        except Unplanned as missing:
+            self.words = str(missing)
+        else:
+            self.words = ""
+        return grew
+
+    def _take(self, each: Entry | Turning) -> None:
+        if isinstance(each, Turning):
+            self._reckoning.turn(each.change)
+            self._shelve(self._reckoning.begun())
+            return
+        self._shelve(self._reckoning.deliver(each.ordered))
+        standing = self._reckoning.standing
+        if standing is not None:
+            self._places.note(standing)
+
+    def _shelve(self, steps: list[Step]) -> None:
+        for step in steps:
+            if isinstance(step, Opened):
+                self.plans[step.edition.plan.version] = step.edition.plan
+                self._places.note(Standing.fresh(step.edition))
+            self._shelf.take(step, self._reckoning.at)
+
+
+class _Past:
+    """What the shelf no longer has, out of the journal."""
+
+    def __init__(self, journal: Journal, places: Places, catalogue: Catalogue) -> None:
+        self._journal = journal
+        self._places = places
+        self._catalogue = catalogue
+
+    def current(self, _stripe: int) -> str | None:
+        return None
+
+    def extent(self, _session: str) -> Extent | None:
+        return None
+
+    def messages(self, session: str, first: int, count: int) -> Sequence[bytes]:
+        place = self._places.before(session, first)
+        if place is None:
+            return ()
+        successor = self._places.successor(place.edition)
+        try:
+            with self._journal.entries(from_sequence=place.sequence) as cursor:
+                return reread(place, _contents(cursor), session, first, count, successor, self._catalogue.presses)
+        except Damaged:
+            return ()  # it is being cut; whoever asks again is answered
+
+    def number_since(self, session: str, since: Duration) -> int | None:
+        name = Session.parse(session)
+        press = self._catalogue.presses.get(name.version) if name else None
+        place = self._places.before_time(session, press.plan.midnight_at + since) if press else None
+        return None if place is None else _number(place, session)
+
+
+def _contents(cursor: Cursor) -> Iterator[Ordered | FormationChange]:
+    return (each.change if isinstance(each, Turning) else each.ordered for each in cursor.everything())
+
+
+def _number(place: Standing, session: str) -> int | None:
+    """Where a session stands in a place."""
+    edition = place.edition
+    for stripe, number in zip(edition.stripes, place.following, strict=True):
+        if edition.session(stripe.number) == session:
+            return number
+    return None

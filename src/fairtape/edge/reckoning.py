@@ -1,0 +1,89 @@
+"""Reckoning: the numbers of all stripes, worked out from what a journal holds.
+
+Which plan is in force follows from the order, too: the first one from the first message on, if the deployment says so,
+and each later one from the formation on that names it. So two sites that hold the same order and the same plans have
+the same numbers, whenever they work them out.
+"""
+
+from fairtape.core.effects import FormationChange, Ordered
+from fairtape.edge.catalogue import Catalogue, mark_in, version_of
+from fairtape.edge.settings import EdgeSettings
+from fairtape.market.stripes import StripePlan
+from fairtape.nodes.edge.sessions import Edition, Standing
+from fairtape.nodes.edge.striper import Step, Striper
+
+
+class Reckoning:
+    """Numbers one core stripe, from the beginning or from a standing on. Raises `Unplanned` where a plan is missing."""
+
+    def __init__(self, settings: EdgeSettings, catalogue: Catalogue, standing: Standing | None = None) -> None:
+        self._settings = settings
+        self._catalogue = catalogue
+        self._striper: Striper | None = None
+        self._begun: list[Step] = []
+        self._unopened: Standing | None = None  # a fresh standing, until the first token
+        if standing is None and settings.first_plan:
+            plan, _ = catalogue.by_version(settings.first_plan)
+            standing = Standing.fresh(Edition(settings.tag, plan, settings.core))
+        if standing is not None:
+            self._begin(standing)
+
+    @property
+    def standing(self) -> Standing | None:
+        """Where it is; None while no plan is in force. Before the first token whoever goes on has to open, too."""
+        return self._unopened if self._unopened is not None or self._striper is None else self._striper.standing
+
+    @property
+    def lost(self) -> bool:
+        """Whether what it was told has a hole."""
+        return self._striper is not None and self._striper.lost
+
+    @property
+    def at(self) -> int:
+        """The timestamp of the last token."""
+        return 0 if self._striper is None else self._striper.at
+
+    def begun(self) -> list[Step]:
+        """What opens the sessions, once."""
+        steps, self._begun = self._begun, []
+        return steps
+
+    def turn(self, change: FormationChange) -> None:
+        """A formation takes over, and perhaps a plan with it."""
+        mark = mark_in(change)
+        if self._striper is None:
+            if mark:
+                plan, _ = self._catalogue.by_mark(mark)
+                self._begin(Standing.fresh(first_edition(self._settings, plan, change)))
+            return
+        newer = version_of(mark) > self._striper.edition.plan.version
+        planned = self._catalogue.by_mark(mark) if newer else None
+        self._striper.turn(change)
+        if planned is not None:
+            plan, press = planned
+            self._striper.change_plan(plan, at_sequence=change.sequence, at=change.installed_at, press=press)
+
+    def deliver(self, ordered: Ordered) -> list[Step]:
+        """The messages of a token."""
+        steps = [] if self._striper is None else self._striper.deliver(ordered)
+        if steps:
+            self._unopened = None
+        return steps
+
+    def _begin(self, standing: Standing) -> None:
+        _, press = self._catalogue.by_version(standing.edition.plan.version)
+        self._striper = Striper(standing, press=press)
+        self._begun = self._striper.begin()
+        self._unopened = standing if standing.is_fresh else None
+
+
+def first_edition(settings: EdgeSettings, plan: StripePlan, change: FormationChange) -> Edition:
+    """The one that begins with a formation, where no plan was in force before."""
+    return Edition(
+        settings.tag,
+        plan,
+        settings.core,
+        sequence=change.sequence,
+        begun_at=change.installed_at,
+        formation=change.formation,
+    )

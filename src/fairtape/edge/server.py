@@ -1,0 +1,166 @@
+"""The retransmit server R_x as a process: re-requests by datagram, replays by stream, out of a site's journal.
+
+Nothing here is in a hurry: it waits for sockets in milliseconds, looks at the journal now and then, and a customer who
+floods it or says nothing takes nothing from the others. The site knows nothing of it.
+"""
+
+import hmac
+import json
+import selectors
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
+from fairtape.edge.connections import Connections
+from fairtape.edge.library import Library
+from fairtape.edge.settings import EdgeSettings, StationPlace
+from fairtape.nodes.edge.effects import Cast, Grade, Refusal, Tell
+from fairtape.nodes.edge.retransmitter import Retransmitter
+from fairtape.nodes.edge.soupdesk import Authenticate, SoupDesk, SoupDeskOptions
+from fairtape.runtime.carriers import Interface
+from fairtape.runtime.clock import Clock
+from fairtape.runtime.complaints import Complaint
+from fairtape.runtime.udp import Address, UdpSocket, bind
+
+REQUESTS_MAX: Final = 512  # datagrams that are read in one turn
+LOOK_PERIOD: Final[Duration] = 5 * MILLISECOND  # between two looks at the journal
+CUSTOMERS_BYTES_MAX: Final = 16 << 20
+
+
+class Server:
+    """Serves what one site released."""
+
+    def __init__(
+        self,
+        settings: EdgeSettings,
+        place: StationPlace,
+        library: Library,
+        clock: Clock,
+        *,
+        interface: str,
+        replay_options: SoupDeskOptions | None = None,
+    ) -> None:
+        """A `Complaint` where a socket cannot be had."""
+        self.refusals = 0  # of guaranteed customers
+        self._clock = clock
+        self._library = library
+        self._feed = place.feed
+        self._retransmitter = Retransmitter(library, feed=place.feed)
+        for host in settings.guaranteed:
+            self._retransmitter.accounts.register(host, Grade.GUARANTEED)
+        self._desk = SoupDesk(library, authenticate=authentication(settings.customers), options=replay_options)
+        self._selector = selectors.DefaultSelector()
+        own = bind(*place.requests)
+        try:
+            Interface.named(interface).speak(own, ttl=settings.ttl)
+            self._requests = UdpSocket(own)
+            self._connections = Connections(place.replays, self._desk, self._selector)
+        except BaseException:
+            own.close()
+            raise
+        self._selector.register(self._requests.fd, selectors.EVENT_READ, self._hear)
+        self._look_at: Instant = 0
+
+    @property
+    def addresses(self) -> tuple[Address, Address]:
+        """Where it answers re-requests, and where replays."""
+        return self._requests.address, self._connections.address
+
+    def run(self, until: Callable[[], bool]) -> None:
+        """Serve until the condition holds, which is looked at in every turn."""
+        while not until():
+            self.turn()
+
+    def turn(self) -> None:
+        """Wait for a moment at most, and serve."""
+        events = self._selector.select(self._wait_period() / SECOND)
+        now = self._clock.now()
+        for key, mask in events:
+            key.data(mask, now)
+        if now >= self._look_at:
+            self._look(now)
+        for machine in (self._retransmitter, self._desk):
+            machine.wake(now)
+            for effect in machine.drain():
+                match effect:
+                    case Cast(to, datagrams):
+                        self._requests.send(datagrams, (to.address, to.port))
+                    case Tell(address, datagrams):
+                        self._requests.send(datagrams, address)
+                    case Refusal():
+                        self.refusals += 1
+                    case _:
+                        self._connections.carry_out(effect, now)
+        self._connections.wake(now)
+
+    def status(self) -> dict[str, Any]:
+        """How it fares."""
+        return {
+            "feed": self._feed,
+            "words": self._library.words,
+            "plan": self._library.plan,
+            "sequence": max(self._library.sequence - 1, 0),
+            "restarts": self._library.restarts,
+            "connections": len(self._connections),
+            "connections_refused": self._connections.refused,
+            "guaranteed_refused": self.refusals,
+            "requests": asdict(self._retransmitter.counts),
+            "replays": asdict(self._desk.counts),
+            "unsent": self._requests.traffic.dropped,
+        }
+
+    def close(self) -> None:
+        """Give everything back."""
+        self._connections.close()
+        self._selector.close()
+        self._requests.close()
+        self._library.close()
+
+    def _wait_period(self) -> Duration:
+        now = self._clock.now()
+        due_at = self._look_at
+        for machine in (self._retransmitter, self._desk):
+            wanted_at = machine.deadline()
+            if wanted_at is not None:
+                due_at = min(due_at, wanted_at)
+        return max(min(due_at - now, LOOK_PERIOD), 0)
+
+    def _look(self, now: Instant) -> None:
+        grew = self._library.keep_up()
+        self._look_at = now if grew else now + LOOK_PERIOD  # there may be more
+        if grew:
+            for version, plan in self._library.plans.items():
+                if self._feed in plan.feeds and not self._retransmitter.follows(version):
+                    self._retransmitter.follow(plan)
+            self._desk.released(now)
+
+    def _hear(self, _events: int, now: Instant) -> None:
+        origins: list[Address] = []
+        for datagram, origin in zip(self._requests.receive(REQUESTS_MAX, origins), origins, strict=True):
+            self._retransmitter.receive(datagram, now, origin=origin)
+
+
+def authentication(customers: Path | None) -> Authenticate:
+    """Who may log in: those in the file, with their passwords; whoever comes where there is none."""
+    if customers is None:
+        return lambda _name, _password: True
+    try:
+        if customers.stat().st_size > CUSTOMERS_BYTES_MAX:
+            raise Complaint(f"{customers} has more than {CUSTOMERS_BYTES_MAX} bytes; name a file of passwords")
+        passwords = json.loads(customers.read_text())
+        known = {str(name): str(password).encode() for name, password in passwords.items()}
+    except OSError as error:
+        raise Complaint(
+            f"{customers} cannot be read ({error.strerror}); write it, or take customers_file out"
+        ) from None
+    except (ValueError, AttributeError):
+        raise Complaint(f'{customers} holds no passwords; expected JSON such as {{"alice": "secret"}}') from None
+
+    def authenticate(name: str, password: str) -> bool:
+        expected = known.get(name)
+        given = hmac.compare_digest(expected or b"", password.encode())
+        return given and expected is not None
+
+    return authenticate

@@ -1,0 +1,97 @@
+"""Where an outlet was: a standing in a file, beside the journal that it was worked out from.
+
+The file saves time and proves nothing. It names the last entry that it counts in, and whoever reads it looks for that
+very entry in the journal: a journal that was cut since does not have it.
+"""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from fairtape.edge.catalogue import Catalogue, Unplanned, mark_of
+from fairtape.edge.settings import EdgeSettings
+from fairtape.nodes.edge.sessions import BadSession, Edition, Standing
+
+EDGE: Final = "edge"
+_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A standing, and the formation and token of the last entry before it."""
+
+    standing: Standing
+    formation: int
+    token: int
+
+
+def checkpoint_path(folder: Path, site: str) -> Path:
+    """Where the outlet of a site keeps it."""
+    return folder / EDGE / f"{site}.json"
+
+
+def save(path: Path, checkpoint: Checkpoint) -> None:
+    """Write it whole or not at all. Raises OSError."""
+    path.parent.mkdir(exist_ok=True)
+    partial = path.with_name(f"{path.name}.part")
+    with partial.open("w") as file:
+        json.dump(_fields(checkpoint), file)
+        file.flush()
+        os.fdatasync(file.fileno())
+    partial.replace(path)
+
+
+def load(path: Path, settings: EdgeSettings, catalogue: Catalogue) -> Checkpoint | None:
+    """What was saved; None where it is not there, or not of this edge."""
+    try:
+        return _checkpoint(json.loads(path.read_text()), settings, catalogue)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, BadSession, Unplanned):
+        return None
+
+
+def _fields(checkpoint: Checkpoint) -> dict[str, Any]:
+    standing, edition = checkpoint.standing, checkpoint.standing.edition
+    return {
+        "version": _VERSION,
+        "tag": edition.deployment,
+        "core": edition.core,
+        "plan": mark_of(edition.plan),
+        "edition": {
+            "sequence": edition.sequence,
+            "begun_at": edition.begun_at,
+            "breaks": edition.breaks,
+            "after": edition.after,
+            "formation": edition.formation,
+        },
+        "sequence": standing.sequence,
+        "following": standing.following,
+        "at": standing.at,
+        "formation": standing.formation,
+        "entry": [checkpoint.formation, checkpoint.token],
+    }
+
+
+def _checkpoint(fields: dict[str, Any], settings: EdgeSettings, catalogue: Catalogue) -> Checkpoint | None:
+    if (fields["version"], fields["tag"], fields["core"]) != (_VERSION, settings.tag, settings.core):
+        return None
+    plan, _ = catalogue.by_mark(int(fields["plan"]))
+    begun = fields["edition"]
+    one, other = begun["after"]
+    edition = Edition(
+        settings.tag,
+        plan,
+        settings.core,
+        sequence=int(begun["sequence"]),
+        begun_at=None if begun["begun_at"] is None else int(begun["begun_at"]),
+        breaks=int(begun["breaks"]),
+        after=(int(one), int(other)),
+        formation=int(begun["formation"]),
+    )
+    following = tuple(map(int, fields["following"]))
+    if len(following) != len(edition.stripes):
+        return None
+    formation, token = map(int, fields["entry"])
+    standing = Standing(edition, int(fields["sequence"]), following, int(fields["at"]), int(fields["formation"]))
+    return Checkpoint(standing, formation, token)

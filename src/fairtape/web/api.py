@@ -1,0 +1,162 @@
+"""HTTP: how the server fares, which symbols there are, the last sale of one, and ranges of the past.
+
+Every answer closes its connection: whoever wants to be told of each trade uses the WebSocket. A mistake is answered
+with status 400 and an object that names the field and the remedy.
+"""
+
+from asyncio import CancelledError, create_task
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from functools import wraps
+from importlib.resources import files
+from time import time_ns
+from typing import Any, Final
+
+from anyio import CapacityLimiter, to_thread
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from fairtape.client.errors import ClientError
+from fairtape.market.prices import DECIMALS, ONE
+from fairtape.market.symbols import BadName, checked_symbol
+from fairtape.web.forms import trade_told
+from fairtape.web.ranges import Archive, Range
+from fairtape.web.stage import Stage
+from fairtape.web.wishes import Refusal
+
+ARROW: Final = "application/vnd.apache.arrow.stream"
+READERS_MAX: Final = 4  # who read the past at a time; others wait
+CLOSES: Final = {"connection": "close", "cache-control": "no-store"}
+PAGE_RULES: Final = (
+    "default-src 'none'; connect-src 'self' ws: wss:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+)
+
+Answer = Callable[[Request], Any]
+
+
+class Api:
+    """Answers about one stage."""
+
+    def __init__(self, stage: Stage, archive: Archive, title: str) -> None:
+        self.fail: Callable[[], None] = lambda: None  # how to end the server when it cannot go on
+        self._stage = stage
+        self._archive = archive
+        self._title = title
+        self._readers = CapacityLimiter(READERS_MAX)
+        self._page = files("fairtape.web").joinpath("page.html").read_text()
+
+    def app(self) -> Starlette:
+        """The ASGI application."""
+        routes = [
+            Route("/", self.page),
+            Route("/v1/status", _refusing(self.status)),
+            Route("/v1/symbols", _refusing(self.symbols)),
+            Route("/v1/last", _refusing(self.last)),
+            Route("/v1/trades", _refusing(self.trades)),
+        ]
+        return Starlette(routes=routes, lifespan=self._lifespan, exception_handlers={404: _unknown})
+
+    async def page(self, _request: Request) -> Response:
+        """The live ticker, for a person."""
+        headers = CLOSES | {"content-security-policy": PAGE_RULES, "x-content-type-options": "nosniff"}
+        return HTMLResponse(self._page, headers=headers)
+
+    async def status(self, _request: Request) -> dict[str, Any]:
+        """How the server fares."""
+        stage, hub = self._stage, self._stage.hub
+        ticker = hub.ticker
+        return {
+            "title": self._title,
+            "now_ns": str(time_ns()),
+            "began_at_ns": str(stage.began_at),
+            "next": ticker.due,
+            "since": ticker.sales.since,
+            "messages": ticker.messages,
+            "late": ticker.late,
+            "stale": stage.stale,
+            "customers": len(hub.customers),
+            "lagging": sum(customer.lags for customer in hub.customers),
+            "replaying": hub.replaying,
+            "subscriptions": hub.channels,
+            "overloaded": stage.overloaded,
+            **stage.delays(),
+            "counts": dict(hub.counts),
+        }
+
+    async def symbols(self, _request: Request) -> dict[str, Any]:
+        """All symbols that were traded."""
+        sales = self._stage.hub.ticker.sales
+        return {"symbols": sales.symbols(), "since": sales.since, "unlisted_trades": sales.unlisted}
+
+    async def last(self, request: Request) -> dict[str, Any]:
+        """The last sale of a symbol, and its volume."""
+        symbol = request.query_params.get("symbol", "")
+        try:
+            checked_symbol(symbol)
+        except BadName as error:
+            raise Refusal("symbol", str(error)) from None
+        ticker = self._stage.hub.ticker
+        found = ticker.sales.of(symbol)
+        if found is None:
+            raise Refusal("symbol", f"symbol {symbol} was not traded from number {ticker.sales.since} on")
+        lot, volume = found
+        return {
+            "symbol": symbol,
+            "last": trade_told(next(lot.records())),
+            "volume": _decimal(volume.quantity),
+            "trades": volume.trades,
+            "since": ticker.sales.since,
+            "through": ticker.due - 1,
+        }
+
+    async def trades(self, request: Request) -> Response:
+        """A range of the past."""
+        query = dict(request.query_params)
+        form = query.pop("format", "json")
+        if form not in ("json", "arrow"):
+            raise Refusal("format", f"format is {form[:40]!r}; expected json or arrow")
+        wanted, due = Range.of(query), self._stage.hub.ticker.due
+        part = await to_thread.run_sync(self._archive.read, wanted, due, limiter=self._readers)
+        if form == "arrow":
+            octets = await to_thread.run_sync(part.to_arrow, limiter=self._readers)
+            return Response(octets, media_type=ARROW, headers=CLOSES | {"fairtape-next": str(part.following)})
+        content = await to_thread.run_sync(part.to_json, limiter=self._readers)
+        return JSONResponse(content, headers=CLOSES)
+
+    @asynccontextmanager
+    async def _lifespan(self, _app: Starlette) -> AsyncIterator[dict[str, Any]]:
+        rounds = create_task(self._stage.run(lambda: self.fail()))
+        yield {"hub": self._stage.hub}
+        rounds.cancel()
+        with suppress(CancelledError):
+            await rounds
+
+
+async def _unknown(request: Request, _error: Exception) -> Response:
+    sentence = f"there is nothing at {request.url.path[:60]}; / is the page, and names of the API begin with /v1/"
+    return JSONResponse({"field": "path", "told": sentence}, status_code=404, headers=CLOSES)
+
+
+def _decimal(quantity: int) -> str:
+    """A quantity as decimal text, however large a sum it is."""
+    whole, decimals = divmod(quantity, ONE)
+    return f"{whole}.{decimals:0{DECIMALS}}".rstrip("0").rstrip(".")
+
+
+def _refusing(answer: Answer) -> Answer:
+    """Answer, or say why not."""
+
+    @wraps(answer)
+    async def refusing(request: Request) -> Response:
+        try:
+            found = await answer(request)
+        except Refusal as refusal:
+            content = {"field": refusal.field, "told": str(refusal)}
+            return JSONResponse(content, status_code=400, headers=CLOSES)
+        except ClientError as error:
+            return JSONResponse({"field": "symbols", "told": str(error)}, status_code=400, headers=CLOSES)
+        return found if isinstance(found, Response) else JSONResponse(found, headers=CLOSES)
+
+    return refusing

@@ -1,0 +1,165 @@
+"""One customer: what it subscribed to, and what becomes of it when it is slower than the order.
+
+A customer is *live* while its line takes what is sent: it gets the frames that everybody of its channel gets. When its
+line is full it *lags*: what comes waits in a bounded backlog, and its policy decides what happens when that is full. A
+customer who asked for the past *replays* it at its own pace. It costs the others nothing either way: what waits are
+references to what all have in common, and its limit is counted in records.
+"""
+
+from typing import Final, Protocol
+
+from fairtape.client.backlog import Backlog, Item, Policy
+from fairtape.client.lots import Lot
+from fairtape.client.records import Merged, Message, Skipped, Snapshot
+from fairtape.client.selection import Selection
+from fairtape.core.instants import Instant
+from fairtape.web.forms import ROWS_MAX, framed
+from fairtape.web.replays import Replay
+from fairtape.web.wishes import Slow, Wish
+
+QUEUE_MAX: Final = 16_384  # records that wait for one customer
+QUEUE_MIN: Final = 2_048
+NOTICES_MAX: Final = 256  # that wait for one customer: they are never left out, so who has more is let go
+
+_POLICIES: Final = {Slow.SKIP: Policy.SKIP, Slow.CONFLATE: Policy.CONFLATE, Slow.DISCONNECT: Policy.SKIP}
+
+
+class Line(Protocol):
+    """What carries frames to a customer."""
+
+    def write(self, frame: bytes, /) -> object:
+        """Send a frame. May call `Customer.full` before it returns."""
+
+    def end(self, code: int, reason: str, told: dict[str, object]) -> None:
+        """Say why, and close."""
+
+
+class TooSlow(Exception):
+    """More waits than may."""
+
+
+class Customer:
+    """Somebody at the other end of a line."""
+
+    def __init__(self, line: Line, *, queue_max: int = QUEUE_MAX) -> None:
+        assert queue_max >= QUEUE_MIN
+        self.line = line
+        self.live = False  # it gets what its channel sends
+        self.wish: Wish | None = None
+        self.selection = Selection(None, None)
+        self.replay: Replay | None = None
+        self.due = 0  # while it lags: the number that it has to go on with
+        self.skipped = 0  # records that it was not sent, and whoever counts them has not counted yet
+        self.merged = 0
+        self._queue_max = queue_max
+        self._flowing = True
+        self._backlog: Backlog | None = None
+        self._loan = 0
+        self._notices = 0  # that wait
+
+    @property
+    def flowing(self) -> bool:
+        """Whether its line takes more."""
+        return self._flowing
+
+    @property
+    def lags(self) -> bool:
+        """Whether something waits for it."""
+        return self._backlog is not None
+
+    def subscribe(self, wish: Wish, replay: Replay | None) -> None:
+        """Want this from now on, and nothing of what was wanted before."""
+        self.unsubscribe()
+        self.wish, self.selection, self.replay = wish, wish.selection, replay
+        self._settle()
+
+    def unsubscribe(self) -> None:
+        """Want nothing; what waits is let go."""
+        self.wish = None
+        self.live = False
+        self._drop_backlog()
+        if self.replay is not None:
+            self.replay.close()
+            self.replay = None
+
+    def full(self) -> None:
+        """The line takes no more for now."""
+        self._flowing = self.live = False
+
+    def keep(self, item: Item) -> None:
+        """Let an item wait that its channel sends while it is not live. Raises `TooSlow` by its policy."""
+        assert self.wish is not None
+        if self.replay is not None:
+            return  # it will come to it
+        if self._backlog is None:
+            self._backlog, self._loan = Backlog(policy=_POLICIES[self.wish.slow], size_max=self._queue_max), 0
+            self._notices = self.due = 0
+        self.due = self.due or _first(item)
+        rows = item.rows if isinstance(item, Lot) else 1
+        self._notices += _is_kept_notice(item)
+        overflows = len(self._backlog) + rows > self._queue_max
+        if self._notices > NOTICES_MAX or (overflows and self.wish.slow is Slow.DISCONNECT):
+            raise TooSlow
+        self._backlog.put(item)
+
+    def free(self, now: Instant) -> None:
+        """The line takes more again: send what waits."""
+        self._flowing = True
+        while self._flowing and self._backlog is not None:
+            assert self.wish is not None
+            lent = self._backlog.borrow(self._loan, wait=False)
+            if lent is None:
+                self._drop_backlog()
+                break
+            self._loan, item = lent
+            self._notices -= _is_kept_notice(item)
+            self.due = max(self.due, _last(item) + 1)
+            self.send(item, now)
+        self._settle()
+
+    def send(self, item: Item, now: Instant) -> None:
+        """Send this to nobody else."""
+        assert self.wish is not None
+        if isinstance(item, Lot):
+            for start in range(0, item.rows, ROWS_MAX):
+                self.line.write(framed(item.slice(start, start + ROWS_MAX), self.wish.form, now))
+        else:
+            self.line.write(framed(item, self.wish.form, now))
+
+    def send_snapshot(self, first: int, through: int, sales: Lot, now: Instant) -> None:
+        """The last sale of each symbol that it wants."""
+        wanted = self.selection.of_lot(sales)
+        self.send(Snapshot(first, through, wanted.rows), now)
+        self.send(wanted, now)
+
+    def joined(self) -> None:
+        """The past is read: be live."""
+        assert self.replay is not None
+        self.replay.close()
+        self.replay = None
+        self._settle()
+
+    def _settle(self) -> None:
+        subscribed = self.wish is not None
+        self.live = subscribed and self._flowing and self._backlog is None and self.replay is None
+
+    def _drop_backlog(self) -> None:
+        if self._backlog is not None:
+            self.skipped += self._backlog.skipped
+            self.merged += self._backlog.merged
+            self._backlog.close()
+            self._backlog = None
+
+
+def _is_kept_notice(item: Item) -> bool:
+    """Whether this is a notice of the order; those of the backlog itself are as few as it makes them."""
+    return not isinstance(item, Lot | Message | Skipped | Merged)
+
+
+def _first(item: Item) -> int:
+    """The first number of an item; 0 where it has none."""
+    return item.first if isinstance(item, Lot) else item.sequence if isinstance(item, Message) else 0
+
+
+def _last(item: Item) -> int:
+    return item.last if isinstance(item, Lot) else item.sequence if isinstance(item, Message) else 0

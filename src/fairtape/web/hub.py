@@ -1,0 +1,251 @@
+"""The hub: everybody who hears the ticker, in channels. What a channel's customers get is written once for all of them.
+
+Rounds make it cheap: a round takes what was released since the last one, and each channel makes frames of it. While
+there are few customers a round is over at once and the next one follows in two milliseconds. With many, the pause is as
+long as the round was, so that half of the processor is left for other things; but a round begins every 24 milliseconds
+if it can, because what waits for it grows old.
+Whoever was served first in one round is served later in the next: no customer is always ahead of another.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from fairtape.client.backlog import Item
+from fairtape.client.feeds import Delivery
+from fairtape.client.lots import Lot
+from fairtape.client.records import Notice
+from fairtape.client.selection import Selection
+from fairtape.core.instants import MILLISECOND, Duration, Instant
+from fairtape.web.customers import QUEUE_MAX, Customer, Line, TooSlow
+from fairtape.web.forms import ROWS_MAX, Form, framed
+from fairtape.web.replays import Replay
+from fairtape.web.ticker import Ticker
+from fairtape.web.wishes import Refusal, Wish
+
+CUSTOMERS_MAX: Final = 2_000
+CHANNELS_MAX: Final = 512  # different subscriptions
+REPLAYS_MAX: Final = 256  # customers who read the past at a time
+BITES: Final = 4  # pieces of the past that are handed out in a round
+PAUSE_MIN: Final = 2 * MILLISECOND
+ROUND_PERIOD: Final = 24 * MILLISECOND  # from the beginning of a round to that of the next, if that can be
+
+TOO_SLOW: Final = 4408
+FULL: Final = 4503
+AWAY: Final = 1001
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How many of what there may be."""
+
+    customers_max: int = CUSTOMERS_MAX
+    channels_max: int = CHANNELS_MAX
+    replays_max: int = REPLAYS_MAX
+    queue_max: int = QUEUE_MAX  # records that wait for a customer
+
+
+def pause_after(took: Duration) -> Duration:
+    """How long to gather after a round that took so long."""
+    return max(min(took, ROUND_PERIOD - took), PAUSE_MIN)
+
+
+class Channel:
+    """All customers who want the same in the same form."""
+
+    def __init__(self, selection: Selection, form: Form) -> None:
+        self.selection = selection
+        self.form = form
+        self.members: dict[Customer, None] = {}
+        self._symbols = None if selection.symbols is None else {name.encode("ascii") for name in selection.symbols}
+
+    def items(self, delivery: Delivery) -> Iterator[Item]:
+        """What is wanted of a delivery, in pieces of one frame each."""
+        if isinstance(delivery, Lot) and self._symbols is not None:
+            traded = delivery.trades["symbol"].tolist()
+            if self._symbols.isdisjoint(traded):
+                return
+        for item in self.selection.items(delivery):
+            if isinstance(item, Lot):
+                for start in range(0, item.rows, ROWS_MAX):
+                    yield item.slice(start, start + ROWS_MAX)
+            else:
+                yield item
+
+
+class Hub:
+    """Knows all customers, and hands them what the ticker brings."""
+
+    def __init__(self, ticker: Ticker, limits: Limits | None = None) -> None:
+        self.ticker = ticker
+        self.limits = limits or Limits()
+        self.customers: set[Customer] = set()
+        self.counts: Counter[str] = Counter()
+        self._channels: dict[tuple[object, ...], Channel] = {}
+        self._replaying: dict[Customer, None] = {}  # whose turn is next stands first
+        self._asking: set[Customer] = set()  # for a snapshot, once they are live
+        self._round = 0
+
+    @property
+    def channels(self) -> int:
+        """How many different subscriptions there are."""
+        return len(self._channels)
+
+    @property
+    def replaying(self) -> int:
+        """How many read the past."""
+        return len(self._replaying)
+
+    @property
+    def busy(self) -> bool:
+        """Whether somebody waits for a piece of the past and could take it."""
+        return any(customer.flowing for customer in self._replaying)
+
+    def admit(self, line: Line) -> Customer:
+        """A new customer. Raises `Refusal` where there are too many."""
+        if len(self.customers) >= self.limits.customers_max:
+            self.counts["refused"] += 1
+            raise Refusal("connection", f"{len(self.customers):,} customers are here, as many as may; come back later")
+        customer = Customer(line, queue_max=self.limits.queue_max)
+        self.customers.add(customer)
+        self.counts["admitted"] += 1
+        return customer
+
+    def dismiss(self, customer: Customer) -> None:
+        """A customer has gone."""
+        self._leave(customer)
+        self.customers.discard(customer)
+
+    def subscribe(self, customer: Customer, wish: Wish) -> dict[str, object]:
+        """Give a customer what it wants; what to tell it about that. Raises `Refusal`."""
+        due = self.ticker.due
+        if wish.start is not None and wish.start > due:
+            raise Refusal("from", f"from is {wish.start}, and the order has come to {due - 1}; give at most {due}")
+        past = wish.start is not None and wish.start < due
+        if past and customer not in self._replaying and len(self._replaying) >= self.limits.replays_max:
+            raise Refusal("from", f"{len(self._replaying)} customers read the past, as many as may; come back later")
+        key = wish.symbols, wish.stripes, wish.form
+        if key not in self._channels and len(self._channels) >= self.limits.channels_max:
+            raise Refusal("symbols", f"there are {len(self._channels)} different subscriptions, as many as may be")
+        self._leave(customer)
+        assert not past or wish.start is not None
+        customer.subscribe(wish, Replay(self.ticker, wish.start) if past and wish.start is not None else None)
+        self._channels.setdefault(key, Channel(customer.selection, wish.form)).members[customer] = None
+        if past:
+            self._replaying[customer] = None
+        if wish.snapshot:
+            self._asking.add(customer)
+        return {
+            "kind": "subscribed",
+            "symbols": wish.symbols,
+            "stripes": wish.stripes,
+            "form": wish.form.value,
+            "policy": wish.slow.value,
+            "next": wish.start if past else due,
+        }
+
+    def unsubscribe(self, customer: Customer) -> dict[str, object]:
+        """Give a customer nothing more."""
+        self._leave(customer)
+        return {"kind": "unsubscribed", "next": self.ticker.due}
+
+    def publish(self, deliveries: Iterable[Delivery], now: Instant) -> None:
+        """One round: everybody gets what is new."""
+        self._round += 1
+        deliveries = list(deliveries)
+        for channel in list(self._channels.values()):
+            members = list(channel.members)
+            turn = self._round % len(members)
+            members = members[turn:] + members[:turn]
+            for delivery in deliveries:
+                for item in channel.items(delivery):
+                    self._hand_out(item, members, channel.form, now)
+
+    def announce(self, notice: Notice, now: Instant) -> None:
+        """Tell everybody something that has no place in the order."""
+        self.publish([notice], now)
+
+    def bring_up(self, now: Instant) -> None:
+        """Pieces of the past for some who want them and can take them, and snapshots for those who are ready for them.
+
+        How much is done in a round is bounded, so the present never waits long for somebody's past.
+        """
+        ready = (customer for customer in list(self._replaying) if customer.flowing)
+        for customer in islice(ready, BITES):
+            del self._replaying[customer]
+            replay = customer.replay
+            assert replay is not None
+            for delivery in replay.take():
+                for item in customer.selection.items(delivery):
+                    customer.send(item, now)
+            if replay.is_over:
+                customer.joined()
+            else:
+                self._replaying[customer] = None
+        self.give_snapshots(now)
+
+    def give_snapshots(self, now: Instant) -> None:
+        """Snapshots for those who asked and have everything before them; not between an advance and its round."""
+        for customer in [each for each in self._asking if each.live]:
+            self.snapshot(customer, now)
+
+    def snapshot(self, customer: Customer, now: Instant) -> None:
+        """The last sale of each symbol, as soon as the customer has everything before it."""
+        if customer.wish is None:
+            raise Refusal("do", "nothing is subscribed; subscribe first, then ask for its snapshot")
+        if not customer.live:
+            self._asking.add(customer)
+            return
+        self._asking.discard(customer)
+        sales = self.ticker.sales
+        customer.send_snapshot(sales.since, self.ticker.due - 1, sales.lot(), now)
+
+    def freed(self, customer: Customer, now: Instant) -> None:
+        """A customer's line takes more again."""
+        customer.free(now)
+        self._settle_accounts(customer)
+
+    def _hand_out(self, item: Item, members: Iterable[Customer], form: Form, now: Instant) -> None:
+        frame: bytes | None = None
+        sent = 0
+        for customer in members:
+            if customer.live:
+                if frame is None:
+                    frame = framed(item, form, now)
+                customer.line.write(frame)
+                sent += 1
+            elif customer.wish is not None:
+                try:
+                    customer.keep(item)
+                except TooSlow:
+                    self._let_go(customer)
+        if frame is not None:
+            self.counts["frames"] += sent
+            self.counts["bytes"] += sent * len(frame)
+
+    def _let_go(self, customer: Customer) -> None:
+        self.counts["too_slow"] += 1
+        due = customer.due
+        self._leave(customer)
+        sentence = f"more than {self.limits.queue_max:,} records wait; go on with from={due}"
+        customer.line.end(TOO_SLOW, "too slow", {"kind": "error", "field": "policy", "told": sentence, "next": due})
+
+    def _leave(self, customer: Customer) -> None:
+        self._replaying.pop(customer, None)
+        self._asking.discard(customer)
+        wish = customer.wish
+        customer.unsubscribe()
+        self._settle_accounts(customer)
+        if wish is not None:
+            key = wish.symbols, wish.stripes, wish.form
+            channel = self._channels[key]
+            del channel.members[customer]
+            if not channel.members:
+                del self._channels[key]
+
+    def _settle_accounts(self, customer: Customer) -> None:
+        self.counts["skipped"] += customer.skipped
+        self.counts["merged"] += customer.merged
+        customer.skipped = customer.merged = 0

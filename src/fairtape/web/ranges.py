@@ -1,0 +1,176 @@
+"""A range of the past, by number or by time, for those who ask by HTTP: read from the journal, in another thread."""
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import Any, Final
+
+import pyarrow as pa
+
+from fairtape.client.entries import Opener
+from fairtape.client.feeds import Delivery
+from fairtape.client.journals import bunch, first_number
+from fairtape.client.lots import SCHEMA, Lot
+from fairtape.client.records import Message, Notice
+from fairtape.client.selection import Selection
+from fairtape.core.instants import Instant
+from fairtape.runtime.journal import Damaged, Entry, Journal, Turning
+from fairtape.web.forms import told, trade_told
+from fairtape.web.wishes import Refusal
+from fairtape.wire.frames import NUMBER_MAX
+
+LIMIT: Final = 1_000
+LIMIT_MAX: Final = 100_000  # trades of one answer
+SCAN_MAX: Final = 1_000_000  # numbers that are looked through for one answer
+_FIELDS: Final = ("from", "to", "since_ns", "until_ns", "symbols", "limit")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """What is asked for."""
+
+    selection: Selection
+    start: int | None  # a number of the order
+    since: Instant | None  # or the first token of this instant or later
+    end: int  # the number behind the last
+    until: Instant | None  # or the first token of this instant or later, which does not belong to it any more
+    limit: int
+
+    @classmethod
+    def of(cls, query: Mapping[str, str]) -> "Range":
+        """The range in a query. Raises `Refusal`."""
+        for name in query:
+            if name not in _FIELDS:
+                raise Refusal(name[:40], f"{name[:40]!r} is no field; there are {', '.join(_FIELDS)}, format")
+        start, since = _number(query, "from"), _number(query, "since_ns")
+        if start is not None and since is not None:
+            raise Refusal("since_ns", "from and since_ns are both given; begin with a number or with an instant")
+        to, limit = _number(query, "to"), _number(query, "limit")
+        if limit is not None and not 1 <= limit <= LIMIT_MAX:
+            raise Refusal("limit", f"limit is {limit}; it must be from 1 to {LIMIT_MAX:,}")
+        names = query.get("symbols")
+        return cls(
+            selection=Selection.of(None if names is None else names.split(","), None),
+            start=start,
+            since=since,
+            end=NUMBER_MAX if to is None else to + 1,
+            until=_number(query, "until_ns"),
+            limit=LIMIT if limit is None else limit,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What was found of it."""
+
+    items: list[Lot | Message | Notice]
+    following: int  # the number to go on with
+
+    @property
+    def rows(self) -> int:
+        """How many trades."""
+        return sum(item.rows for item in self.items if isinstance(item, Lot))
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything in its order."""
+        records: list[dict[str, Any]] = []
+        for item in self.items:
+            if isinstance(item, Lot):
+                records += [{"kind": "trade", **trade_told(trade)} for trade in item.records()]
+            else:
+                records.append(told(item))
+        return {"records": records, "next": self.following}
+
+    def to_arrow(self) -> bytes:
+        """The trades as an Arrow stream; what else there is has no column."""
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, SCHEMA) as stream:
+            for item in self.items:
+                if isinstance(item, Lot) and item.rows:
+                    stream.write_batch(item.to_arrow())
+        return bytes(sink.getvalue())
+
+
+class Archive:
+    """Reads ranges of one journal, one at a time: whoever asks for much waits for itself."""
+
+    def __init__(self, directory: Path) -> None:
+        self._journal = Journal.open(directory)
+        self._lock = Lock()
+
+    def read(self, wanted: Range, due: int) -> Part:
+        """The part of a range that is released, up to `due`, and within the limits. Raises `Refusal`."""
+        with self._lock:
+            try:
+                return self._read(wanted, due)
+            except Damaged as damage:
+                raise Refusal("from", f"the journal cannot be read there: {damage}") from None
+
+    def _read(self, wanted: Range, due: int) -> Part:
+        start = self._start(wanted, due)
+        end = min(wanted.end, start + SCAN_MAX, self._place(wanted.until, due))
+        opener, left = Opener(start), wanted.limit
+        items: list[Lot | Message | Notice] = []
+        for item in self._items(opener, end, wanted.selection):
+            if not left:
+                return Part(items, _first_of(item))
+            if not isinstance(item, Lot):
+                items.append(item)
+                continue
+            taken = item.slice(0, left)
+            items.append(taken)
+            if taken.rows < item.rows:
+                return Part(items, taken.last + 1)
+            left -= taken.rows
+        return Part(items, max(start, min(opener.due, end)))
+
+    def _start(self, wanted: Range, due: int) -> int:
+        if wanted.start is not None:
+            return wanted.start
+        return first_number(self._journal) if wanted.since is None else self._place(wanted.since, due)
+
+    def _place(self, instant: Instant | None, due: int) -> int:
+        """The number of the first message acknowledged at or after this instant; `due` where there is none."""
+        place = None if instant is None else self._journal.place(1, instant)
+        return due if place is None else min(place.sequence, due)
+
+    def _items(self, opener: Opener, end: int, selection: Selection) -> Iterator[Lot | Message | Notice]:
+        begin = opener.due
+        with self._journal.entries(from_sequence=begin) as cursor:
+            while opener.due < end:
+                found = bunch(each for each in cursor.everything() if not _is_past(each, begin))
+                if not found:
+                    return
+                for delivery in opener.opened(found, time.time_ns()):
+                    yield from _before(delivery, end, selection)
+
+
+def _is_past(each: Entry | Turning, begin: int) -> bool:
+    return isinstance(each, Turning) and each.change.sequence < begin
+
+
+def _before(delivery: Delivery, end: int, selection: Selection) -> list[Lot | Message | Notice]:
+    if isinstance(delivery, Lot):
+        delivery = delivery.where(delivery.places["sequence"] < end)
+    elif isinstance(delivery, Message) and delivery.sequence >= end:
+        return []
+    return [item for item in selection.items(delivery) if not isinstance(item, Lot) or item.rows]
+
+
+def _first_of(item: Lot | Message | Notice) -> int:
+    if isinstance(item, Lot):
+        return item.first
+    first = getattr(item, "sequence", None) or getattr(item, "first", None)
+    assert isinstance(first, int)
+    return first
+
+
+def _number(query: Mapping[str, str], name: str) -> int | None:
+    text = query.get(name)
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdigit() or len(text) > len(str(NUMBER_MAX)) or not int(text):
+        raise Refusal(name, f"{name} is {text[:40]!r}; expected a whole number above 0")
+    return int(text)

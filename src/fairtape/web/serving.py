@@ -1,0 +1,148 @@
+"""A server of one site's ticker: the parts put together, on a socket, until Ctrl-C or until it is told to end."""
+
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event, Thread
+from typing import Final
+
+import uvicorn
+import uvloop
+
+from fairtape.core.instants import Instant
+from fairtape.deployment.audience import Audience
+from fairtape.deployment.description import FILE, read_deployment
+from fairtape.runtime.complaints import Complaint
+from fairtape.runtime.driver import spare_the_collector
+from fairtape.web.api import Api
+from fairtape.web.door import Door
+from fairtape.web.hub import Hub, Limits
+from fairtape.web.lines import WebSocketLine
+from fairtape.web.ranges import Archive
+from fairtape.web.stage import Stage
+from fairtape.web.ticker import Ticker
+
+HOST: Final = "127.0.0.1"
+BACKLOG: Final = 2_048  # connections that the kernel accepts before this program does
+END_PERIOD_MAX: Final = 5  # seconds for customers to take what was released before the end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Whose ticker it is."""
+
+    directory: Path  # of the journal
+    title: str
+    serves: Callable[[Instant], bool] | None = None  # where somebody knows
+
+    @classmethod
+    def of(cls, directory: Path, site: str | None) -> "Target":
+        """A site of the deployment in a folder, or a journal itself."""
+        if not (directory / FILE).exists():
+            if site is not None:
+                raise Complaint(f"SITE is {site!r}, and {str(directory)!r} holds no deployment; leave it out")
+            return cls(directory=directory, title=f"journal {directory.name}")
+        if site is None:
+            raise Complaint(f"{str(directory)!r} holds a deployment; name the site to serve, such as s1")
+        audience = Audience(read_deployment(directory), wanted=site)
+        ((number, journal),) = audience.journals.items()
+        if not journal.is_dir():
+            raise Complaint(f"SITE is {site!r}, which has no journal here; start it with: fairtape up {directory}")
+        return cls(directory=journal, title=f"site {site}", serves=lambda now: audience.serves(number, now))
+
+
+class TickerServer(uvicorn.Server):
+    """One that gives everybody the last round before it ends."""
+
+    def __init__(self, config: uvicorn.Config, stage: Stage) -> None:
+        super().__init__(config)
+        self.stage = stage
+        stage.connections = self.server_state.connections
+
+    def leave(self) -> None:
+        """End as soon as possible."""
+        self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """What was released by now is promised."""
+        self.stage.end()
+        await super().shutdown(sockets)
+        for connection in list(self.stage.connections):  # they had their time
+            connection.transport.abort()
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """A socket that listens at this address; who comes before the server has started waits."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    opened = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        opened.bind((host, port))
+        opened.listen(BACKLOG)
+    except (OSError, OverflowError) as error:
+        opened.close()
+        raise Complaint(f"--host {host} --port {port} cannot be used ({error}); name another address or port") from None
+    return opened
+
+
+def make_server(target: Target, limits: Limits | None = None) -> TickerServer:
+    """A server that is not started yet. Reads the journal back, which takes a moment."""
+    stage = Stage(Hub(Ticker(target.directory), limits), target.serves)
+    api = Api(stage, Archive(target.directory), target.title)
+    config = uvicorn.Config(
+        api.app(),
+        http=Door,
+        ws=WebSocketLine,
+        lifespan="on",
+        loop="uvloop",
+        backlog=BACKLOG,
+        log_config=None,
+        log_level="critical",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=END_PERIOD_MAX,
+    )
+    server = TickerServer(config, stage)
+    api.fail = server.leave
+    return server
+
+
+@dataclass(slots=True)
+class Running:
+    """A server in a thread of this process."""
+
+    server: TickerServer
+    port: int
+    ended: Event = field(default_factory=Event)
+
+
+@contextmanager
+def running(target: Target, *, limits: Limits | None = None, host: str = HOST, port: int = 0) -> Iterator[Running]:
+    """A server in a thread, for as long as this lasts; 0 is any free port."""
+    server, opened = make_server(target, limits), bound(host, port)
+    found = Running(server, opened.getsockname()[1])
+
+    def work() -> None:
+        try:
+            uvloop.run(server.serve(sockets=[opened]))
+        finally:
+            found.ended.set()
+
+    thread = Thread(target=work, name="fairtape web", daemon=True)
+    thread.start()
+    try:
+        yield found
+    finally:
+        server.should_exit = True
+        thread.join(2 * END_PERIOD_MAX)
+
+
+def serve(server: TickerServer, opened: socket.socket) -> None:
+    """Serve until Ctrl-C or SIGTERM. Raises what made it impossible to go on."""
+    spare_the_collector()
+    with suppress(KeyboardInterrupt):  # uvicorn has ended in order, and says again what it was told
+        uvloop.run(server.serve(sockets=[opened]))
+    if server.stage.failure is not None:
+        raise server.stage.failure

@@ -1,0 +1,156 @@
+"""The rounds of a server, in its event loop: look into the journal, hand out what is new, bring up who is behind.
+
+The journal is looked at, and nobody rings a bell: a look costs some microseconds, the site knows nothing of its
+listeners, and a journal that is copied here by other means is served as well.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import numpy as np
+
+from fairtape.client.feeds import Delivery
+from fairtape.client.lots import Lot
+from fairtape.client.records import Fresh, Notice, Stale
+from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
+from fairtape.web.hub import PAUSE_MIN, Hub, pause_after
+from fairtape.web.lines import WebSocketLine
+
+SERVES_PERIOD: Final = 500 * MILLISECOND  # between two questions whether the site serves
+SILENCE_MIN: Final = 1 * SECOND  # a reformation takes less
+INDEX_PERIOD: Final = 100 * MILLISECOND
+CHECK_PERIOD: Final = 20 * SECOND  # between two pings
+DELAYS_MAX: Final = 1_024  # rounds whose delays are remembered
+DELAY_GOAL: Final = 50 * MILLISECOND  # from the release to the last customer; above it the server is overloaded
+
+
+class Serving:
+    """Whether the site serves; says so when that changes."""
+
+    def __init__(self, ask: Callable[[Instant], bool], now: Instant) -> None:
+        self._ask = ask
+        self._served_at = now
+        self.stale = False
+
+    def look(self, now: Instant) -> Notice | None:
+        """What there is to say."""
+        if self._ask(now):
+            self._served_at = now
+            if self.stale:
+                self.stale = False
+                return Fresh()
+        elif not self.stale and now - self._served_at > SILENCE_MIN:
+            self.stale = True
+            return Stale(self._served_at)
+        return None
+
+
+class Stage:
+    """Runs a hub."""
+
+    def __init__(self, hub: Hub, serves: Callable[[Instant], bool] | None = None) -> None:
+        """`serves` says whether the site takes part in its ring, where somebody knows."""
+        self.hub = hub
+        self.connections: set[Any] = set()  # of the server: those that end and are checked
+        self.began_at = time.time_ns()
+        self.ending = False
+        self.failure: Exception | None = None  # what made it impossible to go on
+        self._serving = None if serves is None else Serving(serves, self.began_at)
+        self._delays: deque[Duration] = deque(maxlen=DELAYS_MAX)  # from the release of a round's first to its end
+        self._release_errors: deque[Duration] = deque(maxlen=DELAYS_MAX)
+        self._due = {self._look_at_site: 0, self._index: 0, self._check: time.monotonic_ns() + CHECK_PERIOD}
+
+    @property
+    def stale(self) -> bool:
+        """Whether the site does not serve."""
+        return self._serving is not None and self._serving.stale
+
+    async def run(self, fail: Callable[[], None]) -> None:
+        """Rounds until it is cancelled; what cannot be borne is kept, and told by `fail`."""
+        try:
+            await self._run()
+        except Exception as error:  # noqa: BLE001 - a mistake of ours, too, must end the server and not only its rounds
+            self.failure = error
+            self.ending = True
+            fail()
+
+    async def _run(self) -> None:
+        while True:
+            began_at = time.monotonic_ns()
+            found = [] if self.ending else self.hub.ticker.advance()
+            self._play(found)
+            self._errands(began_at)
+            await asyncio.sleep(0)  # the transports send now
+            if found:
+                self._note(found)
+            pause = PAUSE_MIN if self.hub.busy else pause_after(time.monotonic_ns() - began_at)
+            await asyncio.sleep(pause / SECOND)
+
+    def end(self) -> None:
+        """The last round: from now on nothing is new, and who has everything is told so."""
+        if not self.ending:
+            while self.failure is None and (found := self.hub.ticker.advance()):
+                self._play(found)
+            self.ending = True
+
+    def delays(self) -> dict[str, float]:
+        """How it has gone lately, in milliseconds."""
+        return {
+            "send_delay_p50_ms": _percentile(self._delays, 50),
+            "send_delay_p99_ms": _percentile(self._delays, 99),
+            "release_error_p50_ms": _percentile(self._release_errors, 50),
+            "release_error_p99_ms": _percentile(self._release_errors, 99),
+        }
+
+    @property
+    def overloaded(self) -> bool:
+        """Whether customers get what was released later than they should."""
+        return _percentile(self._delays, 99) * MILLISECOND > DELAY_GOAL
+
+    def _play(self, found: list[Delivery]) -> None:
+        now = time.time_ns()
+        if found:
+            self.hub.publish(found, now)
+        self.hub.bring_up(now)
+
+    def _note(self, found: list[Delivery]) -> None:
+        now = time.time_ns()
+        for delivery in found:
+            if isinstance(delivery, Lot):
+                self._delays.append(now - int(delivery.places["released_at"].min()))
+                errors = delivery.places["released_at"] - delivery.places["commit_at"]
+                self._release_errors.append(int(errors.max()))
+
+    def _errands(self, now: Instant) -> None:
+        for errand, due_at in self._due.items():
+            if now >= due_at:
+                self._due[errand] = now + errand()
+        if self.ending:
+            for line in self._lines():
+                line.shutdown()
+
+    def _look_at_site(self) -> Duration:
+        now = time.time_ns()
+        notice = None if self._serving is None else self._serving.look(now)
+        if notice is not None:
+            self.hub.announce(notice, now)
+        return SERVES_PERIOD
+
+    def _index(self) -> Duration:
+        self.hub.ticker.keep_up()
+        return INDEX_PERIOD
+
+    def _check(self) -> Duration:
+        for line in self._lines():
+            line.check()
+        return CHECK_PERIOD
+
+    def _lines(self) -> Iterator[WebSocketLine]:
+        return (each for each in list(self.connections) if isinstance(each, WebSocketLine))
+
+
+def _percentile(values: deque[Duration], percent: float) -> float:
+    return round(float(np.percentile(values, percent)) / MILLISECOND, 3) if values else 0.0

@@ -1,0 +1,149 @@
+"""The live end of what one site releases, its recent past, and the last sale of every symbol as of there.
+
+Everything here happens in one thread, so all of it is of one moment: a snapshot ends exactly where the next delivery
+begins, and whoever has read the recent past to its end joins the present without a gap and without a double.
+"""
+
+from bisect import bisect_right
+from pathlib import Path
+from typing import Final
+
+from fairtape.client.feeds import Delivery
+from fairtape.client.journals import first_number, released_end
+from fairtape.client.lots import Lot
+from fairtape.client.records import Break, Gap, Message
+from fairtape.core.instants import MILLISECOND
+from fairtape.runtime.journal import Journal
+from fairtape.web.reading import Reading
+from fairtape.web.sales import Sales
+
+BACK_MAX: Final = 100_000  # numbers that are read back at the start, for the last sale of each symbol
+TAIL_ROWS_MAX: Final = 1 << 16  # messages of the recent past that are kept in memory
+ADVANCE_PERIOD: Final = 20 * MILLISECOND  # for which the journal is read before customers get something
+
+
+class Tail:
+    """The latest deliveries. Each has an index that counts up for ever; numbers of the order ascend within the tail."""
+
+    def __init__(self, due: int) -> None:
+        self.first = due  # the number with which it begins
+        self.start = 0  # the index of the first delivery that is kept
+        self._deliveries: list[Delivery] = []
+        self._after: list[int] = []  # of each delivery: the number that follows it
+        self._rows: list[int] = []
+        self._rows_kept = 0
+
+    @property
+    def end(self) -> int:
+        """The index of the next delivery."""
+        return self.start + len(self._deliveries)
+
+    @property
+    def due(self) -> int:
+        """The number that follows the last delivery."""
+        return self._after[-1] if self._after else self.first
+
+    def add(self, delivery: Delivery) -> None:
+        """Take in the next one. Behind a Break numbers begin anew, so what was before it is forgotten."""
+        if isinstance(delivery, Break):
+            self._forget(len(self._deliveries))
+            self.first = min(self.due, delivery.sequence)
+        after, rows = _number_after(delivery, self.due), delivery.rows if isinstance(delivery, Lot) else 1
+        self._deliveries.append(delivery)
+        self._after.append(after)
+        self._rows.append(rows)
+        self._rows_kept += rows
+        if self._rows_kept > 2 * TAIL_ROWS_MAX:  # seldom, because a list moves up all that is left
+            count = kept = 0
+            while self._rows_kept - kept > TAIL_ROWS_MAX:
+                kept += self._rows[count]
+                count += 1
+            self._forget(count)
+
+    def at(self, index: int) -> tuple[Delivery, int]:
+        """A delivery, and the number that follows it."""
+        return self._deliveries[index - self.start], self._after[index - self.start]
+
+    def find(self, number: int) -> int | None:
+        """The index of the delivery that holds a number, or of the notices before it; None where it is not here."""
+        if not self.first <= number <= self.due:
+            return None
+        place = bisect_right(self._after, number)
+        while place and not isinstance(self._deliveries[place - 1], Lot | Message):
+            place -= 1
+        return self.start + place
+
+    def _forget(self, count: int) -> None:
+        if not count:
+            return
+        self.first = self._after[count - 1]
+        self._rows_kept -= sum(self._rows[:count])
+        del self._deliveries[:count], self._after[:count], self._rows[:count]
+        self.start += count
+
+
+class Ticker:
+    """Follows one journal."""
+
+    def __init__(self, directory: Path) -> None:
+        """Reads back first, which takes a moment."""
+        self.journal = Journal.open(directory)
+        self.late = 0  # of the messages counted: released after their instant
+        self.messages = 0
+        self._first = max(first_number(self.journal), released_end(self.journal) - BACK_MAX)
+        self._reading = Reading(self.journal, self._first)
+        self.tail = Tail(self._first)
+        self.sales = Sales(self._first)
+        while self.advance():
+            pass
+
+    @property
+    def due(self) -> int:
+        """The number of the next message."""
+        return self.tail.due
+
+    def advance(self) -> list[Delivery]:
+        """What was released since the last time."""
+        found = self._reading.take(period=ADVANCE_PERIOD)
+        for delivery in found:
+            if isinstance(delivery, Break):
+                self._recount(delivery.sequence)
+            self.tail.add(delivery)
+            if isinstance(delivery, Lot):
+                self._count(delivery)
+            self.messages += isinstance(delivery, Message)
+        return found
+
+    def keep_up(self) -> None:
+        """Have the journal's index at hand for those who will ask for the past."""
+        self.journal.keep_up()
+
+    def close(self) -> None:
+        """Give the files back."""
+        self._reading.close()
+
+    def _count(self, lot: Lot) -> None:
+        self.sales.note(lot)
+        self.messages += lot.rows
+        self.late += int(lot.places["late"].sum())
+
+    def _recount(self, end: int) -> None:
+        """Numbers from `end` on were used otherwise before: count again without them. A Break is rare, and says so."""
+        self.sales, self.messages, self.late = Sales(self._first), 0, 0
+        past = Reading(self.journal, self._first)
+        while past.due < end and (found := past.take(period=ADVANCE_PERIOD)):
+            for delivery in found:
+                if isinstance(delivery, Lot):
+                    self._count(delivery.where(delivery.places["sequence"] < end))
+        past.close()
+
+
+def _number_after(delivery: Delivery, due: int) -> int:
+    match delivery:
+        case Lot():
+            return delivery.last + 1
+        case Message():
+            return delivery.sequence + 1
+        case Gap():
+            return delivery.first + delivery.count
+    return due

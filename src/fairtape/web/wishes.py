@@ -1,0 +1,169 @@
+"""What a customer asks for, from a query or from a message, and the sentence it gets where that cannot be.
+
+A query such as `?symbols=AAPL,MSFT&form=binary&from=1000` and the message
+
+    {"do": "subscribe", "symbols": ["AAPL", "MSFT"], "form": "binary", "from": 1000}
+
+say the same. Every field may be left out; `symbols` and `stripes` that are left out are all of them.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final, TypeVar
+from urllib.parse import parse_qsl
+
+from fairtape.client.errors import ClientError
+from fairtape.client.selection import Selection
+from fairtape.web.forms import Form
+from fairtape.wire.frames import NUMBER_MAX
+
+SYMBOLS_MAX: Final = 1_000  # of one customer
+STRIPES_MAX: Final = 1_000
+FIELDS_MAX: Final = 16  # of a query
+SHOWN_MAX: Final = 60  # characters of a bad value that are said back
+
+_FIELDS: Final = ("symbols", "stripes", "form", "policy", "from", "snapshot")
+
+Choice = TypeVar("Choice", bound=Enum)
+
+
+class Refusal(Exception):
+    """What cannot be done as asked: the field, what was found, and the remedy."""
+
+    def __init__(self, field: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.field = field
+
+
+class Slow(Enum):
+    """What becomes of a customer who is slower than the order, once as much waits as may."""
+
+    SKIP = "skip"  # the oldest records are left out, and a `skipped` says how many
+    CONFLATE = "conflate"  # the latest trade of each symbol is kept, and a `merged` says how many are not
+    DISCONNECT = "disconnect"  # the connection ends, and says from which number to go on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """A subscription."""
+
+    symbols: tuple[str, ...] | None = None
+    stripes: tuple[int, ...] | None = None
+    form: Form = Form.JSON
+    slow: Slow = Slow.SKIP
+    start: int | None = None  # the number to begin with; None: what comes next
+    snapshot: bool = False  # the last trade of each symbol first
+
+    @property
+    def selection(self) -> Selection:
+        """Which records are wanted."""
+        return Selection(self.symbols, self.stripes)
+
+
+class Verb(Enum):
+    """What a message of a customer wants done."""
+
+    SUBSCRIBE = "subscribe"  # in place of what was subscribed before
+    UNSUBSCRIBE = "unsubscribe"
+    SNAPSHOT = "snapshot"  # the last trade of each symbol that is subscribed, once
+
+
+def wish_of_query(query: str) -> Wish:
+    """The wish in a query; lists are separated by commas."""
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query), max_num_fields=FIELDS_MAX)
+    except ValueError:
+        raise Refusal("query", f"the query is {_shown(query)}; expected fields such as symbols=AAPL&from=1") from None
+    found: dict[str, Any] = {}
+    for name, text in pairs:
+        if name in found:
+            raise Refusal(name, f"{name} is given twice; separate the values of a list by commas")
+        found[name] = text
+    for name in ("symbols", "stripes"):
+        if name in found:
+            found[name] = found[name].split(",")
+    if "stripes" in found:
+        found["stripes"] = [_number("stripes", text) for text in found["stripes"]]
+    if "from" in found:
+        found["from"] = _number("from", found["from"])
+    if "snapshot" in found:
+        found["snapshot"] = _truth(found["snapshot"])
+    return _wish(found)
+
+
+def request_of(text: bytes) -> tuple[Verb, Wish]:
+    """What a message wants."""
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        raise Refusal("message", f"the message is {_shown(text)}; expected a JSON object") from None
+    if not isinstance(content, dict):
+        raise Refusal("message", f'the message is {_shown(text)}; expected an object such as {{"do":"snapshot"}}')
+    verb = _choice("do", content.pop("do", None), Verb)
+    if verb is not Verb.SUBSCRIBE and content:
+        name = next(iter(content))
+        raise Refusal(name[:SHOWN_MAX], f"{name[:SHOWN_MAX]} is given, and {verb.value} has no fields; leave it out")
+    return verb, _wish(content)
+
+
+def _wish(found: Mapping[str, Any]) -> Wish:
+    for name in found:
+        if name not in _FIELDS:
+            raise Refusal(name[:SHOWN_MAX], f"{_shown(name)} is no field; there are {', '.join(_FIELDS)}")
+    symbols, stripes = _listed("symbols", found, SYMBOLS_MAX), _listed("stripes", found, STRIPES_MAX)
+    field = "symbols" if symbols is not None else "stripes"
+    try:
+        selection = Selection.of(symbols, stripes)
+    except ClientError as error:
+        raise Refusal(field, str(error)) from None
+    start, snapshot = found.get("from"), found.get("snapshot", False)
+    if start is not None and (isinstance(start, bool) or not isinstance(start, int) or not 1 <= start <= NUMBER_MAX):
+        raise Refusal("from", f"from is {_shown(start)}; expected a number of the order, 1 or above")
+    if not isinstance(snapshot, bool):
+        raise Refusal("snapshot", f"snapshot is {_shown(snapshot)}; expected true or false")
+    if snapshot and start is not None:
+        raise Refusal("snapshot", "snapshot and from are both given; a snapshot is of now, so leave one of them out")
+    return Wish(
+        symbols=selection.symbols,
+        stripes=selection.stripes,
+        form=_choice("form", found.get("form", "json"), Form),
+        slow=_choice("policy", found.get("policy", "skip"), Slow),
+        start=start,
+        snapshot=snapshot,
+    )
+
+
+def _listed(name: str, found: Mapping[str, Any], most: int) -> list[Any] | None:
+    values = found.get(name)
+    if values is None or values == ["*"]:
+        return None
+    if not isinstance(values, list) or not 1 <= len(values) <= most:
+        raise Refusal(name, f"{name} is {_shown(values)}; expected a list of 1 to {most:,}, or leave it out for all")
+    return values
+
+
+def _choice(field: str, value: object, kind: type[Choice]) -> Choice:
+    try:
+        return kind(value)
+    except ValueError:
+        known = ", ".join(each.value for each in kind)
+        raise Refusal(field, f"{field} is {_shown(value)}; expected one of {known}") from None
+
+
+def _number(field: str, text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > len(str(NUMBER_MAX)):
+        raise Refusal(field, f"{field} is {_shown(text)}; expected a whole number")
+    return int(text)
+
+
+def _truth(text: str) -> bool:
+    if text not in ("0", "1", "false", "true"):
+        raise Refusal("snapshot", f"snapshot is {_shown(text)}; expected 1 or 0")
+    return text in ("1", "true")
+
+
+def _shown(value: object) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= SHOWN_MAX else f"{shown[:SHOWN_MAX]}…"

@@ -1,0 +1,221 @@
+"""A retransmit server on real sockets: repairs, replays, and everything that strangers may throw at it."""
+
+import json
+import random
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fairtape.core.instants import MILLISECOND
+from fairtape.edge.library import Library
+from fairtape.edge.server import Server, authentication
+from fairtape.edge.settings import EdgeSettings
+from fairtape.formats import moldudp64
+from fairtape.formats import soupbintcp as soup
+from fairtape.formats.moldudp64 import Request, encode_request
+from fairtape.nodes.edge.soupdesk import SoupDeskOptions
+from fairtape.runtime.carriers import LOOPBACK
+from fairtape.runtime.clock import SharedClock
+from fairtape.runtime.complaints import Complaint
+from loopback.edge_wires import Groups, Hearer, asker, until
+from unit.edge_runtime.edge_journals import SETTINGS, catalogue, history, written
+
+
+class Stand:
+    """A server over a journal, and what it must say."""
+
+    def __init__(self, folder: Path, settings: EdgeSettings, options: SoupDeskOptions | None) -> None:
+        self.plan = Groups().plan()
+        self.library = Library(
+            written(folder / "s1", history(count=150)), settings, catalogue(folder, self.plan), shelf_bytes_max=4_000
+        )
+        place = settings.stations["s1"]
+        self.server = Server(settings, place, self.library, SharedClock(), interface=LOOPBACK, replay_options=options)
+        until(lambda: self.library.sequence == 601, self.server.turn)
+        session = self.library.current(1)
+        assert session is not None
+        self.session = session
+        extent = self.library.extent(session)
+        assert extent is not None
+        self.following = extent.following
+        self.requests, self.replays = self.server.addresses
+
+    def wanted(self, first: int, count: int) -> list[bytes]:
+        return list(self.library.messages(self.session, first, count))
+
+    def repairs(self, client: socket.socket, number: int) -> dict[int, bytes]:
+        """So many messages, as they come."""
+        found: dict[int, bytes] = {}
+
+        def hear() -> None:
+            self.server.turn()
+            with suppress(BlockingIOError):
+                while True:
+                    packet = moldudp64.decode(client.recv(65_536))
+                    found.update(enumerate(packet.messages, packet.number))
+
+        until(lambda: len(found) >= number, hear)
+        return found
+
+    def customer(self) -> socket.socket:
+        client = socket.create_connection(self.replays)
+        client.settimeout(0)
+        return client
+
+    def packets(self, client: socket.socket, count: int) -> list[soup.Packet]:
+        """The packets of a stream, until there are so many or it ends."""
+        stream = soup.SoupStream(allowed=soup.FROM_SERVER)
+        found: list[soup.Packet] = []
+        ended = False
+
+        def hear() -> None:
+            nonlocal ended
+            self.server.turn()
+            with suppress(BlockingIOError):
+                octets = client.recv(65_536)
+                ended = not octets
+                found.extend(stream.feed(octets))
+
+        until(lambda: ended or len(found) >= count, hear)
+        return found
+
+
+@contextmanager
+def stand(
+    folder: Path, settings: EdgeSettings = SETTINGS, *, options: SoupDeskOptions | None = None
+) -> Iterator[Stand]:
+    made = Stand(folder, settings, options)
+    try:
+        yield made
+    finally:
+        made.server.close()
+
+
+def test_what_a_customer_missed_it_gets_by_number_from_the_journal(tmp_path: Path) -> None:
+    with stand(tmp_path) as made, asker() as client:
+        client.sendto(encode_request(Request(made.session, 3, 40)), made.requests)
+        found = made.repairs(client, 40)
+        assert [found[number] for number in range(3, 43)] == made.wanted(3, 40)
+
+
+def test_what_two_customers_missed_is_repaired_for_everybody(tmp_path: Path) -> None:
+    with stand(tmp_path) as made, asker() as one, asker() as other:
+        everybody = Hearer(made.plan, "A")
+        for client in (one, other):
+            client.sendto(encode_request(Request(made.session, 5, 10)), made.requests)
+        until(
+            lambda: len(everybody.messages().get(made.session, {})) == 10,
+            made.server.turn,
+            everybody.hear,
+        )
+        assert list(everybody.messages()[made.session].values()) == made.wanted(5, 10)
+        everybody.close()
+
+
+def test_malformed_absurd_and_flooding_requests_are_counted_and_the_server_goes_on(tmp_path: Path) -> None:
+    chance = random.Random(4)
+    with stand(tmp_path) as made, asker() as stranger, asker() as client:
+        for _ in range(200):
+            stranger.sendto(chance.randbytes(chance.randrange(60)), made.requests)
+        for number, count in ((made.following + 1, 1), (1 << 63, 65_535), (made.following + 10**6, 9)):
+            stranger.sendto(encode_request(Request(made.session, number, count)), made.requests)
+        stranger.sendto(encode_request(Request("ZZ99999999", 1, 1)), made.requests)
+        until(lambda: made.server.status()["requests"]["requests"] >= 204, made.server.turn)
+        counts = made.server.status()["requests"]
+        assert counts["malformed"] >= 190
+        assert counts["strangers"] >= 1
+        assert counts["absurd"] >= 2
+        for _ in range(3_000):
+            stranger.sendto(encode_request(Request(made.session, 1, 65_000)), made.requests)
+        until(lambda: made.server.status()["requests"]["floods"] > 100, made.server.turn)
+        with suppress(BlockingIOError):
+            while True:
+                stranger.recv(65_536)
+        asked = 0
+
+        def ask() -> None:
+            nonlocal asked
+            if asked % 50 == 0:
+                client.sendto(encode_request(Request(made.session, 7, 3)), made.requests)
+            asked += 1
+            made.server.turn()
+
+        heard: list[bytes] = []
+
+        def listen() -> None:
+            ask()
+            with suppress(BlockingIOError):
+                heard.append(client.recv(65_536))
+
+        until(lambda: any(moldudp64.decode(each).number <= 7 for each in heard), listen)
+
+
+def test_a_login_with_a_number_replays_from_there_and_a_range_ends_where_it_says(tmp_path: Path) -> None:
+    with stand(tmp_path) as made, made.customer() as client:
+        client.send(soup.encode(soup.LoginRequest("alice", "", made.session, 11)))
+        client.send(soup.encode(soup.UnsequencedData(struct.pack(">cQ", b"E", 210))))
+        accepted, *rest = made.packets(client, 1_000)
+        assert accepted == soup.LoginAccepted(made.session, 11)
+        data = [each.message for each in rest if isinstance(each, soup.SequencedData)]
+        assert data == made.wanted(11, 200)
+        assert isinstance(rest[-1], soup.EndOfSession)
+
+
+def test_half_open_and_senseless_connections_are_shown_the_door(tmp_path: Path) -> None:
+    options = SoupDeskOptions(login_delay=100 * MILLISECOND, connections_max=8)
+    with stand(tmp_path, options=options) as made:
+        clients = [made.customer() for _ in range(12)]
+        clients[0].send(b"GET / HTTP/1.1\r\n\r\n")
+        until(lambda: made.server.status()["replays"]["half_open"] >= 6, made.server.turn)
+        until(lambda: made.server.status()["connections"] == 0, made.server.turn)
+        counts = made.server.status()["replays"]
+        assert counts["turned_away"] == 4
+        assert counts["malformed"] + counts["breaches"] + counts["half_open"] == 8
+        for client in clients:
+            client.close()
+        with made.customer() as good:
+            good.send(soup.encode(soup.LoginRequest("bob", "", made.session, 1)))
+            first, *_ = made.packets(good, 3)
+            assert isinstance(first, soup.LoginAccepted)
+
+
+def test_a_client_that_does_not_read_holds_up_nobody(tmp_path: Path) -> None:
+    options = SoupDeskOptions(buffer_max=2_000, stall_period=200 * MILLISECOND, chunk_messages_max=32)
+    with stand(tmp_path, options=options) as made:
+        sluggard = socket.socket()
+        sluggard.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2_048)
+        sluggard.connect(made.replays)
+        sluggard.send(soup.encode(soup.LoginRequest("slow", "", made.session, 1)))
+        with made.customer() as good:
+            good.send(soup.encode(soup.LoginRequest("bob", "", made.session, 1)))
+            found = made.packets(good, made.following)
+            assert sum(isinstance(each, soup.SequencedData) for each in found) == made.following - 1
+        sluggard.close()
+        until(lambda: made.server.status()["connections"] == 0, made.server.turn)
+
+
+def test_only_those_with_a_password_may_replay_where_there_are_passwords(tmp_path: Path) -> None:
+    path = tmp_path / "customers.json"
+    path.write_text(json.dumps({"alice": "secret"}))
+    with stand(tmp_path, replace(SETTINGS, customers=path)) as made:
+        for name, password, kind in (
+            ("alice", "secret", soup.LoginAccepted),
+            ("alice", "wrong", soup.LoginRejected),
+            ("eve", "", soup.LoginRejected),
+        ):
+            with made.customer() as client:
+                client.send(soup.encode(soup.LoginRequest(name, password, made.session, 1)))
+                assert isinstance(made.packets(client, 1)[0], kind)
+
+
+@pytest.mark.parametrize("text", ["[]", "nonsense", "3"])
+def test_a_file_without_passwords_is_refused_in_a_sentence(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "customers.json"
+    path.write_text(text)
+    with pytest.raises(Complaint, match="holds no passwords; expected JSON such as"):
+        authentication(path)

@@ -1,0 +1,106 @@
+"""The edge as somebody else's program sees it: tshark dissects the stream and a re-request exchange as MoldUDP64.
+
+Its dissector of ITCH reads versions before 5.0 only, so the messages themselves are checked by our own.
+"""
+
+import shutil
+import struct
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from fairtape.formats import itch, moldudp64
+from fairtape.formats.moldudp64 import Request, encode_request
+from fairtape.nodes.edge.marks import MARK
+from loopback.edge_wires import Groups, asker, until
+from loopback.test_edge_server import stand
+from loopback.test_edge_station import complete, expected, hearer, post
+from unit.edge_runtime.edge_journals import catalogue, history
+
+STREAM_PORT, SERVER_PORT, CUSTOMER_PORT = 31_001, 17_000, 40_000
+LINKTYPE_RAW = 101
+WARNING = 0x600000  # what is below it is a note, such as that a packet is a request
+FIELDS = ("session", "sequence", "count", "request", "msglen")
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("tshark") is None, reason="tshark is not installed; apt-get install tshark"
+)
+
+
+def captured(path: Path, datagrams: Sequence[tuple[int, int, bytes]]) -> Path:
+    """A capture of these datagrams, each with its source and destination port."""
+    with path.open("wb") as file:
+        file.write(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65_535, LINKTYPE_RAW))
+        for place, (source, destination, payload) in enumerate(datagrams):
+            udp = struct.pack(">HHHH", source, destination, 8 + len(payload), 0) + payload
+            ip = struct.pack(">BBHHHBBH4s4s", 0x45, 0, 20 + len(udp), 0, 0, 64, 17, 0, b"\x7f\0\0\1", b"\x7f\0\0\1")
+            file.write(struct.pack("<IIII", place, 0, 20 + len(udp), 20 + len(udp)) + ip + udp)
+    return path
+
+
+def dissected(path: Path, *ports: int) -> list[dict[str, str]]:
+    """What tshark makes of each datagram; none may be malformed."""
+    names = [f"moldudp64.{name}" for name in FIELDS]
+    decodes = [word for port in ports for word in ("-d", f"udp.port=={port},moldudp64")]
+    fields = [word for name in ("_ws.malformed", "_ws.expert.severity", *names) for word in ("-e", name)]
+    command = ["tshark", "-n", "-r", str(path), *decodes, "-T", "fields", "-E", "separator=;", *fields]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    rows = [line.split(";") for line in done.stdout.splitlines()]
+    assert {row[0] for row in rows} == {""}, "malformed"
+    assert max((int(each) for row in rows for each in row[1].split(",") if each), default=0) < WARNING
+    return [dict(zip(FIELDS, row[2:], strict=True)) for row in rows]
+
+
+def test_the_stream_with_heartbeats_and_ends_of_sessions_is_moldudp64(tmp_path: Path) -> None:
+    groups = Groups()
+    plan, second = groups.plan(), groups.plan(2, stripes=3)
+    told = history(second=second)
+    wanted = expected(plan, told, second)
+    with post(tmp_path, catalogue(tmp_path, plan, second)) as site, hearer(second) as heard:
+        until(lambda: len(site.station.status()["marks"]) == 2 and site.speaks, site.wake)
+        for each in told:
+            site.tell(each)
+        until(
+            lambda: (
+                complete(heard, wanted)
+                and any(packet.ended for packet in heard.packets)
+                and any(not packet.messages and not packet.ended for packet in heard.packets)
+            ),
+            site.wake,
+            heard.hear,
+        )
+    path = captured(tmp_path / "stream.pcap", [(40_000, STREAM_PORT, each) for each in heard.datagrams])
+    rows = dissected(path, STREAM_PORT)
+    assert len(rows) == len(heard.packets)
+    for row, packet in zip(rows, heard.packets, strict=True):
+        count = 0xFFFF if packet.ended else len(packet.messages)
+        assert (row["session"], int(row["sequence"]), int(row["count"], 0)) == (packet.session, packet.number, count)
+        lengths = [int(each) for each in row["msglen"].split(",") if each]
+        assert lengths == [len(message) for message in packet.messages]
+        for message in packet.messages:
+            if message[:1] != MARK and message[:1] in (b"S", b"R", b"L", b"P"):
+                itch.decode(message)
+
+
+def test_a_re_request_and_its_answer_are_moldudp64(tmp_path: Path) -> None:
+    with stand(tmp_path) as made, asker() as client:
+        request = encode_request(Request(made.session, 3, 40))
+        client.sendto(request, made.requests)
+        answers: list[bytes] = []
+
+        def hear() -> None:
+            made.server.turn()
+            with suppress(BlockingIOError):
+                answers.append(client.recv(65_536))
+
+        until(lambda: sum(len(moldudp64.decode(each).messages) for each in answers) >= 40, hear)
+        exchange = [(CUSTOMER_PORT, SERVER_PORT, request)]
+        exchange += [(SERVER_PORT, CUSTOMER_PORT, each) for each in answers]
+        asked, *answered = dissected(captured(tmp_path / "exchange.pcap", exchange), SERVER_PORT)
+        assert (asked["session"], asked["sequence"]) == (made.session, "3")
+        assert (asked["request"], asked["count"]) == ("1", "40")  # it knows a request by what it lacks
+        assert [int(row["sequence"]) for row in answered] == [moldudp64.decode(each).number for each in answers]
+        assert sum(int(row["count"]) for row in answered) == 40

@@ -1,0 +1,112 @@
+"""Journals with trades and plans in them, and a dumb twin that numbers the same order in memory."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from fairtape.core.effects import FormationChange, Ordered, Release
+from fairtape.core.instants import MILLISECOND
+from fairtape.core.timing import PROFILES
+from fairtape.edge.catalogue import Catalogue, mark_of
+from fairtape.edge.settings import EdgeSettings, StationPlace
+from fairtape.market.stripes import StripePlan
+from fairtape.nodes.edge.archive import Shelf
+from fairtape.nodes.edge.sessions import Edition, Standing
+from fairtape.nodes.edge.striper import Striper
+from fairtape.ring.formation import Formation
+from fairtape.ring.layout import encode_formation
+from fairtape.runtime.journal import Sync, Writer
+from unit.edge.edge_values import NOON, plan, tokens
+
+COMMIT_DELAY = 2 * MILLISECOND
+ANYWHERE = ("127.0.0.1", 0)
+SETTINGS = EdgeSettings(
+    tag="FT",
+    core=0,
+    stations={"s1": StationPlace(feed="A", requests=ANYWHERE, replays=ANYWHERE)},
+    first_plan=1,
+    ttl=0,
+)
+
+Content = Ordered | FormationChange
+
+
+def change(before: Ordered, number: int, *, planned: StripePlan | None = None, broken: bool = False) -> FormationChange:
+    """The formation of this number takes over with this token, and perhaps a plan with it."""
+    layout = encode_formation(
+        Formation(
+            number=number,
+            members=(1,),
+            timing=PROFILES["metro"],
+            starts_at=NOON,
+            first_token=before.token,
+            first_sequence=before.sequence,
+            plan=0 if planned is None else mark_of(planned),
+            broken=broken,
+        )
+    )
+    return FormationChange(0, number, before.token, before.sequence, broken, layout, NOON + before.sequence)
+
+
+def history(*, second: StripePlan | None = None, count: int = 60, size: int = 4) -> list[Content]:
+    """Trades of three formations; the third of them brings another plan, if there is one."""
+    told: list[Content] = []
+    formation = 0
+    for place, ordered in enumerate(tokens(count, size)):
+        if place in (0, count // 3, 2 * count // 3):
+            formation += 1
+            told.append(change(ordered, formation, planned=second if formation == 3 else None))
+        told.append(replace(ordered, formation=formation))
+    return told
+
+
+def written(folder: Path, told: Sequence[Content], *, unreleased: int = 0) -> Path:
+    """A journal of all of it, whose last few tokens were not released."""
+    writer = Writer.open(folder, stripe=0, site=1, sync=Sync.NEVER)
+    write(writer, told, unreleased=unreleased)
+    writer.close()
+    return folder
+
+
+def write(writer: Writer, told: Sequence[Content], *, unreleased: int = 0) -> None:
+    left = sum(isinstance(each, Ordered) for each in told) - unreleased
+    for each in told:
+        if isinstance(each, FormationChange):
+            writer.turn(each, NOON)
+        else:
+            writer.append(each, NOON)
+            left -= 1
+            if left >= 0:
+                writer.release(release_of(each), NOON)
+
+
+def release_of(ordered: Ordered) -> Release:
+    commit_at = ordered.acknowledged_at + COMMIT_DELAY
+    return Release(ordered.token, ordered.sequence, ordered.count, commit_at, commit_at, False, 0)
+
+
+def catalogue(folder: Path, *plans: StripePlan) -> Catalogue:
+    folder.mkdir(exist_ok=True)
+    made = Catalogue(folder, 0)
+    for each in plans or (plan(),):
+        made.add(each)
+    return made
+
+
+def twin(told: Sequence[Content], *, second: StripePlan | None = None) -> tuple[Striper, dict[str, list[bytes]]]:
+    """What every session holds in the end."""
+    shelf, striper = Shelf(), Striper(Standing.fresh(Edition("FT", plan(), 0)))
+    sessions: set[str] = set()
+    steps = striper.begin()
+    for each in told:
+        if isinstance(each, FormationChange):
+            striper.turn(each)
+            if second is not None and each.formation == 3:
+                striper.change_plan(second, at_sequence=each.sequence, at=each.installed_at)
+        else:
+            steps = [*steps, *striper.deliver(each)]
+        for step in steps:
+            shelf.take(step, striper.at)
+            sessions |= {step.session} if hasattr(step, "session") else set()
+        steps = []
+    return striper, {name: list(shelf.messages(name, 1, 1 << 20)) for name in sessions}

@@ -1,0 +1,93 @@
+"""Trades and notices as they go to customers."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairtape.client.lots import PLACE_DTYPE, Lot
+from fairtape.client.records import Break, Gap, Message, Reformation, Skipped, Stale
+from fairtape.web.forms import MAGIC, BadBundle, Form, bundle, framed, trades_told, unbundled
+from unit.client import tape_values
+from unit.web.web_values import NOW, House, payload_of
+
+wide = st.integers(-1, (1 << 63) - 1)
+
+
+@st.composite
+def lots(draw: st.DrawFn) -> Lot:
+    count = draw(st.integers(0, 5))
+    places = np.zeros(count, PLACE_DTYPE)
+    for name in PLACE_DTYPE.names or ():
+        most = {"source": (1 << 32) - 1, "stripe": (1 << 16) - 1, "late": 1}.get(name)
+        for row in range(count):
+            places[name][row] = draw(wide if most is None else st.integers(0, most))
+    return Lot(tape_values.trades(1, count), places)
+
+
+@given(lots(), wide)
+def test_a_bundle_gives_back_every_field_of_every_trade(lot: Lot, sent_at: int) -> None:
+    found, found_at = unbundled(bundle(lot, sent_at), NOW)
+    assert found_at == sent_at
+    assert found.trades.tobytes() == lot.trades.tobytes()
+    for name in PLACE_DTYPE.names or ():
+        expected = [NOW] * lot.rows if name == "received_at" else lot.places[name].tolist()
+        assert found.places[name].tolist() == expected
+
+
+@given(st.binary(max_size=200), lots(), st.integers(0, 400))
+def test_what_is_no_bundle_is_refused(noise: bytes, lot: Lot, cut: int) -> None:
+    for octets in (noise, MAGIC + noise, bundle(lot, NOW)[:cut]):
+        try:
+            found, _ = unbundled(octets, NOW)
+        except BadBundle:
+            continue
+        assert len(bundle(found, NOW)) == len(octets)
+
+
+def test_a_trade_has_136_bytes_in_a_bundle_behind_a_head_of_16() -> None:
+    assert len(bundle(tape_values.lot(1, 7), NOW)) == 16 + 7 * (64 + 72)
+
+
+def test_json_has_the_four_times_the_clock_bound_and_three_numbers_of_every_trade(tmp_path: Path) -> None:
+    house = House(tmp_path, released=2)
+    (delivery, _) = house.hub.ticker.tail.at(house.hub.ticker.tail.start)
+    assert isinstance(delivery, Lot)
+    (first, _) = trades_told(delivery, NOW)["trades"]
+    trade = next(delivery.records())
+    assert (first["sequence"], first["source_number"], first["stripe_number"]) == (1, 1_001, 1)
+    assert first["traded_at_ns"] == str(trade.traded_at)
+    assert first["acknowledged_at_ns"] == str(trade.acknowledged_at)
+    assert first["released_at_ns"] == str(trade.released_at)
+    assert first["clock_bound_ns"] == 1_000
+    assert first["price"] == "-320.81"
+
+
+def test_no_whole_number_of_json_is_too_wide_for_a_browser(tmp_path: Path) -> None:
+    house = House(tmp_path, released=3)
+    delivery, _ = house.hub.ticker.tail.at(house.hub.ticker.tail.start)
+    assert isinstance(delivery, Lot)
+    message = Message(
+        sequence=1, source=1, incarnation=1 << 60, source_number=1, stripe=0, stripe_number=1, payload=b"\xff",
+        acknowledged_at=NOW, commit_at=NOW, released_at=NOW, received_at=NOW, clock_bound=5, late=False,
+    )  # fmt: skip
+    for item in (delivery, message, Stale(NOW), Reformation(7, 2, NOW), Break(7, 2, NOW)):
+        _, payload = payload_of(framed(item, Form.JSON, NOW))
+        json.loads(payload, parse_int=_narrow)
+
+
+def _narrow(text: str) -> int:
+    assert abs(int(text)) < 1 << 53
+    return int(text)
+
+
+@pytest.mark.parametrize("form", Form)
+def test_a_notice_is_text_in_either_form(form: Form) -> None:
+    opcode, payload = payload_of(framed(Gap(5, 2, 1), form, NOW))
+    assert opcode == 1
+    assert json.loads(payload) == {"kind": "gap", "first": 5, "count": 2, "stripe": 1}
+    _, payload = payload_of(framed(Skipped(1, 9, 4), form, NOW))
+    assert json.loads(payload) == {"kind": "skipped", "first": 1, "last": 9, "count": 4}

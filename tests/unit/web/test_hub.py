@@ -1,0 +1,340 @@
+"""Who gets what: filters, resumption, snapshots, slow customers, limits."""
+
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairtape.client.records import Stale
+from fairtape.core.instants import MILLISECOND
+from fairtape.web.customers import NOTICES_MAX, QUEUE_MIN
+from fairtape.web.forms import Form
+from fairtape.web.hub import PAUSE_MIN, ROUND_PERIOD, TOO_SLOW, Limits, pause_after
+from fairtape.web.wishes import Refusal, Slow, Wish
+from unit.client.tape_values import SYMBOLS
+from unit.web.web_values import NOW, House, Pipe
+
+SMALL = Limits(queue_max=QUEUE_MIN)
+
+
+def test_a_message_is_sent_when_it_is_released_and_never_before(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    pipe = house.enter(Wish())
+    house.site.hold(6)
+    house.play()
+    assert pipe.frames == []
+    house.site.release(3)
+    house.play()
+    assert pipe.numbers == list(range(1, 10))
+
+
+@pytest.mark.parametrize("form", Form)
+def test_everybody_of_a_channel_gets_the_very_same_frames(tmp_path: Path, form: Form) -> None:
+    house = House(tmp_path, released=4)
+    pipes = [house.enter(Wish(form=form)) for _ in range(5)]
+    for _ in range(3):
+        house.site.release(7)
+        house.play()
+    assert house.hub.channels == 1
+    assert all(pipe.numbers == list(range(5, 26)) for pipe in pipes)
+    for frames in zip(*(pipe.frames for pipe in pipes), strict=True):
+        assert len({id(frame) for frame in frames}) == 1
+
+
+def test_a_customer_gets_its_symbols_and_stripes_and_nothing_else(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    some = house.enter(Wish(symbols=("ABC", "A")))
+    none = house.enter(Wish(symbols=("XYZ",)))
+    here, elsewhere = house.enter(Wish(stripes=(3,))), house.enter(Wish(stripes=(4, 5)))
+    house.site.release(40)
+    house.play()
+    assert some.numbers == [number for number in range(1, 41) if SYMBOLS[number % 4] in ("ABC", "A")]
+    assert here.numbers == list(range(1, 41))
+    assert none.frames == elsewhere.frames == []
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    before=st.integers(1, 400),
+    start=st.integers(1, 400),
+    meanwhile=st.lists(st.integers(0, 9), max_size=12),
+    room=st.integers(1, 4),
+    remembered=st.booleans(),
+)
+def test_who_resumes_gets_every_number_once_and_then_is_live(
+    before: int, start: int, meanwhile: list[int], room: int, remembered: bool
+) -> None:
+    """From the journal or from memory, whatever is released meanwhile, and however slowly it is read."""
+    with TemporaryDirectory() as scratch:
+        house = House(Path(scratch), released=before)
+        if not remembered:  # as if all of it had been forgotten
+            tail = house.hub.ticker.tail
+            tail._forget(tail.end - tail.start)
+        start = min(start, before + 1)
+        pipe = house.enter(Wish(start=start), room=room)
+        for count in meanwhile:
+            if count:
+                house.site.release(count)
+            house.play()
+            pipe.empty(house.hub)
+        while house.hub.replaying:
+            house.play()
+            pipe.empty(house.hub)
+        assert pipe.numbers == list(range(start, house.site.following))
+        house.site.release(5)
+        house.play()
+        pipe.empty(house.hub)
+        assert pipe.numbers == list(range(start, house.site.following))
+        assert pipe.notices == []
+
+
+def test_the_far_past_comes_from_the_journal_and_joins_what_is_remembered(tmp_path: Path) -> None:
+    house = House(tmp_path, released=300)
+    tail = house.hub.ticker.tail
+    tail._forget(tail.end - tail.start)
+    for _ in range(4):
+        house.site.release(50)
+        house.play()
+    pipe = house.enter(Wish(start=17, form=Form.BINARY))
+    house.play(rounds=20)
+    assert pipe.numbers == list(range(17, 501))
+    assert not house.hub.replaying
+
+
+def test_formations_and_breaks_stand_in_their_places_also_for_those_who_resume(tmp_path: Path) -> None:
+    house = House(tmp_path, released=4)
+    live = house.enter(Wish())
+    house.site.turn()
+    house.site.release(3)
+    house.play()
+    house.site.turn(broken=True)
+    house.site.release(2)
+    house.play()
+    later = house.enter(Wish(start=3))
+    house.play(rounds=5)
+    told = [each if isinstance(each, int) else (each["kind"], each["sequence"]) for each in live.told]
+    assert told == [("reformation", 5), 5, 6, 7, ("break", 8), 8, 9]
+    again = [each if isinstance(each, int) else (each["kind"], each["sequence"]) for each in later.told]
+    assert again == [3, 4, *told]
+
+
+def test_a_snapshot_ends_where_the_live_order_begins(tmp_path: Path) -> None:
+    house = House(tmp_path, released=42)
+    pipe = house.enter(Wish(snapshot=True, symbols=SYMBOLS[:3]))
+    house.play()
+    house.site.release(4)
+    house.play()
+    first, *rest = pipe.told
+    assert first == {"kind": "snapshot", "first": 1, "through": 42, "count": 3}
+    assert rest == [40, 41, 42, 44, 45, 46]  # 39 and 43 are of the fourth symbol
+
+
+def test_who_is_behind_gets_its_snapshot_once_it_is_not(tmp_path: Path) -> None:
+    house = House(tmp_path, released=8)
+    pipe = house.enter(Wish(), room=1)
+    for _ in range(2):
+        house.site.release(4)
+        house.play()
+    assert pipe.customer is not None
+    house.hub.snapshot(pipe.customer, NOW)
+    assert pipe.numbers == [9, 10, 11, 12]
+    pipe.room = 100
+    pipe.empty(house.hub)
+    house.play()
+    assert pipe.told[4:8] == [13, 14, 15, 16]
+    assert pipe.told[8]["through"] == 16
+
+
+def test_what_a_site_says_about_itself_is_told_to_everybody(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    pipes = [house.enter(Wish()), house.enter(Wish(symbols=("XYZ",), form=Form.BINARY))]
+    house.hub.announce(Stale(NOW), NOW)
+    assert [pipe.told for pipe in pipes] == [[{"kind": "stale", "since_ns": str(NOW), "stripe": 0}]] * 2
+
+
+def test_a_message_that_is_no_trade_comes_whole_and_in_its_place(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    pipe = house.enter(Wish(form=Form.BINARY))
+    house.site.release(2)
+    house.site.say(b"\x00\xffno trade")
+    house.site.release(1)
+    house.play()
+    kinds = [each if isinstance(each, int) else each["kind"] for each in pipe.told]
+    assert kinds == [1, 2, "message", 4]
+    assert pipe.notices[0]["payload"] == "AP9ubyB0cmFkZQ=="
+
+
+# Slow customers.
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    slow=st.sampled_from([Slow.SKIP, Slow.CONFLATE]),
+    bursts=st.lists(st.tuples(st.integers(1, 1_500), st.booleans()), min_size=1, max_size=8),
+    symbols=st.sampled_from([None, ("ABC",), ("DEF", "A")]),
+)
+def test_a_slow_customer_is_told_exactly_what_it_was_not_sent(
+    slow: Slow, bursts: list[tuple[int, bool]], symbols: tuple[str, ...] | None
+) -> None:
+    with TemporaryDirectory() as scratch:
+        house = House(Path(scratch), limits=SMALL)
+        quick = house.enter(Wish(symbols=symbols))
+        pipe = house.enter(Wish(slow=slow, symbols=symbols), room=1)
+        for count, emptied in bursts:
+            house.site.release(count, per_token=100)
+            house.play()
+            assert pipe.customer is not None
+            backlog = pipe.customer._backlog
+            assert backlog is None or len(backlog) <= QUEUE_MIN
+            if emptied:
+                pipe.empty(house.hub)
+        pipe.room = 1 << 30
+        pipe.empty(house.hub)
+        wanted = [number for number in range(1, house.site.following) if symbols is None or _symbol(number) in symbols]
+        assert quick.told == wanted
+        _check_account(pipe, wanted)
+
+
+def _symbol(number: int) -> str:
+    return SYMBOLS[number % len(SYMBOLS)]
+
+
+def _check_account(pipe: Pipe, wanted: list[int]) -> None:
+    """What was sent and what notices account for are together everything, and each number is in one of them."""
+    numbers, notices = pipe.numbers, pipe.notices
+    assert all(one < two for one, two in pairwise(numbers))
+    missing = [number for number in wanted if number not in set(numbers)]
+    assert sum(notice["count"] for notice in notices) == len(missing)
+    assert {notice["kind"] for notice in notices} <= {"skipped", "merged"}
+    for number in missing:
+        assert any(notice["first"] <= number <= notice["last"] for notice in notices)
+
+
+def test_who_conflates_has_the_latest_of_every_symbol_in_the_end(tmp_path: Path) -> None:
+    house = House(tmp_path, limits=SMALL)
+    pipe = house.enter(Wish(slow=Slow.CONFLATE), room=1)
+    for _ in range(5):
+        house.site.release(1_000, per_token=100)
+        house.play()
+    pipe.room = 1 << 30
+    pipe.empty(house.hub)
+    assert pipe.numbers[-4:] == [4_997, 4_998, 4_999, 5_000]
+    assert house.hub.counts["merged"] == 5_000 - len(pipe.numbers)
+
+
+def test_who_wants_to_be_disconnected_is_told_from_which_number_to_go_on(tmp_path: Path) -> None:
+    house = House(tmp_path, limits=SMALL)
+    quick = house.enter(Wish())
+    pipe = house.enter(Wish(slow=Slow.DISCONNECT), room=1)
+    for _ in range(4):
+        house.site.release(900, per_token=100)
+        house.play()
+    assert pipe.numbers == list(range(1, 901))
+    assert pipe.ended is not None
+    assert pipe.ended[0] == TOO_SLOW
+    assert pipe.ended[1]["next"] == 901
+    assert house.hub.counts["too_slow"] == 1
+    assert quick.numbers == list(range(1, 3_601))
+    again = house.enter(Wish(start=901))
+    house.play(rounds=40)
+    assert again.numbers == list(range(901, 3_601))
+
+
+def test_notices_are_never_left_out_so_who_lets_too_many_wait_is_let_go(tmp_path: Path) -> None:
+    house = House(tmp_path, limits=SMALL)
+    pipe = house.enter(Wish(), room=1)
+    house.site.release(1)
+    house.play()
+    for _ in range(NOTICES_MAX + 1):
+        assert pipe.ended is None
+        house.hub.announce(Stale(NOW), NOW)
+    assert pipe.ended is not None
+
+
+def test_slow_customers_of_every_kind_leave_the_others_alone(tmp_path: Path) -> None:
+    house = House(tmp_path, limits=SMALL)
+    slow = [house.enter(Wish(slow=each), room=1) for each in Slow]
+    quick = house.enter(Wish(form=Form.BINARY))
+    for _ in range(10):
+        house.site.release(1_000, per_token=250)
+        house.play()
+    assert quick.numbers == list(range(1, 10_001))
+    assert [len(pipe.frames) for pipe in slow] == [1, 1, 1]
+
+
+# Limits.
+
+
+def test_there_are_no_more_customers_subscriptions_and_replays_than_may_be(tmp_path: Path) -> None:
+    limits = Limits(customers_max=4, channels_max=2, replays_max=1)
+    house = House(tmp_path, released=5, limits=limits)
+    pipes = [house.enter() for _ in range(4)]
+    with pytest.raises(Refusal, match="come back later"):
+        house.enter()
+    one, two, three, four = (pipe.customer for pipe in pipes)
+    assert one is not None
+    assert two is not None
+    assert three is not None
+    assert four is not None
+    house.hub.subscribe(one, Wish(symbols=("ABC",)))
+    house.hub.subscribe(two, Wish(symbols=("DEF",)))
+    with pytest.raises(Refusal, match="different subscriptions"):
+        house.hub.subscribe(three, Wish())
+    house.hub.subscribe(three, Wish(symbols=("ABC",), start=1))
+    with pytest.raises(Refusal, match="read the past"):
+        house.hub.subscribe(four, Wish(symbols=("ABC",), start=1))
+    house.hub.dismiss(two)
+    house.hub.subscribe(four, Wish())
+    assert len(house.hub.customers) == 3
+
+
+def test_a_number_that_is_still_to_come_is_refused(tmp_path: Path) -> None:
+    house = House(tmp_path, released=5)
+    with pytest.raises(Refusal, match="give at most 6"):
+        house.enter(Wish(start=7))
+    assert house.enter(Wish(start=6)).frames == []
+
+
+def test_a_new_subscription_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    pipe = house.enter(Wish(symbols=("ABC",)))
+    assert pipe.customer is not None
+    house.hub.subscribe(pipe.customer, Wish(symbols=("DEF",)))
+    house.site.release(8)
+    house.play()
+    assert pipe.numbers == [1, 5]
+    house.hub.unsubscribe(pipe.customer)
+    house.site.release(8)
+    house.play()
+    assert pipe.numbers == [1, 5]
+    assert house.hub.channels == 0
+
+
+def test_a_pause_grows_with_the_round_within_its_bounds() -> None:
+    assert pause_after(0) == PAUSE_MIN
+    assert pause_after(9 * MILLISECOND) == 9 * MILLISECOND
+    assert pause_after(15 * MILLISECOND) == ROUND_PERIOD - 15 * MILLISECOND
+    assert pause_after(10**12) == PAUSE_MIN
+
+
+def test_nobody_is_always_served_first(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    served: list[Any] = []
+
+    class Noting(Pipe):
+        def write(self, frame: bytes) -> None:
+            served.append(self)
+            super().write(frame)
+
+    pipes = [Noting() for _ in range(4)]
+    for pipe in pipes:
+        pipe.customer = house.hub.admit(pipe)
+        house.hub.subscribe(pipe.customer, Wish())
+    for _ in range(4):
+        house.site.release(1)
+        house.play()
+    assert {served[at] for at in range(0, 16, 4)} == set(pipes)

@@ -1,0 +1,111 @@
+"""The live end of a journal: the last sale of every symbol, and what happens when a journal is cut back."""
+
+from collections import Counter
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairtape.web.sales import Sales
+from fairtape.web.ticker import TAIL_ROWS_MAX, Tail, Ticker
+from fairtape.web.wishes import Wish
+from unit.client import tape_values
+from unit.web.web_values import House, Site, numbers_of
+
+
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=6))
+def test_sales_know_the_last_trade_and_the_volume_of_every_symbol(counts: list[int]) -> None:
+    sales, following = Sales(1), 1
+    for count in counts:
+        sales.note(tape_values.lot(following, count))
+        following += count
+    every = [tape_values.trade(number) for number in range(1, following)]
+    volumes: Counter[str] = Counter()
+    for trade in every:
+        volumes[trade.symbol] += trade.quantity
+    assert sales.symbols() == sorted(volumes)
+    assert numbers_of(sales.lot()) == list(range(max(following - 4, 1), following))
+    for symbol, volume in volumes.items():
+        found = sales.of(symbol)
+        assert found is not None
+        lot, told = found
+        assert told.quantity == volume
+        assert told.trades == sum(trade.symbol == symbol for trade in every)
+        assert next(lot.records()).trade_id == max(trade.trade_id for trade in every if trade.symbol == symbol)
+    assert sales.of("XYZ") is None
+
+
+def test_a_volume_may_be_larger_than_any_machine_integer() -> None:
+    sales = Sales(1)
+    lot = tape_values.lot(4, 1)
+    huge = lot.trades.copy()
+    huge["quantity"] = (1 << 63) - 1
+    for _ in range(3):
+        sales.note(lot._replace(trades=huge))
+    found = sales.of("ABC")
+    assert found is not None
+    assert found[1].quantity == 3 * ((1 << 63) - 1)
+
+
+def test_a_server_that_starts_later_knows_what_was_sold_before(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.release(20)
+    site.hold(5)
+    ticker = Ticker(tmp_path)
+    assert ticker.due == 21
+    assert numbers_of(ticker.sales.lot()) == [17, 18, 19, 20]
+    assert ticker.messages == 20
+    assert ticker.advance() == []
+
+
+def test_an_empty_journal_can_be_followed_from_its_first_entry(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    assert house.hub.ticker.due == 1
+    house.site.release(3)
+    house.play()
+    assert house.hub.ticker.due == 4
+
+
+def test_late_releases_are_counted(tmp_path: Path) -> None:
+    house = House(tmp_path, released=4)
+    house.site.release(3, late=True)
+    house.play()
+    assert (house.hub.ticker.messages, house.hub.ticker.late) == (7, 3)
+
+
+def test_behind_a_break_numbers_are_told_again_and_counted_once(tmp_path: Path) -> None:
+    """A site that comes back cuts off what the others went on without; its listeners hear the Break and go on."""
+    house = House(tmp_path, released=6)
+    site, ticker = house.site, house.hub.ticker
+    token = tape_values.order(6)[-1].token
+    site.release(3)
+    house.play()
+    assert ticker.due == 10
+    site.writer.cut_after(token)
+    site.following = 7
+    site.turn(broken=True)
+    site.release(8)
+    pipe = house.enter(Wish())
+    house.play(rounds=3)
+    assert [each if isinstance(each, int) else each["kind"] for each in pipe.told] == ["break", *range(7, 15)]
+    assert ticker.due == 15
+    assert ticker.messages == 14
+    assert numbers_of(ticker.sales.lot()) == [11, 12, 13, 14]
+    assert ticker.tail.first == 7
+
+
+def test_the_recent_past_has_a_limit() -> None:
+    tail, following = Tail(1), 1
+    lot = tape_values.lot(1, 1_000)
+    for _ in range(200):
+        places = lot.places.copy()
+        places["sequence"] += following - 1
+        tail.add(lot._replace(places=places))
+        following += 1_000
+    kept = following - tail.first
+    assert TAIL_ROWS_MAX - 1_000 < kept <= 2 * TAIL_ROWS_MAX
+    assert tail.due == following
+    assert tail.find(tail.first - 1) is None
+    index = tail.find(following - 1)
+    assert index == tail.end - 1
+    assert tail.find(following) == tail.end

@@ -1,0 +1,98 @@
+"""What customers ask for, and what they are told when that cannot be."""
+
+import json
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairtape.web.forms import Form
+from fairtape.web.wishes import Refusal, Slow, Verb, Wish, request_of, wish_of_query
+
+
+def test_a_query_and_a_message_say_the_same() -> None:
+    query = wish_of_query("symbols=ABC,DEF&stripes=1,2&form=binary&policy=conflate&from=12")
+    message = {"do": "subscribe", "symbols": ["ABC", "DEF"], "stripes": [1, 2], "form": "binary", "policy": "conflate"}
+    assert request_of(json.dumps(message | {"from": 12}).encode()) == (Verb.SUBSCRIBE, query)
+    assert query == Wish(symbols=("ABC", "DEF"), stripes=(1, 2), form=Form.BINARY, slow=Slow.CONFLATE, start=12)
+
+
+def test_what_is_left_out_is_everything_in_json_from_now_on() -> None:
+    assert wish_of_query("") == wish_of_query("symbols=*") == request_of(b'{"do":"subscribe"}')[1] == Wish()
+
+
+@pytest.mark.parametrize(
+    ("query", "field", "words"),
+    [
+        ("symbols=", "symbols", "symbol"),
+        ("symbols=A%20B", "symbols", "A B"),
+        ("stripes=x", "stripes", "whole number"),
+        ("stripes=70000", "stripes", "65535"),
+        ("form=xml", "form", "json, binary"),
+        ("policy=block", "policy", "skip, conflate, disconnect"),
+        ("from=0", "from", "1 or above"),
+        ("from=-1", "from", "whole number"),
+        ("from=99999999999999999999999", "from", "whole number"),
+        ("snapshot=maybe", "snapshot", "1 or 0"),
+        ("snapshot=1&from=3", "snapshot", "leave one of them out"),
+        ("colour=red", "colour", "no field"),
+        ("form=json&form=json", "form", "twice"),
+        ("nonsense", "query", "expected fields"),
+        ("&".join("a=1" for _ in range(20)), "query", "expected fields"),
+        ("symbols=" + ",".join(f"S{at}" for at in range(1_001)), "symbols", "1,000"),
+    ],
+)
+def test_a_bad_query_is_refused_with_the_field_and_the_remedy(query: str, field: str, words: str) -> None:
+    with pytest.raises(Refusal, match=words) as refusal:
+        wish_of_query(query)
+    assert refusal.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        (b"", "message"),
+        (b"[1]", "message"),
+        (b"\xff", "message"),
+        (b"[" * 10_000, "message"),
+        (b"{}", "do"),
+        (b'{"do":"dance"}', "do"),
+        (b'{"do":["subscribe"]}', "do"),
+        (b'{"do":"snapshot","from":1}', "from"),
+        (b'{"do":"subscribe","symbols":"ABC"}', "symbols"),
+        (b'{"do":"subscribe","symbols":[1]}', "symbols"),
+        (b'{"do":"subscribe","symbols":[["ABC"]]}', "symbols"),
+        (b'{"do":"subscribe","stripes":[true]}', "stripes"),
+        (b'{"do":"subscribe","from":true}', "from"),
+        (b'{"do":"subscribe","from":1.5}', "from"),
+        (b'{"do":"subscribe","snapshot":1}', "snapshot"),
+    ],
+)
+def test_a_bad_message_is_refused_with_the_field(text: bytes, field: str) -> None:
+    with pytest.raises(Refusal) as refusal:
+        request_of(text)
+    assert refusal.value.field == field
+
+
+@given(
+    st.one_of(st.text(max_size=60), st.from_regex(r"[a-z]{1,9}=[\w,]{0,9}(&[a-z]{1,9}=[\w,]{0,9})?", fullmatch=True))
+)
+def test_whatever_is_asked_is_understood_or_refused(query: str) -> None:
+    with suppress(Refusal):
+        wish_of_query(query)
+
+
+@given(
+    st.recursive(
+        st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(max_size=9)),
+        lambda inner: st.one_of(
+            st.lists(inner, max_size=3),
+            st.dictionaries(st.sampled_from(["do", "symbols", "stripes", "from", "form", "policy", "x"]), inner),
+        ),
+        max_leaves=8,
+    )
+)
+def test_whatever_is_said_is_understood_or_refused(content: object) -> None:
+    with suppress(Refusal):
+        request_of(json.dumps(content).encode())

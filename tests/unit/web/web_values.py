@@ -1,0 +1,155 @@
+"""A site that releases while others read, and lines that take as much as they are told to."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import unit.journal_values as values
+from fairtape.client.lots import Lot
+from fairtape.core.effects import Ordered
+from fairtape.runtime.journal import Writer
+from fairtape.web.customers import Customer
+from fairtape.web.forms import unbundled
+from fairtape.web.hub import Hub, Limits
+from fairtape.web.ticker import Ticker
+from fairtape.web.wishes import Wish
+from unit.client import tape_values
+
+NOW = 1_800_000_000_000_000_000
+
+
+class Site:
+    """Writes a journal, as a site does."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
+        self.folder = folder
+        self.writer: Writer = values.open_writer(folder, segment_size_max=1 << 16)
+        self.following = 1
+        self.formation = 1
+        self._held: list[Ordered] = []
+
+    def hold(self, count: int, *, per_token: int = 3) -> None:
+        """Put trades into the order that are not released yet."""
+        for ordered in tape_values.order(count, per_token=per_token, first=self.following):
+            placed = replace(ordered, formation=self.formation)
+            self.writer.append(placed, placed.acknowledged_at)
+            self._held.append(placed)
+        self.following += count
+
+    def release(self, count: int, *, per_token: int = 3, late: bool = False) -> None:
+        """Put trades into the order, and release all that are in it."""
+        self.hold(count, per_token=per_token)
+        for ordered in self._held:
+            self.writer.release(values.released(ordered, late=late), ordered.acknowledged_at)
+        self._held.clear()
+
+    def turn(self, *, broken: bool = False, at: int | None = None) -> None:
+        """Let another formation go on; behind a Break, from an earlier number."""
+        self.formation += 1
+        self.following = at or self.following
+        (first,) = tape_values.order(1, first=self.following)
+        change = values.formation_change(first, self.formation, broken=broken)
+        self.writer.turn(change, change.installed_at)
+
+    def say(self, payload: bytes) -> None:
+        """Release a message that is no trade."""
+        placed = tape_values.ordered(self.following, self.following, [[payload]])
+        self.writer.append(replace(placed, formation=self.formation), placed.acknowledged_at)
+        self.writer.release(values.released(placed), placed.acknowledged_at)
+        self.following += 1
+
+
+class Pipe:
+    """A line that takes `room` frames and then no more, until it is emptied."""
+
+    def __init__(self, room: int = 1 << 30) -> None:
+        self.room = room
+        self.frames: list[bytes] = []
+        self.ended: tuple[int, dict[str, object]] | None = None
+        self.customer: Customer | None = None
+        self._waiting = 0
+
+    def write(self, frame: bytes) -> None:
+        self.frames.append(frame)
+        self._waiting += 1
+        if self._waiting >= self.room and self.customer is not None:
+            self.customer.full()
+
+    def end(self, code: int, _reason: str, told: dict[str, object]) -> None:
+        self.ended = code, told
+
+    def empty(self, hub: Hub) -> None:
+        """The other side has read everything."""
+        self._waiting = 0
+        if self.customer is not None and not self.customer.flowing:
+            hub.freed(self.customer, NOW)
+
+    @property
+    def told(self) -> list[Any]:
+        """Everything that was sent: numbers of trades, and objects that are no trades."""
+        found: list[Any] = []
+        for frame in self.frames:
+            found += parsed(frame)
+        return found
+
+    @property
+    def numbers(self) -> list[int]:
+        """The numbers of all trades that were sent."""
+        return [each for each in self.told if isinstance(each, int)]
+
+    @property
+    def notices(self) -> list[dict[str, Any]]:
+        return [each for each in self.told if isinstance(each, dict)]
+
+
+def payload_of(frame: bytes) -> tuple[int, bytes]:
+    """The opcode and the payload of a frame that is not masked."""
+    size, at = frame[1], 2
+    if size >= 126:
+        width = 2 if size == 126 else 8
+        size, at = int.from_bytes(frame[2 : 2 + width], "big"), 2 + width
+    assert len(frame) == at + size
+    return frame[0] & 0x0F, frame[at:]
+
+
+def parsed(frame: bytes) -> list[Any]:
+    opcode, payload = payload_of(frame)
+    if opcode == 2:
+        lot, _ = unbundled(payload, NOW)
+        return numbers_of(lot)
+    content = json.loads(payload)
+    if content["kind"] == "trades":
+        return [trade["sequence"] for trade in content["trades"]]
+    return [content]
+
+
+def numbers_of(lot: Lot) -> list[int]:
+    numbers: list[int] = lot.places["sequence"].tolist()
+    return numbers
+
+
+class House:
+    """A site, and a hub that hears it."""
+
+    def __init__(self, folder: Path, *, released: int = 0, limits: Limits | None = None) -> None:
+        self.site = Site(folder)
+        if released:
+            self.site.release(released)
+        self.hub = Hub(Ticker(folder), limits)
+
+    def enter(self, wish: Wish | None = None, *, room: int = 1 << 30) -> Pipe:
+        """A new customer."""
+        pipe = Pipe(room)
+        pipe.customer = self.hub.admit(pipe)
+        if wish is not None:
+            self.hub.subscribe(pipe.customer, wish)
+        return pipe
+
+    def play(self, rounds: int = 1) -> None:
+        """Rounds, as a stage has them."""
+        for _ in range(rounds):
+            found = self.hub.ticker.advance()
+            self.hub.publish(found, NOW)
+            self.hub.bring_up(NOW)
