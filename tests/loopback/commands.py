@@ -1,5 +1,6 @@
 """`fairtape …` as a user runs it: a process of its own, its output, and what it leaves behind."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ PATIENCE = 60.0  # seconds, for a machine that is busy with other things
 def start(*arguments: object) -> subprocess.Popen[str]:
     """Start a command. Its children share its pipes, so their end is the end of all of them."""
     command = [sys.executable, "-m", "fairtape", *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
@@ -38,8 +39,8 @@ def await_line(process: subprocess.Popen[str], text: str) -> str:
 
 
 def interrupt(process: subprocess.Popen[str]) -> None:
-    """Ctrl-C."""
-    process.send_signal(signal.SIGINT)
+    """Ctrl-C, as a terminal sends it: to the command and to all of its children."""
+    os.killpg(process.pid, signal.SIGINT)
 
 
 def holder_of(path: Path) -> int:

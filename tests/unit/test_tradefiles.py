@@ -249,6 +249,11 @@ def test_whole_numbers_are_whole_prices(tmp_path: Path) -> None:
     assert read(parquet_file(tmp_path, price=pa.array([7])))["price"].tolist() == [7 * ONE]
 
 
+def test_a_narrow_float_means_what_it_shows(tmp_path: Path) -> None:
+    found = read(parquet_file(tmp_path, price=pa.array([190.1], pa.float32())))["price"].tolist()
+    assert found == [190_100_000_000]
+
+
 @given(numbers=st.lists(st.floats(-9e9, 9e9), min_size=1, max_size=20))
 @settings(deadline=None, max_examples=50)
 def test_floats_are_rounded_to_the_nearest_unit(numbers: list[float]) -> None:

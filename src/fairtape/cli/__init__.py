@@ -4,6 +4,7 @@
 a traceback is always a bug of ours.
 """
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -66,7 +67,8 @@ def run(arguments: Sequence[str], command: click.Command = fairtape) -> int:
     """The exit code of one call."""
     try:
         code = command.main(list(arguments), prog_name="fairtape", standalone_mode=False)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # closed by whoever called
+            sys.stdout.flush()
     except Complaint as complaint:
         click.echo(f"fairtape: {complaint}", err=True)
         return EXIT_MISTAKE
@@ -78,6 +80,12 @@ def run(arguments: Sequence[str], command: click.Command = fairtape) -> int:
     except BrokenPipeError:
         # The reader has gone, and the interpreter would flush into its absence once more on the way out.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_PIPE_CLOSED
+    except OSError as trouble:
+        if trouble.errno != errno.ENOSPC or trouble.filename is not None:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        click.echo("fairtape: standard output takes no more (no space is left); send it to another place", err=True)
         return EXIT_PIPE_CLOSED
     return code if isinstance(code, int) else 0
 

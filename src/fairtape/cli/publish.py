@@ -241,7 +241,7 @@ def _sentence(published: Published, name: str, pace: Pace) -> str:
     ending = "" if published.ending is Ending.COMPLETE else f"; {published.published:,} were published"
     repeated = f", {published.resent:,} blocks sent again" if published.resent else ""
     behind = published.period >= SECOND and pace.rate and published.per_second < REACHED_MIN * pace.rate
-    slower = f" (the ring took no more of the {pace.rate:,g} asked for)" if behind else ""
+    slower = f" ({pace.rate:,g} were asked for; the time counts to the last acknowledgment)" if behind else ""
     return (
         f"{published.acknowledged:,} trades acknowledged, published as {name}, in"
         f" {published.period / SECOND:.2f} s, {published.per_second:,.0f} per second{slower}{repeated}{ending}"

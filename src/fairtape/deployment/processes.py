@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 from types import FrameType
@@ -226,7 +227,8 @@ class Crew:
 
 
 def _run(work: Work, connection: Connection, arguments: tuple[Any, ...]) -> None:
-    """What a child does."""
+    """What a child does. The terminal's Ctrl-C is for the parent alone, which then tells its children."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     link = Link(connection)
     try:
         work(link, *arguments)
@@ -242,7 +244,11 @@ def _read_away(connection: Connection) -> None:
 
 @contextmanager
 def _interrupts_held_back() -> Iterator[None]:
-    """A child keeps the signal mask under which it was started, so it never hears the terminal's Ctrl-C."""
+    """A child keeps the signal mask under which it was started, so it never hears the terminal's Ctrl-C.
+
+    The tracker of multiprocessing lifts the mask when it starts, so it has to be there before.
+    """
+    resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

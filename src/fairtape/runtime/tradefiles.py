@@ -349,6 +349,8 @@ def _likely_unit(count: int) -> tuple[str, str]:
 
 def _fixed(column: Arrow) -> Values:
     """Fixed-point values: exact for text, decimals and whole numbers, the nearest for floats."""
+    if pa.types.is_float32(column.type):  # 190.1 is meant as it is written: only made wider it would be 190.100006104
+        column = column.cast(pa.string()).cast(pa.float64())
     if pa.types.is_floating(column.type):
         return _nearest(column.cast(pa.float64()).to_numpy(zero_copy_only=False))
     text = _text(column)
