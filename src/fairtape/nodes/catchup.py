@@ -71,6 +71,8 @@ class Learner:
         if past.known >= receiver.formation.number:
             receiver.verify(now)
         through = past.complete_through if receiver.seated else min(past.complete_through, past.settled_through)
+        if past.known < receiver.formation.number:  # it may not know what was left behind
+            through = min(through, receiver.fixed_through)
         receiver.catch_up_to(through, past.settled_through, now, known=past.known)
         receiver.compare(past.complete_through)
         return "past"

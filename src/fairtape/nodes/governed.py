@@ -224,6 +224,8 @@ class GovernedReceiver(Receiver):
             return
         if entry.formation != self.position.formation or entry.token <= self.complete_through:
             raise Malformed("an entry that has no place here")
+        if entry.token > self.fixed_through and entry.formation < self._course.of(self._course.begins_at).number:
+            raise Malformed("an entry that was left behind, from one who does not know it yet")
         if entry.sequence != self.next_sequence:
             raise Malformed("an entry that does not continue the order")
         self._ordering.adopt(entry)
