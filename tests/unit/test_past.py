@@ -27,7 +27,17 @@ def ask(after: int, chunk: int = 0, room: int = WINDOW) -> CatchUp:
 def answered(question: CatchUp, entries: list[Entry], *, exhausted: bool = True) -> list[Past]:
     encoded = [encode_entry(each) for each in entries]
     return list(
-        answer(question, encoded, me=2, complete=50, settled=49, known=3, exhausted=exhausted, datagram_max=SMALL)
+        answer(
+            question,
+            encoded,
+            me=2,
+            complete=50,
+            settled=49,
+            known=3,
+            exhausted=exhausted,
+            journal_end=Position(3, 7),
+            datagram_max=SMALL,
+        )
     )
 
 

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from fairtape.core.effects import Fetch, Ordered, Send
-from fairtape.core.entries import decode_entry, position_of
+from fairtape.core.entries import Position, decode_entry, position_of
 from fairtape.core.instants import NEVER, Instant
-from fairtape.nodes.governed import GovernedReceiver
+from fairtape.nodes.governed import Disagreement, GovernedReceiver
 from fairtape.nodes.past import WINDOW, PastReader, answer
 from fairtape.nodes.postbox import Postbox
 from fairtape.wire.frames import NodeId
-from fairtape.wire.governance import CatchUp, Past, chunk_size
+from fairtape.wire.governance import PLACE, CatchUp, Past, chunk_size
 
 QUESTIONS_MAX: Final = 64  # of others who catch up, that wait for the journal
 
@@ -69,6 +69,7 @@ class Learner:
             self.reader.go_on(now)
             return "past"
         if past.known >= receiver.formation.number:
+            self._compare_ends(past, receiver)
             receiver.verify(now)
         through = past.complete_through if receiver.seated else min(past.complete_through, past.settled_through)
         if past.known < receiver.formation.number:  # it may not know what was left behind
@@ -76,6 +77,15 @@ class Learner:
         receiver.catch_up_to(through, past.settled_through, now, known=past.known)
         receiver.compare(past.complete_through)
         return "past"
+
+    @staticmethod
+    def _compare_ends(past: Past, receiver: GovernedReceiver) -> None:
+        """One who holds everything before the latest formation has less than we: the others have left it behind."""
+        if receiver.verified or not past.data or past.complete_through < receiver.fixed_through:
+            return
+        theirs, ours = Position(*PLACE.unpack(past.data)), receiver.journal_end
+        if theirs < ours and ours.token <= receiver.fixed_through:
+            raise Disagreement(theirs.token)
 
     def _adopt(self, receiver: GovernedReceiver, settled_through: int) -> bool:
         """Take into the order what has come whole. A site that is not seated takes only what cannot be taken back.
@@ -124,6 +134,7 @@ class Librarian:
             settled=receiver.survives_through,
             known=receiver.formation.number if receiver.verified else 0,
             exhausted=not entries or position_of(decode_entry(entries[-1])) == receiver.journal_end,
+            journal_end=receiver.journal_end,
             datagram_max=self._datagram_max,
         )
         return [Send(question.sender, [self._postbox.govern(chunk) for chunk in chunks])]

@@ -11,7 +11,7 @@ from typing import Final
 from fairtape.core.entries import Entry, Position, decode_entry, position_of
 from fairtape.core.instants import NEVER, Duration, Instant
 from fairtape.wire.frames import NodeId
-from fairtape.wire.governance import CatchUp, Past, chunk_size
+from fairtape.wire.governance import PLACE, CatchUp, Past, chunk_size
 
 WINDOW: Final = 64  # chunks that are asked for at once: so few that serving them makes no token late
 ENTRIES_MAX: Final = 2 * WINDOW  # that wait to be put together
@@ -100,12 +100,13 @@ def answer(
     settled: int,
     known: int,
     exhausted: bool,
+    journal_end: Position,
     datagram_max: int,
 ) -> Iterator[Past]:
     """The chunks that answer a question, as many as were asked for, and one without data at the end.
 
-    That last one says that nothing follows up to `complete`, but only where the journal is `exhausted`. Where it holds
-    more than was read, it claims nothing, and whoever asked may go on asking.
+    That last one says that nothing follows up to `complete`, and where the journal ends, but only where it is
+    `exhausted`. Where it holds more than was read, it claims nothing, and whoever asked may go on asking.
     """
     formation, after, first = question.formation, question.token, question.chunk
     size, room = chunk_size(datagram_max), min(question.chunks_max, WINDOW)
@@ -120,6 +121,6 @@ def answer(
         formation, after = position_of(decode_entry(encoded))
         first = 0
     if room and exhausted:
-        yield Past(question.stripe, formation, me, after, complete, settled, known, 0, 0, b"")
+        yield Past(question.stripe, formation, me, after, complete, settled, known, 0, 0, PLACE.pack(*journal_end))
     elif room:
         yield Past(question.stripe, formation, me, after, after, 0, 0, 0, 0, b"")

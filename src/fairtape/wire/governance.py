@@ -32,6 +32,7 @@ _GRANT: Final = struct.Struct(">HQQQQQ")
 _FENCE: Final = struct.Struct(">HQ")
 _INSTALL: Final = struct.Struct(">QB")
 _CATCH_UP: Final = struct.Struct(">QIH")
+PLACE: Final = struct.Struct(">IQ")  # a formation and a token
 _PAST: Final = struct.Struct(">QQQIII")
 _LOOP_TOKEN: Final = struct.Struct(">HQ")
 _ORDER: Final = struct.Struct(">BI")
@@ -150,7 +151,7 @@ class Past:
     known: int  # the latest formation that the sender is in agreement with; 0: none
     chunk: int
     chunks: int  # 0: nothing follows up to `complete_through`
-    data: bytes
+    data: bytes  # where nothing follows: the place of the sender's own last entry, or nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +299,7 @@ def _decode_standing(stripe: int, formation: int, sender: NodeId, body: bytes) -
 def _decode_past(stripe: int, formation: int, sender: NodeId, body: bytes) -> Past:
     after, complete, settled, known, chunk, chunks = _checked(_PAST.unpack_from(body))
     data = body[_PAST.size :]
-    if chunks > CHUNKS_MAX or (chunk >= chunks if chunks else chunk or data) or bool(chunks) != bool(data):
+    if chunks > CHUNKS_MAX or (chunk >= chunks or not data if chunks else chunk or len(data) not in (0, PLACE.size)):
         raise Malformed("chunks out of bounds")
     return Past(stripe, formation, sender, after, complete, settled, known, chunk, chunks, data)
 
