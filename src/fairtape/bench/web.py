@@ -275,7 +275,7 @@ class BareAudience:
         """Read until then."""
         while (now := time.time_ns()) < ends_at:
             for key, _ in self._selector.select((ends_at - now) / SECOND):
-                self._read(key.fileobj)  # type: ignore[arg-type]
+                self._read(key.fileobj)  # type: ignore[arg-type]  # only sockets are registered
 
     def heard(self, share: float) -> Heard:
         """What came."""

@@ -3,11 +3,12 @@
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Final
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from fairtape.cli.limits import check_within
@@ -109,7 +110,11 @@ def _measured(sizes: Sequence[Size], *, quiet: bool) -> Iterator[Measured]:
         for size in sizes:
             turns = "taking turns" if size.taking_turns else "all at once"
             task = bar.add_task(f"{size.sites:,} sites, asking {turns}", total=1.0)
-            yield measure(size, lambda share, task=task: bar.update(task, completed=share))  # type: ignore[misc]
+            yield measure(size, partial(_advance, bar, task))
+
+
+def _advance(bar: Progress, task: TaskID, share: float) -> None:
+    bar.update(task, completed=share)
 
 
 def _table(rows: Sequence[Measured]) -> Table:

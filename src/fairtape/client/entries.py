@@ -172,4 +172,4 @@ def _message(run: _Run, payload: bytes, at: Instant) -> Message:
     names = PLACE_DTYPE.names
     assert names is not None
     fields = dict(zip(names, _place(run, at), strict=True))
-    return Message(payload=payload, **fields)  # type: ignore[arg-type]
+    return Message(payload=payload, **fields)  # type: ignore[arg-type]  # the names are those of Message

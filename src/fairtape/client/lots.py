@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fairtape.client.records import ABSENT, Trade
-from fairtape.formats.trade_tables import FIXED
+from fairtape.formats.trade_tables import FIXED, decimals
 from fairtape.market.symbols import SYMBOL_MAX, Symbol
 from fairtape.market.trades import Trades
 
@@ -135,8 +135,8 @@ class Lot(NamedTuple):
             *(pa.array(places[name]) for name in PLACE_DTYPE.names or () if name not in (*_TIMES, "late")),
             _named(trades["symbol"]),
             _named(trades["venue"]),
-            _decimals(trades["price"]),
-            _decimals(trades["quantity"]),
+            decimals(trades["price"]),
+            decimals(trades["quantity"]),
             *(pa.array(trades[name]) for name in ("trade_id", "flags", "traded_at")),
             *(_nullable(places[name]) for name in _TIMES),
             pa.array(places["late"]),
@@ -177,14 +177,6 @@ def _text(name: bytes) -> str:
 
 def _texts(names: Values) -> list[str]:
     return list(map(_text, names.tolist()))
-
-
-def _decimals(values: Values) -> Arrow:
-    """A decimal is one integer of 128 bits; the upper half only repeats the sign."""
-    halves = np.empty((len(values), 2), np.int64)
-    halves[:, 0] = values
-    halves[:, 1] = values >> 63
-    return pa.Array.from_buffers(FIXED, len(values), [None, pa.py_buffer(halves)])
 
 
 def _times(column: Values) -> list[int | None]:

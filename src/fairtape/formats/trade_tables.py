@@ -24,8 +24,8 @@ def trades_to_arrow(trades: Trades) -> Table:
         "traded_at_ns": pa.array(trades["traded_at"].astype(np.int64)),
         "symbol": _names(trades["symbol"]),
         "venue": _names(trades["venue"]),
-        "price": _decimals(trades["price"]),
-        "quantity": _decimals(trades["quantity"]),
+        "price": decimals(trades["price"]),
+        "quantity": decimals(trades["quantity"]),
         "trade_id": pa.array(trades["trade_id"].astype(np.uint64)),
         "trade_flags": pa.array(trades["flags"].astype(np.uint16)),
     }
@@ -40,7 +40,7 @@ def _names(names: Values) -> Table:
     return pa.DictionaryArray.from_arrays(pa.array(places.astype(np.int32)), pa.array(texts, pa.string()))
 
 
-def _decimals(values: Values) -> Table:
+def decimals(values: Values) -> Table:
     """A decimal is one integer of 128 bits; the upper half only repeats the sign."""
     halves = np.empty((len(values), 2), np.int64)
     halves[:, 0] = values
