@@ -7,14 +7,19 @@ from select import select
 from fairtape.runtime.carriers import Peer, Role
 from fairtape.runtime.udp import UdpSocket, bind
 
+_GIVEN: set[int] = set()  # the kernel may hand out a port again as soon as it is closed
+
 PATIENCE = 10.0  # seconds: how long a condition may take on a loaded machine before a test fails
 
 
 def free_port() -> int:
-    """A port that was free a moment ago; the kernel hands them out at random."""
-    with bind("127.0.0.1", 0) as bound:
-        port: int = bound.getsockname()[1]
-    return port
+    """A port that was free a moment ago, and that no other caller here was given."""
+    while True:
+        with bind("127.0.0.1", 0) as bound:
+            port: int = bound.getsockname()[1]
+        if port not in _GIVEN:
+            _GIVEN.add(port)
+            return port
 
 
 def at_home(role: Role) -> Peer:

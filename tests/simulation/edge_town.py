@@ -25,14 +25,14 @@ from fairtape.nodes.edge.sessions import Edition, Standing
 from unit.edge.edge_values import NOON, delivery
 
 FEEDS = ("A", "B")
-SERVERS: dict[str, Address] = {"A": ("10.0.0.1", 17_000), "B": ("10.0.0.2", 17_000)}
+SERVERS: dict[str, Address] = {name: (f"10.0.0.{host}", 17_000) for host, name in enumerate("ABCD", 1)}
 
 
 @dataclass
 class Station:
     """A receiver's side of the edge: its outlet, and the retransmit server beside it."""
 
-    feed: str
+    name: str  # of the feed on which it is at home; a spare one has another name
     outlet: Outlet
     server: Retransmitter
     shelf: Shelf
@@ -46,7 +46,7 @@ class Household:
 
     address: Address
     customer: Customer
-    joined: set[Endpoint] = field(default_factory=set)
+    joined: dict[Endpoint, str] = field(default_factory=dict)  # the feed of each group
     records: list[Record] = field(default_factory=list)
     followed: set[int] = field(default_factory=set)
 
@@ -90,9 +90,11 @@ class Town:
         *,
         seed: int = 1,
         loss: float = 0.0,
+        spares: bool = False,
         outlet_options: OutletOptions | None = None,
         server_options: RetransmitterOptions | None = None,
     ) -> None:
+        """With `spares` there are receivers who speak on no feed until one is left to them."""
         self.now: Instant = NOON
         self.chance = Random(seed)
         self.weather = Weather(delay=300 * MICROSECOND, jitter=50 * MICROSECOND, loss=loss)
@@ -101,12 +103,14 @@ class Town:
         self.households: list[Household] = []
         self._events: list[tuple[Instant, int, Callable[[], None]]] = []
         self._ticket = count()
-        for feed in FEEDS:
-            shelf = Shelf()
-            outlet = Outlet(Standing.fresh(edition), feed=feed, options=outlet_options, shelf=shelf)
-            server = Retransmitter(shelf, feed=feed, options=server_options)
+        for name in SERVERS if spares else FEEDS:
+            shelf, at_home = Shelf(), name in FEEDS
+            outlet = Outlet(
+                Standing.fresh(edition), feeds=[name] if at_home else [], options=outlet_options, shelf=shelf
+            )
+            server = Retransmitter(shelf, feed=name if at_home else FEEDS[0], options=server_options)
             server.follow(edition.plan)
-            self.stations[feed] = Station(feed, outlet, server, shelf)
+            self.stations[name] = Station(name, outlet, server, shelf)
 
     def household(self, customer: Customer) -> Household:
         home = Household((f"10.1.0.{len(self.households) + 1}", 9_000), customer)
@@ -117,7 +121,7 @@ class Town:
         self, home: Household, plan: StripePlan, stripes: Iterable[int], *, starts: dict[int, int] | None = None
     ) -> None:
         chosen = list(stripes)
-        home.joined |= {endpoint for stripe in chosen for _, endpoint in plan.stripes[stripe].feeds}
+        home.joined |= {endpoint: feed for stripe in chosen for feed, endpoint in plan.stripes[stripe].feeds}
         home.customer.follow(plan, chosen, self.now, starts=starts)
 
     def start(self) -> None:
@@ -171,7 +175,7 @@ class Town:
                 for machine in (station.outlet, station.server):
                     machine.wake(self.now)
                     for effect in machine.drain():
-                        self._carry(station, effect)
+                        self._carry(effect)
         for home in self.households:
             home.customer.wake(self.now)
             for said in home.customer.drain():
@@ -180,13 +184,13 @@ class Town:
                 else:
                     home.records.append(said)
 
-    def _carry(self, station: Station, effect: EdgeEffect) -> None:
+    def _carry(self, effect: EdgeEffect) -> None:
         match effect:
             case Cast(to, datagrams):
                 for home in self.households:
                     if to in home.joined:
                         for datagram in datagrams:
-                            self._cross(self.weather, home, datagram, station.feed)
+                            self._cross(self.weather, home, datagram, home.joined[to])
             case Tell(to, datagrams):
                 for home in self.households:
                     if home.address == to:
@@ -199,7 +203,7 @@ class Town:
 
     def _ask(self, home: Household, effect: Tell) -> None:
         for station in self.stations.values():
-            if SERVERS[station.feed] == effect.to and station.alive and not station.mute:
+            if SERVERS[station.name] == effect.to and station.alive and not station.mute:
                 for datagram in effect.datagrams:
                     for delay in fates(self.repair_weather, self.chance):
                         self.at(self.now + delay, _received(station.server, datagram, self, home.address))

@@ -80,6 +80,32 @@ def test_a_reader_asks_for_the_first_chunk_that_it_misses() -> None:
     assert reader.first_missing(Position(1, 0)) == 1
 
 
+def test_two_entries_that_follow_one_position_never_mix() -> None:
+    """Upheaval 1543: chunks of two of them waited for one another for ever."""
+    reader = PastReader()
+    before, after = (answered(ask(0), [entry(1, size)]) for size in (1_000, 900))
+    for stale, fresh in zip(before, after, strict=False):
+        reader.take(stale, 0)
+        reader.take(fresh, 0)
+    assert reader.entry_after(Position(1, 0)) is None
+    for fresh in after:
+        reader.take(fresh, 0)
+    assert reader.entry_after(Position(1, 0)) == entry(1, 900)
+
+
+def test_what_may_not_be_taken_yet_is_asked_for_in_small_and_not_at_once() -> None:
+    """Upheaval 1445: whole answers, each asked for at once, with nothing in them that could be taken."""
+    reader = PastReader()
+    reader.asked(0, 10)
+    reader.take(answered(ask(0), [entry(1, 10)])[0], 5)
+    reader.wait(5)
+    assert (reader.window, reader.ask_at) == (1, 15)
+    assert reader.first_missing(Position(1, 0)) == 0  # the last chunk once more, to hear whether it may be taken
+    reader.go_forward(Position(1, 0))
+    assert reader.window == WINDOW
+    assert reader.entry_after(Position(1, 0)) is None
+
+
 def test_whoever_stays_silent_is_followed_by_the_next() -> None:
     reader = PastReader()
     for _ in range(PATIENCE):
@@ -101,10 +127,10 @@ def test_a_reader_goes_on_at_once_when_an_answer_has_ended() -> None:
 def test_a_clock_that_was_set_back_does_not_silence_a_reader() -> None:
     reader = PastReader()
     reader.asked(1_000, 10)
-    reader.mind_clock(500, 10)
+    reader.mind_clock(500)
     assert reader.ask_at == 500
     reader.stop()
-    reader.mind_clock(0, 10)
+    reader.mind_clock(0)
     assert reader.ask_at == NEVER
 
 

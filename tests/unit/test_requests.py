@@ -66,10 +66,6 @@ def test_each_retry_asks_the_site_before() -> None:
     assert sites == [4, 3, 2, 4, 3]
 
 
-def test_what_follows_a_late_token_is_not_asked_for_because_it_cannot_exist_yet() -> None:
-    assert asked(Wants().of_acks(3, 4, 5), me=1, heard_through=2) == {3: [3]}
-
-
 def test_nobody_asks_itself() -> None:
     assert asked(Wants().of_acks(2), me=4, heard_through=4) == {3: [2]}
 

@@ -40,7 +40,7 @@ class Learner:
             return []
         formation, token = receiver.position
         chunk = self.reader.first_missing(receiver.position)
-        question = self._postbox.govern(CatchUp(self._stripe, formation, self._me, token, chunk, WINDOW))
+        question = self._postbox.govern(CatchUp(self._stripe, formation, self._me, token, chunk, self.reader.window))
         self.reader.asked(now, receiver.formation.timing.retry_period)
         return [Send(self.reader.next_server(servers), [question])]
 
@@ -56,7 +56,7 @@ class Learner:
             return "unasked"
         if past.chunks:
             self.reader.take(past, now)
-            if self._adopt(receiver, past.settled_through) and past.known >= receiver.formation.number:
+            if self._adopt(receiver, past.settled_through, now) and past.known >= receiver.formation.number:
                 receiver.verify(now)
             receiver.catch_up_to(receiver.complete_through, past.settled_through, now)
             receiver.compare(past.complete_through)
@@ -87,7 +87,7 @@ class Learner:
         if theirs < ours and ours.token <= receiver.fixed_through:
             raise Disagreement(theirs.token)
 
-    def _adopt(self, receiver: GovernedReceiver, settled_through: int) -> bool:
+    def _adopt(self, receiver: GovernedReceiver, settled_through: int, now: Instant) -> bool:
         """Take into the order what has come whole. A site that is not seated takes only what cannot be taken back.
 
         True where the next one is such: it follows on what is held here, so nothing here contradicts it.
@@ -95,7 +95,9 @@ class Learner:
         while (entry := self.reader.entry_after(receiver.position)) is not None:
             unsettled = isinstance(entry, Ordered) and entry.token > max(settled_through, receiver.fixed_through)
             if unsettled and not receiver.seated:
+                self.reader.wait(now)
                 return entry.formation == receiver.position.formation
+            self.reader.go_forward(receiver.position)
             receiver.adopt(entry)
             self.adopted += 1
         return False

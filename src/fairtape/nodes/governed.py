@@ -311,8 +311,7 @@ class GovernedReceiver(Receiver):
         """A member asks the latest token site and those before it; others ask their parent. 2001 §4.1."""
         if self.seated or self.parent is None:
             return super()._whom_to_ask(wanted)
-        existing = [recovery for recovery in wanted if recovery.token <= self.heard_through + 1]
-        return {self.parent: existing} if existing else {}
+        return {self.parent: wanted}
 
     def _declare(self, suspect: NodeId, token: int, reason: Reason, now: Instant) -> None:
         """One that takes no turns, or cannot trust its clock, accuses nobody: the past will tell."""

@@ -6,7 +6,9 @@ is named by the position that it follows, so both mean the same one whatever els
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Final
+from zlib import crc32
 
 from fairtape.core.entries import Entry, Position, decode_entry, position_of
 from fairtape.core.instants import NEVER, Duration, Instant
@@ -18,13 +20,23 @@ ENTRIES_MAX: Final = 2 * WINDOW  # that wait to be put together
 PATIENCE: Final = 3  # questions without any answer before another site is asked
 
 
+@dataclass(slots=True)
+class _Pieces:
+    """What has come of one entry."""
+
+    chunks: int
+    check: int
+    held: dict[int, bytes] = field(default_factory=dict)
+
+
 class PastReader:
     """Asks for the past, one site after the other, and puts together what comes."""
 
     def __init__(self) -> None:
-        self._pieces: dict[Position, dict[int, Past]] = {}
+        self._pieces: dict[Position, _Pieces] = {}
         self._expected = 0  # chunks of the present question that have not come
         self._unanswered = 0
+        self._waits = False  # the next entry is known, and may not be taken yet
         self._server = 0
         self._patience: Duration = 0
         self.ask_at: Instant = NEVER
@@ -39,10 +51,26 @@ class PastReader:
         self.ask_at = NEVER
         self._pieces.clear()
         self._unanswered = 0
+        self._waits = False
 
-    def mind_clock(self, now: Instant, patience: Duration) -> None:
+    @property
+    def window(self) -> int:
+        """How many chunks to ask for: one is enough to hear whether the next entry may be taken by now."""
+        return 1 if self._waits else WINDOW
+
+    def wait(self, now: Instant) -> None:
+        """The next entry is here and may not be taken yet: ask again, but not at once."""
+        self._waits = True
+        self.ask_at = now + self._patience
+
+    def go_forward(self, position: Position) -> None:
+        """The entry after `position` was taken."""
+        self._waits = False
+        del self._pieces[position]
+
+    def mind_clock(self, now: Instant) -> None:
         """A clock that was set back must not make the reader wait for its old time to come again."""
-        if now + patience < self.ask_at < NEVER:
+        if now + self._patience < self.ask_at < NEVER:
             self.ask_at = now
 
     def next_server(self, servers: Sequence[NodeId]) -> NodeId:
@@ -55,40 +83,50 @@ class PastReader:
     def asked(self, now: Instant, patience: Duration) -> None:
         """A question has been sent."""
         self._unanswered += 1
-        self._expected = WINDOW
-        self._patience = patience * self._unanswered  # whoever is slow to answer is not asked ever more
+        self._expected = self.window
+        self._patience = patience
         self.ask_at = now + self._patience
 
     def first_missing(self, position: Position) -> int:
-        """The first chunk of the entry after `position` that is not here; what came of earlier ones is forgotten."""
+        """The first chunk of the entry after `position` that is not here; what came of earlier ones is forgotten.
+
+        Where all are here, the last one: whoever sends it again says whether the entry may be taken by now.
+        """
         for passed in [known for known in self._pieces if known < position]:
             del self._pieces[passed]
-        held = self._pieces.get(position, {})
-        return next(chunk for chunk in range(len(held) + 1) if chunk not in held)
+        pieces = self._pieces.get(position)
+        if pieces is None:
+            return 0
+        return next((chunk for chunk in range(pieces.chunks) if chunk not in pieces.held), pieces.chunks - 1)
 
     def take(self, past: Past, now: Instant) -> None:
-        """Keep one chunk."""
+        """Keep one chunk.
+
+        Sites may hold different entries after one position, while some have not heard of a Break: the latest counts.
+        """
         position = Position(past.formation, past.after)
         if position not in self._pieces and len(self._pieces) >= ENTRIES_MAX:
             return
         self._unanswered = 0
-        self._pieces.setdefault(position, {})[past.chunk] = past
+        pieces = self._pieces.get(position)
+        if pieces is None or (pieces.chunks, pieces.check) != (past.chunks, past.check):
+            pieces = self._pieces[position] = _Pieces(past.chunks, past.check)
+        pieces.held[past.chunk] = past.data
         self._expected -= 1
         whole = self._expected <= 0  # then there is no need to wait; and while an answer comes, none to ask again
         self.ask_at = now if whole else now + self._patience
 
     def go_on(self, now: Instant) -> None:
         """The answer has ended: ask for what follows it, unless nothing came at all."""
-        if self._expected < WINDOW:
+        if self._expected < self.window:
             self.ask_at = now
 
     def entry_after(self, position: Position) -> Entry | None:
         """The entry after `position`, if all of it is here. `Malformed` where it makes no sense."""
-        held = self._pieces.get(position)
-        if held is None or len(held) < next(iter(held.values())).chunks:
+        pieces = self._pieces.get(position)
+        if pieces is None or len(pieces.held) < pieces.chunks:
             return None
-        del self._pieces[position]
-        return decode_entry(b"".join(held[chunk].data for chunk in sorted(held)))
+        return decode_entry(b"".join(pieces.held[chunk] for chunk in range(pieces.chunks)))
 
 
 def answer(
@@ -111,13 +149,13 @@ def answer(
     formation, after, first = question.formation, question.token, question.chunk
     size, room = chunk_size(datagram_max), min(question.chunks_max, WINDOW)
     for encoded in entries:
-        chunks = -(-len(encoded) // size)
+        chunks, check = -(-len(encoded) // size), crc32(encoded)
         for chunk in range(first, chunks):
             if not room:
                 return
             room -= 1
             data = encoded[chunk * size : (chunk + 1) * size]
-            yield Past(question.stripe, formation, me, after, complete, settled, known, chunk, chunks, data)
+            yield Past(question.stripe, formation, me, after, complete, settled, known, chunk, chunks, data, check)
         formation, after = position_of(decode_entry(encoded))
         first = 0
     if room and exhausted:

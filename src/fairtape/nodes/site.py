@@ -142,7 +142,7 @@ class Site:
             self.receiver.mind_clock(now)
         if self._standing_at - now > self.timing.standing_period:
             self._standing_at = now
-        self._learner.reader.mind_clock(now, self.timing.retry_period)
+        self._learner.reader.mind_clock(now)
 
     def deadline(self) -> Instant | None:
         """The one timer."""

@@ -16,15 +16,9 @@ REQUESTS_MAX: Final = 16
 def whom_to_ask(
     recoveries: Iterable[Recovery], *, course: Course, me: NodeId, heard_through: int
 ) -> dict[NodeId, list[Recovery]]:
-    """Each recovery's next site: first the latest token site, which holds everything, then the ones before it.
-
-    The acknowledgment after the highest one heard may exist; those after it cannot be asked for before it is known that
-    it does. When a token is late, all that follow are late as well, and asking for each would only hold it up further.
-    """
+    """Each recovery's next site: first the latest token site, which holds everything, then the ones before it."""
     asked: dict[NodeId, list[Recovery]] = {}
     for recovery in recoveries:
-        if recovery.token > heard_through + 1:
-            continue
         sites = _holders(recovery.token, course, me, heard_through)
         site = sites[(recovery.retries - 1) % len(sites)]
         asked.setdefault(site, []).append(recovery)

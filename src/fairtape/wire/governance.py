@@ -33,7 +33,7 @@ _FENCE: Final = struct.Struct(">HQ")
 _INSTALL: Final = struct.Struct(">QB")
 _CATCH_UP: Final = struct.Struct(">QIH")
 PLACE: Final = struct.Struct(">IQ")  # a formation and a token
-_PAST: Final = struct.Struct(">QQQIII")
+_PAST: Final = struct.Struct(">QQQIIII")
 _LOOP_TOKEN: Final = struct.Struct(">HQ")
 _ORDER: Final = struct.Struct(">BI")
 
@@ -152,6 +152,7 @@ class Past:
     chunk: int
     chunks: int  # 0: nothing follows up to `complete_through`
     data: bytes  # where nothing follows: the place of the sender's own last entry, or nothing
+    check: int = 0  # CRC-32 of the whole entry: two that follow one position, before and after a Break, never mix
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +228,7 @@ def _body(message: Governance) -> tuple[Kind, bytes]:
                 message.known,
                 message.chunk,
                 message.chunks,
+                message.check,
             ) + message.data
         case LoopToken():
             return Kind.LOOP_TOKEN, _LOOP_TOKEN.pack(message.loop, message.token)
@@ -297,11 +299,11 @@ def _decode_standing(stripe: int, formation: int, sender: NodeId, body: bytes) -
 
 
 def _decode_past(stripe: int, formation: int, sender: NodeId, body: bytes) -> Past:
-    after, complete, settled, known, chunk, chunks = _checked(_PAST.unpack_from(body))
+    after, complete, settled, known, chunk, chunks, check = _checked(_PAST.unpack_from(body))
     data = body[_PAST.size :]
     if chunks > CHUNKS_MAX or (chunk >= chunks or not data if chunks else chunk or len(data) not in (0, PLACE.size)):
         raise Malformed("chunks out of bounds")
-    return Past(stripe, formation, sender, after, complete, settled, known, chunk, chunks, data)
+    return Past(stripe, formation, sender, after, complete, settled, known, chunk, chunks, data, check)
 
 
 def _checked(numbers: tuple[int, ...]) -> tuple[int, ...]:

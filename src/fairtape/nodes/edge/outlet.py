@@ -6,8 +6,12 @@ its cap; what waits too long is counted, and nothing is ever sent out of its ord
 Silence is filled with heartbeats, soon after the last packet and then ever more rarely: a customer who lost the end of
 a burst learns of it within `heartbeat_delay`, and an idle stripe costs next to nothing. A session that is over says so
 for `farewell_period`.
+
+An outlet may speak on several feeds, and on others after a reformation (see `assignment`): the same packets, each under
+its stripe's cap. One without any feed keeps its numbers and is silent.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from heapq import heappop, heappush
 
@@ -57,9 +61,9 @@ class OutletCounts:
 class _Stream:
     """One session on its way out."""
 
-    def __init__(self, stripe: EdgeStripe, session: str, number: int, to: Endpoint, options: OutletOptions) -> None:
+    def __init__(self, stripe: EdgeStripe, session: str, number: int, options: OutletOptions) -> None:
         self.field = session_field(session)
-        self.to = to
+        self.stripe = stripe
         self.number = number  # of the next message
         self.ended = False
         self.quiet_at: Instant = NEVER  # when silence must be filled
@@ -78,13 +82,13 @@ class _Stream:
 
 
 class Outlet:
-    """Remulticasts one core stripe on one feed."""
+    """Remulticasts one core stripe on the feeds of its receiver."""
 
     def __init__(
         self,
         standing: Standing,
         *,
-        feed: str,
+        feeds: Iterable[str],
         options: OutletOptions | None = None,
         shelf: Shelf | None = None,
         press: Press | None = None,
@@ -92,7 +96,7 @@ class Outlet:
         """A `shelf` gets everything at the instant at which it is released, and no earlier."""
         self.counts = OutletCounts()
         self._options = options or OutletOptions()
-        self._feed = feed
+        self._feeds = tuple(feeds)
         self._shelf = shelf
         self._striper = Striper(standing, press=press)
         self._told_adrift = False
@@ -138,8 +142,16 @@ class Outlet:
 
     def change_plan(self, plan: StripePlan, *, at_sequence: int, at: Instant, press: Press | None = None) -> None:
         """Another plan takes over at this place of the order, which is where a formation begins."""
-        assert self._feed in plan.feeds
+        assert set(self._feeds) <= set(plan.feeds)
         self._striper.change_plan(plan, at_sequence=at_sequence, at=at, press=press)
+
+    def speak_on(self, feeds: Iterable[str], now: Instant) -> None:
+        """Other feeds from now on, and soon heard there: in whatever place of the order, all have the same numbers."""
+        self._feeds = tuple(feeds)
+        for session, stream in self._streams.items():
+            if not stream.ended:
+                stream.quiet_at, stream.quiet_period = now, self._options.heartbeat_delay
+                self._plan_wake(stream, session)
 
     def end(self, at: Instant, now: Instant) -> None:
         """Nothing will follow; `at` goes into the sessions and must be equal everywhere."""
@@ -177,8 +189,8 @@ class Outlet:
                     self._send(step, now)
                 case Opened(edition, following):
                     for stripe, number in zip(edition.stripes, following, strict=True):
-                        name, to = edition.session(stripe.number), stripe.endpoint(self._feed)
-                        stream = self._streams[name] = _Stream(stripe, name, number, to, self._options)
+                        name = edition.session(stripe.number)
+                        stream = self._streams[name] = _Stream(stripe, name, number, self._options)
                         self._spoke(stream, now)
                         self._plan_wake(stream, name)
                 case Closed(edition):
@@ -246,11 +258,15 @@ class Outlet:
         stream.out.append(datagram)
 
     def _flush(self) -> None:
-        """One effect for each stripe that speaks in this turn."""
+        """One effect for each feed of each stripe that speaks in this turn."""
         for stream in self._touched:
-            self._effects.append(Cast(stream.to, stream.out))
+            self._effects += [Cast(to, stream.out) for to in self._endpoints(stream)]
             stream.out = []
         self._touched.clear()
+
+    def _endpoints(self, stream: _Stream) -> list[Endpoint]:
+        """Where a stream is sent; a session that is over may be of a plan that had other feeds."""
+        return [endpoint for feed, endpoint in stream.stripe.feeds if feed in self._feeds]
 
     def _plan_wake(self, stream: _Stream, session: str) -> None:
         """At most one useful entry per stream: an earlier one is looked at again when its time comes."""

@@ -17,11 +17,13 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from fairtape.core.instants import Instant
 from fairtape.formats import itch
 from fairtape.formats.itch import TIMESTAMP_MAX
 from fairtape.formats.itch_trades import PRICE_UNIT
 from fairtape.formats.ticker_itch import WIDE, Listing, TickerItch, fits_directory
 from fairtape.market import trades as market
+from fairtape.market.notices import BadNotice, Cancel, Correction, VenueStatus, decode_notice
 from fairtape.market.prices import ONE
 from fairtape.market.stripes import StripePlan
 from fairtape.market.symbols import SYMBOL_MAX, VENUE_NAME_MAX
@@ -97,14 +99,14 @@ class Press:
         self._stripe_of = np.array([0, *(position for position, _ in listed)], np.uint16)
         self._names = NameTable([_name(listing) for listing in self._listings])
         self._templates = _templates(self._listings)
-        writer = TickerItch(self._listings, midnight_at=self._midnight_at)
+        self._writer = writer = TickerItch(self._listings, midnight_at=self._midnight_at)
         first, *directory = writer.opening(self._midnight_at)
         self._opening: list[list[bytes]] = [[] if stripe.opaque else [first] for stripe in stripes]
         for message in directory:
             self._opening[self._stripe_of[int.from_bytes(message[1:3], "big")]].append(message)
         last = writer.closing(self._midnight_at)
         self._closing: list[list[bytes]] = [[] if stripe.opaque else [last] for stripe in stripes]
-        self._strangers: dict[bytes, int] = {}  # stripes of symbols that have no listing
+        self._strangers: dict[bytes, int] = {}  # stripes of symbols that were looked up one by one
 
     def openings(self, since: int) -> list[list[bytes]]:
         """For each stripe the start of messages and its part of the directory; nothing for the opaque one."""
@@ -131,6 +133,25 @@ class Press:
         good = self._placed(page, sane)
         order = np.argsort(page.stripes, kind="stable")
         return list(self._shares(page, order[good[order]])), np.flatnonzero(~good).tolist()
+
+    def notice(self, payload: bytes, number: int) -> tuple[int, list[bytes]] | None:
+        """The stripe and the messages of a notice about a trade; None where it is none, or ITCH has no word for it."""
+        try:
+            notice = decode_notice(payload)
+        except BadNotice:
+            return None
+        match notice:
+            case Cancel(wrong, venue, symbol, at):
+                messages = [self._writer.cancel(wrong, at=self._within_day(at), listing=Listing(symbol, venue))]
+            case Correction(wrong, trade, at):
+                symbol = trade.symbol
+                messages = [*self._writer.correct(wrong, at=self._within_day(at), number=number, trade=trade)]
+            case VenueStatus():
+                return None
+        return self._place_of(symbol.encode("ascii")), messages
+
+    def _within_day(self, at: Instant) -> Instant:
+        return min(max(at, self._midnight_at), self._midnight_at + TIMESTAMP_MAX)
 
     def _placed(self, page: _Page, sane: Array) -> Array:
         """Which records are trades; those without a listing get the stripe of their symbol."""

@@ -121,11 +121,11 @@ class SoupDesk:
                 del self._customers[known.user]
 
     def flushed(self, connection: int, size: int, now: Instant) -> None:
-        """The network took so many bytes."""
+        """The network took so many bytes; a client whose buffer is still full stalls from now on."""
         known = self._connections.get(connection)
-        if known is not None:
+        if known is not None and size:
             known.unflushed = max(known.unflushed - size, 0)
-            known.stalled_at = NEVER
+            known.stalled_at = now if known.unflushed >= self._options.buffer_max else NEVER
             if known.hungry:
                 self._due_at = now
 

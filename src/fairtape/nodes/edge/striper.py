@@ -8,8 +8,8 @@ The same striper numbers what an outlet sends, and numbers it again when an arch
 """
 
 from bisect import insort
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -18,6 +18,7 @@ from fairtape.core.effects import FormationChange, Ordered, Span
 from fairtape.core.instants import Instant
 from fairtape.formats.framing import frame
 from fairtape.formats.moldudp64 import DATAGRAM_MAX, HEADER_SIZE
+from fairtape.market.notices import is_notice
 from fairtape.market.stripes import StripePlan
 from fairtape.market.trades import TRADE_SIZE
 from fairtape.nodes.edge.marks import Begun, Mark, Over, Reformed, encode_mark, encode_opaque
@@ -236,20 +237,37 @@ class Striper:
         octets = _all_records(ordered)
         others: list[_Other] = []
         if octets is not None:
-            numbers = np.arange(ordered.sequence, self._sequence, dtype=np.uint64)
+            yield from self._press_trades(octets, range(ordered.sequence, self._sequence), ordered, others)
         else:
-            octets, listed = _sorted_out(ordered.spans, others)
-            numbers = np.array(listed, np.uint64)
-        if octets:
-            shares, strays = self._press.press(octets, numbers)
-            for share in shares:
-                yield self._numbered(share.stripe, share.count, share.framed, share.size)
-            for place in strays:
-                sequence, start = int(numbers[place]), place * TRADE_SIZE
-                source = _source_of(ordered.spans, sequence)
-                others.append(_Other(sequence, source, octets[start : start + TRADE_SIZE], fragment=False))
+            for piece in _pieces(ordered.spans, others):
+                if isinstance(piece, _Other):
+                    yield from self._print_notice(piece, others)
+                else:
+                    yield from self._press_trades(b"".join(piece.records), piece.numbers, ordered, others)
         if others:
             yield self._lot(self._opaque, self._opaque_messages(sorted(others), ordered.acknowledged_at))
+
+    def _press_trades(
+        self, octets: bytes, listed: Sequence[int], ordered: Ordered, others: list[_Other]
+    ) -> Iterator[Lot]:
+        """Records of a trade's size; those that are none are added to `others`."""
+        numbers = np.array(listed, np.uint64)
+        shares, strays = self._press.press(octets, numbers)
+        for share in shares:
+            yield self._numbered(share.stripe, share.count, share.framed, share.size)
+        for place in strays:
+            sequence, start = int(numbers[place]), place * TRADE_SIZE
+            source = _source_of(ordered.spans, sequence)
+            others.append(_Other(sequence, source, octets[start : start + TRADE_SIZE], fragment=False))
+
+    def _print_notice(self, piece: _Other, others: list[_Other]) -> Iterator[Lot]:
+        """What is said about a trade goes where the trade went, behind it; what ITCH has no word for is opaque."""
+        printed = self._press.notice(piece.payload, piece.sequence)
+        if printed is None:
+            others.append(piece)
+        else:
+            position, messages = printed
+            yield self._lot(position, messages)
 
     def _opaque_messages(self, others: Iterable[_Other], at: Instant) -> list[bytes]:
         since = self._edition.since_midnight(at)
@@ -282,28 +300,42 @@ def _all_records(ordered: Ordered) -> bytes | None:
     return octets if len(octets) == ordered.count * TRADE_SIZE else None
 
 
-def _sorted_out(spans: Iterable[Span], others: list[_Other]) -> tuple[bytes, list[int]]:
-    """The messages of a trade's size and their numbers; all others are added to `others`."""
-    records: list[bytes] = []
-    numbers: list[int] = []
+@dataclass(slots=True)
+class _Records:
+    """Messages of a trade's size with ascending numbers, up to the next notice."""
+
+    records: list[bytes] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
+
+
+def _pieces(spans: Iterable[Span], others: list[_Other]) -> Iterator[_Records | _Other]:
+    """The messages of a trade's size, cut wherever a notice stands between them; all else is added to `others`."""
+    run = _Records()
     for span in spans:
         sequence = span.sequence
         for place, (body, count) in enumerate(zip(span.bodies, span.counts, strict=True)):
             fragment = bool(span.fragments) and span.fragments[place]
             uniform = None if fragment else uniform_records(body, count)
             if uniform is not None and uniform[0] == TRADE_SIZE:
-                records.append(body[2:])
-                numbers += range(sequence, sequence + count)
-            else:
-                payloads = [body] if fragment else unpack_messages(body, count)
-                for number, payload in enumerate(payloads, sequence):
-                    if len(payload) == TRADE_SIZE and not fragment:
-                        records.append(payload)
-                        numbers.append(number)
-                    else:
-                        others.append(_Other(number, span.source, payload, fragment))
+                run.records.append(body[2:])
+                run.numbers += range(sequence, sequence + count)
+                sequence += count
+                continue
+            payloads = [body] if fragment else unpack_messages(body, count)
+            for number, payload in enumerate(payloads, sequence):
+                if len(payload) == TRADE_SIZE and not fragment:
+                    run.records.append(payload)
+                    run.numbers.append(number)
+                elif fragment or not is_notice(payload):
+                    others.append(_Other(number, span.source, payload, fragment))
+                else:
+                    if run.numbers:
+                        yield run
+                        run = _Records()
+                    yield _Other(number, span.source, payload, fragment)
             sequence += count
-    return b"".join(records), numbers
+    if run.numbers:
+        yield run
 
 
 def _source_of(spans: Iterable[Span], sequence: int) -> int:
