@@ -138,7 +138,7 @@ def test_a_late_release_that_is_not_marked_late_is_found(tmp_path: Path) -> None
     assert problem.reason == "it was released 5000001 ns late and is not marked late"
     forge_marks(tmp_path, lambda mark: replace(mark, late=True))
     assert verify(tmp_path).sound
-    assert verify(tmp_path).late == 9
+    assert verify(tmp_path).late == sum(each.count for each in values.first(9))  # messages, as everywhere
 
 
 def test_a_release_mark_that_was_taken_out_is_missed(tmp_path: Path) -> None:

@@ -169,6 +169,18 @@ def test_damage_met_while_printing_ends_with_1_and_the_place(journal: Path, caps
     assert len(captured.err.splitlines()) == 1
 
 
+def test_what_stands_before_the_damage_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    values.write(tmp_path, values.first(20), segment_size_max=1 << 20)
+    (file,) = values.segments(tmp_path)
+    content = bytearray(file.read_bytes())
+    content[-100:] = bytes(100)
+    file.write_bytes(content)
+    assert run(["journal", "cat", str(tmp_path)]) == 1
+    printed, told = capsys.readouterr()
+    assert len(printed.splitlines()) > 10
+    assert file.name in told
+
+
 @pytest.mark.parametrize("command", ["ls", "cat", "verify"])
 def test_a_directory_without_a_journal_is_a_mistake(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -182,6 +194,11 @@ def test_a_directory_without_a_journal_is_a_mistake(
 def test_a_time_that_is_none_is_a_mistake(journal: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["journal", "cat", str(journal), "--since", "yesterday"]) == 2
     assert "--since is 'yesterday'" in capsys.readouterr().err
+
+
+def test_a_time_keeps_its_nanoseconds() -> None:
+    assert parse_instant("1970-01-01T00:00:01.123456789Z") == 1_123_456_789
+    assert parse_instant("1970-01-01T01:00:01.1234567+01:00") == 1_123_456_700
 
 
 def test_instants_are_read_and_written_in_utc() -> None:

@@ -20,7 +20,7 @@ from fairtape.market.prices import FIXED_MAX, FIXED_MIN, ONE, BadNumber, format_
 from fairtape.market.symbols import SYMBOL_MAX, VENUE_NAME_MAX, VENUE_NUMBERS
 from fairtape.market.trades import FLAGS_ALLOWED, TRADE_ID_MAX, Trade, Trades, encode
 from fairtape.runtime.complaints import Complaint
-from fairtape.runtime.tradefiles import ROWS_MAX, read_trades
+from fairtape.runtime.tradefiles import ROWS_MAX, ignored_columns, read_trades
 
 SUFFIXES = ("csv", "parquet")
 NOW = 1_723_161_600_123_456_789
@@ -426,3 +426,24 @@ def test_what_is_not_text_is_no_csv(content: bytes, tmp_path: Path) -> None:
 def test_a_name_of_another_kind_is_refused(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     assert ".csv or .parquet" in complaint(lambda: read_trades(path))
+
+
+@pytest.mark.parametrize(("word", "flags"), [("BUY", 1), ("b", 1), ("sell", 2), ("A", 2), ("", 0), ("N", 0), ("2", 2)])
+def test_a_side_says_who_came_to_the_market(tmp_path: Path, word: str, flags: int) -> None:
+    file = tmp_path / "trades.csv"
+    file.write_text(f"time,symbol,price,size,side\n{NOW},A,1,1,{word}\n")
+    (trades,) = read_trades(file)
+    assert trades["flags"].tolist() == [flags]
+
+
+def test_a_side_that_is_none_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "trades.csv"
+    file.write_text(f"time,symbol,price,size,side\n{NOW},A,1,1,up\n")
+    with pytest.raises(Complaint, match="row 1: side is 'up'; expected buy, sell or nothing"):
+        list(read_trades(file))
+
+
+def test_columns_without_a_place_in_a_trade_are_named(tmp_path: Path) -> None:
+    file = tmp_path / "trades.csv"
+    file.write_text(f"time,symbol,price,size,buyer_maker,note\n{NOW},A,1,1,true,x\n")
+    assert ignored_columns(file) == ("buyer_maker", "note")

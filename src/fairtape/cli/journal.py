@@ -5,6 +5,7 @@ journals agree in what they share, and that one of them holds less than another.
 """
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -143,14 +144,23 @@ def parse_instant(text: str) -> Instant:
     """Nanoseconds, or an ISO time; without a zone it is UTC."""
     if text.isascii() and text.isdigit():
         return int(text)
+    whole, finer = _beyond_microseconds(text)
     try:
-        moment = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(whole)
     except ValueError:
         raise Complaint(
             f"--since is {text!r}; give nanoseconds since 1970 or a time such as 2026-07-01T14:30:00Z"
         ) from None
     elapsed = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - EPOCH
-    return (elapsed.days * 86_400 + elapsed.seconds) * SECOND + elapsed.microseconds * 1_000
+    return (elapsed.days * 86_400 + elapsed.seconds) * SECOND + elapsed.microseconds * 1_000 + finer
+
+
+def _beyond_microseconds(text: str) -> tuple[str, int]:
+    """The text as far as `datetime` can read it, and the nanoseconds that it cannot."""
+    found = re.search(r"([.,]\d{6})(\d{1,3})(?!\d)", text)
+    if found is None:
+        return text, 0
+    return text[: found.end(1)] + text[found.end() :], int(found[2].ljust(3, "0"))
 
 
 def format_instant(instant: Instant) -> str:
@@ -333,7 +343,7 @@ def _report_fields(report: Report) -> dict[str, Any]:
         "last_sequence": report.last_sequence,
         "last_token": report.last_token,
         "released_sequence": report.released_sequence,
-        "late_releases": report.late,
+        "late_messages": report.late,
         "digest": report.digest.hex(),
         "size_bytes": report.size,
         "unfinished_bytes": report.unfinished,

@@ -42,6 +42,7 @@ LOOK_PERIOD: Final = 20 * MILLISECOND  # how often the journal is looked at
 NEWS_DELAY_MAX: Final = 1 * SECOND  # for a site's news to arrive
 
 
+CALMER: Final = "--profile wan is more patient, and a deployment (fairtape init) heals by itself"
 RING_ONLY: Final = ("sites", "profile", "mesh", "interface", "port")
 DEPLOYMENT_ONLY: Final = ("site", "from_seq")
 
@@ -202,7 +203,8 @@ class Watch:
             for name, news in heard:
                 if isinstance(news, SiteNews) and news.failure is not None:
                     suspect, token, reason = news.failure.suspect, news.failure.token, news.failure.reason.value
-                    return [*self._failures, f"{name} gave up on site {suspect} at token {token}: {reason}"]
+                    given_up = f"{name} gave up on site {suspect} at token {token}: {reason}"
+                    return [*self._failures, f"{given_up}; where the machine was only too busy, {CALMER}"]
         return self._failures
 
 

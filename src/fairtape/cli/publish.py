@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fairtape.cli.limits import check_within
+from fairtape.cli.words import counted
 from fairtape.core.instants import SECOND, Duration
 from fairtape.deployment.door import Door, door_of
 from fairtape.deployment.publisher import RATES, SILENCE_MAX, SPEEDS, Ending, Pace, Published, publish
@@ -23,7 +24,7 @@ from fairtape.market.prices import FIXED_MAX
 from fairtape.market.trades import Trades
 from fairtape.runtime.clock import SharedClock
 from fairtape.runtime.complaints import Complaint
-from fairtape.runtime.tradefiles import TIME_UNITS, read_trades
+from fairtape.runtime.tradefiles import TIME_UNITS, ignored_columns, read_trades
 from fairtape.wire.frames import NodeId
 
 EXIT_FAILED: Final = 1
@@ -67,9 +68,9 @@ def publish_command(
     """Publish a file of trades into a ring.
 
     The ring is the one that `fairtape listen DIRECTORY` or `fairtape up DIRECTORY` runs. FILE is CSV or Parquet with a
-    time, a symbol, a price and a quantity, and perhaps a venue, whose name every trade carries. Without --speed or
-    --rate the trades go out as fast as the ring takes them. The command ends when every trade has its place in the
-    order.
+    time, a symbol, a price and a quantity, and perhaps a venue, whose name every trade carries, a trade_id and a side.
+    Without --speed or --rate the trades go out as fast as the ring takes them. The command ends when every trade has
+    its place in the order.
 
     The exit code is 1 when the ring falls silent before that, and 130 after Ctrl-C; what was acknowledged until then is
     printed in either case.
@@ -87,6 +88,8 @@ def publish_command(
         supply = _Generated(min(generate, count_max or generate), door.names[me], seed)
     pace = Pace(rate=rate, speed=speed)
     survey = _survey(supply.trades())
+    if file is not None and (ignored := ignored_columns(file)):
+        click.echo(f"not published, because a trade has no place for it: {', '.join(ignored)}", err=True)
     _tell_period(pace.period(survey.count, survey.span), pace)
     with _bar(survey.count) as progress:
         trades = by_time(supply.trades()) if speed is not None else supply.trades()
@@ -213,7 +216,7 @@ def _silence(door: Door, directory: Path) -> str:
     what = f"acknowledged nothing for {SILENCE_MAX // SECOND} s" if door.is_open() else "stopped"
     return (
         f"the ring in {str(directory)!r} has {what}; trades that are published and not acknowledged may have a place"
-        f" in the order or not: see what `{door.command}` printed"
+        f" in the order or not: `fairtape journal cat` shows what a site's journal holds"
     )
 
 
@@ -243,6 +246,6 @@ def _sentence(published: Published, name: str, pace: Pace) -> str:
     behind = published.period >= SECOND and pace.rate and published.per_second < REACHED_MIN * pace.rate
     slower = f" ({pace.rate:,g} were asked for; the time counts to the last acknowledgment)" if behind else ""
     return (
-        f"{published.acknowledged:,} trades acknowledged, published as {name}, in"
+        f"{counted(published.acknowledged, 'trade')} acknowledged, published as {name}, in"
         f" {published.period / SECOND:.2f} s, {published.per_second:,.0f} per second{slower}{repeated}{ending}"
     )

@@ -1,7 +1,7 @@
 """Trades in files: CSV and Parquet become batches of records, exactly and in bounded memory.
 
-A file needs a time, a symbol, a price and a quantity; a venue and a trade number are welcome. Columns are found by
-name, whatever their case, and other columns are ignored:
+A file needs a time, a symbol, a price and a quantity; a venue, a trade number and a side are welcome. Columns are found
+by name, whatever their case, and other columns are ignored (`ignored_columns` names them):
 
 - time: a number since 1970 UTC, or ISO 8601 text, or a Parquet timestamp; without a zone it is UTC. A number counts
   whole nanoseconds unless another unit is named; one that would lie in the first years after 1970 is refused, because
@@ -11,7 +11,8 @@ name, whatever their case, and other columns are ignored:
   be negative;
 - venue: a name of up to 12 characters, which the record carries as it is; a number is a name like any other. Without a
   venue the name is empty;
-- trade number: without one, a trade is numbered by its row.
+- trade number: without one, a trade is numbered by its row;
+- side: who came to the market, in the words of `SIDES` or as the bits of `TradeFlag`.
 
 Rows keep the order of the file. They are counted from 1, the header not included. Whatever is wrong with a file is one
 `Complaint`.
@@ -33,7 +34,7 @@ import pyarrow.parquet as pq
 
 from fairtape.market.prices import DECIMALS, FIXED_MAX, FIXED_MIN, ONE, format_fixed, parse_fixed
 from fairtape.market.symbols import SYMBOL_MAX, VENUE_NAME_MAX, checked_symbol, checked_venue
-from fairtape.market.trades import FLAGS_ALLOWED, TRADE_ID_MAX, Trades, blank_trades
+from fairtape.market.trades import FLAGS_ALLOWED, TRADE_ID_MAX, TradeFlag, Trades, blank_trades
 from fairtape.runtime.complaints import Complaint
 
 ROWS_MAX: Final = 65_536  # of one batch that is read from Parquet
@@ -56,9 +57,17 @@ COLUMN_NAMES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "quantity": ("quantity", "size", "qty"),
         "venue": ("venue",),
         "trade_id": ("trade_id", "id"),
-        "flags": ("trade_flags",),
+        "flags": ("trade_flags", "side"),
     }
 )
+SIDES: Final[Mapping[str, TradeFlag]] = MappingProxyType(
+    {
+        **dict.fromkeys(("buy", "b", "bought"), TradeFlag.BOUGHT),
+        **dict.fromkeys(("sell", "s", "sold", "a"), TradeFlag.SOLD),  # a: DBN's word for one who came to the asks
+        **dict.fromkeys(("", "n", "none", "unknown"), TradeFlag(0)),
+    }
+)
+"""What a column named side may say, whatever its case."""
 _REQUIRED: Final = ("traded_at", "symbol", "price", "quantity")
 
 _NAME_EXPECTED: Final = "1 to {} printable ascii characters without blanks"
@@ -72,7 +81,7 @@ _EXPECTED: Final[Mapping[str, str]] = MappingProxyType(
         "quantity": _FIXED_EXPECTED.format(0),
         "venue": _NAME_EXPECTED.format(VENUE_NAME_MAX),
         "trade_id": f"a whole number from 0 to {TRADE_ID_MAX}",
-        "flags": f"a whole number from 0 to {FLAGS_ALLOWED}",
+        "flags": f"buy, sell or nothing, or a whole number from 0 to {FLAGS_ALLOWED}",
     }
 )
 
@@ -106,6 +115,13 @@ def read_trades(path: Path, *, time_unit: str | None = None) -> Iterator[Trades]
     except (OSError, pa.ArrowException) as error:
         raise _unreadable(path, error) from None
     return _Reader(path, columns, time_unit).trades(batches)
+
+
+def ignored_columns(path: Path) -> tuple[str, ...]:
+    """The columns of a trade file that a trade has no place for."""
+    names = pq.read_schema(path).names if _suffix(path) == ".parquet" else _header(path)
+    used = set(_columns(path, names).values())
+    return tuple(name for name in names if name not in used)
 
 
 def _suffix(path: Path) -> str:
@@ -189,7 +205,7 @@ class _Reader:
             "quantity": lambda column: _at_most(_fixed(column), FIXED_MAX),
             "venue": _venues,
             "trade_id": _whole,
-            "flags": lambda column: _at_most(_whole(column), FLAGS_ALLOWED),
+            "flags": _flags,
         }
 
     def trades(self, batches: Iterator[Arrow]) -> Iterator[Trades]:
@@ -294,6 +310,21 @@ def _venues(column: Arrow) -> Values:
     if text is None and not pa.types.is_integer(column.type):
         raise TypeError("neither a name nor a number")
     return _by_distinct(column.cast(pa.string()) if text is None else text, checked_venue, f"S{VENUE_NAME_MAX}")
+
+
+def _flags(column: Arrow) -> Values:
+    """Who came to the market: in words, or as bits."""
+    text = _text(column)
+    if text is None or _all_match(text, _DIGITS):
+        return _at_most(_whole(column), FLAGS_ALLOWED)
+    return _by_distinct(text, _side, "u2")
+
+
+def _side(word: str) -> int:
+    known = SIDES.get(word.strip().lower())
+    if known is None:
+        raise ValueError("not a side")
+    return int(known)
 
 
 def _whole(column: Arrow) -> Values:

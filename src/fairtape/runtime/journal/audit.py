@@ -72,7 +72,7 @@ class Report:
     last_sequence: int | None = None
     last_token: int | None = None
     released_sequence: int | None = None  # the last one that this site released
-    late: int = 0  # releases marked late
+    late: int = 0  # messages whose release is marked late
     digest: bytes = GENESIS  # the head of the chain: equal digests mean equal histories
     unfinished: int = 0  # bytes of an entry that is being written, or was when its writer was killed
     problems: list[Problem] = field(default_factory=list)  # the first of each kind in every segment
@@ -200,7 +200,7 @@ class _Audit:
     def _check_mark(self, mark: Release, segment: Segment, offset: int) -> None:
         """That a release mark names exactly one entry, and tells the truth about when that was released."""
         assert self._marked is not None
-        self._report.late += mark.late
+        self._report.late += mark.count if mark.late else 0
         delay = mark.released_at - mark.commit_at
         if delay < 0:
             self._problem(segment, offset, mark.sequence, f"it was released {-delay} ns before its commit instant")

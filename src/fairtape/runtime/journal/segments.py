@@ -8,6 +8,7 @@ an index is found by hopping over one segment once, and the name of a segment sa
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple, Self
@@ -413,11 +414,12 @@ class Index:
         end = end or Point.at_start(segment)
         indexed_at = self._points[-1].offset if self._points else -INDEX_STEP
         last: tuple[Point, Head] | None = None
-        for last in _heads(segment, end):
-            point, _ = last
-            if point.offset - indexed_at >= INDEX_STEP:
-                self._points.append(point)
-                indexed_at = point.offset
+        with suppress(Damaged):  # it concerns those who come to read it, and not those who read what stands before it
+            for last in _heads(segment, end):
+                point, _ = last
+                if point.offset - indexed_at >= INDEX_STEP:
+                    self._points.append(point)
+                    indexed_at = point.offset
         if last is not None:
             point, head = last
             end = point.after(head)
