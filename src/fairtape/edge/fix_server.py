@@ -1,0 +1,210 @@
+"""FIX sessions on real connections: accepts, turns the desk, and writes nothing before it is kept.
+
+One turn of the event loop takes what all connections brought, lets the application answer, syncs once, and writes. The
+application is called within the turn and must not wait; what it decides later it sends later. An application with a
+memory of its own makes it durable in the same `sync`, before the sessions' store; where the machine fails between the
+two, orders come again, marked as repeated, and their ClOrdIDs tell.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, Protocol, TypeAlias
+
+from fairtape.core.instants import SECOND, Instant
+from fairtape.formats.fix import BadFix, Flaw
+from fairtape.formats.fix_dictionary import RejectReason
+from fairtape.formats.fix_messages import OrderEntry, read
+from fairtape.nodes.edge.effects import Close, Write
+from fairtape.nodes.fix.desk import FixDesk
+from fairtape.nodes.fix.effects import FromClient, Received, SessionEvent
+from fairtape.runtime.complaints import Complaint
+from fairtape.runtime.udp import Address
+
+BACKLOG: Final = 128
+BUFFER_MAX: Final = 16 << 20  # bytes on their way to one client: a whole resend fits; whoever does not read is let go
+
+Sync: TypeAlias = Callable[[], None]
+Now: TypeAlias = Callable[[], Instant]
+
+
+class Application(Protocol):
+    """Whoever takes the orders."""
+
+    def entered(self, client: str, value: OrderEntry, received: Received, now: Instant) -> None:
+        """A client sent this; each number once, in order."""
+
+    def changed(self, client: str, event: SessionEvent, now: Instant) -> None:
+        """A client came or went, or does not take a message of ours."""
+
+
+class FixServer:
+    """One acceptor on one address."""
+
+    def __init__(self, desk: FixDesk, application: Application, *, sync: Sync, now: Now) -> None:
+        self._desk = desk
+        self._application = application
+        self._sync = sync
+        self._now = now
+        self._streams: dict[int, asyncio.Transport] = {}
+        self._opened = 0
+        self._turn_soon: asyncio.Handle | None = None
+        self._turn_later: asyncio.TimerHandle | None = None
+        self._server: asyncio.Server | None = None
+        self._closed = False
+        self._end: asyncio.Future[None] | None = None
+
+    async def start(self, host: str, port: int) -> Address:
+        """Listen; the answer is where. A `Complaint` where nothing can listen there."""
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(lambda: _Stream(self), host, port, backlog=BACKLOG)
+        except OSError as error:
+            raise Complaint(
+                f"fix is {host}:{port}, where nothing can listen ({error.strerror}); choose another address"
+            ) from None
+        self._end = loop.create_future()
+        bound_host, bound_port = self._server.sockets[0].getsockname()[:2]
+        return bound_host, bound_port
+
+    def send(self, client: str, value: OrderEntry) -> int:
+        """Send a message to a client in the next turn, or keep it until it asks; the answer is its number."""
+        number = self._desk.send(client, value, self._now())
+        self.turn_soon()
+        return number
+
+    async def ended(self) -> None:
+        """Wait until it is closed. What made a turn fail is raised here."""
+        assert self._end is not None
+        await self._end
+
+    def close(self) -> None:
+        """Say goodbye to everybody, and wait for nobody. What comes from now on is as if it had never come."""
+        if not self._closed:
+            self._desk.logout_all("the market closes", self._now())
+            self._turn()
+            self._stop(None)
+            for stream in list(self._streams.values()):
+                stream.close()
+
+    def abort(self, failure: Exception | None = None) -> None:
+        """Be gone at once, as if the power had failed: what is in memory may differ from what is kept."""
+        self._stop(failure)
+        for stream in list(self._streams.values()):
+            stream.abort()
+
+    def _stop(self, failure: Exception | None) -> None:
+        self._closed = True
+        if self._server is not None:
+            self._server.close()
+        for handle in (self._turn_soon, self._turn_later):
+            if handle is not None:
+                handle.cancel()
+        if self._end is not None and not self._end.done():
+            if failure is None:
+                self._end.set_result(None)
+            else:
+                self._end.set_exception(failure)
+
+    # For connections.
+
+    def came(self, transport: asyncio.Transport) -> int:
+        """Somebody connected; the answer is the connection's number."""
+        self._opened += 1
+        self._streams[self._opened] = transport
+        self._desk.connected(self._opened, self._now())
+        self.turn_soon()
+        return self._opened
+
+    def heard(self, connection: int, octets: bytes) -> None:
+        """A connection brought these bytes."""
+        if self._closed:
+            return
+        self._desk.receive(connection, octets, self._now())
+        self.turn_soon()
+
+    def went(self, connection: int) -> None:
+        """A connection is gone."""
+        self._streams.pop(connection, None)
+        self._desk.disconnected(connection, self._now())
+        self.turn_soon()
+
+    def turn_soon(self) -> None:
+        """Once for all that this round of the event loop brings."""
+        if self._turn_soon is None and not self._closed:
+            self._turn_soon = asyncio.get_running_loop().call_soon(self._turn)
+
+    def _turn(self) -> None:
+        """A turn that fails is the last one."""
+        now = self._now()
+        try:
+            outgoing = self._answers(now)
+            self._sync()
+        except Exception as failure:  # noqa: BLE001 - whoever waits for the end gets it
+            self.abort(failure)
+            return
+        for each in outgoing:
+            self._carry_out(each)
+        self._turn_soon = None
+        self._set_timer(now)
+
+    def _answers(self, now: Instant) -> list[Write | Close]:
+        """Let the application hear what came; what is then to be written."""
+        self._desk.wake(now)
+        outgoing: list[Write | Close] = []
+        while effects := self._desk.drain():
+            for effect in effects:
+                match effect:
+                    case FromClient(client, event):
+                        self._tell(client, event, now)
+                    case Write() | Close():
+                        outgoing.append(effect)
+        return outgoing
+
+    def _tell(self, client: str, event: SessionEvent, now: Instant) -> None:
+        if not isinstance(event, Received):
+            self._application.changed(client, event, now)
+            return
+        try:
+            value = read(event.message)
+        except BadFix as refusal:
+            flaw = refusal.flaw or Flaw(RejectReason.OTHER, None, str(refusal))
+            self._desk.refuse(client, event, flaw, now)
+        else:
+            self._application.entered(client, value, event, now)
+
+    def _carry_out(self, effect: Write | Close) -> None:
+        stream = self._streams.get(effect.connection)
+        if stream is None or stream.is_closing():
+            return
+        if isinstance(effect, Close):
+            stream.close()
+        else:
+            stream.write(effect.octets)
+            if stream.get_write_buffer_size() > BUFFER_MAX:
+                stream.abort()
+
+    def _set_timer(self, now: Instant) -> None:
+        if self._turn_later is not None:
+            self._turn_later.cancel()
+        due_at = self._desk.deadline()
+        loop = asyncio.get_running_loop()
+        delay = None if due_at is None else max(due_at - now, 0) / SECOND
+        self._turn_later = None if delay is None else loop.call_later(delay, self.turn_soon)
+
+
+class _Stream(asyncio.Protocol):
+    """One connection, as the event loop sees it."""
+
+    def __init__(self, server: FixServer) -> None:
+        self._server = server
+        self._number = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._number = self._server.came(transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._server.heard(self._number, data)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - however it ended
+        self._server.went(self._number)

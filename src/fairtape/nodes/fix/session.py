@@ -1,0 +1,488 @@
+"""One side of one FIX 4.4 session: logon, heartbeats, tests, gaps and their repair, rejects, logout.
+
+The session outlives its connections: its numbers and what it sent are in a store. A message that is out of order is
+dropped and asked for again together with all that follow it; so nothing needs to be queued, and what the application
+gets is every number once, in order.
+
+Whoever has not logged on changes nothing: bytes that are no message, messages of somebody else and logons that are
+refused leave the expected number where it is. A refused logon is told why, which takes a number of ours; that is a gap
+which the rightful owner fills without noticing.
+"""
+
+from collections.abc import Iterable
+
+from fairtape.core.instants import NEVER, SECOND, Duration, Instant
+from fairtape.formats.fix import BEGIN_STRING, BadFix, FixMessage, FixStream, Flaw, Pair, StreamCounts
+from fairtape.formats.fix_admin import (
+    BUSINESS_REJECT,
+    ENCRYPT_NONE,
+    HEARTBEAT,
+    LOGON,
+    LOGOUT,
+    REJECT,
+    RESEND_REQUEST,
+    SEQUENCE_RESET,
+    TEST_REQUEST,
+    BusinessReject,
+    Heartbeat,
+    Logon,
+    Logout,
+    Reject,
+    ResendRequest,
+    SequenceReset,
+    TestRequest,
+)
+from fairtape.formats.fix_dictionary import ADMIN_TYPES, APPLICATION_TYPES, BusinessReason, RejectReason, Tag
+from fairtape.formats.fix_fields import POSITIVE, TEXT
+from fairtape.formats.fix_messages import OrderEntry, write
+from fairtape.formats.fix_time import parse_instant
+from fairtape.nodes.fix.effects import HangUp, LoggedOff, LoggedOn, Received, Refused, SessionEffect, Transmit
+from fairtape.nodes.fix.options import FixOptions, Judge, Role, State
+from fairtape.nodes.fix.resending import compose, header, repetitions
+from fairtape.nodes.fix.store import FixStore
+
+
+class FixSession:
+    """A session between two CompIDs, seen from `ours`."""
+
+    def __init__(
+        self,
+        ours: str,
+        theirs: str,
+        store: FixStore,
+        *,
+        role: Role,
+        options: FixOptions | None = None,
+        judge: Judge | None = None,
+    ) -> None:
+        self.ours = ours
+        self.theirs = theirs
+        self.state = State.DISCONNECTED
+        self._store = store
+        self._role = role
+        self._options = options or FixOptions()
+        self._judge = judge
+        self._stream = FixStream()
+        self._heartbeat_period = self._options.heartbeat_period
+        self._since: Instant = NEVER  # when the state was entered
+        self._heard_at: Instant = NEVER
+        self._spoke_at: Instant = NEVER
+        self._tested_at: Instant = NEVER  # a test waits for its answer
+        self._gap_through = 0  # the highest number that came too early
+        self._asked_at: Instant = NEVER  # when the gap was asked for, or shrank
+        self._effects: list[SessionEffect] = []
+
+    @property
+    def counts(self) -> StreamCounts:
+        """What came of the bytes of this connection."""
+        return self._stream.counts
+
+    def connected(self, now: Instant, stream: FixStream | None = None) -> None:
+        """There is a connection; somebody may have begun to read from it."""
+        assert self.state is State.DISCONNECTED
+        self._stream = stream or FixStream()
+        self._gap_through, self._asked_at, self._tested_at = 0, NEVER, NEVER
+        self._heartbeat_period = self._options.heartbeat_period
+        self._become(State.LOGGING_ON, now)
+        self._heard_at = self._spoke_at = now
+        if self._role is Role.INITIATOR:
+            if self._options.reset_on_logon:
+                self._store.reset()
+            self._send_logon(reset=self._options.reset_on_logon, now=now)
+
+    def disconnected(self, now: Instant) -> None:
+        """The connection is gone."""
+        self._leave("the connection ended", now)
+
+    def receive(self, octets: bytes, now: Instant) -> None:
+        """Take bytes of the other side. Never raises, whatever they are."""
+        for message in self._stream.feed(octets):
+            self.take(message, now)
+
+    def take(self, message: FixMessage, now: Instant) -> None:
+        """Take one message of the other side. What comes after a hang-up is not heard."""
+        if self.state is State.DISCONNECTED:
+            return
+        number = POSITIVE.read(message.get(Tag.MSG_SEQ_NUM) or b"")
+        if number is None:
+            self._fail("MsgSeqNum (34) is missing or no number", now)
+        elif self._is_trusted(message, number, now):
+            self._heard_at, self._tested_at = now, NEVER
+            if message.msg_type == Logon.MSG_TYPE:
+                self._take_logon(message, number, now)
+            elif self.state is not State.LOGGING_ON:
+                self._take_numbered(message, number, now)
+            elif message.msg_type == Logout.MSG_TYPE and self._role is Role.INITIATOR:
+                self._take_refusal(message, number, now)
+            else:
+                self._fail("the first message must be a Logon", now)
+
+    def send(self, value: OrderEntry, now: Instant) -> int:
+        """Number a message of the application and send it; without a connection it is sent when it is asked for."""
+        return self._send(write(value), now)
+
+    def reject(self, received: Received, reason: BusinessReason, text: str, now: Instant) -> None:
+        """The application does not take this message."""
+        self._business_reject(received.message, received.number, reason, text, now)
+
+    def refuse(self, received: Received, flaw: Flaw, now: Instant) -> None:
+        """The application found a field of this message to be wrong."""
+        self._send_reject(received.message, received.number, flaw, now)
+
+    def logout(self, text: str | None, now: Instant) -> None:
+        """Say goodbye, and wait for the answer."""
+        if self.state is State.LOGGED_ON:
+            self._send(LOGOUT.write(Logout(text=text)), now)
+            self._become(State.LOGGING_OUT, now)
+
+    def wake(self, now: Instant) -> None:
+        """Heartbeats, and the patience with whoever is silent."""
+        options = self._options
+        if self.state is State.LOGGING_ON and now >= self._since + options.logon_delay:
+            self._fail("no Logon came in time", now)
+        elif self.state is State.LOGGING_OUT and now >= self._since + options.logout_delay:
+            self._leave("no answer to Logout came in time", now, hang_up=True)
+        elif self.state is State.LOGGED_ON:
+            self._mind_silence(now)
+
+    def deadline(self) -> Instant | None:
+        """When `wake` is wanted next."""
+        match self.state:
+            case State.LOGGING_ON:
+                return self._since + self._options.logon_delay
+            case State.LOGGING_OUT:
+                return self._since + self._options.logout_delay
+            case State.LOGGED_ON:
+                listening_since = self._heard_at if self._tested_at == NEVER else self._tested_at
+                return min(self._spoke_at + self._heartbeat_period, listening_since + self._patience)
+            case _:
+                return None
+
+    def drain(self) -> list[SessionEffect]:
+        """The effects since the last call."""
+        effects, self._effects = self._effects, []
+        return effects
+
+    # Who speaks, and whether it is believed.
+
+    def _is_trusted(self, message: FixMessage, number: int, now: Instant) -> bool:
+        """Whether the header is that of the other side, here and now. Otherwise the session ends."""
+        if message.begin_string != BEGIN_STRING:
+            self._fail("BeginString (8) must be FIX.4.4", now)
+            return False
+        flaw = self._header_flaw(message, now)
+        if flaw is None:
+            return True
+        if self.state is not State.LOGGING_ON:
+            self._reject(message, number, flaw, now)
+        self._fail(flaw.text, now)
+        return False
+
+    def _header_flaw(self, message: FixMessage, now: Instant) -> Flaw | None:
+        for tag, expected in ((Tag.SENDER_COMP_ID, self.theirs), (Tag.TARGET_COMP_ID, self.ours)):
+            if message.get(tag) != expected.encode("ascii"):
+                return Flaw(RejectReason.COMP_ID_PROBLEM, tag, f"{tag.name} ({tag}) is not that of this session")
+        sending_time = message.get(Tag.SENDING_TIME)
+        if sending_time is None:
+            return Flaw(RejectReason.REQUIRED_TAG_MISSING, Tag.SENDING_TIME, "SendingTime (52) is missing")
+        sent_at = parse_instant(sending_time)
+        if sent_at is None:
+            return Flaw(RejectReason.INCORRECT_DATA_FORMAT, Tag.SENDING_TIME, "SendingTime (52) is no timestamp")
+        if abs(now - sent_at) > self._options.sending_time_error_max:
+            seconds = self._options.sending_time_error_max // SECOND
+            text = f"SendingTime (52) is more than {seconds} s away from the time here"
+            return Flaw(RejectReason.SENDING_TIME_ACCURACY, Tag.SENDING_TIME, text)
+        first_sent_at = parse_instant(message.get(Tag.ORIG_SENDING_TIME) or b"")
+        if first_sent_at is not None and first_sent_at > sent_at:
+            text = "OrigSendingTime (122) is later than SendingTime (52)"
+            return Flaw(RejectReason.SENDING_TIME_ACCURACY, Tag.ORIG_SENDING_TIME, text)
+        return None
+
+    # Logging on and off.
+
+    def _take_logon(self, message: FixMessage, number: int, now: Instant) -> None:
+        if message.flaw is not None:
+            self._fail(message.flaw.text, now)
+            return
+        try:
+            logon = LOGON.read(message)
+        except BadFix as refusal:
+            self._fail(str(refusal), now)
+            return
+        if self.state is not State.LOGGING_ON:
+            self._take_second_logon(logon, number, now)
+            return
+        refusal_text = self._logon_refusal(logon, number)
+        if refusal_text is not None:
+            self._send_logout_and_leave(refusal_text, now)
+            return
+        if logon.reset_seq_num and self._role is Role.ACCEPTOR:
+            self._store.reset()
+        if number < self._store.next_in:
+            self._refuse_low(number, now)
+            return
+        self._heartbeat_period = logon.heart_bt_int * SECOND
+        self._become(State.LOGGED_ON, now)
+        if self._role is Role.ACCEPTOR:
+            self._send_logon(reset=bool(logon.reset_seq_num), now=now)
+        self._effects.append(LoggedOn())
+        self._note_logon(number, now)
+
+    def _note_logon(self, number: int, now: Instant) -> None:
+        if number == self._store.next_in:
+            self._store.expect(number + 1)
+        else:
+            self._ask_again(number, now)
+
+    def _logon_refusal(self, logon: Logon, number: int) -> str | None:
+        """Why this logon is not taken."""
+        options = self._options
+        asked_to_reset = self._role is Role.INITIATOR and options.reset_on_logon
+        if logon.encrypt_method != ENCRYPT_NONE:
+            return "EncryptMethod (98) must be 0"
+        if not options.heartbeat_min <= logon.heart_bt_int * SECOND <= options.heartbeat_max:
+            least, most = options.heartbeat_min // SECOND, options.heartbeat_max // SECOND
+            return f"HeartBtInt (108) is {logon.heart_bt_int}; it must be from {least} to {most}"
+        if logon.reset_seq_num and number != 1:
+            return "ResetSeqNumFlag (141) is Y; MsgSeqNum (34) must then be 1"
+        if self._role is Role.INITIATOR and bool(logon.reset_seq_num) != asked_to_reset:
+            return "ResetSeqNumFlag (141) is not what was asked for"
+        if self._judge is None:
+            return None
+        return self._judge(self.theirs, logon.username or "", logon.password or "")
+
+    def _take_second_logon(self, logon: Logon, number: int, now: Instant) -> None:
+        """A logon within the session asks for a reset, by whoever logged on already."""
+        if self.state is not State.LOGGED_ON or not logon.reset_seq_num or number != 1:
+            self._fail("a second Logon must come with ResetSeqNumFlag (141) and the number 1", now)
+            return
+        self._store.reset()
+        self._gap_through, self._asked_at = 0, NEVER
+        self._send_logon(reset=True, now=now)
+        self._store.expect(2)
+
+    def _send_logon(self, *, reset: bool, now: Instant) -> None:
+        options, initiates = self._options, self._role is Role.INITIATOR
+        logon = Logon(
+            heart_bt_int=self._heartbeat_period // SECOND,
+            reset_seq_num=True if reset else None,
+            username=options.username if initiates else None,
+            password=options.password if initiates else None,
+        )
+        self._send(LOGON.write(logon), now)
+
+    def _take_refusal(self, message: FixMessage, number: int, now: Instant) -> None:
+        """A Logout in place of a Logon."""
+        if number == self._store.next_in:
+            self._store.expect(number + 1)
+        text = message.get(58) or b"no reason given"
+        self._leave(f"the logon was refused: {text.decode('ascii', 'backslashreplace')}", now, hang_up=True)
+
+    def _take_logout(self, now: Instant) -> None:
+        if self.state is State.LOGGED_ON:
+            self._send(LOGOUT.write(Logout()), now)
+        self._leave("the other side logged out", now, hang_up=True)
+
+    def _refuse_low(self, number: int, now: Instant) -> None:
+        """Somebody lost count: nothing that could still be done would be right."""
+        text = f"MsgSeqNum too low, expecting {self._store.next_in} but received {number}"
+        self._send_logout_and_leave(text, now)
+
+    def _fail(self, reason: str, now: Instant) -> None:
+        """End the connection; whoever has logged on is told why."""
+        if self.state is State.LOGGED_ON:
+            self._send_logout_and_leave(reason, now)
+        else:
+            self._leave(reason, now, hang_up=True)
+
+    def _send_logout_and_leave(self, reason: str, now: Instant) -> None:
+        self._send(LOGOUT.write(Logout(text=reason)), now)
+        self._leave(reason, now, hang_up=True)
+
+    def _leave(self, reason: str, now: Instant, *, hang_up: bool = False) -> None:
+        if self.state is State.DISCONNECTED:
+            return
+        if hang_up:
+            self._effects.append(HangUp(reason))
+        if self.state is not State.LOGGING_ON or self._role is Role.INITIATOR:
+            self._effects.append(LoggedOff(reason))
+        self._become(State.DISCONNECTED, now)
+
+    def _become(self, state: State, now: Instant) -> None:
+        self.state, self._since = state, now
+
+    # Numbers.
+
+    def _take_numbered(self, message: FixMessage, number: int, now: Instant) -> None:
+        expected = self._store.next_in
+        if message.msg_type == SequenceReset.MSG_TYPE and message.get(123) != b"Y" and message.flaw is None:
+            self._take_reset(message, number, now)
+        elif number > expected:
+            self._take_early(message, number, now)
+        elif number < expected:
+            if message.get(Tag.POSS_DUP_FLAG) != b"Y":
+                self._refuse_low(number, now)
+        else:
+            self._take_in_order(message, number, now)
+
+    def _take_early(self, message: FixMessage, number: int, now: Instant) -> None:
+        """Something is missing before it. A request to send again is served at once: both sides may be waiting."""
+        if message.msg_type == Logout.MSG_TYPE:
+            self._take_logout(now)
+            return
+        if message.msg_type == ResendRequest.MSG_TYPE and message.flaw is None:
+            try:
+                self._send_again(RESEND_REQUEST.read(message), now)
+            except BadFix as refusal:
+                self._send_reject(message, number, _flaw_of(refusal), now)
+        self._ask_again(number, now)
+
+    def _take_in_order(self, message: FixMessage, number: int, now: Instant) -> None:
+        flaw = message.flaw or _repetition_flaw(message) or self._act_or_flaw(message, number, now)
+        if flaw is not None:
+            self._reject(message, number, flaw, now)
+        if self._store.next_in > self._gap_through:
+            self._asked_at = NEVER
+        elif self._asked_at != NEVER:
+            self._asked_at = now
+
+    def _act_or_flaw(self, message: FixMessage, number: int, now: Instant) -> Flaw | None:
+        try:
+            self._store.expect(self._following(message, number))
+            self._act(message, number, now)
+        except BadFix as refusal:
+            return _flaw_of(refusal)
+        return None
+
+    def _following(self, message: FixMessage, number: int) -> int:
+        """The number that comes after this message: a gap fill names it."""
+        if message.msg_type != SequenceReset.MSG_TYPE:
+            return number + 1
+        new = SEQUENCE_RESET.read(message).new_seq_no
+        if new <= number:
+            text = f"NewSeqNo (36) is {new}; it must be more than {number}"
+            raise BadFix.of(RejectReason.VALUE_INCORRECT, Tag.NEW_SEQ_NO, text)
+        return new
+
+    def _act(self, message: FixMessage, number: int, now: Instant) -> None:
+        """Do what a message asks for that is whole and in order."""
+        kind = message.msg_type
+        if kind in self._options.accepts:
+            repeated = message.get(Tag.POSS_DUP_FLAG) == b"Y"
+            self._effects.append(Received(message, number, repeated, message.get(Tag.POSS_RESEND) == b"Y"))
+        elif kind == TestRequest.MSG_TYPE:
+            answer = Heartbeat(test_req_id=TEST_REQUEST.read(message).test_req_id)
+            self._send(HEARTBEAT.write(answer), now)
+        elif kind == ResendRequest.MSG_TYPE:
+            self._send_again(RESEND_REQUEST.read(message), now)
+        elif kind in (Reject.MSG_TYPE, BusinessReject.MSG_TYPE):
+            self._effects.append(Refused(message))
+        elif kind == Logout.MSG_TYPE:
+            self._take_logout(now)
+        elif kind in APPLICATION_TYPES:
+            self._business_reject(message, number, BusinessReason.UNSUPPORTED_TYPE, "this type is not taken here", now)
+        elif kind not in ADMIN_TYPES:
+            raise BadFix.of(RejectReason.INVALID_MSG_TYPE, Tag.MSG_TYPE, "MsgType (35) is not defined in FIX 4.4")
+
+    def _take_reset(self, message: FixMessage, number: int, now: Instant) -> None:
+        """A reset without gap fill counts whatever its own number is; it never goes back."""
+        try:
+            new = SEQUENCE_RESET.read(message).new_seq_no
+            if new < self._store.next_in:
+                text = f"NewSeqNo (36) is {new}; it must be at least {self._store.next_in}"
+                raise BadFix.of(RejectReason.VALUE_INCORRECT, Tag.NEW_SEQ_NO, text)
+        except BadFix as refusal:
+            self._send_reject(message, number, _flaw_of(refusal), now)
+            return
+        self._store.expect(new)
+        self._gap_through, self._asked_at = 0, NEVER
+
+    def _ask_again(self, number: int, now: Instant) -> None:
+        """Ask for everything from the gap on, once; again only where nothing comes of it."""
+        self._gap_through = max(self._gap_through, number)
+        if self._asked_at == NEVER or now >= self._asked_at + self._options.resend_delay:
+            self._asked_at = now
+            self._send(RESEND_REQUEST.write(ResendRequest(begin_seq_no=self._store.next_in)), now)
+
+    def _send_again(self, request: ResendRequest, now: Instant) -> None:
+        first, newest = request.begin_seq_no, self._store.next_out - 1
+        last = min(request.end_seq_no or newest, newest)
+        if first > last:
+            text = f"BeginSeqNo (7) is {first}; it must not be more than EndSeqNo (16) or {newest}, the last one sent"
+            raise BadFix.of(RejectReason.VALUE_INCORRECT, Tag.BEGIN_SEQ_NO, text)
+        kept = self._store.kept(first, last)
+        again = repetitions(kept, first, last, ours=self.ours, theirs=self.theirs, now=now)
+        self._transmit(b"".join(again), now)
+
+    # Speaking.
+
+    def _reject(self, message: FixMessage, number: int, flaw: Flaw, now: Instant) -> None:
+        """Say what is wrong with a message; its number is used up."""
+        if number == self._store.next_in:
+            self._store.expect(number + 1)
+        self._send_reject(message, number, flaw, now)
+
+    def _send_reject(self, message: FixMessage, number: int, flaw: Flaw, now: Instant) -> None:
+        reject = Reject(
+            ref_seq_num=number,
+            ref_tag_id=flaw.tag,
+            ref_msg_type=_shown(message.msg_type),
+            reason=flaw.reason,
+            text=flaw.text,
+        )
+        self._send(REJECT.write(reject), now)
+
+    def _business_reject(
+        self, message: FixMessage, number: int, reason: BusinessReason, text: str, now: Instant
+    ) -> None:
+        reject = BusinessReject(
+            ref_seq_num=number, ref_msg_type=_shown(message.msg_type) or "?", reason=reason, text=text
+        )
+        self._send(BUSINESS_REJECT.write(reject), now)
+
+    def _send(self, fields: Iterable[Pair], now: Instant) -> int:
+        """Number a message, keep it if it may be asked for again, and write it if somebody is there."""
+        fields = list(fields)
+        number, kind = self._store.next_out, fields[0][1]
+        octets = compose(fields, header(self.ours, self.theirs, number, now))
+        admin = kind in ADMIN_TYPES
+        self._store.sent(None if admin else octets)
+        if self.state is State.LOGGED_ON or (admin and self.state is not State.DISCONNECTED):
+            self._transmit(octets, now)
+        return number
+
+    def _transmit(self, octets: bytes, now: Instant) -> None:
+        self._spoke_at = now
+        self._effects.append(Transmit(octets))
+
+    @property
+    def _patience(self) -> Duration:
+        """A heartbeat, and a fifth of it for the network."""
+        return self._heartbeat_period + self._heartbeat_period // 5
+
+    def _mind_silence(self, now: Instant) -> None:
+        if self._tested_at != NEVER and now >= self._tested_at + self._patience:
+            self._leave("the other side is silent", now, hang_up=True)
+        elif self._tested_at == NEVER and now >= self._heard_at + self._patience:
+            self._tested_at = now
+            self._send(TEST_REQUEST.write(TestRequest(test_req_id=f"{self._store.next_out}")), now)
+        elif now >= self._spoke_at + self._heartbeat_period:
+            self._send(HEARTBEAT.write(Heartbeat()), now)
+
+
+def _flaw_of(refusal: BadFix) -> Flaw:
+    return refusal.flaw or Flaw(RejectReason.OTHER, None, str(refusal))
+
+
+def _repetition_flaw(message: FixMessage) -> Flaw | None:
+    """A repetition must say when it was first sent; a gap fill was never sent before."""
+    repeated = message.get(Tag.POSS_DUP_FLAG) == b"Y" and message.msg_type != SequenceReset.MSG_TYPE
+    if repeated and message.get(Tag.ORIG_SENDING_TIME) is None:
+        text = "OrigSendingTime (122) is missing; a message with PossDupFlag (43) must have one"
+        return Flaw(RejectReason.REQUIRED_TAG_MISSING, Tag.ORIG_SENDING_TIME, text)
+    return None
+
+
+def _shown(kind: bytes) -> str | None:
+    """A type of message as it may stand in a message of ours."""
+    return TEXT.read(kind)

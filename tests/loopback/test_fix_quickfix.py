@@ -1,0 +1,208 @@
+"""A real FIX engine as client: QuickFIX logs on, trades, loses its connection and recovers; nothing lost or doubled.
+
+Between the engine and the acceptor lies a wire that breaks after so many bytes in one direction or the other, in the
+middle of messages. The engine's own data dictionary judges whatever the acceptor says.
+"""
+
+import asyncio
+import json
+import random
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairtape.core.instants import Instant
+from fairtape.edge.fix_server import FixServer
+from fairtape.formats.fix_messages import ExecType, ExecutionReport, NewOrderSingle, OrderEntry, OrdStatus
+from fairtape.nodes.fix.desk import FixDesk
+from fairtape.nodes.fix.effects import LoggedOff, LoggedOn, Received, Refused, SessionEvent
+from fairtape.runtime.fixstore import FixFile
+
+pytest.importorskip("quickfix", reason="no wheel of QuickFIX for this Python or machine; pip install quickfix-ssl")
+
+CHILD = Path(__file__).with_name("quickfix_child.py")
+ORDERS = 1_200
+BREAKS = 20
+SECRET = "secret"  # noqa: S105 - of nobody
+
+
+class Recorder:
+    """An application that writes down what comes and says yes to it."""
+
+    def __init__(self) -> None:
+        self.server: FixServer | None = None
+        self.orders: list[str] = []
+        self.repeated = 0
+        self.halfway = asyncio.Event()
+        self.events: list[SessionEvent] = []
+
+    def entered(self, client: str, value: OrderEntry, received: Received, now: Instant) -> None:
+        assert isinstance(value, NewOrderSingle)
+        assert self.server is not None
+        self.orders.append(value.cl_ord_id)
+        self.repeated += received.repeated
+        number = len(self.orders)
+        if number == ORDERS // 2:
+            self.halfway.set()
+        report = ExecutionReport(
+            order_id=f"F{number}",
+            cl_ord_id=value.cl_ord_id,
+            exec_id=f"X{number}",
+            exec_type=ExecType.NEW,
+            ord_status=OrdStatus.NEW,
+            symbol=value.symbol,
+            side=value.side,
+            order_qty=value.order_qty,
+            leaves_qty=value.order_qty,
+            cum_qty=0,
+            avg_px=0,
+            transact_at=now,
+            sequence=number,
+        )
+        self.server.send(client, report)
+
+    def changed(self, client: str, event: SessionEvent, now: Instant) -> None:  # noqa: ARG002 - as it is called
+        self.events.append(event)
+
+    def count(self, kind: type[SessionEvent]) -> int:
+        return sum(isinstance(event, kind) for event in self.events)
+
+
+class BreakingWire:
+    """Carries connections to wherever the acceptor listens; the first ones break after a number of bytes."""
+
+    def __init__(self, to: Callable[[], int], *, breaks: int, seed: int) -> None:
+        chance = random.Random(seed)
+        self._to = to
+        self._budgets = [(chance.randrange(2), chance.randint(2_000, 16_000)) for _ in range(breaks)]
+        self.broken = 0
+
+    async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            onward = await asyncio.open_connection("127.0.0.1", self._to())
+        except OSError:
+            writer.transport.abort()
+            return
+        side, budget = self._budgets[0] if self._budgets else (0, sys.maxsize)
+        budgets = [sys.maxsize, sys.maxsize]
+        budgets[side] = budget
+        ways = [(reader, onward[1], budgets[0]), (onward[0], writer, budgets[1])]
+        tasks = [asyncio.create_task(self._pump(*way)) for way in ways]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+        for each in (writer, onward[1]):
+            each.transport.abort()
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, budget: int) -> None:
+        while octets := await reader.read(4_096):
+            writer.write(octets[:budget])
+            await writer.drain()
+            budget -= len(octets)
+            if budget <= 0:
+                self.broken += 1
+                del self._budgets[0]
+                return
+
+
+def judge(client: str, username: str, password: str) -> str | None:
+    return None if (client, username, password) == ("TRADER", "trader", SECRET) else "wrong user name or password"
+
+
+class Acceptor:
+    """The acceptor of the test: one file, one recorder, and servers that come and go."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.recorder = Recorder()
+        self.port = 0
+
+    @asynccontextmanager
+    async def serving(self, *, crashes: bool = False) -> AsyncIterator[None]:
+        """Until the end of the context, and then either close or be gone: what was not synced is forgotten."""
+        file = FixFile(self._path)
+        desk = FixDesk("FAIRTAPE", store_of=lambda client: file.session("FAIRTAPE", client), judge=judge)
+        server = FixServer(desk, self.recorder, sync=file.sync, now=time.time_ns)
+        self.recorder.server = server
+        _, self.port = await server.start("127.0.0.1", 0)
+        try:
+            yield
+        finally:
+            if crashes:
+                server.abort()
+            server.close()
+            file.close()
+
+
+async def engine(port: int, orders: int, folder: Path, password: str = SECRET, more: str = "") -> dict[str, Any]:
+    """What a trader with a real engine tells at its end."""
+    arguments = [sys.executable, str(CHILD), str(port), str(orders), str(folder), password, more]
+    child = await asyncio.create_subprocess_exec(*arguments, stdout=asyncio.subprocess.PIPE)
+    try:
+        output, _ = await asyncio.wait_for(child.communicate(), 120)
+    finally:
+        if child.returncode is None:
+            child.kill()
+            await child.wait()
+    told: dict[str, Any] = json.loads(output.splitlines()[-1])
+    return told
+
+
+def names(orders: int) -> list[str]:
+    return [f"T{number:06}" for number in range(1, orders + 1)]
+
+
+def test_over_a_thousand_orders_survive_broken_connections_and_a_crash(tmp_path: Path) -> None:
+    async def trade() -> tuple[Recorder, BreakingWire, dict[str, Any]]:
+        acceptor = Acceptor(tmp_path / "sessions.sqlite")
+        wire = BreakingWire(lambda: acceptor.port, breaks=BREAKS, seed=44)
+        front = await asyncio.start_server(wire.carry, "127.0.0.1", 0)
+        trader = asyncio.create_task(engine(front.sockets[0].getsockname()[1], ORDERS, tmp_path))
+        async with acceptor.serving(crashes=True):
+            await acceptor.recorder.halfway.wait()
+        async with acceptor.serving():  # begins where the file says
+            told = await trader
+        front.close()
+        return acceptor.recorder, wire, told
+
+    recorder, wire, told = asyncio.run(trade())
+    assert recorder.orders == names(ORDERS)
+    assert told["reports"] == names(ORDERS)
+    assert told["rejects"] == []
+    assert recorder.count(Refused) == 0
+    assert wire.broken == BREAKS
+    assert told["logons"] > BREAKS
+    assert recorder.count(LoggedOn) > BREAKS
+    assert recorder.count(LoggedOff) >= BREAKS
+    assert recorder.repeated > 0  # orders came by way of resend requests
+    assert told["resends_asked"] > 0  # and so did reports
+
+
+def test_an_engine_may_begin_anew_at_each_logon(tmp_path: Path) -> None:
+    async def trade() -> Recorder:
+        acceptor = Acceptor(tmp_path / "sessions.sqlite")
+        async with acceptor.serving():
+            for _ in range(2):
+                told = await engine(acceptor.port, 20, tmp_path, more="ResetOnLogon=Y")
+                assert told["reports"] == names(20)
+                assert told["rejects"] == []
+        return acceptor.recorder
+
+    assert asyncio.run(trade()).orders == names(20) * 2
+
+
+def test_an_engine_with_a_wrong_password_is_told_so(tmp_path: Path) -> None:
+    async def trade() -> tuple[Recorder, dict[str, Any]]:
+        acceptor = Acceptor(tmp_path / "sessions.sqlite")
+        async with acceptor.serving():
+            told = await engine(acceptor.port, 1, tmp_path, password="guess")  # noqa: S106 - of nobody
+        return acceptor.recorder, told
+
+    recorder, told = asyncio.run(trade())
+    assert set(told["refusals"]) == {"wrong user name or password"}
+    assert (told["logons"], told["reports"], recorder.orders, recorder.events) == (0, [], [], [])

@@ -1,0 +1,197 @@
+"""Two FIX sessions and the wire between them, or one session and somebody who says whatever a test wants."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from fairtape.core.instants import SECOND, Instant
+from fairtape.formats.fix import FixMessage, FixStream, encode
+from fairtape.formats.fix_messages import (
+    ExecType,
+    ExecutionReport,
+    NewOrderSingle,
+    OrderEntry,
+    OrdStatus,
+    OrdType,
+    Side,
+    read,
+)
+from fairtape.formats.fix_time import format_instant
+from fairtape.nodes.fix.effects import HangUp, Received, SessionEffect, SessionEvent, Transmit
+from fairtape.nodes.fix.options import FixOptions, Role, State
+from fairtape.nodes.fix.session import FixSession
+from fairtape.nodes.fix.store import MemoryStore
+
+START: Instant = 1_700_000_000 * SECOND
+SECRET = "open sesame"  # noqa: S105 - of nobody
+ANN_KNOWS = FixOptions(username="ann", password=SECRET, accepts=frozenset({b"8", b"9"}))
+
+
+def judge(client: str, username: str, password: str) -> str | None:
+    return None if (client, username, password) == ("ANN", "ann", SECRET) else "wrong user name or password"
+
+
+def order(name: str) -> NewOrderSingle:
+    return NewOrderSingle(
+        cl_ord_id=name, symbol="MSFT", side=Side.BUY, transact_at=START, order_qty=1, ord_type=OrdType.MARKET
+    )
+
+
+def report(name: str) -> ExecutionReport:
+    return ExecutionReport(
+        order_id=name,
+        cl_ord_id=name,
+        exec_id=name,
+        exec_type=ExecType.NEW,
+        ord_status=OrdStatus.NEW,
+        symbol="MSFT",
+        side=Side.BUY,
+        leaves_qty=1,
+        cum_qty=0,
+        avg_px=0,
+    )
+
+
+@dataclass
+class End:
+    """One session, what it told its application, and what is on its way to the other side."""
+
+    session: FixSession
+    store: MemoryStore
+    events: list[SessionEvent] = field(default_factory=list)
+    outgoing: bytearray = field(default_factory=bytearray)
+    hung_up: list[str] = field(default_factory=list)
+
+    def collect(self) -> None:
+        for effect in self.session.drain():
+            match effect:
+                case Transmit(octets):
+                    self.outgoing += octets
+                case HangUp(reason):
+                    self.hung_up.append(reason)
+                case _:
+                    self.events.append(effect)
+
+    @property
+    def names(self) -> list[str]:
+        """The orders, or reports, that came."""
+        values = (read(event.message) for event in self.events if isinstance(event, Received))
+        return [name_of(value) for value in values]
+
+
+def name_of(value: OrderEntry) -> str:
+    assert value.cl_ord_id is not None
+    return value.cl_ord_id
+
+
+class Pair:
+    """Ann, who initiates, and the floor."""
+
+    def __init__(self, *, ann: FixOptions = ANN_KNOWS, messages_max: int = 1_000) -> None:
+        self.now = START
+        store, other = MemoryStore(messages_max=messages_max), MemoryStore(messages_max=messages_max)
+        self.ann = End(FixSession("ANN", "FLOOR", store, role=Role.INITIATOR, options=ann), store)
+        self.floor = End(FixSession("FLOOR", "ANN", other, role=Role.ACCEPTOR, judge=judge), other)
+        self.sides = (self.ann, self.floor)
+
+    def connect(self) -> None:
+        self.floor.session.connected(self.now)
+        self.ann.session.connected(self.now)
+        self.run()
+
+    def run(self) -> None:
+        """Until nobody has anything to say."""
+        self.collect()
+        while self.ann.outgoing or self.floor.outgoing:
+            self.carry(self.ann, self.floor, len(self.ann.outgoing))
+            self.carry(self.floor, self.ann, len(self.floor.outgoing))
+
+    def carry(self, sender: End, receiver: End, size: int) -> None:
+        octets = bytes(sender.outgoing[:size])
+        del sender.outgoing[:size]
+        receiver.session.receive(octets, self.now)
+        self.collect()
+
+    def collect(self) -> None:
+        for side in self.sides:
+            side.collect()
+
+    def cut(self) -> None:
+        """The connection ends, and what was under way is lost."""
+        for side in self.sides:
+            side.session.disconnected(self.now)
+            side.collect()
+            side.outgoing.clear()
+
+    def wait(self, period: int) -> None:
+        """Time passes, and timers fire when they are due."""
+        end = self.now + period
+        while (due_at := self._due_at()) is not None and due_at <= end:
+            self.now = max(self.now, due_at)
+            for side in self.sides:
+                side.session.wake(self.now)
+            self.run()
+        self.now = end
+
+    def _due_at(self) -> Instant | None:
+        due = [side.session.deadline() for side in self.sides]
+        return min((each for each in due if each is not None), default=None)
+
+    @property
+    def logged_on(self) -> bool:
+        return all(side.session.state is State.LOGGED_ON for side in self.sides)
+
+
+class Stranger:
+    """Speaks to an acceptor field by field, and reads its answers."""
+
+    def __init__(self, *, options: FixOptions | None = None) -> None:
+        self.now = START
+        self.store = MemoryStore()
+        self.session = FixSession(
+            "FLOOR", "ANN", self.store, role=Role.ACCEPTOR, judge=judge, options=options or FixOptions()
+        )
+        self.session.connected(self.now)
+        self.stream = FixStream()
+        self.effects: list[SessionEffect] = []
+
+    def say(
+        self, kind: bytes, number: int | None, *body: tuple[int, bytes], header: Iterable[tuple[int, bytes]] = ()
+    ) -> list[FixMessage]:
+        """Send one message; the answers to it."""
+        return self.send(self.octets(kind, number, *body, header=header))
+
+    def octets(
+        self, kind: bytes, number: int | None, *body: tuple[int, bytes], header: Iterable[tuple[int, bytes]] = ()
+    ) -> bytes:
+        head = {49: b"ANN", 56: b"FLOOR", 34: b"%d" % (number or 0), 52: format_instant(self.now)} | dict(header)
+        if number is None:
+            del head[34]
+        return encode([(35, kind), *((tag, value) for tag, value in head.items() if value), *body])
+
+    def send(self, octets: bytes) -> list[FixMessage]:
+        self.session.receive(octets, self.now)
+        return self.heard()
+
+    def heard(self) -> list[FixMessage]:
+        effects = self.session.drain()
+        self.effects += effects
+        return self.stream.feed(b"".join(effect.octets for effect in effects if isinstance(effect, Transmit)))
+
+    def log_on(self, number: int = 1, *more: tuple[int, bytes]) -> list[FixMessage]:
+        return self.say(b"A", number, (98, b"0"), (108, b"30"), (553, b"ann"), (554, SECRET.encode()), *more)
+
+    @property
+    def hung_up(self) -> list[str]:
+        return [effect.reason for effect in self.effects if isinstance(effect, HangUp)]
+
+    @property
+    def received(self) -> list[Received]:
+        return [effect for effect in self.effects if isinstance(effect, Received)]
+
+    @property
+    def snapshot(self) -> tuple[State, int, int]:
+        return self.session.state, self.store.next_in, self.store.next_out
+
+
+def fields(message: FixMessage, *tags: int) -> tuple[bytes | None, ...]:
+    return tuple(message.get(tag) for tag in tags)
