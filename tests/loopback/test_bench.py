@@ -1,4 +1,4 @@
-"""`fairtape bench ring`: short runs of what a user would run, for their shape and their one order, never for speed."""
+"""`fairtape bench …`: short runs of what a user would run, for their shape and their one order, never for speed."""
 
 import json
 
@@ -40,3 +40,27 @@ def test_a_ring_beyond_reason_is_refused() -> None:
     code, output, errors = run("bench", "ring", "--receivers", "1000")
     assert (code, output) == (2, "")
     assert "1000" in errors
+
+
+@pytest.mark.alone
+def test_a_short_run_of_the_edge_says_what_it_measured() -> None:
+    code, output, errors = run("bench", "edge", "--customers", 8, "--seconds", 0.5, "--messages", 20_000, "--json")
+    figures = json.loads(output)
+    assert code == (1 if figures["problems"] else 0)
+    assert errors.count("\n") == len(figures["problems"]) + len(figures["shortfalls"])
+    assert figures["websocket_customers_asked"] == 8
+    assert figures["websocket_customers"] in (0, 8)
+    assert figures["websocket_faults"] == figures["websocket_deliveries_missing"] == 0
+    for name in ("arrow", "record", "itch"):
+        rates = [figures[f"{name}_messages_per_s{each}"] for each in ("_min", "", "_max")]
+        assert 0 < rates[0] <= rates[1] <= rates[2]
+        assert figures[f"bare_{name}_messages_per_s"] > 0
+    assert figures["bare_websocket_frames_per_core_s"] > 0
+
+
+def test_one_part_of_the_edge_is_printed_for_people() -> None:
+    code, output, errors = run("bench", "edge", "--only", "itch", "--messages", 1_000)
+    assert code == 0
+    assert output.startswith("ITCH 5.0 to Arrow, messages/s of one core")
+    assert errors.startswith("a file of ITCH 5.0, 1,000 messages")
+    assert "WebSocket" not in output

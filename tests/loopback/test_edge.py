@@ -120,7 +120,7 @@ def test_customers_miss_nothing_though_a_site_is_killed_and_the_plan_changes(tmp
         pages = await_stations(folder, *SITES)
         with hearing(folder, "--trades", 9_500, "--from", 1, "--grade", "guaranteed") as whole:
             publish(folder, 2_000)
-            with hearing(folder, "--trades", 7_500) as late:
+            with hearing(folder, "--trades", 7_500, "--grade", "guaranteed") as late:
                 load = start("publish", folder, "--generate", 4_000, "--rate", 2_000)
                 os.kill(pages["s1"]["pid"], signal.SIGKILL)  # under load
                 assert finish(load)[0] == 0

@@ -4,7 +4,7 @@ import json
 import random
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -29,14 +29,15 @@ from unit.edge_runtime.edge_journals import SETTINGS, catalogue, history, writte
 class Stand:
     """A server over a journal, and what it must say."""
 
-    def __init__(self, folder: Path, settings: EdgeSettings, options: SoupDeskOptions | None) -> None:
+    def __init__(self, folder: Path, settings: EdgeSettings, options: SoupDeskOptions | None, size: int) -> None:
         self.plan = Groups().plan()
+        told = history(count=150, size=size)
         self.library = Library(
-            written(folder / "s1", history(count=150)), settings, catalogue(folder, self.plan), shelf_bytes_max=4_000
+            written(folder / "s1", told), settings, catalogue(folder, self.plan), shelf_bytes_max=4_000
         )
         place = settings.stations["s1"]
         self.server = Server(settings, place, self.library, SharedClock(), interface=LOOPBACK, replay_options=options)
-        until(lambda: self.library.sequence == 601, self.server.turn)
+        until(lambda: self.library.sequence == 150 * size + 1, self.server.turn)
         session = self.library.current(1)
         assert session is not None
         self.session = session
@@ -67,7 +68,9 @@ class Stand:
         client.settimeout(0)
         return client
 
-    def packets(self, client: socket.socket, count: int) -> list[soup.Packet]:
+    def packets(
+        self, client: socket.socket, count: int, look: Callable[[], object] = lambda: None
+    ) -> list[soup.Packet]:
         """The packets of a stream, until there are so many or it ends."""
         stream = soup.SoupStream(allowed=soup.FROM_SERVER)
         found: list[soup.Packet] = []
@@ -81,15 +84,20 @@ class Stand:
                 ended = not octets
                 found.extend(stream.feed(octets))
 
-        until(lambda: ended or len(found) >= count, hear)
+        until(lambda: ended or len(found) >= count, hear, look)
         return found
+
+
+def data_of(packets: list[soup.Packet]) -> list[bytes]:
+    return [packet.message for packet in packets if isinstance(packet, soup.SequencedData)]
 
 
 @contextmanager
 def stand(
-    folder: Path, settings: EdgeSettings = SETTINGS, *, options: SoupDeskOptions | None = None
+    folder: Path, settings: EdgeSettings = SETTINGS, *, options: SoupDeskOptions | None = None, size: int = 4
 ) -> Iterator[Stand]:
-    made = Stand(folder, settings, options)
+    """A server over a journal of 150 tokens of so many trades."""
+    made = Stand(folder, settings, options, size)
     try:
         yield made
     finally:
@@ -161,9 +169,29 @@ def test_a_login_with_a_number_replays_from_there_and_a_range_ends_where_it_says
         client.send(soup.encode(soup.UnsequencedData(struct.pack(">cQ", b"E", 210))))
         accepted, *rest = made.packets(client, 1_000)
         assert accepted == soup.LoginAccepted(made.session, 11)
-        data = [each.message for each in rest if isinstance(each, soup.SequencedData)]
-        assert data == made.wanted(11, 200)
+        assert data_of(rest) == made.wanted(11, 200)
         assert isinstance(rest[-1], soup.EndOfSession)
+
+
+def test_absurd_logins_and_ranges_over_a_stream_are_refused_and_counted(tmp_path: Path) -> None:
+    with stand(tmp_path) as made:
+        for session, number in ((made.session, 10**19), ("ZZ99999999", 1), ("001@256161", 1)):
+            with made.customer() as client:
+                client.send(soup.encode(soup.LoginRequest("eve", "", session, number)))
+                assert isinstance(made.packets(client, 2)[0], soup.LoginRejected)
+        with made.customer() as client:  # a range that ends before it begins is over at once
+            client.send(soup.encode(soup.LoginRequest("eve", "", made.session, 50)))
+            client.send(soup.encode(soup.UnsequencedData(struct.pack(">cQ", b"E", 3))))
+            assert isinstance(made.packets(client, made.following)[-1], soup.EndOfSession)
+        with made.customer() as client:  # one without an end is served as far as there is something
+            client.send(soup.encode(soup.LoginRequest("eve", "", made.session, 1)))
+            client.send(soup.encode(soup.UnsequencedData(struct.pack(">cQ", b"E", (1 << 64) - 1))))
+            assert data_of(made.packets(client, made.following)) == made.wanted(1, made.following)
+        with made.customer() as client:
+            client.send(soup.encode(soup.UnsequencedData(struct.pack(">cQ", b"E", 3))))
+            assert made.packets(client, 1) == []
+        counts = made.server.status()["replays"]
+        assert (counts["rejected"], counts["breaches"]) == (3, 1)
 
 
 def test_half_open_and_senseless_connections_are_shown_the_door(tmp_path: Path) -> None:
@@ -184,19 +212,30 @@ def test_half_open_and_senseless_connections_are_shown_the_door(tmp_path: Path) 
             assert isinstance(first, soup.LoginAccepted)
 
 
-def test_a_client_that_does_not_read_holds_up_nobody(tmp_path: Path) -> None:
-    options = SoupDeskOptions(buffer_max=2_000, stall_period=200 * MILLISECOND, chunk_messages_max=32)
-    with stand(tmp_path, options=options) as made:
+def test_a_client_that_does_not_read_costs_little_holds_up_nobody_and_can_go_on_where_it_was(tmp_path: Path) -> None:
+    buffer_max, chunk = 20_000, 32
+    options = SoupDeskOptions(buffer_max=buffer_max, stall_period=100 * MILLISECOND, chunk_messages_max=chunk)
+    with stand(tmp_path, options=options, size=300) as made:
+        waited: list[int] = []
         sluggard = socket.socket()
         sluggard.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2_048)
         sluggard.connect(made.replays)
         sluggard.send(soup.encode(soup.LoginRequest("slow", "", made.session, 1)))
         with made.customer() as good:
             good.send(soup.encode(soup.LoginRequest("bob", "", made.session, 1)))
-            found = made.packets(good, made.following)
-            assert sum(isinstance(each, soup.SequencedData) for each in found) == made.following - 1
+            found = made.packets(good, made.following, lambda: waited.append(made.server.status()["waiting_bytes"]))
+        everything = made.wanted(1, made.following)
+        assert data_of(found) == everything
+        until(lambda: made.server.status()["replays"]["stalled"] == 1, made.server.turn)
+        assert 0 < max(waited) < 2 * (buffer_max + chunk * 64)
+        sluggard.settimeout(0)
+        late = data_of(made.packets(sluggard, made.following))
         sluggard.close()
-        until(lambda: made.server.status()["connections"] == 0, made.server.turn)
+        assert late == everything[: len(late)] != everything
+        with made.customer() as again:
+            again.send(soup.encode(soup.LoginRequest("slow", "", made.session, len(late) + 1)))
+            rest = data_of(made.packets(again, made.following - len(late)))
+        assert late + rest == everything
 
 
 def test_only_those_with_a_password_may_replay_where_there_are_passwords(tmp_path: Path) -> None:

@@ -1,27 +1,38 @@
 """The edge as somebody else's program sees it: tshark dissects the stream and a re-request exchange as MoldUDP64.
 
-Its dissector of ITCH reads versions before 5.0 only, so the messages themselves are checked by our own.
+Its dissector of ITCH reads versions before 5.0 only, so the messages themselves are checked by our own. It is given
+what our sockets received, and once it captures by itself while an edge is running.
 """
 
+import queue
 import shutil
 import struct
 import subprocess
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from threading import Thread
+from typing import IO
 
 import pytest
 
+from fairtape.edge.catalogue import Catalogue
+from fairtape.edge.library import Library
+from fairtape.edge.server import Server
 from fairtape.formats import itch, moldudp64
 from fairtape.formats.moldudp64 import Request, encode_request
 from fairtape.nodes.edge.marks import MARK
-from loopback.edge_wires import Groups, asker, until
+from fairtape.runtime.carriers import LOOPBACK
+from fairtape.runtime.clock import SharedClock
+from loopback.edge_wires import PATIENCE, Groups, asker, until
 from loopback.test_edge_server import stand
 from loopback.test_edge_station import complete, expected, hearer, post
-from unit.edge_runtime.edge_journals import catalogue, history
+from unit.edge_runtime.edge_journals import SETTINGS, catalogue, history
 
 STREAM_PORT, SERVER_PORT, CUSTOMER_PORT = 31_001, 17_000, 40_000
 LINKTYPE_RAW = 101
+UDP_HEADER = 8  # bytes
 WARNING = 0x600000  # what is below it is a note, such as that a packet is a request
 FIELDS = ("session", "sequence", "count", "request", "msglen")
 
@@ -52,6 +63,110 @@ def dissected(path: Path, *ports: int) -> list[dict[str, str]]:
     assert {row[0] for row in rows} == {""}, "malformed"
     assert max((int(each) for row in rows for each in row[1].split(",") if each), default=0) < WARNING
     return [dict(zip(FIELDS, row[2:], strict=True)) for row in rows]
+
+
+class Capture:
+    """tshark on the loopback interface, dissecting while datagrams go by. A word to itself marks beginning and end."""
+
+    def __init__(self, ports: Sequence[int]) -> None:
+        self._bell = asker()
+        self._own = self._bell.getsockname()[1]
+        heard = " or ".join(f"udp port {port}" for port in (*ports, self._own))
+        names = (
+            "udp.dstport",
+            "udp.length",
+            "_ws.malformed",
+            "_ws.expert.severity",
+            *(f"moldudp64.{name}" for name in FIELDS),
+        )
+        command = ["tshark", "-n", "-l", "-i", "lo", "-f", heard, "-T", "fields", "-E", "separator=;"]
+        command += [word for port in ports for word in ("-d", f"udp.port=={port},moldudp64")]
+        command += [word for name in (*names, "moldudp64.msgdata") for word in ("-e", name)]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        self.rows: list[list[str]] = []
+        self._bells = 0
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        Thread(target=self._read, args=(self._process.stdout,), daemon=True).start()
+
+    def await_bell(self) -> None:
+        """Ring until it is heard: all that was sent before has been seen by then. Each bell has a size of its own."""
+        self._bells += 1
+        give_up_at = time.monotonic() + PATIENCE
+        while True:
+            assert time.monotonic() < give_up_at
+            self._bell.sendto(bytes(self._bells), (LOOPBACK, self._own))
+            with suppress(queue.Empty):
+                while (line := self._lines.get(timeout=0.1)) is not None:
+                    port, size, *row = line.rstrip("\n").split(";")
+                    if int(port) != self._own:
+                        self.rows.append(row)
+                    elif int(size) == UDP_HEADER + self._bells:
+                        return
+                _, errors = self._process.communicate()
+                pytest.skip(f"capturing is not possible here: {' '.join(errors.split())}")
+
+    def close(self) -> None:
+        self._process.terminate()
+        self._process.communicate()
+        self._bell.close()
+
+    def _read(self, output: IO[str]) -> None:
+        for line in output:
+            self._lines.put(line)
+        self._lines.put(None)
+
+
+def test_a_running_edge_is_captured_and_dissected_without_a_malformed_packet(tmp_path: Path) -> None:
+    plan = Groups().plan()
+    told = history()
+    wanted = expected(plan, told)
+    plans = catalogue(tmp_path, plan)
+    with post(tmp_path, plans) as site, hearer(plan) as heard, asker() as client:
+        library = Library(tmp_path / "s1", SETTINGS, Catalogue(tmp_path, 0))
+        server = Server(SETTINGS, SETTINGS.stations["s1"], library, SharedClock(), interface=LOOPBACK)
+        capture = Capture([*(each.endpoint("A").port for each in plan.edge), server.addresses[0][1]])
+        try:
+            capture.await_bell()
+            until(lambda: site.speaks, site.wake)
+            for each in told:
+                site.tell(each)
+            until(lambda: complete(heard, wanted), site.wake, server.turn, heard.hear)
+            session = next(iter(wanted))
+            answers: list[bytes] = []
+
+            def hear() -> None:
+                server.turn()
+                with suppress(BlockingIOError):
+                    answers.append(client.recv(65_536))
+
+            until(lambda: library.sequence == 241, server.turn)
+            client.sendto(encode_request(Request(session, 3, 20)), server.addresses[0])
+            until(lambda: sum(len(moldudp64.decode(each).messages) for each in answers) >= 20, hear)
+            capture.await_bell()
+        finally:
+            capture.close()
+            server.close()
+    check_capture(capture.rows, wanted, session)
+
+
+def check_capture(rows: list[list[str]], wanted: dict[str, list[bytes]], session: str) -> None:
+    """Nothing is malformed, the whole stream is there, and so are a request and its answer."""
+    assert {row[0] for row in rows} == {""}
+    assert max((int(each) for row in rows for each in row[1].split(",") if each), default=0) < WARNING
+    found = [dict(zip((*FIELDS, "messages"), row[2:], strict=True)) for row in rows]
+    assert [row["sequence"] for row in found if row["request"] == "1"] == ["3"]
+    numbered: dict[str, dict[int, bytes]] = {name: {} for name in wanted}
+    again = 0
+    for row in found:
+        for number, text in enumerate(filter(None, row["messages"].split(",")), int(row["sequence"])):
+            message = bytes.fromhex(text.replace(":", ""))
+            again += row["session"] == session and number in numbered[session]
+            assert numbered[row["session"]].setdefault(number, message) == message
+            if message[:1] != MARK and message[:1] in (b"S", b"R", b"L", b"P"):
+                itch.decode(message)
+    assert {name: [each[number] for number in sorted(each)] for name, each in numbered.items()} == wanted
+    assert again == 20
 
 
 def test_the_stream_with_heartbeats_and_ends_of_sessions_is_moldudp64(tmp_path: Path) -> None:

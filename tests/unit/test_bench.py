@@ -4,15 +4,21 @@ from pathlib import Path
 
 import pytest
 
+from fairtape.bench import edge
 from fairtape.bench.figures import Processors, percentile
+from fairtape.bench.itch_day import MIX, itch_day
+from fairtape.bench.reading import PER_TOKEN, write_journal
 from fairtape.bench.receivers import Tally
 from fairtape.bench.report import Figures, problems_of
 from fairtape.bench.senders import STAMP
 from fairtape.bench.trimming import SEGMENTS_KEPT, kept_short, trim
+from fairtape.client import connect
 from fairtape.core.effects import Deliver, Ordered, Release, Span
 from fairtape.core.instants import MICROSECOND, MILLISECOND
+from fairtape.formats.itch_columns import from_arrow, to_arrow
 from fairtape.runtime.journal.format import segment_name
 from fairtape.wire.blocks import pack_messages
+from unit.client.tape_values import trades
 
 SOUND: Figures = {
     "messages_per_s": 1_000_000,
@@ -91,3 +97,45 @@ def test_the_share_that_the_host_took_is_that_of_the_time_between() -> None:
     assert Processors(30, 1_000).stolen_since(Processors(10, 800)) == 0.1
     assert Processors(10, 800).stolen_since(Processors(10, 800)) == 0.0
     assert 0 <= Processors.read().stolen <= Processors.read().total
+
+
+EDGE: Figures = {
+    "websocket_kept_up": True,
+    "websocket_customers": 1_000,
+    "websocket_customers_asked": 1_000,
+    "websocket_customers_tried": 1_000,
+    "arrow_messages_per_s": 1_000_000,
+    "itch_messages_per_s": 1_000_000,
+}
+
+
+@pytest.mark.parametrize(
+    ("broken", "problems", "shortfalls"),
+    [
+        ({}, 0, 0),
+        ({"arrow_messages_per_s": 999_999}, 0, 1),
+        ({"websocket_customers": 500}, 0, 1),
+        ({"websocket_customers": 0, "websocket_kept_up": False}, 1, 1),
+    ],
+)
+def test_what_the_edge_does_not_reach_is_told(broken: Figures, problems: int, shortfalls: int) -> None:
+    assert len(edge.problems_of(EDGE | broken)) == problems
+    assert len(edge.shortfalls_of(EDGE | broken)) == shortfalls
+
+
+def test_a_generated_day_has_the_mix_and_is_itch_to_the_last_byte() -> None:
+    octets = itch_day(20_000)
+    tables = to_arrow(octets)
+    assert {letter: round(table.num_rows / 20_000, 2) for letter, table in tables.items()} == {
+        letter: pytest.approx(share, abs=0.011) for letter, share in MIX.items()
+    }
+    assert from_arrow(tables, end_mark=True) == octets
+
+
+def test_the_journal_that_is_read_holds_all_its_trades_in_blocks_of_a_datagram(tmp_path: Path) -> None:
+    written = trades(1, 2 * PER_TOKEN + 7)
+    write_journal(tmp_path, written)
+    with connect(tmp_path, start="beginning") as tape:
+        found = tape.to_arrow()
+    assert found["sequence"].to_pylist() == list(range(1, len(written) + 1))
+    assert found["trade_id"].to_pylist() == written["trade_id"].tolist()

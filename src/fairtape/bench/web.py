@@ -106,12 +106,13 @@ class Heard:
     count: bytes
     faults: int  # customers with a gap, a double, a notice or a lost line
     share: float  # of its core
+    told_delayed: bool  # the server said that it cannot keep up
 
 
 def web_figures(setting: WebSetting | None = None) -> dict[str, Any]:
     """Run it once; what it reached."""
     setting = setting or WebSetting()
-    _check_room(setting)
+    check_room(setting.customers)
     processors = Processors.read()
     with tempfile.TemporaryDirectory(prefix="fairtape-web-", ignore_cleanup_errors=True) as scratch:
         journal = Path(scratch) / "journal"
@@ -128,9 +129,11 @@ def web_figures(setting: WebSetting | None = None) -> dict[str, Any]:
         "websocket_max_ms": round(float(delays.max()), 2) if len(delays) else 0.0,
         "websocket_kept_up": kept_up,
         "websocket_faults": heard.faults,
+        "websocket_told_delayed": heard.told_delayed,
         "websocket_messages_per_s": setting.rate,
         "websocket_deliveries": len(delays),
         "websocket_deliveries_missing": max(expected - len(delays), 0),
+        "websocket_frames": len(heard.count) // 4,
         "websocket_frames_per_s": round(len(heard.count) // 4 / (show.ends_at - show.starts_at) * SECOND),
         "websocket_real_time": spent.real_time,
         "websocket_server_core_share": round(spent.share, 3),
@@ -139,13 +142,13 @@ def web_figures(setting: WebSetting | None = None) -> dict[str, Any]:
     }
 
 
-def _check_room(setting: WebSetting) -> None:
+def check_room(customers: int) -> None:
     """Every customer is a file on either side."""
-    needed = setting.customers + 256
+    needed = customers + 256
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < needed:
         if hard != resource.RLIM_INFINITY and hard < needed:
-            raise Complaint(f"--customers is {setting.customers}, and a process may open {hard} files; raise ulimit -n")
+            raise Complaint(f"--customers is {customers}, and a process may open {hard} files; raise ulimit -n")
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
@@ -190,7 +193,7 @@ def _delays(setting: WebSetting, released: Released, heard: Heard) -> Any:
 
 def server_process(link: Link, journal: Path, setting: WebSetting) -> None:
     """The server, alone on the first core."""
-    real_time = _take_core(0, setting)
+    real_time = take_core(0, real_time=setting.real_time)
     spare_the_collector()
     target = Target(directory=journal, title="bench")
     with running(target, limits=Limits(customers_max=setting.customers + 10)) as server:
@@ -206,7 +209,7 @@ def server_process(link: Link, journal: Path, setting: WebSetting) -> None:
 
 def site_process(link: Link, journal: Path, setting: WebSetting) -> None:
     """What a site does, as far as listeners see it: tokens into the journal, and their release marks at their time."""
-    _take_core(1, setting)
+    take_core(1, real_time=setting.real_time)
     blocks = _blocks(setting)
     with Writer.open(journal, stripe=0, site=1, sync=Sync.NEVER) as writer:
         link.tell(Ready())
@@ -241,8 +244,8 @@ def _blocks(setting: WebSetting) -> Iterator[bytes]:
 
 def customers_process(link: Link, port: int, setting: WebSetting) -> None:
     """All customers, on the second core."""
-    _take_core(1, setting)
-    _check_room(setting)
+    take_core(1, real_time=setting.real_time)
+    check_room(setting.customers)
     audience = BareAudience(port, setting.customers)
     spare_the_collector()
     link.tell(Ready())
@@ -262,6 +265,7 @@ class BareAudience:
         self._rest: dict[int, bytes] = {}  # of each customer, by its file: the frame that is not yet whole
         self._due: dict[int, int] = {}
         self._faulty: set[int] = set()
+        self._told_delayed = False
         self._received_at, self._first, self._count = array("q"), array("q"), array("i")
         for _ in range(customers):
             line = socket.create_connection((HOST, port))
@@ -280,7 +284,7 @@ class BareAudience:
     def heard(self, share: float) -> Heard:
         """What came."""
         received_at, first, count = (each.tobytes() for each in (self._received_at, self._first, self._count))
-        return Heard(received_at, first, count, len(self._faulty), share)
+        return Heard(received_at, first, count, len(self._faulty), share, self._told_delayed)
 
     def _read(self, line: socket.socket) -> None:
         data = line.recv(CHUNK)
@@ -296,7 +300,9 @@ class BareAudience:
             payload_at, end = head
             if data[at] & 0x0F == 2:  # binary
                 self._note(file, data, payload_at, now)
-            elif data[payload_at : payload_at + 20] != b'{"kind":"subscribed"':
+            elif data[payload_at : payload_at + 17] == b'{"kind":"delayed"':
+                self._told_delayed = True
+            elif not data[payload_at:end].startswith((b'{"kind":"subscribed"', b'{"kind":"prompt"')):
                 self._faulty.add(file)  # nothing else is to be said
             at = end
         self._rest[file] = data[at:]
@@ -335,11 +341,11 @@ def _after_head(line: socket.socket) -> bytes:
     return data.partition(b"\r\n\r\n")[2]
 
 
-def _take_core(number: int, setting: WebSetting) -> bool:
+def take_core(number: int, *, real_time: bool) -> bool:
     """Run on one core, where there are several; whether the kernel prefers this process there."""
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[number % len(cores)]})
-    return setting.real_time and run_in_real_time()
+    return real_time and run_in_real_time()
 
 
 def _sleep_until(instant: Instant) -> None:

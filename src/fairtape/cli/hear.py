@@ -19,13 +19,13 @@ from fairtape.deployment.processes import Interrupts
 from fairtape.deployment.stations import catalogue_of, edge_names, edge_of
 from fairtape.edge.catalogue import read_plan
 from fairtape.edge.ear import Ear, feeds_of
+from fairtape.edge.readers import Readers
 from fairtape.formats.itch import BadItch
-from fairtape.formats.ticker_itch import Canceled, Printed, TickerReader
+from fairtape.formats.ticker_itch import Canceled, Printed
 from fairtape.market.prices import format_fixed
 from fairtape.market.stripes import StripePlan
 from fairtape.nodes.edge.hearing import CustomerOptions
 from fairtape.nodes.edge.marks import MARK, OPAQUE, BadMark, decode_opaque
-from fairtape.nodes.edge.press import Press
 from fairtape.nodes.edge.records import Delivered, Record
 from fairtape.nodes.edge.sessions import Session
 from fairtape.runtime.carriers import LOOPBACK
@@ -36,7 +36,6 @@ from fairtape.runtime.udp import PORT_MAX, Address
 EXIT_MISSED: Final = 1
 SECONDS_MAX: Final = 1e9
 PATIENCE_MS: Final = 50
-READERS_MAX: Final = 4_096  # sessions whose directories are remembered; the oldest goes first
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +142,8 @@ class Printer:
 
     def __init__(self, plans: Callable[[int], StripePlan | None], *, as_json: bool) -> None:
         self.trades = 0
-        self._plans = plans
         self._as_json = as_json
-        self._readers: dict[str, TickerReader] = {}
-        self._presses: dict[tuple[int, int], Press] = {}
+        self._readers = Readers(plans)
 
     def lines(self, records: list[Record]) -> Iterator[str]:
         """What there is to print."""
@@ -168,7 +165,7 @@ class Printer:
                 opaque = decode_opaque(message)
                 self.trades += opaque.part + 1 == opaque.parts
                 return {"kind": "opaque", **place, "sequence": opaque.sequence, "payload": opaque.payload.hex()}
-            told = self._reader(record.session).read(message)
+            told = self._readers.of(record.session).read(message)
         except (BadItch, BadMark) as error:
             return {"kind": "unread", **place, "why": str(error)}
         if isinstance(told, Canceled):
@@ -188,28 +185,6 @@ class Printer:
             "traded_at_ns": trade.traded_at,
             "trade_id": trade.trade_id,
         }
-
-    def _reader(self, session: str) -> TickerReader:
-        reader = self._readers.get(session)
-        if reader is None:
-            name = Session.parse(session)
-            plan = self._plans(name.version) if name else None
-            if len(self._readers) >= READERS_MAX:
-                del self._readers[next(iter(self._readers))]
-            midnight_at = plan.midnight_at if plan else 0
-            reader = self._readers[session] = TickerReader(midnight_at=midnight_at)
-            if plan is not None and name is not None:
-                self._seed(reader, plan, name.stripe)
-        return reader
-
-    def _seed(self, reader: TickerReader, plan: StripePlan, number: int) -> None:
-        """Whoever joins late did not hear the directory; it follows from the plan."""
-        stripe = plan.stripes.get(number)
-        if stripe is None:
-            return
-        press = self._presses.setdefault((plan.version, stripe.core), Press(plan, stripe.core))
-        for message in press.openings(0)[plan.of_core(stripe.core).index(stripe)]:
-            reader.read(message)
 
     def _line(self, fields: dict[str, Any]) -> str:
         if self._as_json:

@@ -32,13 +32,15 @@ def web(*, directory: Path, site: str | None, host: str, port: int, customers: i
     /v1/last     ?symbol=AAPL: the last sale and the volume
     /v1/trades   ?from=1&limit=1000&format=arrow: a range of the past
 
+    When it cannot send everybody in time what was released, it says so here, in /v1/status and to its customers.
+
     After Ctrl-C customers get what was released before it, and the number to go on with.
     """  # noqa: D301 - click means the one character \b
     check_within("--port", port, 0, 65_535)
     check_within("--customers", customers, 1, 1_000_000)
     target = Target.of(directory, site)
     opened = bound(host, port)
-    server = make_server(target, Limits(customers_max=customers))
+    server = make_server(target, Limits(customers_max=customers), say=lambda line: click.echo(line, err=True))
     shown = f"[{host}]" if ":" in host else host
     click.echo(
         f"the ticker of {target.title} is at http://{shown}:{opened.getsockname()[1]}/; Ctrl-C ends it", err=True

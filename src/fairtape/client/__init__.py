@@ -1,10 +1,12 @@
-"""The Python client: the order as records, batches or data frames, from a journal, a deployment or a file.
+"""The Python client: the order as records, batches or data frames, from a journal, a deployment, a file or a network.
 
 `connect` makes a `Tape` out of a `Feed` (`feeds` says what that is), a `Backlog` between the feed's thread and the
 reader, and a `Selection`. Trades travel in `lots`, by columns, and become records at the very end.
 
 - `records`: what a user gets; `lots`: many trades at once, and their Arrow schema
-- `feeds`: what a source of records must be able to do; `journals`, `deployments`, `files`: those there are
+- `feeds`: what a source of records must be able to do; `journals`, `deployments`, `files` of this machine, `remote`
+  (servers by WebSocket) and `stripes` (the edge itself): those there are
+- `bundles`: how records travel between a server and a client
 - `entries`: what a journal holds, as a feed delivers it
 - `backlog`: bounded, with a policy; `selection`: which records are wanted
 - `tape`: the shapes in which records are read; `connecting`: from a user's words to a tape
@@ -15,11 +17,13 @@ from fairtape.client.errors import ClientError
 from fairtape.client.lots import SCHEMA
 from fairtape.client.records import (
     Break,
+    Delayed,
     Fresh,
     Gap,
     Merged,
     Message,
     Notice,
+    Prompt,
     Record,
     Reformation,
     Skipped,
@@ -33,11 +37,13 @@ __all__ = [
     "SCHEMA",
     "Break",
     "ClientError",
+    "Delayed",
     "Fresh",
     "Gap",
     "Merged",
     "Message",
     "Notice",
+    "Prompt",
     "Record",
     "Reformation",
     "Skipped",

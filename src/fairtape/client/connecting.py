@@ -18,6 +18,9 @@ from fairtape.deployment.description import FILE, read_deployment
 from fairtape.market.symbols import BadName, checked_venue
 from fairtape.wire.frames import NUMBER_MAX
 
+MOLD: Final = "mold://"
+SCHEMES: Final = ("ws", "wss")
+SERVERS_MAX: Final = 32
 QUEUE_MAX: Final = 1 << 18  # records: some 40 MB of trades
 QUEUE_LIMIT: Final = 1 << 26
 GRADES: Final = ("guaranteed", "best effort")
@@ -45,8 +48,10 @@ def connect(
 ) -> Tape:
     """Read the order: as it comes, or from a place in the past on.
 
-    `target` is the journal of a site, the folder of a deployment that runs on this machine, or a file of trades (CSV,
-    Parquet, DBN, ITCH 5.0).
+    `target` is the journal of a site, the folder of a deployment that runs on this machine, a file of trades (CSV,
+    Parquet, DBN, ITCH 5.0), or the address of a server (`fairtape web`) such as "ws://10.0.0.7:8765"; of several
+    addresses with commas between them, another one is heard when one fails. Edge stripes are heard themselves as
+    "mold://TAG@/path/of/plan.toml?servers=HOST:PORT", each in its own order.
 
     `start` says where to begin: None with what comes next (a file: with its first trade), "beginning" with the first
     record there is, "snapshot" with the last trade of each symbol and then with what comes next. A whole number below
@@ -54,8 +59,8 @@ def connect(
 
     `policy` and `queue_max` are about a reader who is slower than the records come: at most so many wait. Then "block"
     lets the feed wait, "skip" leaves out the oldest, "conflate" keeps the latest of each symbol; both say what is
-    missing. `grade` matters where records can be lost on a network: "guaranteed" has them repaired, "best effort" tells
-    of them. A journal or a file loses nothing.
+    missing. `grade` matters on a network: with "guaranteed" whatever was lost there, or came while the reader was too
+    slow for its server, is got from a site's journal; with "best effort" it is told as missing.
 
     `follow` says whether a journal that is read to its end is waited for: unless you say so, it is where reading begins
     at the end. `midnight` (an instant) and `venue` are what a file of ITCH does not say about its trades.
@@ -66,17 +71,42 @@ def connect(
         chosen, size_max = _policy(policy), _queue_max(queue_max)
         if grade not in GRADES:
             raise ClientError(f"grade is {grade!r}; give {' or '.join(map(repr, GRADES))}")
-        feed = _feed(_path(target), begin, follow, None if midnight is None else _instant("midnight", midnight), venue)
+        if isinstance(target, str) and "://" in target:
+            feed = _network_feed(target, selection, guaranteed=grade == GRADES[0])
+        else:
+            midnight_at = None if midnight is None else _instant("midnight", midnight)
+            feed = _feed(_path(target), begin, follow, midnight_at, venue)
         feed.open(begin)
     return Tape(feed, Backlog(policy=chosen, size_max=size_max), selection)
 
 
+def _network_feed(target: str, selection: Selection, *, guaranteed: bool) -> Feed:
+    # Readers of journals and files need not wait for what speaks to networks.
+    if target.startswith(MOLD):
+        from fairtape.client.stripes import StripeFeed, StripeTarget
+
+        return StripeFeed(StripeTarget.of(target), selection, guaranteed=guaranteed)
+    from fairtape.client.remote import RemoteFeed
+
+    return RemoteFeed(_addresses(target), selection, guaranteed=guaranteed)
+
+
+def _addresses(target: str) -> list[str]:
+    addresses = [address.strip() for address in target.split(",")]
+    for address in addresses:
+        if address.partition("://")[0] not in SCHEMES:
+            raise ClientError(f"target is {address!r}; an address is such as 'ws://127.0.0.1:8765'")
+    if len(addresses) > SERVERS_MAX:
+        raise ClientError(f"target names {len(addresses)} addresses; give at most {SERVERS_MAX}")
+    return addresses
+
+
 def _path(target: object) -> Path:
     if not isinstance(target, str | PathLike):
-        raise ClientError(f"target is {target!r}; name a journal, the folder of a deployment or a file of trades")
+        raise ClientError(
+            f"target is {target!r}; name a journal, the folder of a deployment, a file of trades or an address"
+        )
     path = Path(fspath(target))
-    if "://" in str(target):
-        raise ClientError(f"target is {str(target)!r}; addresses are not heard yet, name a folder or a file")
     if not path.exists():
         raise ClientError(f"target {str(path)!r} does not exist; name a journal, a deployment's folder or a trade file")
     return path

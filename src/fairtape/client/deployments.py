@@ -7,7 +7,7 @@ from typing import Final
 from fairtape.client.entries import Opener
 from fairtape.client.errors import ClientError
 from fairtape.client.feeds import Delivery, LastSales, Start
-from fairtape.client.journals import LOOK_PERIOD, bunch, last_sales, place_to_begin, released_end
+from fairtape.client.journals import LOOK_PERIOD, Bunches, last_sales, place_to_begin, released_end
 from fairtape.client.records import Fresh, Notice, Stale
 from fairtape.core.instants import SECOND
 from fairtape.deployment.audience import Audience
@@ -44,14 +44,14 @@ class DeploymentFeed:
         following, self._following = self._following, None
         if self._sales is not None:
             yield self._sales
-        tuner, opener = Tuner(self._audience, following), Opener(following.following)
+        tuner, opener, bunches = Tuner(self._audience, following), Opener(following.following), Bunches()
         try:
             while not self._stopped:
                 over = False
                 if tuner.is_due():
                     over = self._audience.is_over()
                     yield from notices(tuner.look())
-                found = tuner.patiently(lambda: bunch(following.everything())) or []
+                found = tuner.patiently(lambda: bunches.take(following.everything())) or []
                 yield from opener.opened(found, time.time_ns())
                 if not found:
                     if over:

@@ -28,7 +28,7 @@ from fairtape.client.lots import PLACE_DTYPE, ROWS_MAX, Lot, joined
 from fairtape.core.effects import Release
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.market.trades import blank_trades
-from fairtape.runtime.journal import Entry, Journal, Turning
+from fairtape.runtime.journal import Damaged, Entry, Journal, Turning
 from fairtape.runtime.journal.format import HEADER_SIZE
 from fairtape.runtime.journal.segments import Place, Segment, Trail
 
@@ -57,10 +57,10 @@ class JournalFeed:
         """What the site released from there on."""
         if self._sales is not None:
             yield self._sales
-        opener = Opener(self._due)
+        opener, bunches = Opener(self._due), Bunches()
         with self._journal.entries(from_sequence=self._due) as cursor:
             while not self._stopped:
-                found = bunch(each for each in cursor.everything() if not _is_past(each, self._due))
+                found = bunches.take(each for each in cursor.everything() if not _is_past(each, self._due))
                 yield from opener.opened(found, time.time_ns())
                 if not found:
                     if not self.endless:
@@ -88,16 +88,34 @@ def _is_past(each: Entry | Turning, due: int) -> bool:
     return isinstance(each, Turning) and each.change.sequence < due
 
 
-def bunch(entries: Iterable[Entry | Turning]) -> list[Entry | Turning]:
-    """As many entries as are opened at once."""
-    found: list[Entry | Turning] = []
-    rows = 0
-    for each in entries:
-        found.append(each)
-        rows += each.ordered.count if isinstance(each, Entry) else 1
-        if rows >= ROWS_MAX:
-            break
-    return found
+class Bunches:
+    """Entries, as many at a time as are opened at once.
+
+    A journal may turn out to be damaged in the midst of a bunch. What was read before that is handed out first, because
+    a cursor has gone past it and nobody would read it again; the damage is raised when the next bunch is asked for.
+    """
+
+    def __init__(self) -> None:
+        self._damage: Damaged | None = None
+
+    def take(self, entries: Iterable[Entry | Turning]) -> list[Entry | Turning]:
+        """The next bunch; empty where there is nothing for now."""
+        damage, self._damage = self._damage, None
+        if damage is not None:
+            raise damage
+        found: list[Entry | Turning] = []
+        rows = 0
+        try:
+            for each in entries:
+                found.append(each)
+                rows += each.ordered.count if isinstance(each, Entry) else 1
+                if rows >= ROWS_MAX:
+                    break
+        except Damaged as damage:
+            if not found:
+                raise
+            self._damage = damage
+        return found
 
 
 def first_number(journal: Journal) -> int:
@@ -145,10 +163,10 @@ def last_sales(journal: Journal, end: int) -> LastSales:
     """The last trade of each symbol before number `end`, as far back as is looked."""
     first = max(first_number(journal), end - SNAPSHOT_BACK_MAX)
     lot = Lot(blank_trades(0), np.zeros(0, PLACE_DTYPE))
-    opener = Opener(first)
+    opener, bunches = Opener(first), Bunches()
     with journal.entries(from_sequence=first) as cursor:
         entries = takewhile(lambda each: each.ordered.sequence < end, cursor)
-        while found := bunch(entries):
+        while found := bunches.take(entries):
             lots = [each for each in opener.opened(found, time.time_ns()) if isinstance(each, Lot)]
             lot = joined([lot, *lots])
             lot = lot.where(lot.latest())

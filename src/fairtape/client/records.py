@@ -139,6 +139,21 @@ class Fresh:
 
 
 @dataclass(frozen=True, slots=True)
+class Delayed:
+    """Whoever sends this cannot keep up: one record in a hundred comes later than this after its release."""
+
+    delay: Duration
+    stripe: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What was delayed comes in time again."""
+
+    stripe: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """The next `count` trades are the last one of each symbol, as of number `through`; what follows comes after it.
 
@@ -151,7 +166,7 @@ class Snapshot:
     count: int
 
 
-Notice: TypeAlias = Gap | Skipped | Merged | Reformation | Break | Stale | Fresh | Snapshot
+Notice: TypeAlias = Gap | Skipped | Merged | Reformation | Break | Stale | Fresh | Delayed | Prompt | Snapshot
 Record: TypeAlias = Trade | Message | Notice
 
 ABSENT: Final = -1

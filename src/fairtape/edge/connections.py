@@ -16,6 +16,7 @@ from fairtape.runtime.udp import Address
 BACKLOG: Final = 128
 ACCEPTS_MAX: Final = 64  # in one turn
 READ_MAX: Final = 4_096  # bytes of one client in one turn: a client has little to say
+KERNEL_BUFFER: Final = 256 << 10  # bytes that the kernel is asked to keep for a client: what lies there is not counted
 LINGER_PERIOD: Final[Duration] = 2 * SECOND  # for a client to take its last bytes
 
 
@@ -49,6 +50,11 @@ class Connections:
 
     def __len__(self) -> int:
         return len(self._clients)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What waits in this process for clients to take it."""
+        return sum(len(client.out) for client in self._clients.values())
 
     @property
     def address(self) -> Address:
@@ -92,6 +98,7 @@ class Connections:
             stream.settimeout(0)
             with suppress(OSError):
                 stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, KERNEL_BUFFER)
             client = _Client(stream, self._next)
             self._next += 1
             self._clients[client.number] = client

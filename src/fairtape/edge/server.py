@@ -104,6 +104,7 @@ class Server:
             "sequence": max(self._library.sequence - 1, 0),
             "restarts": self._library.restarts,
             "connections": len(self._connections),
+            "waiting_bytes": self._connections.waiting_bytes,
             "connections_refused": self._connections.refused,
             "guaranteed_refused": self.refusals,
             "requests": asdict(self._retransmitter.counts),

@@ -78,6 +78,7 @@ class Api:
             "stale": stage.stale,
             "customers": len(hub.customers),
             "lagging": sum(customer.lags for customer in hub.customers),
+            "waiting": sum(customer.waiting for customer in hub.customers),
             "replaying": hub.replaying,
             "subscriptions": hub.channels,
             "overloaded": stage.overloaded,

@@ -67,6 +67,11 @@ class Customer:
         """Whether something waits for it."""
         return self._backlog is not None
 
+    @property
+    def waiting(self) -> int:
+        """Records that wait for it."""
+        return 0 if self._backlog is None else len(self._backlog)
+
     def subscribe(self, wish: Wish, replay: Replay | None) -> None:
         """Want this from now on, and nothing of what was wanted before."""
         self.unsubscribe()

@@ -14,9 +14,9 @@ from itertools import islice
 from typing import Final
 
 from fairtape.client.backlog import Item
-from fairtape.client.feeds import Delivery
+from fairtape.client.feeds import AtInstant, AtNumber, Beginning, Delivery
 from fairtape.client.lots import Lot
-from fairtape.client.records import Notice
+from fairtape.client.records import Fresh, Notice, Stale
 from fairtape.client.selection import Selection
 from fairtape.core.instants import MILLISECOND, Duration, Instant
 from fairtape.web.customers import QUEUE_MAX, Customer, Line, TooSlow
@@ -83,6 +83,7 @@ class Hub:
         self.limits = limits or Limits()
         self.customers: set[Customer] = set()
         self.counts: Counter[str] = Counter()
+        self.stale: Stale | None = None  # the site does not serve
         self._channels: dict[tuple[object, ...], Channel] = {}
         self._replaying: dict[Customer, None] = {}  # whose turn is next stands first
         self._asking: set[Customer] = set()  # for a snapshot, once they are live
@@ -121,17 +122,17 @@ class Hub:
     def subscribe(self, customer: Customer, wish: Wish) -> dict[str, object]:
         """Give a customer what it wants; what to tell it about that. Raises `Refusal`."""
         due = self.ticker.due
-        if wish.start is not None and wish.start > due:
-            raise Refusal("from", f"from is {wish.start}, and the order has come to {due - 1}; give at most {due}")
-        past = wish.start is not None and wish.start < due
+        start = self._start(wish)
+        if start > due:
+            raise Refusal("from", f"from is {start}, and the order has come to {due - 1}; give at most {due}")
+        past = start < due or (isinstance(wish.start, AtNumber) and start < wish.start.sequence)
         if past and customer not in self._replaying and len(self._replaying) >= self.limits.replays_max:
             raise Refusal("from", f"{len(self._replaying)} customers read the past, as many as may; come back later")
         key = wish.symbols, wish.stripes, wish.form
         if key not in self._channels and len(self._channels) >= self.limits.channels_max:
             raise Refusal("symbols", f"there are {len(self._channels)} different subscriptions, as many as may be")
         self._leave(customer)
-        assert not past or wish.start is not None
-        customer.subscribe(wish, Replay(self.ticker, wish.start) if past and wish.start is not None else None)
+        customer.subscribe(wish, Replay(self.ticker, start) if past else None)
         self._channels.setdefault(key, Channel(customer.selection, wish.form)).members[customer] = None
         if past:
             self._replaying[customer] = None
@@ -143,8 +144,24 @@ class Hub:
             "stripes": wish.stripes,
             "form": wish.form.value,
             "policy": wish.slow.value,
-            "next": wish.start if past else due,
+            "next": start,
+            "formation": self.ticker.formation,
+            "stale_since_ns": None if self.stale is None else str(self.stale.since),
         }
+
+    def _start(self, wish: Wish) -> int:
+        """The number with which a subscription begins."""
+        match wish.start:
+            case None:
+                return self.ticker.due
+            case Beginning():
+                return self.ticker.begin()
+            case AtInstant(instant):
+                return self.ticker.since(instant)
+            case AtNumber(sequence) if wish.formation is None:
+                return sequence
+            case AtNumber(sequence):
+                return self.ticker.resumption(sequence, wish.formation)
 
     def unsubscribe(self, customer: Customer) -> dict[str, object]:
         """Give a customer nothing more."""
@@ -165,6 +182,8 @@ class Hub:
 
     def announce(self, notice: Notice, now: Instant) -> None:
         """Tell everybody something that has no place in the order."""
+        if isinstance(notice, Stale | Fresh):
+            self.stale = notice if isinstance(notice, Stale) else None
         self.publish([notice], now)
 
     def bring_up(self, now: Instant) -> None:

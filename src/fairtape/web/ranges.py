@@ -9,15 +9,16 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from fairtape.client.bundles import told
 from fairtape.client.entries import Opener
 from fairtape.client.feeds import Delivery
-from fairtape.client.journals import bunch, first_number
+from fairtape.client.journals import Bunches, first_number
 from fairtape.client.lots import SCHEMA, Lot
 from fairtape.client.records import Message, Notice
 from fairtape.client.selection import Selection
 from fairtape.core.instants import Instant
 from fairtape.runtime.journal import Damaged, Entry, Journal, Turning
-from fairtape.web.forms import told, trade_told
+from fairtape.web.forms import trade_told
 from fairtape.web.wishes import Refusal
 from fairtape.wire.frames import NUMBER_MAX
 
@@ -137,10 +138,10 @@ class Archive:
         return due if place is None else min(place.sequence, due)
 
     def _items(self, opener: Opener, end: int, selection: Selection) -> Iterator[Lot | Message | Notice]:
-        begin = opener.due
+        begin, bunches = opener.due, Bunches()
         with self._journal.entries(from_sequence=begin) as cursor:
             while opener.due < end:
-                found = bunch(each for each in cursor.everything() if not _is_past(each, begin))
+                found = bunches.take(each for each in cursor.everything() if not _is_past(each, begin))
                 if not found:
                     return
                 for delivery in opener.opened(found, time.time_ns()):

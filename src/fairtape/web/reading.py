@@ -38,6 +38,11 @@ class Reading:
         """The number of the next message."""
         return self._opener.due
 
+    @property
+    def formation(self) -> int:
+        """The last formation that was met; 0 where none was."""
+        return self._formation
+
     def take(self, *, rows_max: int = PIECE_ROWS, period: Duration = PIECE_PERIOD) -> list[Delivery]:
         """The next piece; empty where the journal ends for now."""
         found: list[Entry | Turning] = []

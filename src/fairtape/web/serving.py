@@ -87,9 +87,11 @@ def bound(host: str, port: int) -> socket.socket:
     return opened
 
 
-def make_server(target: Target, limits: Limits | None = None) -> TickerServer:
-    """A server that is not started yet. Reads the journal back, which takes a moment."""
-    stage = Stage(Hub(Ticker(target.directory), limits), target.serves)
+def make_server(
+    target: Target, limits: Limits | None = None, *, say: Callable[[str], None] = lambda _: None
+) -> TickerServer:
+    """A server that is not started yet; `say` tells its operator. Reads the journal back, which takes a moment."""
+    stage = Stage(Hub(Ticker(target.directory), limits), target.serves, say=say)
     api = Api(stage, Archive(target.directory), target.title)
     config = uvicorn.Config(
         api.app(),
@@ -119,9 +121,16 @@ class Running:
 
 
 @contextmanager
-def running(target: Target, *, limits: Limits | None = None, host: str = HOST, port: int = 0) -> Iterator[Running]:
+def running(
+    target: Target,
+    *,
+    limits: Limits | None = None,
+    host: str = HOST,
+    port: int = 0,
+    say: Callable[[str], None] = lambda _: None,
+) -> Iterator[Running]:
     """A server in a thread, for as long as this lasts; 0 is any free port."""
-    server, opened = make_server(target, limits), bound(host, port)
+    server, opened = make_server(target, limits, say=say), bound(host, port)
     found = Running(server, opened.getsockname()[1])
 
     def work() -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from fairtape.client.feeds import Delivery
 from fairtape.client.lots import Lot
-from fairtape.client.records import Fresh, Notice, Stale
+from fairtape.client.records import Delayed, Fresh, Notice, Prompt, Stale
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.web.hub import PAUSE_MIN, Hub, pause_after
 from fairtape.web.lines import WebSocketLine
@@ -24,7 +24,11 @@ SILENCE_MIN: Final = 1 * SECOND  # a reformation takes less
 INDEX_PERIOD: Final = 100 * MILLISECOND
 CHECK_PERIOD: Final = 20 * SECOND  # between two pings
 DELAYS_MAX: Final = 1_024  # rounds whose delays are remembered
+LATE_MIN: Final = 5  # late rounds, and one in a hundred, make a server overloaded: a single one is no judgment
+PROMPT_MIN: Final = 100  # rounds before it is said that it is not overloaded any more
 DELAY_GOAL: Final = 50 * MILLISECOND  # from the release to the last customer; above it the server is overloaded
+DELAY_GOOD: Final = 40 * MILLISECOND  # below it the server is not overloaded any more
+PACE_PERIOD: Final = 500 * MILLISECOND  # between two looks at how it goes
 
 
 class Serving:
@@ -48,20 +52,53 @@ class Serving:
         return None
 
 
+class Pace:
+    """Whether customers get in time what is released; says so when that changes.
+
+    After each change it is judged by new rounds alone, so whoever is at the limit does not say so twice a second.
+    """
+
+    def __init__(self) -> None:
+        self.delays: deque[Duration] = deque(maxlen=DELAYS_MAX)  # from the release of a round's first to its end
+        self.delayed = False
+
+    def look(self) -> Notice | None:
+        """What there is to say."""
+        delay = round(_percentile(self.delays, 99) * MILLISECOND)
+        if self.delayed:
+            changed = len(self.delays) >= PROMPT_MIN and delay <= DELAY_GOOD
+        else:
+            late = sum(each > DELAY_GOAL for each in self.delays)
+            changed = late >= max(LATE_MIN, len(self.delays) / 100)
+        if not changed:
+            return None
+        self.delayed = not self.delayed
+        self.delays.clear()
+        return Delayed(delay) if self.delayed else Prompt()
+
+
 class Stage:
     """Runs a hub."""
 
-    def __init__(self, hub: Hub, serves: Callable[[Instant], bool] | None = None) -> None:
-        """`serves` says whether the site takes part in its ring, where somebody knows."""
+    def __init__(
+        self,
+        hub: Hub,
+        serves: Callable[[Instant], bool] | None = None,
+        *,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """`serves` says whether the site takes part in its ring, where somebody knows; `say` tells the operator."""
         self.hub = hub
         self.connections: set[Any] = set()  # of the server: those that end and are checked
         self.began_at = time.time_ns()
         self.ending = False
         self.failure: Exception | None = None  # what made it impossible to go on
         self._serving = None if serves is None else Serving(serves, self.began_at)
-        self._delays: deque[Duration] = deque(maxlen=DELAYS_MAX)  # from the release of a round's first to its end
+        self._say = say
+        self._pace = Pace()
         self._release_errors: deque[Duration] = deque(maxlen=DELAYS_MAX)
-        self._due = {self._look_at_site: 0, self._index: 0, self._check: time.monotonic_ns() + CHECK_PERIOD}
+        checks_at = time.monotonic_ns() + CHECK_PERIOD
+        self._due = {self._look_at_site: 0, self._look_at_pace: 0, self._index: 0, self._check: checks_at}
 
     @property
     def stale(self) -> bool:
@@ -99,8 +136,8 @@ class Stage:
     def delays(self) -> dict[str, float]:
         """How it has gone lately, in milliseconds."""
         return {
-            "send_delay_p50_ms": _percentile(self._delays, 50),
-            "send_delay_p99_ms": _percentile(self._delays, 99),
+            "send_delay_p50_ms": _percentile(self._pace.delays, 50),
+            "send_delay_p99_ms": _percentile(self._pace.delays, 99),
             "release_error_p50_ms": _percentile(self._release_errors, 50),
             "release_error_p99_ms": _percentile(self._release_errors, 99),
         }
@@ -108,7 +145,7 @@ class Stage:
     @property
     def overloaded(self) -> bool:
         """Whether customers get what was released later than they should."""
-        return _percentile(self._delays, 99) * MILLISECOND > DELAY_GOAL
+        return self._pace.delayed
 
     def _play(self, found: list[Delivery]) -> None:
         now = time.time_ns()
@@ -120,7 +157,9 @@ class Stage:
         now = time.time_ns()
         for delivery in found:
             if isinstance(delivery, Lot):
-                self._delays.append(now - int(delivery.places["released_at"].min()))
+                released_at = int(delivery.places["released_at"].min())
+                if released_at >= self.began_at:  # what was released before is the past, however it came here
+                    self._pace.delays.append(now - released_at)
                 errors = delivery.places["released_at"] - delivery.places["commit_at"]
                 self._release_errors.append(int(errors.max()))
 
@@ -138,6 +177,20 @@ class Stage:
         if notice is not None:
             self.hub.announce(notice, now)
         return SERVES_PERIOD
+
+    def _look_at_pace(self) -> Duration:
+        notice = self._pace.look()
+        if notice is not None:
+            self.hub.announce(notice, time.time_ns())
+        if isinstance(notice, Delayed):
+            self.hub.counts["overloads"] += 1
+            self._say(
+                f"this server cannot keep up; customers: {len(self.hub.customers):,}; one message in a hundred is out"
+                f" {notice.delay / MILLISECOND:.0f} ms after its release"
+            )
+        elif notice is not None:
+            self._say(f"this server keeps up again; customers: {len(self.hub.customers):,}")
+        return PACE_PERIOD
 
     def _index(self) -> Duration:
         self.hub.ticker.keep_up()

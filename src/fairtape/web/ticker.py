@@ -5,6 +5,7 @@ begins, and whoever has read the recent past to its end joins the present withou
 """
 
 from bisect import bisect_right
+from collections import deque
 from pathlib import Path
 from typing import Final
 
@@ -12,13 +13,14 @@ from fairtape.client.feeds import Delivery
 from fairtape.client.journals import first_number, released_end
 from fairtape.client.lots import Lot
 from fairtape.client.records import Break, Gap, Message
-from fairtape.core.instants import MILLISECOND
+from fairtape.core.instants import MILLISECOND, Instant
 from fairtape.runtime.journal import Journal
 from fairtape.web.reading import Reading
 from fairtape.web.sales import Sales
 
 BACK_MAX: Final = 100_000  # numbers that are read back at the start, for the last sale of each symbol
 TAIL_ROWS_MAX: Final = 1 << 16  # messages of the recent past that are kept in memory
+BREAKS_MAX: Final = 64  # that are remembered for those who come back
 ADVANCE_PERIOD: Final = 20 * MILLISECOND  # for which the journal is read before customers get something
 
 
@@ -65,11 +67,14 @@ class Tail:
         return self._deliveries[index - self.start], self._after[index - self.start]
 
     def find(self, number: int) -> int | None:
-        """The index of the delivery that holds a number, or of the notices before it; None where it is not here."""
+        """The index of the delivery that holds a number; of the notices before it, where one begins with that number.
+
+        None where it is not here.
+        """
         if not self.first <= number <= self.due:
             return None
         place = bisect_right(self._after, number)
-        while place and not isinstance(self._deliveries[place - 1], Lot | Message):
+        while place and self._after[place - 1] == number and not isinstance(self._deliveries[place - 1], Lot | Message):
             place -= 1
         return self.start + place
 
@@ -93,6 +98,7 @@ class Ticker:
         self._first = max(first_number(self.journal), released_end(self.journal) - BACK_MAX)
         self._reading = Reading(self.journal, self._first)
         self.tail = Tail(self._first)
+        self.breaks: deque[Break] = deque(maxlen=BREAKS_MAX)
         self.sales = Sales(self._first)
         while self.advance():
             pass
@@ -102,11 +108,30 @@ class Ticker:
         """The number of the next message."""
         return self.tail.due
 
+    @property
+    def formation(self) -> int:
+        """The formation that numbers the order at its live end; 0 before anything is in it."""
+        return self._reading.formation
+
+    def begin(self) -> int:
+        """The first number that the journal holds."""
+        return first_number(self.journal)
+
+    def since(self, instant: Instant) -> int:
+        """The first number whose token has this timestamp or a later one; the next one where there is none yet."""
+        place = self.journal.place(1, instant)
+        return self.due if place is None else min(place.sequence, self.due)
+
+    def resumption(self, number: int, formation: int) -> int:
+        """Where to go on who knows the order up to this number by this formation: at a Break that gave it away."""
+        return min([number, *(each.sequence for each in self.breaks if each.formation > formation)])
+
     def advance(self) -> list[Delivery]:
         """What was released since the last time."""
         found = self._reading.take(period=ADVANCE_PERIOD)
         for delivery in found:
             if isinstance(delivery, Break):
+                self.breaks.append(delivery)
                 self._recount(delivery.sequence)
             self.tail.add(delivery)
             if isinstance(delivery, Lot):

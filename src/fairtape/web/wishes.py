@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl
 
 from fairtape.client.errors import ClientError
+from fairtape.client.feeds import AtInstant, AtNumber, Beginning
 from fairtape.client.selection import Selection
 from fairtape.web.forms import Form
 from fairtape.wire.frames import NUMBER_MAX
@@ -24,7 +25,9 @@ STRIPES_MAX: Final = 1_000
 FIELDS_MAX: Final = 16  # of a query
 SHOWN_MAX: Final = 60  # characters of a bad value that are said back
 
-_FIELDS: Final = ("symbols", "stripes", "form", "policy", "from", "snapshot")
+BEGINNING: Final = "beginning"
+
+_FIELDS: Final = ("symbols", "stripes", "form", "policy", "from", "since_ns", "formation", "snapshot")
 
 Choice = TypeVar("Choice", bound=Enum)
 
@@ -53,7 +56,8 @@ class Wish:
     stripes: tuple[int, ...] | None = None
     form: Form = Form.JSON
     slow: Slow = Slow.SKIP
-    start: int | None = None  # the number to begin with; None: what comes next
+    start: AtNumber | AtInstant | Beginning | None = None  # None: what comes next
+    formation: int | None = None  # the last that is known to one who resumes, so that a Break since then is told
     snapshot: bool = False  # the last trade of each symbol first
 
     @property
@@ -86,8 +90,10 @@ def wish_of_query(query: str) -> Wish:
             found[name] = found[name].split(",")
     if "stripes" in found:
         found["stripes"] = [_number("stripes", text) for text in found["stripes"]]
-    if "from" in found:
+    if found.get("from") not in (None, BEGINNING):
         found["from"] = _number("from", found["from"])
+    if "formation" in found:
+        found["formation"] = _number("formation", found["formation"])
     if "snapshot" in found:
         found["snapshot"] = _truth(found["snapshot"])
     return _wish(found)
@@ -118,21 +124,42 @@ def _wish(found: Mapping[str, Any]) -> Wish:
         selection = Selection.of(symbols, stripes)
     except ClientError as error:
         raise Refusal(field, str(error)) from None
-    start, snapshot = found.get("from"), found.get("snapshot", False)
-    if start is not None and (isinstance(start, bool) or not isinstance(start, int) or not 1 <= start <= NUMBER_MAX):
-        raise Refusal("from", f"from is {_shown(start)}; expected a number of the order, 1 or above")
+    start, snapshot, formation = _start(found), found.get("snapshot", False), found.get("formation")
     if not isinstance(snapshot, bool):
         raise Refusal("snapshot", f"snapshot is {_shown(snapshot)}; expected true or false")
     if snapshot and start is not None:
         raise Refusal("snapshot", "snapshot and from are both given; a snapshot is of now, so leave one of them out")
+    if formation is not None and not _is_number(formation, 0):
+        raise Refusal("formation", f"formation is {_shown(formation)}; expected the last formation that you know of")
     return Wish(
         symbols=selection.symbols,
         stripes=selection.stripes,
         form=_choice("form", found.get("form", "json"), Form),
         slow=_choice("policy", found.get("policy", "skip"), Slow),
         start=start,
+        formation=formation,
         snapshot=snapshot,
     )
+
+
+def _start(found: Mapping[str, Any]) -> AtNumber | AtInstant | Beginning | None:
+    number, since = found.get("from"), found.get("since_ns")
+    if number is not None and since is not None:
+        raise Refusal("since_ns", "from and since_ns are both given; begin with a number or with an instant")
+    if since is not None:
+        # Text, because an instant is too wide for a number of JSON.
+        return AtInstant(_number("since_ns", since if isinstance(since, str) else str(since)))
+    if number is None:
+        return None
+    if number == BEGINNING:
+        return Beginning()
+    if not _is_number(number, 1):
+        raise Refusal("from", f"from is {_shown(number)}; expected a number of the order, 1 or above, or {BEGINNING}")
+    return AtNumber(number)
+
+
+def _is_number(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= NUMBER_MAX
 
 
 def _listed(name: str, found: Mapping[str, Any], most: int) -> list[Any] | None:

@@ -14,11 +14,12 @@ import pytest
 
 import fairtape
 import unit.journal_values as values
-from fairtape.client import Break, ClientError, Gap, Message, Reformation, Snapshot, Tape, Trade
+from fairtape.client import Break, ClientError, Gap, Message, Record, Reformation, Snapshot, Tape, Trade
 from fairtape.deployment.drafting import Draft, create_deployment
 from fairtape.formats.dbn import write_dbn
 from fairtape.formats.itch_columns import from_arrow
 from fairtape.formats.trade_tables import trades_to_arrow
+from fairtape.runtime.journal import Journal
 from fairtape.runtime.tradefiles import read_trades
 from unit.client.tape_values import SYMBOLS, append, order, ordered, trade, trades, write
 
@@ -189,7 +190,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"target": "{folder}/bad.dbn"}, "which is no whole metadata of DBN"),
     ({"target": "{folder}/day.itch"}, "counts its times from midnight; say which one"),
     ({"target": "{folder}/bad.csv", "start": "snapshot"}, "start is 'snapshot', and file .* has no live end"),
-    ({"target": "udp://239.1.1.1:5"}, "addresses are not heard yet"),
+    ({"target": "udp://239.1.1.1:5"}, "target is 'udp://239.1.1.1:5'; an address is such as 'ws://"),
     ({"policy": "drop"}, "policy is 'drop'; give one of 'block', 'skip', 'conflate'"),
     ({"queue_max": 0}, "queue_max is 0; give a number of records from 1"),
     ({"queue_max": True}, "queue_max is True"),
@@ -232,6 +233,22 @@ def test_a_journal_that_is_damaged_says_where(journal: Path) -> None:
     segment.write_bytes(content)
     with pytest.raises(ClientError, match="is damaged at byte"), fairtape.connect(journal, start="beginning") as tape:
         list(tape)
+
+
+def test_everything_before_a_damage_is_read_before_it_is_told(tmp_path: Path) -> None:
+    journal = write(tmp_path / "journal", order(9, per_token=1))
+    (segment,) = values.segments(journal)
+    with Journal.open(journal).entries() as cursor:
+        sixth = list(cursor)[5]
+    content = bytearray(segment.read_bytes())
+    content[sixth.offset + 70] ^= 1
+    segment.write_bytes(content)
+    found: list[Record] = []
+    with fairtape.connect(journal, start="beginning") as tape:
+        tape.on(found.append)
+        with pytest.raises(ClientError, match="is damaged at byte"):
+            tape.run()
+    assert numbers(found) == [1, 2, 3, 4, 5]
 
 
 def test_importing_fairtape_stays_light() -> None:

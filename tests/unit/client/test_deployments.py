@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import fairtape
+import unit.journal_values as values
 from fairtape.client import Break, ClientError, Fresh, Stale, Trade
 from fairtape.client.deployments import notices
 from fairtape.client.records import Record
@@ -18,6 +19,7 @@ from fairtape.deployment.drafting import Draft, create_deployment
 from fairtape.deployment.following import Following
 from fairtape.deployment.premises import claimed
 from fairtape.deployment.tuning import CHOICE_PERIOD, SILENCE_TOLD_MIN, Changed, Restored, Silenced, Tuner
+from fairtape.runtime.journal import Journal
 from unit.client.tape_values import append, order, write
 from unit.test_tape import change
 
@@ -67,6 +69,22 @@ def test_a_tape_begins_with_what_comes_next_and_ends_with_the_deployment(folder:
     with fairtape.connect(folder, start="snapshot") as late:
         page(folder, 1, released=9, at=time.time_ns(), ended=True, pid=0)
         assert numbers(list(late)) == [6, 7, 8, 9]
+
+
+def test_what_was_read_before_a_damage_is_delivered_and_what_lies_behind_it_once_it_is_mended(folder: Path) -> None:
+    """A site that cuts its journal back looks damaged for a moment; that must cost no reader a message."""
+    journal = write(folder / "journals" / "s1", order(9, per_token=1))
+    (segment,) = values.segments(journal)
+    whole = segment.read_bytes()
+    with Journal.open(journal).entries() as cursor:
+        sixth = list(cursor)[5]
+    segment.write_bytes(whole[: sixth.offset + 70] + b"\xff" + whole[sixth.offset + 71 :])
+    page(folder, 1, released=9, at=time.time_ns())
+    with claimed(folder), fairtape.connect(folder, start="beginning") as tape:
+        records = iter(tape)
+        assert numbers(list(islice(records, 5))) == [1, 2, 3, 4, 5]
+        segment.write_bytes(whole)
+        assert numbers(list(islice(records, 4))) == [6, 7, 8, 9]
 
 
 class Hand:

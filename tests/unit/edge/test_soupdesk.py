@@ -200,6 +200,17 @@ def test_a_client_that_does_not_read_costs_a_bounded_buffer_and_then_its_connect
     assert world.desk.counts.stalled == 1
 
 
+@pytest.mark.parametrize("taken", [0, 1])
+def test_a_client_whose_network_took_a_little_and_nothing_since_stalls_as_well(taken: int) -> None:
+    world = office(2_000, buffer_max=20_000, stall_period=3 * SECOND)
+    world.reading = False
+    world.connect(1, login())
+    world.run(SECOND)
+    world.desk.flushed(1, taken, world.now)
+    world.run(4 * SECOND)
+    assert world.closed[1] == "the client does not read"
+
+
 def test_one_customer_has_a_limited_number_of_connections_and_so_have_all() -> None:
     world = office(connections_max=4, customer_connections_max=2)
     for connection in range(3):

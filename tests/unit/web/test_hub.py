@@ -9,11 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairtape.client.records import Stale
+import unit.journal_values as values
+from fairtape.client.feeds import AtInstant, AtNumber, Beginning
+from fairtape.client.records import Delayed, Prompt, Stale
 from fairtape.core.instants import MILLISECOND
 from fairtape.web.customers import NOTICES_MAX, QUEUE_MIN
 from fairtape.web.forms import Form
 from fairtape.web.hub import PAUSE_MIN, ROUND_PERIOD, TOO_SLOW, Limits, pause_after
+from fairtape.web.stage import DELAY_GOAL, DELAY_GOOD, LATE_MIN, PROMPT_MIN, Pace
 from fairtape.web.wishes import Refusal, Slow, Wish
 from unit.client.tape_values import SYMBOLS
 from unit.web.web_values import NOW, House, Pipe
@@ -69,13 +72,13 @@ def test_who_resumes_gets_every_number_once_and_then_is_live(
     before: int, start: int, meanwhile: list[int], room: int, remembered: bool
 ) -> None:
     """From the journal or from memory, whatever is released meanwhile, and however slowly it is read."""
-    with TemporaryDirectory() as scratch:
+    with TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
         house = House(Path(scratch), released=before)
         if not remembered:  # as if all of it had been forgotten
             tail = house.hub.ticker.tail
             tail._forget(tail.end - tail.start)
         start = min(start, before + 1)
-        pipe = house.enter(Wish(start=start), room=room)
+        pipe = house.enter(Wish(start=AtNumber(start)), room=room)
         for count in meanwhile:
             if count:
                 house.site.release(count)
@@ -99,7 +102,7 @@ def test_the_far_past_comes_from_the_journal_and_joins_what_is_remembered(tmp_pa
     for _ in range(4):
         house.site.release(50)
         house.play()
-    pipe = house.enter(Wish(start=17, form=Form.BINARY))
+    pipe = house.enter(Wish(start=AtNumber(17), form=Form.BINARY))
     house.play(rounds=20)
     assert pipe.numbers == list(range(17, 501))
     assert not house.hub.replaying
@@ -114,7 +117,7 @@ def test_formations_and_breaks_stand_in_their_places_also_for_those_who_resume(t
     house.site.turn(broken=True)
     house.site.release(2)
     house.play()
-    later = house.enter(Wish(start=3))
+    later = house.enter(Wish(start=AtNumber(3)))
     house.play(rounds=5)
     told = [each if isinstance(each, int) else (each["kind"], each["sequence"]) for each in live.told]
     assert told == [("reformation", 5), 5, 6, 7, ("break", 8), 8, 9]
@@ -180,7 +183,7 @@ def test_a_message_that_is_no_trade_comes_whole_and_in_its_place(tmp_path: Path)
 def test_a_slow_customer_is_told_exactly_what_it_was_not_sent(
     slow: Slow, bursts: list[tuple[int, bool]], symbols: tuple[str, ...] | None
 ) -> None:
-    with TemporaryDirectory() as scratch:
+    with TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
         house = House(Path(scratch), limits=SMALL)
         quick = house.enter(Wish(symbols=symbols))
         pipe = house.enter(Wish(slow=slow, symbols=symbols), room=1)
@@ -239,7 +242,7 @@ def test_who_wants_to_be_disconnected_is_told_from_which_number_to_go_on(tmp_pat
     assert pipe.ended[1]["next"] == 901
     assert house.hub.counts["too_slow"] == 1
     assert quick.numbers == list(range(1, 3_601))
-    again = house.enter(Wish(start=901))
+    again = house.enter(Wish(start=AtNumber(901)))
     house.play(rounds=40)
     assert again.numbers == list(range(901, 3_601))
 
@@ -284,9 +287,9 @@ def test_there_are_no_more_customers_subscriptions_and_replays_than_may_be(tmp_p
     house.hub.subscribe(two, Wish(symbols=("DEF",)))
     with pytest.raises(Refusal, match="different subscriptions"):
         house.hub.subscribe(three, Wish())
-    house.hub.subscribe(three, Wish(symbols=("ABC",), start=1))
+    house.hub.subscribe(three, Wish(symbols=("ABC",), start=AtNumber(1)))
     with pytest.raises(Refusal, match="read the past"):
-        house.hub.subscribe(four, Wish(symbols=("ABC",), start=1))
+        house.hub.subscribe(four, Wish(symbols=("ABC",), start=AtNumber(1)))
     house.hub.dismiss(two)
     house.hub.subscribe(four, Wish())
     assert len(house.hub.customers) == 3
@@ -295,8 +298,8 @@ def test_there_are_no_more_customers_subscriptions_and_replays_than_may_be(tmp_p
 def test_a_number_that_is_still_to_come_is_refused(tmp_path: Path) -> None:
     house = House(tmp_path, released=5)
     with pytest.raises(Refusal, match="give at most 6"):
-        house.enter(Wish(start=7))
-    assert house.enter(Wish(start=6)).frames == []
+        house.enter(Wish(start=AtNumber(7)))
+    assert house.enter(Wish(start=AtNumber(6))).frames == []
 
 
 def test_a_new_subscription_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
@@ -338,3 +341,42 @@ def test_nobody_is_always_served_first(tmp_path: Path) -> None:
         house.site.release(1)
         house.play()
     assert {served[at] for at in range(0, 16, 4)} == set(pipes)
+
+
+def test_one_may_begin_with_the_first_number_or_with_an_instant(tmp_path: Path) -> None:
+    house = House(tmp_path, released=12)
+    first, third, never = (
+        house.enter(Wish(start=start)) for start in (Beginning(), AtInstant(values.token_at(3)), AtInstant(NOW))
+    )
+    house.play(3)
+    assert first.numbers == list(range(1, 13))
+    assert third.numbers == list(range(7, 13))
+    assert never.numbers == []
+
+
+def test_who_comes_back_behind_a_break_is_told_of_it_and_gets_what_has_the_numbers_now(tmp_path: Path) -> None:
+    house = House(tmp_path, released=30)
+    house.play()
+    known = house.hub.ticker.formation
+    house.site.go_back(token=8, following=25)
+    house.site.release(8)
+    house.play(3)
+    behind, aware = (house.enter(Wish(start=AtNumber(31), formation=each)) for each in (known, known + 1))
+    house.site.release(2)
+    house.play(3)
+    assert [each if isinstance(each, int) else each["kind"] for each in behind.told] == ["break", *range(25, 35)]
+    assert aware.told == [31, 32, 33, 34]
+
+
+def test_a_server_is_overloaded_when_one_round_in_a_hundred_is_late_and_not_for_a_single_one() -> None:
+    pace, late, good = Pace(), DELAY_GOAL + 1, DELAY_GOOD
+    pace.delays.extend([late] * (LATE_MIN - 1) + [good] * 50)
+    assert pace.look() is None
+    pace.delays.append(late)
+    assert isinstance(pace.look(), Delayed)
+    pace.delays.extend([good] * (PROMPT_MIN - 1))
+    assert pace.look() is None
+    pace.delays.append(good)
+    assert pace.look() == Prompt()
+    pace.delays.extend([good] * 1_000 + [late] * LATE_MIN)
+    assert pace.look() is None

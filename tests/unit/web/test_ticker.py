@@ -81,9 +81,7 @@ def test_behind_a_break_numbers_are_told_again_and_counted_once(tmp_path: Path) 
     site.release(3)
     house.play()
     assert ticker.due == 10
-    site.writer.cut_after(token)
-    site.following = 7
-    site.turn(broken=True)
+    site.go_back(token=token, following=7)
     site.release(8)
     pipe = house.enter(Wish())
     house.play(rounds=3)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairtape.client.feeds import AtInstant, AtNumber, Beginning
 from fairtape.web.forms import Form
 from fairtape.web.wishes import Refusal, Slow, Verb, Wish, request_of, wish_of_query
 
@@ -15,7 +16,16 @@ def test_a_query_and_a_message_say_the_same() -> None:
     query = wish_of_query("symbols=ABC,DEF&stripes=1,2&form=binary&policy=conflate&from=12")
     message = {"do": "subscribe", "symbols": ["ABC", "DEF"], "stripes": [1, 2], "form": "binary", "policy": "conflate"}
     assert request_of(json.dumps(message | {"from": 12}).encode()) == (Verb.SUBSCRIBE, query)
-    assert query == Wish(symbols=("ABC", "DEF"), stripes=(1, 2), form=Form.BINARY, slow=Slow.CONFLATE, start=12)
+    start = AtNumber(12)
+    assert query == Wish(symbols=("ABC", "DEF"), stripes=(1, 2), form=Form.BINARY, slow=Slow.CONFLATE, start=start)
+
+
+def test_a_beginning_is_a_number_an_instant_or_the_first_there_is() -> None:
+    assert wish_of_query("from=7&formation=3") == Wish(start=AtNumber(7), formation=3)
+    assert wish_of_query("from=beginning") == Wish(start=Beginning())
+    since = 1_750_000_000_000_000_000
+    assert wish_of_query(f"since_ns={since}") == Wish(start=AtInstant(since))
+    assert request_of(f'{{"do":"subscribe","since_ns":"{since}"}}'.encode())[1] == Wish(start=AtInstant(since))
 
 
 def test_what_is_left_out_is_everything_in_json_from_now_on() -> None:
@@ -34,6 +44,9 @@ def test_what_is_left_out_is_everything_in_json_from_now_on() -> None:
         ("from=0", "from", "1 or above"),
         ("from=-1", "from", "whole number"),
         ("from=99999999999999999999999", "from", "whole number"),
+        ("from=3&since_ns=5", "since_ns", "both given"),
+        ("since_ns=x", "since_ns", "whole number"),
+        ("formation=-1", "formation", "whole number"),
         ("snapshot=maybe", "snapshot", "1 or 0"),
         ("snapshot=1&from=3", "snapshot", "leave one of them out"),
         ("colour=red", "colour", "no field"),

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import unit.journal_values as values
+from fairtape.client.bundles import unbundled
 from fairtape.client.lots import Lot
 from fairtape.core.effects import Ordered
 from fairtape.runtime.journal import Writer
 from fairtape.web.customers import Customer
-from fairtape.web.forms import unbundled
 from fairtape.web.hub import Hub, Limits
 from fairtape.web.ticker import Ticker
 from fairtape.web.wishes import Wish
@@ -38,11 +38,13 @@ class Site:
             self._held.append(placed)
         self.following += count
 
-    def release(self, count: int, *, per_token: int = 3, late: bool = False) -> None:
+    def release(self, count: int, *, per_token: int = 3, late: bool = False, at: int | None = None) -> None:
         """Put trades into the order, and release all that are in it."""
         self.hold(count, per_token=per_token)
         for ordered in self._held:
-            self.writer.release(values.released(ordered, late=late), ordered.acknowledged_at)
+            mark = values.released(ordered, late=late)
+            mark = mark if at is None else replace(mark, released_at=at)
+            self.writer.release(mark, ordered.acknowledged_at)
         self._held.clear()
 
     def turn(self, *, broken: bool = False, at: int | None = None) -> None:
@@ -52,6 +54,12 @@ class Site:
         (first,) = tape_values.order(1, first=self.following)
         change = values.formation_change(first, self.formation, broken=broken)
         self.writer.turn(change, change.installed_at)
+
+    def go_back(self, *, token: int, following: int) -> None:
+        """Cut off everything behind a token, as one who comes back and finds that the others went on without it."""
+        self.writer.cut_after(token)
+        self.following = following
+        self.turn(broken=True)
 
     def say(self, payload: bytes) -> None:
         """Release a message that is no trade."""

@@ -1,0 +1,147 @@
+"""How fast the Python client reads a journal, and how fast a day of ITCH becomes Arrow.
+
+A rate is messages by *processor time*, of all threads of this process together: what one core would carry, whatever
+else the machine does. Beside each stands what a bare program of the same language does with the same bytes in memory,
+where nothing is followed, checked, ordered or filtered.
+"""
+
+import gc
+import struct
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from fairtape.bench.itch_day import itch_day
+from fairtape.client import connect
+from fairtape.client.lots import PLACE_DTYPE, ROWS_MAX, Lot
+from fairtape.core.effects import Ordered, Release, Span
+from fairtape.core.instants import MILLISECOND, SECOND
+from fairtape.formats.itch_columns import to_arrow
+from fairtape.market.flow import Flow, batches
+from fairtape.market.trades import TRADE_SIZE, Trades, records
+from fairtape.runtime.journal import Sync, Writer
+from fairtape.wire.blocks import pack_records, records_room
+from fairtape.wire.frames import DATAGRAM_MAX
+from fairtape.wire.seals import SEAL_ROOM
+
+PER_TOKEN: Final = 1_000
+PER_BLOCK: Final = records_room(DATAGRAM_MAX - SEAL_ROOM, TRADE_SIZE)  # what fills a sealed datagram
+SOURCE: Final = 101
+STARTS_AT: Final = 1_750_000_000 * SECOND
+TOKEN_PERIOD: Final = 1 * MILLISECOND
+RATE: Final = 50_000  # trades per second of the flow that is written
+
+Rates: TypeAlias = dict[str, float]
+Reader: TypeAlias = Callable[[], int]  # reads everything once; how many messages that were
+
+_ROW: Final = struct.Struct("<BBH12s16sqqqQ")
+_LENGTH: Final = struct.Struct(">H")
+
+
+def client_figures(folder: Path, *, messages: int, rounds: int) -> Rates:
+    """Arrow batches and single records from a journal, each beside the same from memory."""
+    trades = _trades(messages)
+    write_journal(folder, trades)
+    octets = trades.tobytes()
+    return {
+        **_rates("arrow_messages_per_s", lambda: _read_batches(folder), rounds),
+        **_rates("record_messages_per_s", lambda: _read_records(folder), rounds),
+        **_rates("bare_arrow_messages_per_s", lambda: _columns_of(octets), rounds),
+        **_rates("bare_record_messages_per_s", lambda: _tuples_of(octets), rounds),
+    }
+
+
+def itch_figures(*, messages: int, rounds: int) -> Rates:
+    """A file of ITCH 5.0 as Arrow tables, beside a loop that does nothing but step from length to length."""
+    octets = itch_day(messages)
+    return {
+        **_rates("itch_messages_per_s", lambda: sum(table.num_rows for table in to_arrow(octets).values()), rounds),
+        **_rates("bare_itch_messages_per_s", lambda: _steps_through(octets), rounds),
+    }
+
+
+def write_journal(folder: Path, trades: Trades) -> None:
+    """A site's journal of these trades: tokens of a thousand in blocks of one datagram, all of them released."""
+    with Writer.open(folder, stripe=0, site=1, sync=Sync.NEVER) as writer:
+        for token, start in enumerate(range(0, len(trades), PER_TOKEN), 1):
+            part = trades[start : start + PER_TOKEN]
+            blocks = [part[at : at + PER_BLOCK] for at in range(0, len(part), PER_BLOCK)]
+            bodies = tuple(pack_records(block.tobytes(), TRADE_SIZE) for block in blocks)
+            sequence, at = start + 1, STARTS_AT + token * TOKEN_PERIOD
+            span = Span(SOURCE, 1, sequence, len(part), sequence, bodies, tuple(map(len, blocks)))
+            writer.append(Ordered(0, 1, token, sequence, len(part), at, (span,)), at)
+            writer.release(Release(token, sequence, len(part), at, at, late=False, clock_bound=0), at)
+
+
+def _trades(messages: int) -> Trades:
+    flow = Flow(rate=RATE, starts_at=STARTS_AT, session_period=(1 + 2 * messages // RATE) * SECOND)
+    found: list[Trades] = []
+    for batch in batches(flow, np.random.default_rng(1)):
+        found.append(batch)
+        if sum(map(len, found)) >= messages:
+            break
+    return np.concatenate(found)[:messages]
+
+
+def _rates(name: str, read: Reader, rounds: int) -> Rates:
+    """Messages by processor time: the median of the rounds under the name, and the extremes beside it."""
+    found = []
+    for _ in range(rounds):
+        with _undisturbed():
+            began = time.process_time()
+            messages = read()
+            spent = time.process_time() - began
+        found.append(round(messages / max(spent, 1e-9)))
+    return {name: round(median(found)), f"{name}_min": min(found), f"{name}_max": max(found)}
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """What was left behind by others is collected before, and not in the measured time."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+def _read_batches(folder: Path) -> int:
+    with connect(folder, start="beginning") as tape:
+        return sum(batch.num_rows for batch in tape.batches())
+
+
+def _read_records(folder: Path) -> int:
+    count = 0
+    with connect(folder, start="beginning") as tape:
+        for _ in tape:
+            count += 1
+    return count
+
+
+def _columns_of(octets: bytes) -> int:
+    """The same columns from trades that lie in memory."""
+    trades, rows = records(octets), 0
+    for start in range(0, len(trades), ROWS_MAX):
+        part = trades[start : start + ROWS_MAX]
+        rows += Lot(part, np.zeros(len(part), PLACE_DTYPE)).to_arrow().num_rows
+    return rows
+
+
+def _tuples_of(octets: bytes) -> int:
+    deque(_ROW.iter_unpack(octets), maxlen=0)
+    return len(octets) // TRADE_SIZE
+
+
+def _steps_through(octets: bytes) -> int:
+    at = count = 0
+    while (size := _LENGTH.unpack_from(octets, at)[0]) > 0:
+        at += 2 + size
+        count += 1
+    return count

@@ -1,0 +1,155 @@
+"""How records travel from a server to a client: trades in binary bundles, everything else as JSON objects.
+
+A *bundle* of trades is little-endian, without padding:
+
+    magic 4 (`FTW1`), count 4, sent at 8
+    count × trade    64 bytes each, as they were published (`fairtape.market.trades`)
+    count × place    72 bytes each: sequence 8, source number 8, stripe number 8, incarnation 8, acknowledged at 8,
+                     commit at 8, released at 8, clock bound 8, source 4, stripe 2, flags 2 (bit 0: late)
+
+A time that does not exist is -1. So with the trade's own time every trade has the four times of the order (the fourth,
+when it was received, only the receiver knows), the clock bound, and its number in the order, of its source and in its
+stripe.
+
+An *object* has a `kind`. A whole number that may not fit the 53 bits of a JavaScript number is written as text: times
+(nanoseconds UTC) and incarnations.
+"""
+
+import struct
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, Final
+
+import numpy as np
+
+from fairtape.client.lots import PLACE_DTYPE, Lot
+from fairtape.client.records import (
+    Break,
+    Delayed,
+    Fresh,
+    Gap,
+    Merged,
+    Message,
+    Notice,
+    Prompt,
+    Reformation,
+    Skipped,
+    Snapshot,
+    Stale,
+)
+from fairtape.core.instants import Instant
+from fairtape.market.trades import TRADE_SIZE, BadTrade, records
+
+MAGIC: Final = b"FTW1"
+_HEADER: Final = struct.Struct("<4sIq")
+_LATE: Final = 1
+
+PLACE: Final = np.dtype(
+    [
+        ("sequence", "<i8"),
+        ("source_number", "<i8"),
+        ("stripe_number", "<i8"),
+        ("incarnation", "<i8"),
+        ("acknowledged_at", "<i8"),
+        ("commit_at", "<i8"),
+        ("released_at", "<i8"),
+        ("clock_bound", "<i8"),
+        ("source", "<u4"),
+        ("stripe", "<u2"),
+        ("flags", "<u2"),
+    ]
+)
+_SHARED: Final = [name for name in PLACE.names or () if name != "flags"]
+
+KINDS: Final[Mapping[str, type[Message | Notice]]] = {
+    "gap": Gap,
+    "skipped": Skipped,
+    "merged": Merged,
+    "reformation": Reformation,
+    "break": Break,
+    "stale": Stale,
+    "fresh": Fresh,
+    "delayed": Delayed,
+    "prompt": Prompt,
+    "snapshot": Snapshot,
+    "message": Message,
+}
+_NAMES: Final[Mapping[type, str]] = {kind: name for name, kind in KINDS.items()}
+_WIDE: Final = frozenset({"incarnation", "since", "installed_at", "acknowledged_at", "commit_at", "released_at"})
+
+
+class BadBundle(ValueError):
+    """Bytes or objects that no server makes."""
+
+
+def bundle(lot: Lot, sent_at: Instant) -> bytes:
+    """The binary form of some trades."""
+    places = np.empty(lot.rows, PLACE)
+    for name in _SHARED:
+        places[name] = lot.places[name]
+    places["flags"] = lot.places["late"]  # _LATE is 1
+    return _HEADER.pack(MAGIC, lot.rows, sent_at) + lot.trades.tobytes() + places.tobytes()
+
+
+def unbundled(octets: bytes, received_at: Instant) -> tuple[Lot, Instant]:
+    """The trades of a bundle, and when it was sent. Raises `BadBundle` for anything that `bundle` does not make."""
+    if len(octets) < _HEADER.size:
+        raise BadBundle(f"a bundle has at least {_HEADER.size} bytes, this has {len(octets)}")
+    magic, count, sent_at = _HEADER.unpack_from(octets)
+    places_at = _HEADER.size + count * TRADE_SIZE
+    if magic != MAGIC or len(octets) != places_at + count * PLACE.itemsize:
+        raise BadBundle(f"{len(octets)} bytes that begin with {magic!r} are no bundle of {count} trades")
+    found = np.frombuffer(octets, PLACE, count, places_at)
+    places = np.zeros(count, PLACE_DTYPE)
+    for name in _SHARED:
+        places[name] = found[name]
+    places["late"] = found["flags"] & _LATE
+    places["received_at"] = received_at
+    try:
+        return Lot(records(octets[_HEADER.size : places_at]), places), sent_at
+    except BadTrade as error:
+        raise BadBundle(str(error)) from None
+
+
+def told(record: Message | Notice) -> dict[str, Any]:
+    """A notice, or a message that is no trade, as an object."""
+    content: dict[str, Any] = {"kind": _NAMES[type(record)]}
+    for each in fields(record):
+        value = getattr(record, each.name)
+        if each.name == "received_at":
+            continue
+        if isinstance(value, bytes):
+            value = b64encode(value).decode()
+        elif each.name in _WIDE and value is not None:
+            value = str(value)
+        content[_spelled(each.name)] = value
+    return content
+
+
+def understood(content: Mapping[str, Any], received_at: Instant) -> Message | Notice:
+    """The record that an object tells of; the inverse of `told`. Raises `BadBundle` for anything that is none."""
+    kind = KINDS.get(content.get("kind", ""))
+    if kind is None:
+        raise BadBundle(f"kind is {content.get('kind')!r}; expected one of {', '.join(KINDS)}")
+    values: dict[str, Any] = {}
+    for each in fields(kind):
+        try:
+            values[each.name] = received_at if each.name == "received_at" else _value(each.name, content)
+        except (KeyError, ValueError, TypeError):
+            raise BadBundle(f"{_spelled(each.name)} of a {content['kind']} is missing or no such value") from None
+    return kind(**values)
+
+
+def _value(name: str, content: Mapping[str, Any]) -> int | bool | bytes | None:
+    value = content[_spelled(name)]
+    if name == "payload":
+        return b64decode(value, validate=True)
+    if value is None or isinstance(value, bool):
+        return value
+    return int(value)
+
+
+def _spelled(name: str) -> str:
+    """At a border the unit is spelled."""
+    return f"{name}_ns" if name.endswith("_at") or name in ("since", "clock_bound", "delay") else name

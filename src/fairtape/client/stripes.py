@@ -1,0 +1,265 @@
+"""A feed that hears edge stripes: MoldUDP64 on two feeds, with repairs, from nothing but the file of a stripe plan.
+
+Each stripe is in order, and trades carry their numbers of the whole order; between stripes there is no order on the
+network, and none is made up. What ITCH has no room for is absent: of the times there are the venue's own and the
+receiver's. A `Gap` counts numbers of its stripe, because whatever else they were nobody heard.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import numpy as np
+
+from fairtape.client.errors import ClientError
+from fairtape.client.feeds import Beginning, Delivery, LastSales, Live, Start
+from fairtape.client.lots import PLACE_DTYPE, Lot
+from fairtape.client.records import ABSENT, Break, Fresh, Gap, Message, Notice, Reformation, Stale
+from fairtape.client.selection import Selection
+from fairtape.core.instants import Instant
+from fairtape.edge.catalogue import read_plan
+from fairtape.edge.ear import Ear, feeds_of
+from fairtape.edge.readers import Readers
+from fairtape.formats.itch import BadItch
+from fairtape.formats.ticker_itch import Canceled, Printed
+from fairtape.market.stripes import StripePlan
+from fairtape.market.trades import encode, records
+from fairtape.nodes.edge import records as heard
+from fairtape.nodes.edge.hearing import CustomerOptions
+from fairtape.nodes.edge.marks import MARK, OPAQUE, BadMark, Opaque, decode_opaque
+from fairtape.runtime.carriers import LOOPBACK
+from fairtape.runtime.clock import SharedClock
+from fairtape.runtime.complaints import Complaint
+from fairtape.runtime.udp import PORT_MAX, Address
+from fairtape.wire.blocks import Assembler
+from fairtape.wire.frames import Malformed
+
+STREAMS_MAX: Final = 1_024  # sessions and sources with an unfinished message; beyond it the oldest is forgotten
+PARTS_MAX: Final = 64  # of one payload: it fits a block of the core, which is hardly more than a packet of the edge
+EXAMPLE: Final = "mold://FT@/srv/plans/00001.toml?servers=10.0.0.7:17000,10.0.0.8:17000"
+_FIELDS: Final = ("servers", "feeds", "interface")
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StripeTarget:
+    """Whose stripes are heard, where, and who is asked for repairs."""
+
+    tag: str
+    path: Path  # of the plan that is in force; later ones are looked for beside it
+    servers: tuple[Address, ...]
+    feeds: tuple[str, ...]
+    interface: str
+
+    @classmethod
+    def of(cls, target: str) -> "StripeTarget":
+        """The target in an address such as `EXAMPLE`."""
+        parts = urlsplit(target)
+        query = parse_qs(parts.query)
+        if not parts.username or parts.hostname or parts.path in ("", "/") or not set(query) <= set(_FIELDS):
+            raise ClientError(f"target is {target!r}; stripes are named such as {EXAMPLE!r}")
+        listed = {name: [word for word in query.get(name, [""])[-1].split(",") if word] for name in _FIELDS}
+        return cls(
+            tag=parts.username,
+            path=Path(unquote(parts.path)),
+            servers=tuple(map(_server, listed["servers"])),
+            feeds=tuple(listed["feeds"]),
+            interface=(listed["interface"] or [LOOPBACK])[0],
+        )
+
+    def plan(self, version: int) -> StripePlan | None:
+        """The plan of this version, as soon as its file is there."""
+        for path in sorted(self.path.parent.glob(f"*{self.path.suffix}")):
+            try:
+                plan = read_plan(path)
+            except Complaint:
+                continue
+            if plan.version == version:
+                return plan
+        return None
+
+
+class StripeFeed:
+    """The stripes of one deployment."""
+
+    endless: Final = True
+
+    def __init__(self, target: StripeTarget, selection: Selection, *, guaranteed: bool) -> None:
+        if guaranteed and not target.servers:
+            raise ClientError("grade is 'guaranteed', and target names nobody to ask; add ?servers=HOST:PORT to it")
+        self.title = f"stripes of {target.tag}"
+        self._plan = read_plan(target.path)
+        self._wanted = selection.stripes or ()
+        for number in self._wanted:
+            if number not in self._plan.stripes:
+                raise ClientError(f"stripes names {number}; plan {self._plan.version} has {[*self._plan.stripes]}")
+        self._ear = Ear(
+            target.tag,
+            feeds=feeds_of(self._plan, target.feeds),
+            servers=target.servers,
+            interface=target.interface,
+            clock=SharedClock(),
+            options=CustomerOptions(patience=None) if guaranteed else CustomerOptions(),
+            plans=target.plan,
+            wanted=self._wanted,
+        )
+        self._interpreter = Interpreter(Readers(target.plan))
+        self._stopped = False
+
+    def open(self, start: Start) -> None:
+        """Join the groups."""
+        if not isinstance(start, Live | Beginning):
+            self._ear.close()
+            raise ClientError(
+                "start is a place in the whole order, and each stripe has numbers of its own; begin with 'beginning' or"
+                " with what comes next, or hear a server: ws://HOST:PORT"
+            )
+        starts = dict.fromkeys(self._plan.stripes, 1) if isinstance(start, Beginning) else None
+        self._ear.follow(self._plan, starts=starts)
+
+    def run(self) -> Iterator[Delivery]:
+        """What is heard from there on; goes on until it is stopped."""
+        try:
+            while not self._stopped:
+                for record in self._ear.turn():
+                    yield from self._interpreter.deliveries(record, time.time_ns())
+        finally:
+            self._ear.close()
+
+    def stop(self) -> None:
+        """Let `run` end."""
+        self._stopped = True
+
+    def last_sales(self) -> LastSales:
+        """Nobody tells it here."""
+        raise ClientError(f"{self.title} have no past to look at; ask a server for a snapshot: ws://HOST:PORT")
+
+
+class Interpreter:
+    """What a customer of the edge hears, as deliveries."""
+
+    def __init__(self, readers: Readers) -> None:
+        self._readers = readers
+        self._formation = 0  # the last that was told: every stripe tells of it
+        self._parts: dict[str, list[bytes]] = {}  # of each session: the payload that is not whole
+        self._assemblers: dict[int, Assembler] = {}  # of each source
+
+    def deliveries(self, record: heard.Record, at: Instant) -> Iterator[Delivery]:
+        """All that stands in a record of this instant."""
+        match record:
+            case heard.Delivered():
+                yield from self._delivered(record, at)
+            case heard.Gap(stripe, session, first, count):
+                self._parts.pop(session, None)
+                yield Gap(first, count, stripe)
+            case heard.Reformation(stripe, sequence, formation) | heard.Break(stripe, sequence, formation):
+                if formation > self._formation:
+                    self._formation = formation
+                    yield _turned(record, sequence, formation, stripe)
+            case heard.Stale(stripe, since):
+                yield Stale(since, stripe)
+            case heard.Fresh(stripe):
+                yield Fresh(stripe)
+
+    def _delivered(self, record: heard.Delivered, at: Instant) -> Iterator[Delivery]:
+        printed: list[tuple[int, Printed]] = []
+        for number, message in enumerate(record.messages, record.first):
+            told = self._told(record.session, message)
+            if isinstance(told, Printed):
+                printed.append((number, told))
+                continue
+            if told is None:
+                continue
+            if printed:
+                yield _lot(printed, record.stripe, at)
+                printed = []
+            sequence, source, payload = told
+            yield _message(sequence, source, payload, record.stripe, number, at)
+        if printed:
+            yield _lot(printed, record.stripe, at)
+
+    def _told(self, session: str, message: bytes) -> Printed | tuple[int, int, bytes] | None:
+        """A trade; or the number, source and payload of another message; None where it is neither."""
+        if message[:1] == MARK:
+            return None
+        try:
+            if message[:1] == OPAQUE:
+                opaque = decode_opaque(message)
+                payload = self._whole(session, opaque)
+                return None if payload is None else (opaque.sequence, opaque.source, payload)
+            told = self._readers.of(session).read(message)
+        except (BadItch, BadMark, Malformed) as error:
+            raise ClientError(
+                f"session {session} holds what cannot be read ({error}); is the plan the right one?"
+            ) from None
+        if isinstance(told, Canceled):
+            return told.number, 0, message
+        return told if isinstance(told, Printed) else None
+
+    def _whole(self, session: str, opaque: Opaque) -> bytes | None:
+        """The payload that ends with this part, if one does."""
+        if opaque.parts > PARTS_MAX:
+            raise BadMark(f"an opaque message has {opaque.parts} parts; it must have at most {PARTS_MAX}")
+        parts = _kept(self._parts, session, list)
+        if opaque.part != len(parts):  # its beginning was before this customer, or is lost
+            parts.clear()
+            if opaque.part:
+                return None
+        parts.append(opaque.payload)
+        if opaque.part + 1 < opaque.parts:
+            return None
+        payload = b"".join(self._parts.pop(session))
+        return _kept(self._assemblers, opaque.source, Assembler).add(payload) if opaque.fragment else payload
+
+
+def _kept(table: dict[Key, Value], key: Key, make: Callable[[], Value]) -> Value:
+    """What stands under a key in a table of bounded size, made where nothing does."""
+    if key not in table and len(table) >= STREAMS_MAX:
+        del table[next(iter(table))]
+    return table.setdefault(key, make())
+
+
+def _turned(record: heard.Record, sequence: int, formation: int, stripe: int) -> Notice:
+    kind = Break if isinstance(record, heard.Break) else Reformation
+    return kind(sequence, formation, None, stripe)
+
+
+def _lot(printed: Sequence[tuple[int, Printed]], stripe: int, at: Instant) -> Lot:
+    places = np.zeros(len(printed), PLACE_DTYPE)
+    places["sequence"] = [told.number for _, told in printed]
+    places["stripe"] = stripe
+    places["stripe_number"] = [number for number, _ in printed]
+    for name in ("acknowledged_at", "commit_at", "released_at", "clock_bound"):
+        places[name] = ABSENT
+    places["received_at"] = at
+    return Lot(records(b"".join(encode(told.trade) for _, told in printed)), places)
+
+
+def _message(sequence: int, source: int, payload: bytes, stripe: int, number: int, at: Instant) -> Message:
+    return Message(
+        sequence=sequence,
+        source=source,
+        incarnation=0,
+        source_number=0,
+        stripe=stripe,
+        stripe_number=number,
+        payload=payload,
+        acknowledged_at=None,
+        commit_at=None,
+        released_at=None,
+        received_at=at,
+        clock_bound=None,
+        late=False,
+    )
+
+
+def _server(text: str) -> Address:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= PORT_MAX:
+        raise ClientError(f"servers has {text!r}; expected HOST:PORT with a port from 1 to {PORT_MAX}")
+    return host, int(port)

@@ -1,0 +1,42 @@
+"""Which reader understands the messages of which session: each session has a directory of its own."""
+
+from collections.abc import Callable
+from typing import Final
+
+from fairtape.formats.ticker_itch import TickerReader
+from fairtape.market.stripes import StripePlan
+from fairtape.nodes.edge.press import Press
+from fairtape.nodes.edge.sessions import Session
+
+READERS_MAX: Final = 4_096  # sessions whose directories are remembered; the oldest goes first
+
+
+class Readers:
+    """The readers of all sessions that are heard."""
+
+    def __init__(self, plans: Callable[[int], StripePlan | None]) -> None:
+        """`plans` finds a plan by its version."""
+        self._plans = plans
+        self._readers: dict[str, TickerReader] = {}
+        self._presses: dict[tuple[int, int], Press] = {}
+
+    def of(self, session: str) -> TickerReader:
+        """The reader of a session. It knows the directory, which whoever joins late did not hear, from the plan."""
+        reader = self._readers.get(session)
+        if reader is None:
+            name = Session.parse(session)
+            plan = self._plans(name.version) if name else None
+            if len(self._readers) >= READERS_MAX:
+                del self._readers[next(iter(self._readers))]
+            reader = self._readers[session] = TickerReader(midnight_at=plan.midnight_at if plan else 0)
+            if plan is not None and name is not None:
+                self._seed(reader, plan, name.stripe)
+        return reader
+
+    def _seed(self, reader: TickerReader, plan: StripePlan, number: int) -> None:
+        stripe = plan.stripes.get(number)
+        if stripe is None:
+            return
+        press = self._presses.setdefault((plan.version, stripe.core), Press(plan, stripe.core))
+        for message in press.openings(0)[plan.of_core(stripe.core).index(stripe)]:
+            reader.read(message)

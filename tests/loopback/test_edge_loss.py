@@ -1,0 +1,138 @@
+"""Two sites, two feeds, and a network that loses a fifth of each: what customers on real sockets are left with."""
+
+import select
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+from fairtape.core.instants import MILLISECOND
+from fairtape.edge.catalogue import Catalogue
+from fairtape.edge.ear import Ear
+from fairtape.edge.library import Library
+from fairtape.edge.server import Server
+from fairtape.edge.settings import StationPlace
+from fairtape.formats import moldudp64
+from fairtape.market.stripes import StripePlan
+from fairtape.nodes.edge.hearing import CustomerOptions
+from fairtape.nodes.edge.records import Delivered, Gap
+from fairtape.runtime.carriers import LOOPBACK, Interface
+from fairtape.runtime.clock import SharedClock
+from fairtape.runtime.udp import Address, UdpSocket, bind
+from loopback.edge_wires import Groups, until
+from loopback.test_edge_station import expected, post
+from unit.edge_runtime.edge_journals import ANYWHERE, SETTINGS, catalogue, history
+
+LOSS = 0.2
+TOKENS = 700
+PATIENCE = 250 * MILLISECOND  # of best effort: more than the other feed may need on a busy machine
+PLACES = {
+    name: StationPlace(feed=feed, requests=ANYWHERE, replays=ANYWHERE) for name, feed in (("s1", "A"), ("s2", "B"))
+}
+
+
+class Relay:
+    """Carries what is sent to the groups of one plan to those of another, and loses packets with messages.
+
+    What becomes of a packet depends on its feed and its number alone, so every run loses the same.
+    """
+
+    def __init__(self, sent: StripePlan, heard: StripePlan) -> None:
+        interface = Interface.named(LOOPBACK)
+        own = bind("", 0)
+        interface.speak(own, ttl=0)
+        self._out = UdpSocket(own)
+        self._in: dict[int, tuple[UdpSocket, str, Address]] = {}
+        for near, far in zip(sent.edge, heard.edge, strict=True):
+            for feed in ("A", "B"):
+                begin, end = near.endpoint(feed), far.endpoint(feed)
+                opened = UdpSocket(interface.join((begin.address, begin.port)))
+                self._in[opened.fd] = opened, feed, (end.address, end.port)
+        self.passed = self.lost = 0
+
+    def turn(self) -> None:
+        ready, _, _ = select.select(list(self._in), (), (), 0)
+        for fd in ready:
+            opened, feed, to = self._in[fd]
+            kept = [each for each in opened.receive(1_000) if not self._is_lost(each, feed)]
+            if kept:
+                self._out.send(kept, to)
+
+    def _is_lost(self, datagram: bytes, feed: str) -> bool:
+        packet = moldudp64.decode(datagram)
+        lost = Random(f"{feed} {packet.session} {packet.number}").random() < LOSS
+        if packet.messages:
+            self.lost += lost
+            self.passed += not lost
+        return lost and bool(packet.messages)
+
+    def close(self) -> None:
+        self._out.close()
+        for opened, _, _ in self._in.values():
+            opened.close()
+
+
+class Listener:
+    """A customer, and an exact account of what it was told."""
+
+    def __init__(self, plan: StripePlan, servers: list[Address], plans: Callable[[int], StripePlan | None]) -> None:
+        options = CustomerOptions(patience=None if servers else PATIENCE)
+        self.ear = Ear(
+            "FT",
+            feeds=("A", "B"),
+            servers=servers,
+            interface=LOOPBACK,
+            clock=SharedClock(),
+            options=options,
+            plans=plans,
+        )
+        self.ear.follow(plan, starts=dict.fromkeys(plan.stripes, 1))
+        self.messages: dict[str, list[bytes | None]] = {}  # of each session, in order; None is a gap
+
+    @property
+    def told(self) -> int:
+        return sum(map(len, self.messages.values()))
+
+    def turn(self) -> None:
+        for record in self.ear.turn():
+            if isinstance(record, Delivered | Gap):
+                mine = self.messages.setdefault(record.session, [])
+                assert record.first == len(mine) + 1
+                mine += record.messages if isinstance(record, Delivered) else [None] * record.count
+
+
+def test_a_fifth_lost_on_each_feed_leaves_a_twenty_fifth_told_as_gaps_or_nothing_where_it_is_guaranteed(
+    tmp_path: Path,
+) -> None:
+    near, far = Groups().plan(), Groups().plan()
+    told = history(count=TOKENS, size=6)
+    wanted = expected(near, told)
+    plans = catalogue(tmp_path, near)
+    settings = replace(SETTINGS, stations=PLACES)
+    relay = Relay(near, far)
+    with post(tmp_path, plans, settings=settings) as one, post(tmp_path, plans, settings=settings, name="s2") as other:
+        library = Library(tmp_path / "s1", SETTINGS, Catalogue(tmp_path, 0))
+        server = Server(SETTINGS, SETTINGS.stations["s1"], library, SharedClock(), interface=LOOPBACK)
+        effort, surety = Listener(far, [], lambda _: far), Listener(far, [server.addresses[0]], lambda _: far)
+        try:
+            until(lambda: one.speaks and other.speaks, one.wake, other.wake)
+            turns = (one.wake, other.wake, relay.turn, server.turn, effort.turn, surety.turn)
+            for each in told:
+                one.tell(each)
+                other.tell(each)
+                for turn in turns:
+                    turn()
+            total = sum(map(len, wanted.values()))
+            until(lambda: effort.told == surety.told == total, *turns)
+        finally:
+            effort.ear.close()
+            surety.ear.close()
+            server.close()
+            relay.close()
+    assert 0.18 < relay.lost / (relay.lost + relay.passed) < 0.22
+    assert surety.messages == wanted
+    missing = sum(messages.count(None) for messages in effort.messages.values())
+    assert 0 < missing <= 0.045 * total
+    assert missing == effort.ear.customer.counts.missing
+    for session, messages in effort.messages.items():
+        assert all(mine in (None, theirs) for mine, theirs in zip(messages, wanted[session], strict=True))

@@ -1,0 +1,46 @@
+"""Notices and messages as objects, and back."""
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairtape.client.bundles import KINDS, BadBundle, told, understood
+from fairtape.client.records import Message, Notice
+
+wide = st.integers(0, (1 << 63) - 1)
+
+
+@st.composite
+def notices(draw: st.DrawFn) -> Message | Notice:
+    kind = draw(st.sampled_from(sorted(KINDS)))
+    values: dict[str, Any] = {}
+    for each in fields(KINDS[kind]):
+        absent = st.none() if each.name in ("installed_at", "commit_at", "released_at", "acknowledged_at") else wide
+        values[each.name] = draw(st.booleans() if each.name == "late" else wide | absent)
+    if kind == "message":
+        values |= {"payload": draw(st.binary(max_size=40)), "received_at": 7}
+    return KINDS[kind](**values)
+
+
+@given(notices())
+def test_a_record_comes_back_from_what_was_told_of_it(record: Message | Notice) -> None:
+    assert understood(told(record), 7) == record
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {},
+        {"kind": "nonsense"},
+        {"kind": "gap"},
+        {"kind": "gap", "first": "x", "count": 1, "stripe": 0},
+        {"kind": "gap", "first": [], "count": 1, "stripe": 0},
+        {"kind": "skipped", "first": 1, "last": 2},
+    ],
+)
+def test_an_object_that_tells_of_no_record_is_refused(content: dict[str, Any]) -> None:
+    with pytest.raises(BadBundle):
+        understood(content, 7)
