@@ -1,0 +1,292 @@
+"""The order desk of a floor: takes orders, reserves what they may cost, and books what becomes of them.
+
+A desk is handed one request after the other, each with its place in the sequence. Whatever a request changes in a
+market and in the ledger changes here, together, so that no share and no unit of cash is ever without its owner.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from fairtape.apps.floor_outputs import (
+    BUYER_TOOK,
+    SELLER_TOOK,
+    Cancelled,
+    Execution,
+    Output,
+    Replaced,
+    Sequenced,
+    TentativeFill,
+)
+from fairtape.apps.floor_trades import TradeBook
+from fairtape.core.instants import Instant
+from fairtape.market.book import Fill, Order, Why, cut
+from fairtape.market.ledger import Account, Ledger
+from fairtape.market.markets import Market
+from fairtape.market.orders import Cancel, NewOrder, OrderType, Replace
+from fairtape.market.prices import ONE, Price, Quantity, format_fixed
+from fairtape.market.rules.values import Continuous, DutchClock
+from fairtape.market.symbols import Symbol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FloorLimits:
+    """How much a floor holds. Whoever comes to a limit is rejected with its name; nobody else notices."""
+
+    accounts_max: int = 100_000
+    symbols_max: int = 4_096
+    gateways_max: int = 4_096
+    open_orders_max: int = 10_000  # of one account
+    client_ids_max: int = 4_096  # of one account: how many past names of orders are remembered
+    tentative_max: int = 1_000_000  # trades that wait for their commit
+    reports_max: int = 1_024  # tokens whose reports can be checked
+
+
+class Customer:
+    """One account on the floor: its balances, its open orders and the names it has used."""
+
+    __slots__ = ("account", "name", "orders", "used")
+
+    def __init__(self, account: Account) -> None:
+        self.account = account
+        self.name = account.name
+        self.orders: dict[str, tuple[Market, Order]] = {}
+        self.used: OrderedDict[str, None] = OrderedDict()
+
+
+class Desk:
+    """All customers and all open orders of a floor."""
+
+    def __init__(self, *, commit_passes: int, limits: FloorLimits) -> None:
+        self.limits = limits
+        self.trades = TradeBook(commit_passes=commit_passes, reports_max=limits.reports_max)
+        self.ledger = Ledger(accounts_max=limits.accounts_max, assets_max=limits.symbols_max)
+        self.customers: dict[str, Customer] = {}
+        self.markets: dict[Symbol, Market] = {}
+        self.outputs: list[Output] = []
+        self.number = 0  # the place of the message that is being applied
+        self.token = 0  # its token, and that token's instant
+        self.at: Instant = 0
+
+    def enter(self, source: int, new: NewOrder) -> str | None:
+        """Take a new order; why it cannot be taken."""
+        customer, market = self.customers.get(new.account), self.markets.get(new.symbol)
+        if customer is None:
+            return f"account is {new.account}; the floor has no such account"
+        if market is None:
+            return f"symbol is {new.symbol}; no such market is open"
+        reason = self._unwelcome(customer, new) or market.refusal(new)
+        if reason is not None:
+            return reason
+        order = market.order_of(new, self.number, customer)
+        held = self._reserve(market, order)
+        if held is None:
+            return self._unfunded(market, order)
+        self._remember(customer, new.client_id)
+        customer.orders[new.client_id] = (market, order)
+        self.outputs.append(Sequenced(self.number, source, new.gateway_number, new.account, new.client_id))
+        if new.order_type is OrderType.STOP or new.order_type is OrderType.STOP_LIMIT:
+            market.stop(order)
+        else:
+            self._work(market, order, held)
+        self.settle_down(market)
+        return None
+
+    def _unwelcome(self, customer: Customer, new: NewOrder) -> str | None:
+        """Why an account may not enter one more order, or not one of this name."""
+        if (reason := self._used(customer, new.client_id)) is not None:
+            return reason
+        balances = customer.account.balances
+        if new.symbol not in balances and len(balances) > self.limits.symbols_max:
+            return f"symbol is {new.symbol}; the account has held {len(balances)} assets, which is the limit"
+        if len(customer.orders) >= self.limits.open_orders_max:
+            return f"the account has {len(customer.orders)} open orders, which is the limit"
+        if self.trades.tentative_count >= self.limits.tentative_max:
+            return f"{self.trades.tentative_count} trades wait for their commit, which is the limit; try again"
+        return None
+
+    def _used(self, customer: Customer, client_id: str) -> str | None:
+        if client_id in customer.used or client_id in customer.orders:
+            return f"client_id is {client_id}; the account has used it before"
+        return None
+
+    def _remember(self, customer: Customer, client_id: str) -> None:
+        customer.used[client_id] = None
+        if len(customer.used) > self.limits.client_ids_max:
+            customer.used.popitem(last=False)
+
+    def _reserve(self, market: Market, order: Order) -> int | None:
+        """Set aside what the order may cost; how much that is, or None where the account does not have it."""
+        account = _customer(order).account
+        if order.sign < 0:
+            shares = account.balances.get(market.terms.symbol)
+            return order.open if shares is not None and shares.reserve(order.open) else None
+        if not order.is_market:
+            amount = order.price * order.open // ONE
+        elif order.stop_price:
+            amount = 0  # what it will cost is known when its stop is reached
+        else:
+            amount = market.cost(order, self.at) // ONE
+        if not account.cash.reserve(amount):
+            return None
+        account.balance(market.terms.symbol)  # the room for what it buys is taken now
+        return amount
+
+    def _unfunded(self, market: Market, order: Order) -> str:
+        account = _customer(order).account
+        if order.sign < 0:
+            shares = account.balances.get(market.terms.symbol)
+            available = 0 if shares is None else shares.available
+            return f"{format_fixed(available)} {market.terms.symbol} are available; the order sells more"
+        return f"{format_fixed(account.cash.available)} of cash is available; the order may cost more"
+
+    def _work(self, market: Market, order: Order, held: int) -> None:
+        """Let an order trade. A market order that does not wait gives back at once what it did not need."""
+        fills = market.enter(order, self.at)
+        self.trade(market, fills)
+        if order.sign > 0 and order.is_market and order.rung is None:
+            spent = sum(fill.price * fill.quantity for fill in fills if order in (fill.taker, fill.maker))
+            _customer(order).account.cash.release(held - spent // ONE)
+
+    def settle_down(self, market: Market) -> None:
+        """Book what went without a trade, and let stops follow one another until none is reached."""
+        self._book_cuts(market)
+        while (order := market.triggered()) is not None:
+            if order.sign > 0 and order.is_market:
+                held = self._reserve(market, order)
+                if held is None:
+                    market.cuts.append(cut(order, order.open, Why.NO_FUNDS))
+                else:
+                    self._work(market, order, held)
+            else:
+                self.trade(market, market.enter(order, self.at))
+            self._book_cuts(market)
+
+    def _book_cuts(self, market: Market) -> None:
+        if not market.cuts:
+            return
+        for order, quantity, why in market.cuts:
+            customer = _customer(order)
+            if order.sign < 0:
+                customer.account.balances[market.terms.symbol].release(quantity)
+            else:
+                customer.account.cash.release(self._bound(market, order) * quantity // ONE)
+            self.outputs.append(
+                Cancelled(self.number, order.number, customer.name, order.client_id, quantity, order.open, why.value)
+            )
+            if not order.open:
+                customer.orders.pop(order.client_id, None)
+        market.cuts.clear()
+
+    def _bound(self, market: Market, order: Order) -> Price:
+        """What a buyer has set aside for each share that waits."""
+        if not order.is_market:
+            return order.price
+        return 0 if isinstance(market.rule, Continuous | DutchClock) else market.terms.price_max
+
+    def trade(self, market: Market, fills: Iterable[Fill]) -> None:
+        """Record trades, and give buyers back what they reserved above the price."""
+        for maker, taker, price, quantity in fills:
+            buy, sell = (maker, taker) if maker.sign > 0 else (taker, maker)
+            buyer, seller = _customer(buy), _customer(sell)
+            spare = self._bound(market, buy) - price
+            if spare > 0:
+                buyer.account.cash.release(spare * quantity // ONE)
+            if type(market.rule) is Continuous:
+                aggressor = BUYER_TOOK if taker is buy else SELLER_TOOK
+            else:
+                aggressor = BUYER_TOOK if isinstance(market.rule, DutchClock) else 0
+            trade = Execution(
+                self.trades.next_id,
+                self.token,
+                market.terms.symbol,
+                price,
+                quantity,
+                buy.number,
+                sell.number,
+                buyer.name,
+                seller.name,
+                buy.client_id,
+                sell.client_id,
+                aggressor,
+                self.at,
+            )
+            self.trades.add(trade)
+            self.outputs.append(TentativeFill(trade))
+            for order, customer in ((buy, buyer), (sell, seller)):
+                if not order.open:
+                    customer.orders.pop(order.client_id, None)
+
+    def cancel(self, request: Cancel) -> str | None:
+        """Take an order out of its market; why that cannot be."""
+        found = self._open_order(request.account, request.order_id)
+        if isinstance(found, str):
+            return found
+        market, order = found
+        market.cancel(order)
+        self._book_cuts(market)
+        return None
+
+    def _open_order(self, account: str, order_id: str) -> "tuple[Market, Order] | str":
+        """An order that waits, or why there is none of that name."""
+        customer = self.customers.get(account)
+        found = None if customer is None else customer.orders.get(order_id)
+        return f"order_id is {order_id}; {account} has no such open order" if found is None else found
+
+    def replace(self, source: int, request: Replace) -> str | None:
+        """Give an order new terms; why that cannot be."""
+        found = self._open_order(request.account, request.order_id)
+        if isinstance(found, str):
+            return found
+        market, order = found
+        customer = _customer(order)
+        reason = self._unreplaceable(market, order, request) or self._used(customer, request.client_id)
+        if reason is not None:
+            return reason
+        wanted = max(request.quantity - (order.quantity - order.open), 0)
+        stays = not wanted or (request.price == order.price and wanted <= order.open)
+        if not stays and not self._reserve_again(market, order, request.price, wanted):
+            return self._unfunded(market, order)
+        del customer.orders[request.order_id]
+        self._remember(customer, request.client_id)
+        order.client_id = request.client_id
+        customer.orders[request.client_id] = (market, order)
+        answer = (self.number, source, request.gateway_number, order.number, request.account)
+        self.outputs.append(Replaced(*answer, request.order_id, request.client_id, request.price, wanted))
+        if stays:
+            if wanted < order.open:
+                market.reduce(order, order.open - wanted)
+        else:
+            self.trade(market, market.move(order, request.price, request.quantity, self.at))
+        self.settle_down(market)
+        return None
+
+    def _unreplaceable(self, market: Market, order: Order, request: Replace) -> str | None:
+        """Why the market does not allow these terms."""
+        if market.halted:
+            return f"{market.terms.symbol} is halted; only cancels are taken"
+        if order.stop_price or order.is_market:
+            return f"order_id is {request.order_id}; a stop or market order is not replaced: cancel it"
+        if order.sign < 0 and isinstance(market.rule, DutchClock):
+            return f"order_id is {request.order_id}; the clock runs for it: cancel it"
+        if request.quantity % market.terms.lot:
+            return f"quantity is {format_fixed(request.quantity)}; lots are {format_fixed(market.terms.lot)}"
+        return market.price_flaw("price", request.price)
+
+    def _reserve_again(self, market: Market, order: Order, price: Price, wanted: Quantity) -> bool:
+        """Set aside what the new terms need instead of the old; False, and nothing changes, where it is not there."""
+        account = _customer(order).account
+        if order.sign < 0:
+            balance, more = account.balances[market.terms.symbol], wanted - order.open
+        else:
+            balance, more = account.cash, (price * wanted - order.price * order.open) // ONE
+        if more > 0:
+            return balance.reserve(more)
+        balance.release(-more)
+        return True
+
+
+def _customer(order: Order) -> Customer:
+    owner = order.owner
+    assert type(owner) is Customer
+    return owner

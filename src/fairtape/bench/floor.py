@@ -1,0 +1,246 @@
+"""`fairtape bench floor`: how many orders a second the engine and the whole floor apply, beside the fastest peer.
+
+One flow for all: 45 % of the steps cancel, 45 % add an order that waits, 10 % add one that takes, around a price that
+walks. Whoever runs it must come to the same trades, or the comparison means nothing. The engines take turns, and each
+figure is the best of its rounds in processor time: what others do on the machine is not what is measured.
+"""
+
+import gc
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import datetime
+from importlib import import_module
+from random import Random
+from time import process_time_ns
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from fairtape.apps.floor import Floor
+from fairtape.bench.report import Figures, Step
+from fairtape.core.effects import Ordered, Span
+from fairtape.core.instants import MILLISECOND, SECOND
+from fairtape.market.administration import CASH, Funding, OpenMarket
+from fairtape.market.book import BUYS, SELLS, Order
+from fairtape.market.markets import Market
+from fairtape.market.order_codec import encode
+from fairtape.market.orders import Cancel, NewOrder, Side
+from fairtape.market.prices import FIXED_MAX, ONE, Price, Quantity
+from fairtape.market.rules.values import Continuous
+from fairtape.wire.blocks import pack_messages
+
+ORDERS: Final = 200_000
+ROUNDS: Final = 3
+WAITING_MAX: Final = 5_000  # orders that a flow lets stand before it cancels
+SLOW_ORDERS: Final = 2_000  # of the flow, for a peer that takes a millisecond for each
+TICK: Final = ONE // 100
+ACCOUNTS: Final = 100
+TOKEN_ORDERS: Final = 250  # what one token of 10 ms carries
+BLOCK_ORDERS: Final = 10
+OPERATOR: Final = 1
+GATEWAY: Final = 2
+NONE: Final = -1
+
+_MIDDLE: Final = 10_000  # ticks
+_CANCELS: Final = 0.45
+_WAITS: Final = 0.9
+_SPREAD: Final = 0.15  # one over the mean distance from the middle
+_REACH: Final = 8  # how far an order that takes reaches beyond the middle, in ticks
+
+
+class Event(NamedTuple):
+    """One step of the flow: cancel the order of an earlier step, or enter one."""
+
+    cancels: int  # the step of that order; NONE: it enters
+    buys: bool
+    price: Price  # 1e-9, and so is the quantity: all engines get the same integers
+    quantity: Quantity
+
+
+Rate: TypeAlias = tuple[float, int]
+"""Steps per second, and trades made."""
+
+Engine: TypeAlias = Callable[[Sequence[Event]], Rate]
+
+
+def flow(count: int, seed: int = 1) -> list[Event]:
+    """A mixed flow of orders and cancels. Equal seeds give equal flows."""
+    chance = Random(seed)  # noqa: S311 - a benchmark
+    middle, waiting, events = _MIDDLE, list[int](), list[Event]()
+    for number in range(count):
+        draw = chance.random()
+        if waiting and (draw < _CANCELS or len(waiting) > WAITING_MAX):
+            place = chance.randrange(len(waiting))
+            waiting[place], waiting[-1] = waiting[-1], waiting[place]
+            events.append(Event(waiting.pop(), buys=False, price=0, quantity=0))
+            continue
+        buys, quantity = chance.random() < 0.5, 100 * chance.randrange(1, 10)
+        distance = 1 + int(chance.expovariate(_SPREAD)) if draw < _WAITS else -_REACH
+        middle += chance.choice((-1, 0, 1)) if draw >= _WAITS else 0
+        price = middle - distance if buys else middle + distance
+        events.append(Event(NONE, buys, price * TICK, quantity * ONE))
+        waiting.append(number)
+    return events
+
+
+def run_engine(events: Sequence[Event]) -> Rate:
+    """The continuous engine of this package."""
+    market = Market(OpenMarket(OPERATOR, 1, "XYZ", Continuous(), TICK, ONE))
+    enter, cancel, cuts, trades = market.enter, market.cancel, market.cuts, 0
+    orders: dict[int, Order] = {}
+    began = process_time_ns()
+    for number, (cancels, buys, price, quantity) in enumerate(events):
+        if cancels >= 0:
+            order = orders.pop(cancels)
+            if order.rung is not None:
+                cancel(order)
+                cuts.clear()
+        else:
+            order = orders[number] = Order(number, number, BUYS if buys else SELLS, price, quantity)
+            trades += len(enter(order))
+    return _rate(events, began), trades
+
+
+def run_floor(events: Sequence[Event]) -> Rate:
+    """The whole floor: bytes decoded, funds reserved, trades made, committed and settled."""
+    tokens = _tokens(events)
+    floor = Floor(commit_passes=3)
+    floor.apply(tokens[0])
+    began = process_time_ns()
+    for ordered in tokens[1:]:
+        floor.apply(ordered)
+    rate = _rate(events, began)
+    assert not floor.ledger.imbalance()
+    return rate, floor.trade_count
+
+
+def _rate(events: Sequence[Event], began: int) -> float:
+    return len(events) * SECOND / max(process_time_ns() - began, 1)
+
+
+def _tokens(events: Sequence[Event]) -> list[Ordered]:
+    """The flow as a ring would deliver it: an opening token, and then some hundred requests in each."""
+    opening = [encode(OpenMarket(OPERATOR, 1, "XYZ", Continuous(), TICK, ONE))]
+    for number in range(2 * ACCOUNTS):
+        asset, account = (CASH, "XYZ")[number % 2], f"account{number // 2}"
+        opening.append(encode(Funding(OPERATOR, number + 2, account, asset, FIXED_MAX // 2)))
+    tokens, sequence = [_token(1, 1, OPERATOR, opening)], 1 + len(opening)
+    payloads = [_payload(number, event) for number, event in enumerate(events)]
+    for first in range(0, len(payloads), TOKEN_ORDERS):
+        batch = payloads[first : first + TOKEN_ORDERS]
+        tokens.append(_token(len(tokens) + 1, sequence, GATEWAY, batch))
+        sequence += len(batch)
+    return tokens
+
+
+def _payload(number: int, event: Event) -> bytes:
+    """Accounts take turns, so that few orders meet one of their own account."""
+    if event.cancels >= 0:
+        account = f"account{event.cancels % ACCOUNTS}"
+        return encode(Cancel(GATEWAY, number + 1, account, str(event.cancels)))
+    side, account = Side.BUY if event.buys else Side.SELL, f"account{number % ACCOUNTS}"
+    return encode(NewOrder(GATEWAY, number + 1, account, str(number), "XYZ", side, event.quantity, event.price))
+
+
+def _token(token: int, sequence: int, source: int, payloads: Sequence[bytes]) -> Ordered:
+    spans, number = [], sequence
+    for first in range(0, len(payloads), BLOCK_ORDERS):
+        block = payloads[first : first + BLOCK_ORDERS]
+        spans.append(Span(source, 1, number, len(block), number, (pack_messages(block),), (len(block),)))
+        number += len(block)
+    return Ordered(0, 1, token, sequence, len(payloads), token * 10 * MILLISECOND, tuple(spans))
+
+
+# Peers: pure Python packages that match orders by price and time. Each runs where it is installed.
+
+
+def run_akhil4n(events: Sequence[Event]) -> Rate:
+    """akhil4n-orderbook, with integers for prices, which is faster than the decimals that it documents."""
+    peer: Any = import_module("orderbook")
+    book, ids = peer.OrderBook(), dict[int, str]()
+    began = process_time_ns()
+    for number, (cancels, buys, price, quantity) in enumerate(events):
+        if cancels >= 0:
+            book.cancel_order(ids[cancels])
+        else:
+            order = peer.Order(peer.OrderSide.BID if buys else peer.OrderSide.ASK, price, quantity)
+            ids[number] = order.order_id
+            book.add_limit_order(order)
+    return _rate(events, began), len(book.trade_log)
+
+
+def run_order_matching(events: Sequence[Event]) -> Rate:
+    """order-matching: one order at a time, as they come."""
+    engine_module: Any = import_module("order_matching.matching_engine")
+    order_module: Any = import_module("order_matching.order")
+    orders_module: Any = import_module("order_matching.orders")
+    side: Any = import_module("order_matching.enums").Side
+    import_module("loguru").logger.disable("order_matching")  # it tells of every order
+    at = datetime(2026, 1, 1)  # noqa: DTZ001 - that is what it takes
+    engine, trades = engine_module.MatchingEngine(seed=1), 0
+    events = events[:SLOW_ORDERS]
+    began = process_time_ns()
+    for number, (cancels, buys, price, quantity) in enumerate(events):
+        if cancels >= 0:
+            with suppress(ValueError):  # the order is gone
+                engine.cancel_order(order_id=str(cancels))
+            continue
+        order = order_module.LimitOrder(
+            side=side.BUY if buys else side.SELL,
+            price=float(price),
+            size=float(quantity),
+            timestamp=at,
+            order_id=str(number),
+            trader_id=str(number),
+        )
+        engine.place(orders=orders_module.Orders([order]))
+        trades += len(engine.match(timestamp=at).trades)
+    return _rate(events, began), trades
+
+
+PEERS: Final[dict[str, tuple[str, Engine]]] = {
+    "akhil4n-orderbook": ("orderbook", run_akhil4n),
+    "order-matching": ("order_matching.matching_engine", run_order_matching),
+}
+
+
+def floor_figures(*, orders: int = ORDERS, rounds: int = ROUNDS, step: Step = lambda _: None) -> Figures:
+    """The best rates of all rounds, and the ratio to the fastest peer that is installed."""
+    events = flow(orders)
+    peers = {name: run for name, (module, run) in PEERS.items() if _is_installed(module)}
+    engines: dict[str, Engine] = {"engine": run_engine, **peers, "floor": run_floor}
+    best: dict[str, Rate] = {}
+    for number in range(1, rounds + 1):
+        for name, run in engines.items():
+            step(f"round {number} of {rounds}: {name}")
+            gc.collect()
+            best[name] = max(best.get(name, (0.0, 0)), run(events))
+    figures: Figures = {
+        "orders": orders,
+        "rounds": rounds,
+        "orders_per_s": round(best["engine"][0]),
+        "trades": best["engine"][1],
+        "floor_orders_per_s": round(best["floor"][0]),
+    }
+    return figures | _beside(best)
+
+
+def _beside(best: dict[str, Rate]) -> Figures:
+    """The fastest peer, and whether it made the same trades of the same flow."""
+    peers = {name: rate for name, (rate, _) in best.items() if name in PEERS}
+    if not peers:
+        return {"peer": "none is installed: see the extra `peers`"}
+    peer = max(peers, key=lambda name: peers[name])
+    figures: Figures = {f"peer_{name}_per_s": round(rate) for name, rate in peers.items()}
+    return figures | {
+        "peer": peer,
+        "peer_orders_per_s": round(peers[peer]),
+        "peer_same_trades": best[peer][1] == best["engine"][1],
+        "ratio": round(best["engine"][0] / peers[peer], 2),
+    }
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        import_module(module)
+    except ImportError:
+        return False
+    return True

@@ -1,0 +1,162 @@
+"""Who owns what: a double-entry ledger of cash and shares, in whole units of 1e-9.
+
+Every asset of an account has two parts, available and reserved. An order reserves, a cancel releases, a committed trade
+settles: it moves the buyer's reserved cash and the seller's reserved shares across. Nothing else changes a balance but
+deposits and withdrawals, and each of them is booked against `outside`, so that every asset always adds up to zero.
+"""
+
+import json
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Final, TypeAlias
+
+from fairtape.market.administration import CASH
+from fairtape.market.prices import Quantity
+from fairtape.market.symbols import Symbol
+
+ACCOUNTS_MAX: Final = 1 << 20
+ASSETS_MAX: Final = 1 << 12  # of one account, cash among them
+
+_Balances: TypeAlias = Mapping[str, list[int]]
+
+
+class BadLedger(ValueError):
+    """A snapshot that is none, or an entry that no ledger can hold; the message says which and why."""
+
+
+class Balance:
+    """One asset of one account."""
+
+    __slots__ = ("available", "reserved")
+
+    def __init__(self, available: int = 0, reserved: int = 0) -> None:
+        self.available = available
+        self.reserved = reserved
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.available + self.reserved
+
+    def reserve(self, amount: int) -> bool:
+        """Set so much aside; False, and nothing changes, where that much is not available."""
+        if amount > self.available:
+            return False
+        self.available -= amount
+        self.reserved += amount
+        return True
+
+    def release(self, amount: int) -> None:
+        """Give so much of what was set aside back."""
+        assert 0 <= amount <= self.reserved
+        self.reserved -= amount
+        self.available += amount
+
+
+class Account:
+    """The balances of one account."""
+
+    __slots__ = ("balances", "cash", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.cash = Balance()
+        self.balances: dict[str, Balance] = {CASH: self.cash}
+
+    def balance(self, asset: str) -> Balance:
+        """What the account has of an asset, which may be nothing."""
+        found = self.balances.get(asset)
+        if found is None:
+            found = self.balances[asset] = Balance()
+        return found
+
+
+class Ledger:
+    """All accounts, and the outside."""
+
+    def __init__(self, *, accounts_max: int = ACCOUNTS_MAX, assets_max: int = ASSETS_MAX) -> None:
+        self._accounts_max = accounts_max
+        self._assets_max = assets_max
+        self.accounts: dict[str, Account] = {}
+        self.outside: dict[str, int] = {}  # of each asset, the negative of all that came in
+
+    def fund(self, name: str, asset: str, amount: int) -> str | None:
+        """Let cash or shares in (or, below zero, out) of an account; why that cannot be."""
+        account = self.accounts.get(name)
+        if amount < 0 and (account is None or account.balance(asset).available < -amount):
+            available = 0 if account is None else account.balance(asset).available
+            return f"amount is {amount}; only {available} are available to withdraw"
+        if account is None:
+            if len(self.accounts) == self._accounts_max:
+                return f"account is {name}; the ledger is full with {self._accounts_max} accounts"
+            account = self.accounts[name] = Account(name)
+        if asset not in account.balances and len(account.balances) == self._assets_max:
+            return f"asset is {asset}; the account is full with {self._assets_max} assets"
+        account.balance(asset).available += amount
+        self.outside[asset] = self.outside.get(asset, 0) - amount
+        return None
+
+    def settle(self, buyer: Account, seller: Account, symbol: Symbol, quantity: Quantity, amount: int) -> None:
+        """A committed trade: the buyer's reserved cash against the seller's reserved shares."""
+        shares, cash = seller.balances[symbol], buyer.cash
+        assert shares.reserved >= quantity
+        assert cash.reserved >= amount
+        cash.reserved -= amount
+        seller.cash.available += amount
+        shares.reserved -= quantity
+        buyer.balance(symbol).available += quantity
+
+    def imbalance(self) -> Mapping[str, int]:
+        """Of each asset that does not add up to zero, by how much: empty, unless there is a fault."""
+        sums = dict(self.outside)
+        for account in self.accounts.values():
+            for asset, balance in account.balances.items():
+                assert balance.available >= 0
+                assert balance.reserved >= 0
+                sums[asset] = sums.get(asset, 0) + balance.total
+        return {asset: total for asset, total in sums.items() if total}
+
+    def snapshot(self) -> bytes:
+        """The whole state in one form only: equal ledgers have equal snapshots."""
+        accounts = {
+            name: {
+                asset: [balance.available, balance.reserved]
+                for asset, balance in account.balances.items()
+                if balance.total
+            }
+            for name, account in self.accounts.items()
+        }
+        outside = {asset: amount for asset, amount in self.outside.items() if amount}
+        whole = {"accounts": accounts, "outside": outside}
+        return json.dumps(whole, sort_keys=True, separators=(",", ":")).encode("ascii")
+
+    @property
+    def state_hash(self) -> bytes:
+        """A digest of the snapshot."""
+        return sha256(self.snapshot()).digest()
+
+    @classmethod
+    def restore(cls, snapshot: bytes, *, accounts_max: int = ACCOUNTS_MAX, assets_max: int = ASSETS_MAX) -> "Ledger":
+        """The ledger of a snapshot. Raises `BadLedger` for bytes that `snapshot` would not have made."""
+        ledger = cls(accounts_max=accounts_max, assets_max=assets_max)
+        try:
+            whole = json.loads(snapshot)
+            for name, balances in whole["accounts"].items():
+                ledger.accounts[name] = _restored(name, balances)
+            ledger.outside = dict(whole["outside"])
+            same = ledger.snapshot() == snapshot
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise BadLedger(f"the snapshot of a ledger cannot be read: {error}") from None
+        if not same or ledger.imbalance():
+            raise BadLedger("the snapshot of a ledger is not in its one form, or does not add up to zero")
+        return ledger
+
+
+def _restored(name: str, balances: _Balances) -> Account:
+    account = Account(name)
+    for asset, (available, reserved) in balances.items():
+        if type(available) is not int or type(reserved) is not int or min(available, reserved) < 0:
+            raise BadLedger(f"the balance of {asset or 'cash'} of {name} is {available}, {reserved}")
+        balance = account.balance(asset)
+        balance.available, balance.reserved = available, reserved
+    return account

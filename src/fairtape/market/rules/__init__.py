@@ -1,0 +1,1 @@
+"""Trading rules: what each of them is, as a value, and what it does to a book, as a function."""

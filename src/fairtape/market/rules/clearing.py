@@ -1,0 +1,115 @@
+"""The one price of an auction.
+
+Four principles, each deciding among the prices that the one before it left (ASX Operating Rules, the London and Xetra
+market models and TSE's Itayose agree on them): the most volume; the least surplus; the pressure of that surplus; and at
+last a price from outside the book.
+
+Demand falls and supply rises with the price, both in steps at the limits. So it is enough to look at the limits
+themselves and, where every tick is a candidate, at the first and the last tick between two of them.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate, pairwise
+from typing import NamedTuple, TypeAlias
+
+from fairtape.market.book import ANY_BUY, ANY_SELL
+from fairtape.market.prices import Price, Quantity
+from fairtape.market.rules.values import Candidates, Rounding, rounded
+
+Levels: TypeAlias = Iterable[tuple[Price, Quantity]]
+"""Limits with the quantities that wait there; `ANY_BUY` and `ANY_SELL` are those of market orders."""
+
+TieBreak: TypeAlias = Callable[[Price, Price], Price]
+"""Chooses between the lowest and the highest price in question."""
+
+
+class Clearing(NamedTuple):
+    """What an auction comes to."""
+
+    price: Price
+    volume: Quantity
+    surplus: int  # above zero: bids are left over; below: offers are
+
+
+class _Curve:
+    """All that one side would trade at a price or a better one."""
+
+    def __init__(self, levels: Levels) -> None:
+        ordered = sorted(levels)
+        self.prices = [price for price, _ in ordered]
+        self._through = [0, *accumulate(quantity for _, quantity in ordered)]
+
+    def at_most(self, price: Price) -> Quantity:
+        """What stands at this price and below: supply."""
+        return self._through[bisect_right(self.prices, price)]
+
+    def at_least(self, price: Price) -> Quantity:
+        """What stands at this price and above: demand."""
+        return self._through[-1] - self._through[bisect_left(self.prices, price)]
+
+
+def clear(
+    bids: Levels,
+    offers: Levels,
+    *,
+    tick: Price,
+    candidates: Candidates,
+    tie: TieBreak,
+    without_limits: Price = 0,
+    bounds: tuple[Price, Price] = (0, ANY_BUY),
+    closed: bool = False,
+) -> Clearing | None:
+    """The price, the volume and the surplus of an auction; None where nothing trades.
+
+    `without_limits` is the price where nobody named one; 0: then nothing trades. No price leaves the bounds. Where the
+    interval between two limits is in question, `closed` puts those limits themselves at its ends.
+    """
+    demand, supply = _Curve(bids), _Curve(offers)
+    limits = sorted({*demand.prices, *supply.prices} - {ANY_BUY, ANY_SELL})
+    if not limits:
+        limits = [without_limits] if without_limits else []
+    if candidates is Candidates.BEYOND and limits:
+        beyond = (limits[0] - tick, limits[-1] + tick)
+        limits = sorted({*limits, *(price for price in beyond if price and bounds[0] <= price <= bounds[1])})
+    prices = limits if candidates is Candidates.LIMITS else _with_ticks(limits, tick)
+    outcomes = [(price, demand.at_least(price), supply.at_most(price)) for price in prices]
+    volume = max((min(bid, offered) for _, bid, offered in outcomes), default=0)
+    if not volume:
+        return None
+    fullest = [(price, bid - offered) for price, bid, offered in outcomes if min(bid, offered) == volume]
+    least = min(abs(surplus) for _, surplus in fullest)
+    chosen = (lambda low, high: tie(*_hull(limits, low, high))) if closed else tie
+    price = _pressed([(price, surplus) for price, surplus in fullest if abs(surplus) == least], chosen)
+    return Clearing(price, volume, demand.at_least(price) - supply.at_most(price))
+
+
+def _with_ticks(limits: Sequence[Price], tick: Price) -> list[Price]:
+    """The limits, and the first and last tick between each two of them: in between nothing changes."""
+    between = [price for low, high in pairwise(limits) for price in (low + tick, high - tick) if low < price < high]
+    return sorted({*limits, *between})
+
+
+def _pressed(remaining: Sequence[tuple[Price, int]], tie: TieBreak) -> Price:
+    """Where only bids are left over the price is the highest, where only offers are the lowest."""
+    lowest, highest = remaining[0][0], remaining[-1][0]
+    if all(surplus > 0 for _, surplus in remaining):
+        return highest
+    if all(surplus < 0 for _, surplus in remaining):
+        return lowest
+    return tie(lowest, highest)
+
+
+def _hull(limits: Sequence[Price], lowest: Price, highest: Price) -> tuple[Price, Price]:
+    """The limits between which these prices lie."""
+    return limits[bisect_right(limits, lowest) - 1], limits[bisect_left(limits, highest)]
+
+
+def nearest(reference: Price) -> TieBreak:
+    """The price closest to the reference, which may be the reference itself."""
+    return lambda lowest, highest: min(max(reference, lowest), highest)
+
+
+def middle(step: Price, rounding: Rounding) -> TieBreak:
+    """The middle, on a step of its own rounding that both ends allow."""
+    return lambda lowest, highest: min(max(rounded(lowest + highest, step, rounding), lowest), highest)

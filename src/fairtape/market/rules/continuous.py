@@ -1,0 +1,96 @@
+"""Continuous trading: an arriving order takes what crosses it, the best price first, the oldest order first."""
+
+from fairtape.market.book import Cut, Fill, Ladder, Order, Why, cut, new_tuple
+from fairtape.market.orders import SelfTrade
+from fairtape.market.prices import Price, Quantity
+from fairtape.market.rules.values import Continuous, Pricing, rounded
+
+
+def match(taker: Order, opposite: Ladder, rule: Continuous, tick: Price, fills: list[Fill], cuts: list[Cut]) -> None:
+    """Fill `taker` from the other side as far as its limit reaches.
+
+    What self-trade prevention takes away, from either order, is added to `cuts`. What is left of the taker stays in
+    `taker.open`: whether it rests is not decided here.
+    """
+    keys, rungs, owner, policy = opposite.keys, opposite.rungs, taker.owner, taker.policy
+    at_maker, least, wanted = rule.pricing is Pricing.MAKER, -taker.key, taker.open
+    while wanted and keys and keys[-1] >= least:
+        key = keys[-1]
+        rung = rungs[key]
+        while wanted and rung:
+            maker = next(iter(rung))
+            if maker.owner is owner and policy:
+                taker.open = wanted
+                _prevent(maker, taker, cuts)
+                wanted = taker.open
+                if not maker.open:
+                    del rung[maker]
+                    maker.rung = None
+                continue
+            resting = maker.open
+            price = maker.price if at_maker else trade_price(maker, taker, rule, tick)
+            if resting <= wanted:
+                fills.append(new_tuple(Fill, (maker, taker, price, resting)))
+                wanted -= resting
+                maker.open = 0
+                maker.rung = None
+                del rung[maker]
+            else:
+                fills.append(new_tuple(Fill, (maker, taker, price, wanted)))
+                maker.open = resting - wanted
+                wanted = 0
+        if not rung:
+            del rungs[key]
+            keys.pop()
+    taker.open = wanted
+
+
+def trade_price(maker: Order, taker: Order, rule: Continuous, tick: Price) -> Price:
+    """The price of a trade between two limits. One who takes every price has none to offer: the maker's is left."""
+    if rule.pricing is Pricing.MAKER or taker.is_market:
+        return maker.price
+    if rule.pricing is Pricing.TAKER:
+        return taker.price
+    upward = maker.price > taker.price
+    return rounded(maker.price + taker.price, rule.step or tick, rule.rounding, upward=upward)
+
+
+def _prevent(maker: Order, taker: Order, cuts: list[Cut]) -> None:
+    """Keep an account from trading with itself, as the arriving order's policy says."""
+    policy = taker.policy
+    if policy is SelfTrade.DECREMENT:
+        less = min(maker.open, taker.open)
+        cuts += (cut(maker, less, Why.SELF_TRADE), cut(taker, less, Why.SELF_TRADE))
+        return
+    if policy is not SelfTrade.CANCEL_NEWEST:
+        cuts.append(cut(maker, maker.open, Why.SELF_TRADE))
+    if policy is not SelfTrade.CANCEL_OLDEST:
+        cuts.append(cut(taker, taker.open, Why.SELF_TRADE))
+
+
+def fillable(taker: Order, opposite: Ladder) -> Quantity:
+    """How much of the taker the other side can fill, without its own account's orders."""
+    found, least = 0, -taker.key
+    for order in opposite:
+        if order.key < least or found >= taker.open:
+            break
+        if order.owner is not taker.owner or not taker.policy:
+            found += order.open
+    return min(found, taker.open)
+
+
+def cost(taker: Order, opposite: Ladder) -> int:
+    """The most that a buyer who takes every price can come to pay, as price times quantity.
+
+    Its own account's orders are stepped over: whatever prevention does with them, it never buys at worse prices.
+    """
+    wanted, total = taker.open, 0
+    for order in opposite:
+        if order.owner is taker.owner and taker.policy:
+            continue
+        traded = min(order.open, wanted)
+        total += traded * order.price
+        wanted -= traded
+        if not wanted:
+            break
+    return total

@@ -1,0 +1,61 @@
+"""The falling clock: a lot gets cheaper step by step until somebody takes it.
+
+The clock is a function of time alone, and time is the instant of the token, so it shows the same price at every site.
+A resting bid is a promise to stop the clock at its limit. Bids that all wait before the start therefore make a sealed
+auction at the first price: the highest wins and pays the step that its limit allows.
+"""
+
+from typing import NamedTuple
+
+from fairtape.core.instants import Instant
+from fairtape.market.book import Book, Fill, Order
+from fairtape.market.prices import Price
+from fairtape.market.rules.values import DutchClock
+
+
+class Hand(NamedTuple):
+    """Where the clock stood when it was last set: it falls from there."""
+
+    price: Price
+    set_at: Instant
+
+
+def price_at(rule: DutchClock, hand: Hand, reserve: Price, now: Instant) -> Price:
+    """What the clock shows: never less than the reserve."""
+    steps = max(now - hand.set_at, 0) // rule.step_period
+    return max(hand.price - steps * rule.decrement, reserve)
+
+
+def run(book: Book, rule: DutchClock, hand: Hand, now: Instant) -> tuple[list[Fill], Hand]:
+    """Let the clock fall until now, and sell to each bid that it passes on its way."""
+    fills = []
+    while (lot := book.asks.first()) is not None and (bid := book.bids.first()) is not None:
+        stop = _reaches(rule, hand, lot.price, bid.price)
+        if stop is None or stop.set_at > now:
+            break
+        quantity = min(lot.open, bid.open)
+        fills.append(Fill(*_by_number(lot, bid), stop.price, quantity))
+        book.reduce(lot, quantity)
+        book.reduce(bid, quantity)
+        hand = Hand(min(stop.price + rule.rewind, rule.start), stop.set_at)
+    return fills, _turned(rule, hand, now)
+
+
+def _turned(rule: DutchClock, hand: Hand, now: Instant) -> Hand:
+    """The hand as it stands now: whoever comes later meets the price of the moment, not one that has passed."""
+    steps = max(now - hand.set_at, 0) // rule.step_period
+    return Hand(hand.price - steps * rule.decrement, hand.set_at + steps * rule.step_period)
+
+
+def _reaches(rule: DutchClock, hand: Hand, reserve: Price, limit: Price) -> Hand | None:
+    """The first step of the clock at or below a limit; None where it stops above."""
+    if limit < reserve:
+        return None
+    target = max(hand.price, reserve)
+    steps = max(-((limit - target) // rule.decrement), 0)
+    price = max(hand.price - steps * rule.decrement, reserve)
+    return Hand(price, hand.set_at + steps * rule.step_period)
+
+
+def _by_number(one: Order, other: Order) -> tuple[Order, Order]:
+    return (one, other) if one.number < other.number else (other, one)

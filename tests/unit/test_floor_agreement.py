@@ -1,0 +1,85 @@
+"""Replicas of a floor compare themselves: reports, evidence, rebuilding, and what a Break takes away."""
+
+import pytest
+
+from fairtape.apps.floor import Floor, OutOfOrder
+from fairtape.apps.floor_desk import FloorLimits
+from fairtape.apps.floor_outputs import Broken, Evidence, Voided
+from fairtape.core.effects import FormationChange
+from fairtape.market.administration import Pulse, TradeReport
+from fairtape.market.order_codec import decode, encode
+from unit.floor_values import kinds, staged, the_rejection
+
+
+def break_at(token: int, *, broken: bool = True) -> FormationChange:
+    return FormationChange(0, 2, token, 99, broken, b"", 0)
+
+
+def test_a_true_report_is_silent_and_a_false_one_is_evidence_that_names_what_differs() -> None:
+    stage = staged()
+    script = stage.script
+    stage.play(script.sell("bob", "b1", 1, 1), script.buy("ann", "a1", 1, 1))
+    token = stage.floor.token
+    payload = stage.floor.report(token)
+    assert payload is not None
+    report = decode(payload)
+    assert isinstance(report, TradeReport)
+    assert stage.play(payload, source=3) == []
+    number = script.sequence
+    outputs = stage.play(encode(report._replace(trade_count=2)), source=3)
+    assert Evidence(number, 3, token, "trade_count", "1", "2") in outputs
+    false = stage.play(encode(TradeReport(99, 1, bytes(32))), source=3)
+    assert {output.field for output in false if isinstance(output, Evidence)} == {"trade_count", "trades_hash"}
+    assert stage.floor.report(token + 1) is None
+
+
+def test_a_report_of_a_forgotten_token_is_refused_without_evidence() -> None:
+    stage = staged(limits=FloorLimits(reports_max=1))
+    script = stage.script
+    for n in range(2):
+        stage.play(script.sell("bob", f"b{n}", 1, 1), script.buy("ann", f"a{n}", 1, 1))
+    assert "too old" in the_rejection(stage.play(TradeReport(2, 1, bytes(32)), source=3))
+
+
+def test_replicas_agree_after_each_token_and_a_rebuilt_one_with_them() -> None:
+    stage = staged()
+    script = stage.script
+    for n in range(20):
+        stage.play(script.sell("bob", f"b{n}", 1 + n % 3, 100), script.buy("ann", f"a{n}", 2, 100))
+    rebuilt = Floor(commit_passes=2)
+    for ordered in script.tokens:
+        rebuilt.apply(ordered)
+    assert rebuilt.trades_hash == stage.floor.trades_hash
+    assert rebuilt.ledger.snapshot() == stage.floor.ledger.snapshot()
+
+
+def test_a_formation_without_a_break_changes_nothing() -> None:
+    stage = staged()
+    assert stage.floor.turn(break_at(1, broken=False)) == []
+
+
+def test_at_a_break_trades_of_earlier_tokens_stand() -> None:
+    stage = staged(commit_passes=3)
+    script = stage.script
+    stage.play(script.sell("bob", "b1", 1, 1), script.buy("ann", "a1", 1, 1))
+    assert stage.floor.turn(break_at(script.token + 1)) == [Broken(script.token + 1, 99, False)]
+    stage.play(Pulse())
+    stage.play(Pulse())
+    assert kinds(stage.play(Pulse())) == ["Committed", "Printed"]
+
+
+def test_at_a_break_trades_of_lost_tokens_are_void_and_the_floor_asks_to_be_rebuilt() -> None:
+    """With more than N failures a committed trade is lost, and the floor says which."""
+    stage = staged(commit_passes=1)
+    script = stage.script
+    lost = script.token + 1
+    stage.play(script.sell("bob", "b1", 2, 1), script.buy("ann", "a1", 1, 1))
+    stage.play(script.buy("ann", "a2", 1, 1))
+    outputs = stage.floor.turn(break_at(lost))
+    assert [output.committed for output in outputs if isinstance(output, Voided)] == [True, False]
+    assert outputs[0] == Broken(lost, 99, True)
+    with pytest.raises(OutOfOrder, match="rebuild"):
+        stage.play(Pulse())
+    rebuilt = Floor(commit_passes=1)
+    rebuilt.apply(script.tokens[0])
+    assert rebuilt.trade_count == 0
