@@ -1,0 +1,252 @@
+"""The pipeline's figures: how fast journals reach Spark and a Delta table, how late, and bars beside DuckDB and Polars.
+
+Everything is made here and measured in one run, so that figures compare: a journal of trades in blocks as they come
+from a network, a table of trades in Parquet for the bars. Starting Spark is not part of any figure.
+"""
+
+import json
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+
+from fairtape.bench.figures import percentile
+from fairtape.core.effects import Ordered, Release, Span
+from fairtape.core.instants import MILLISECOND, SECOND
+from fairtape.market.trades import TRADE_SIZE, Trades, blank_trades
+from fairtape.pipeline.ingest import ingest_journals, stream_journals
+from fairtape.pipeline.session import spark_session
+from fairtape.pipeline.transforms import bars
+from fairtape.runtime.journal import Sync, Writer
+from fairtape.wire.blocks import pack_records
+
+STARTS_AT: Final = 1_750_000_000 * SECOND
+VENUES: Final = np.array([b"XNYS", b"XNAS", b"BATS"])
+SOURCES: Final = 3
+PER_BLOCK: Final = 21  # 64-byte messages that fit a datagram
+CHUNK: Final = 1 << 18
+COMMIT_DELAY: Final = 2 * MILLISECOND
+FILES: Final = 8  # of the table for the bars
+BARS_PERIOD: Final = 360 * SECOND  # of that table: a busy tape, some eleven trades in a bar
+
+DUCKDB_BARS: Final = """
+CREATE OR REPLACE TEMP TABLE bars AS
+SELECT symbol, traded_at_ns - traded_at_ns % 1000000000 AS period_at_ns,
+       arg_min(price, sequence), max(price), min(price), arg_max(price, sequence), sum(quantity), count(*)
+FROM trades GROUP BY ALL
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineSetting:
+    """One run."""
+
+    master: str = "local[2]"
+    messages: int = 8_000_000  # of the journal
+    per_token: int = 500
+    bar_trades: int = 20_000_000
+    symbols: int = 5_000
+    rounds: int = 3  # each figure is the best of so many, of all engines in turn
+    stream_seconds: float = 20.0
+    stream_rate: int = 20_000  # messages per second
+    token_period: int = 20 * MILLISECOND
+
+
+def pipeline_figures(setting: PipelineSetting | None = None) -> dict[str, float]:
+    """All figures of one run, by their published names."""
+    setting = setting or PipelineSetting()
+    spark = spark_session(setting.master, quick=False, memory="4g")
+    try:
+        with TemporaryDirectory(prefix="fairtape-bench-") as folder:
+            return {
+                **journal_figures(spark, Path(folder), setting),
+                **bar_figures(spark, Path(folder), setting),
+                **stream_figures(spark, Path(folder), setting),
+            }
+    finally:
+        spark.stop()
+
+
+def journal_figures(spark: SparkSession, folder: Path, setting: PipelineSetting) -> dict[str, float]:
+    """From a journal into Spark, and from a journal into a Delta table."""
+    journal = folder / "journal"
+    write_journal(journal, setting.messages, per_token=setting.per_token, symbols=setting.symbols)
+    source = spark.read.format("fairtape").option("journals", str(journal))
+    tables = iter(folder / f"table-{number}" for number in range(3 * setting.rounds))
+    seconds = _best(
+        setting.rounds,
+        {
+            "source_rows_per_s": lambda: _consume(source.load()),
+            "source_trades_per_s": lambda: _consume(source.option("rows", "trades").load()),
+            "ingest_rows_per_s": lambda: ingest_journals(spark, journal, next(tables)),
+            "ingest_trades_per_s": lambda: ingest_journals(spark, journal, next(tables), rows="trades"),
+        },
+    )
+    return {name: setting.messages / spent for name, spent in seconds.items()}
+
+
+def bar_figures(spark: SparkSession, folder: Path, setting: PipelineSetting) -> dict[str, float]:
+    """One-second bars of the same Parquet files by three engines."""
+    import duckdb
+    import polars as pl
+
+    files = folder / "trades"
+    write_trades(files, setting.bar_trades, symbols=setting.symbols)
+    cores = spark.sparkContext.defaultParallelism if setting.master == "local[*]" else _cores(setting.master)
+    duck = duckdb.connect(config={"threads": cores})
+    duck.read_parquet(f"{files}/*.parquet").create_view("trades")
+    by_sequence = pl.scan_parquet(f"{files}/*.parquet").group_by("symbol", pl.col("traded_at_ns") // SECOND)
+    lazy = by_sequence.agg(
+        pl.col("price").first().alias("open"),
+        pl.col("price").max().alias("high"),
+        pl.col("price").min().alias("low"),
+        pl.col("price").last().alias("close"),
+        pl.col("quantity").sum(),
+        pl.len(),
+    )
+    seconds = _best(
+        setting.rounds,
+        {
+            "bars_rows_per_s": lambda: _consume(bars(spark.read.parquet(str(files)))),
+            "duckdb_rows_per_s": lambda: duck.execute(DUCKDB_BARS),
+            "polars_rows_per_s": lambda: lazy.collect(),
+        },
+    )
+    rates = {name: setting.bar_trades / spent for name, spent in seconds.items()}
+    return {**rates, "duckdb_ratio": rates["bars_rows_per_s"] / rates["duckdb_rows_per_s"]}
+
+
+def stream_figures(spark: SparkSession, folder: Path, setting: PipelineSetting) -> dict[str, float]:
+    """From the release at the site to the commit of the table, with the default trigger, for every token."""
+    journal, table = folder / "live", folder / "live-table"
+    released_at: list[tuple[int, int]] = []  # the number behind each token, and when it was released
+    site = threading.Thread(target=_live_site, args=(journal, setting, released_at))
+    site.start()
+    query = stream_journals(spark, f"{folder}/liv[e]", table)
+    site.join()
+    query.processAllAvailable()
+    query.stop()
+    delays = sorted(_delays(table, released_at))
+    return {
+        "stream_p50_ms": percentile(delays, 0.5) / MILLISECOND,
+        "stream_p99_ms": percentile(delays, 0.99) / MILLISECOND,
+    }
+
+
+def _delays(table: Path, released_at: list[tuple[int, int]]) -> Iterator[int]:
+    """A commit is visible when its file bears its name, and it says itself up to which number it goes."""
+    reached = sorted(_reached(sorted((table / "_delta_log").glob("*.json"))))
+    for end, at in released_at:
+        _, seen_at = reached[bisect_left(reached, end, key=lambda each: each[0])]
+        yield seen_at - at
+
+
+def _reached(commits: list[Path]) -> Iterator[tuple[int, int]]:
+    for commit in commits:
+        for line in commit.read_text().splitlines():
+            if (moved := json.loads(line).get("txn")) is not None:
+                yield moved["version"], commit.stat().st_mtime_ns
+
+
+def _live_site(journal: Path, setting: PipelineSetting, released_at: list[tuple[int, int]]) -> None:
+    """What a site does, as far as readers see it: tokens and their release marks at their time."""
+    per_token = max(setting.stream_rate * setting.token_period // SECOND, 1)
+    rng = np.random.default_rng(2)
+    with Writer.open(journal, stripe=0, site=1, sync=Sync.NEVER) as writer:
+        due_at, token, sequence = time.time_ns(), 1, 1
+        ends_at = due_at + int(setting.stream_seconds * SECOND)
+        while due_at < ends_at:
+            ordered = _token(token, sequence, _trades(rng, sequence, per_token, setting.symbols), due_at)
+            writer.append(ordered, due_at)
+            time.sleep(max(due_at - time.time_ns(), 0) / SECOND)
+            now = time.time_ns()
+            writer.release(Release(token, sequence, per_token, due_at, now, late=False, clock_bound=0), now)
+            token, sequence, due_at = token + 1, sequence + per_token, due_at + setting.token_period
+            released_at.append((sequence, now))
+
+
+def write_journal(directory: Path, messages: int, *, per_token: int, symbols: int, seed: int = 1) -> None:
+    """A journal of so many trades: tokens of three sources in turn, blocks of a datagram, all released."""
+    rng = np.random.default_rng(seed)
+    with Writer.open(directory, stripe=0, site=1, sync=Sync.NEVER) as writer:
+        token, sequence = 1, 1
+        while sequence <= messages:
+            chunk = _trades(rng, sequence, min(CHUNK, messages - sequence + 1), symbols)
+            for start in range(0, len(chunk), per_token):
+                part = chunk[start : start + per_token]
+                at = int(part["traded_at"][-1])
+                writer.append(_token(token, sequence, part, at), at)
+                commit_at = at + COMMIT_DELAY
+                writer.release(
+                    Release(token, sequence, len(part), commit_at, commit_at, late=False, clock_bound=1_000), at
+                )
+                token, sequence = token + 1, sequence + len(part)
+
+
+def write_trades(folder: Path, trades: int, *, symbols: int, seed: int = 1) -> None:
+    """Trades in Parquet, symbols as integers."""
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(seed)
+    for first, end in pairwise([trades * part // FILES for part in range(FILES + 1)]):
+        count = end - first
+        columns = {
+            "sequence": np.arange(first + 1, end + 1),
+            "symbol": rng.integers(0, symbols, count, np.int32),
+            "price": 100 * SECOND + rng.integers(-5_000, 5_000, count) * 10_000_000,
+            "quantity": rng.integers(1, 10, count) * 100 * SECOND,
+            "traded_at_ns": STARTS_AT + np.arange(first, end) * (BARS_PERIOD // trades),
+        }
+        pq.write_table(pa.table(columns), folder / f"{first:012d}.parquet", compression="zstd")
+
+
+def _trades(rng: np.random.Generator, first: int, count: int, symbols: int) -> Trades:
+    trades = blank_trades(count)
+    numbers = np.arange(first, first + count)
+    trades["venue"] = VENUES[rng.integers(0, len(VENUES), count)]
+    trades["symbol"] = np.char.mod("S%05d", rng.integers(0, symbols, count)).astype("S")
+    trades["price"] = 100 * SECOND + rng.integers(-500, 500, count) * 10_000_000
+    trades["quantity"] = rng.integers(1, 10, count) * 100 * SECOND
+    trades["traded_at"] = STARTS_AT + numbers * 1_000
+    trades["trade_id"] = numbers
+    return trades
+
+
+def _token(token: int, sequence: int, trades: Trades, at: int) -> Ordered:
+    octets, count = trades.tobytes(), len(trades)
+    step = PER_BLOCK * TRADE_SIZE
+    bodies = tuple(pack_records(octets[start : start + step], TRADE_SIZE) for start in range(0, len(octets), step))
+    counts = tuple((len(body) - 2) // TRADE_SIZE for body in bodies)
+    span = Span(101 + token % SOURCES, 1, sequence, count, sequence, bodies, counts)
+    return Ordered(0, 1, token, sequence, count, at, (span,))
+
+
+def _consume(frame: DataFrame) -> None:
+    """Compute every row and keep none."""
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def _best(rounds: int, runs: dict[str, Callable[[], Any]]) -> dict[str, float]:
+    """The shortest time of each in seconds, all of them in turn, so that a slow moment hits all alike."""
+    found: dict[str, float] = {}
+    for _ in range(rounds):
+        for name, run in runs.items():
+            began = time.perf_counter()
+            run()
+            spent = time.perf_counter() - began
+            found[name] = min(found.get(name, spent), spent)
+    return found
+
+
+def _cores(master: str) -> int:
+    digits = "".join(character for character in master if character.isdigit())
+    return int(digits or 2)

@@ -1,0 +1,208 @@
+"""Delta tables of sequenced rows: files first, then one commit that names them and moves the marks.
+
+A table holds, beside its rows, how far each lane has been taken in: the number due next is the Delta transaction
+version of `fairtape/<stripe>/<site>`, and the digest of the entry before it stands in the commit. A commit that adds
+rows moves the marks, or there is no commit; so the table alone says what is in it, and neither a batch that is played
+again nor a lost checkpoint can double or lose a row. Files that no commit names are no part of a table: whoever dies
+between file and commit leaves some, nobody reads them, and `sweep` takes them away. Nothing else deletes a file.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote, urlparse
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction, RemoveAction
+
+from fairtape.pipeline.lanes import LaneName, Mark, Offsets
+from fairtape.pipeline.rows import Arrow
+from fairtape.runtime.complaints import Complaint
+
+APP: Final = "fairtape"
+DIGESTS: Final = "fairtape.digests"  # in a commit's metadata
+COMMIT_TRIES_MAX: Final = 20
+HISTORY_MAX: Final = 1_000  # commits that are looked through for the digests: compaction adds commits without
+ROW_GROUP_ROWS: Final = 512 << 10
+COMPRESSION_LEVEL: Final = 1
+COMPACT_BYTES: Final = 256 << 20
+SWEEP_HOURS: Final = 168  # a week: long readers still find the files of the snapshot that they began with
+
+_REPEATED: Final = {"kind", "venue", "symbol", "late", "stripe", "site", "source", "incarnation"}
+"""Columns of few values, many times over: for these a dictionary is short."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A file that is in the table's folder, and not yet in the table."""
+
+    path: str  # from the folder
+    size: int
+    rows: int
+    modified_at_ms: int
+    stats: str
+
+
+class DeltaFolder:
+    """One table, in one folder. Made by whoever writes first."""
+
+    def __init__(self, folder: Path | str, schema: Arrow) -> None:
+        self.folder = Path(folder)
+        self.schema = schema
+
+    def marks(self, lanes: Iterable[LaneName] = ()) -> Offsets:
+        """How far the table holds each lane; of all lanes that were ever taken in, and of these if they were."""
+        table = self._opened()
+        return {} if table is None else _marks(table, lanes)
+
+    def commit(self, files: Sequence[Written], before: Mapping[LaneName, Mark], after: Mapping[LaneName, Mark]) -> bool:
+        """Add these files and move the marks. False where the table is there already: somebody did the same before.
+
+        A mark that is neither `before` nor `after` is a hole or a double, and refused.
+        """
+        for _ in range(COMMIT_TRIES_MAX):
+            table = self._opened() or self._made()
+            found = _marks(table, after)
+            if all(name in found and found[name].next >= mark.next for name, mark in after.items()):
+                return False
+            for name, mark in before.items():
+                if (there := found.get(name)) is not None and there.next != mark.next:
+                    raise Complaint(
+                        f"table {self.folder} holds stripe {name.stripe} of site {name.site} up to sequence "
+                        f"{there.next - 1}, and rows from {mark.next} on would leave a hole or stand twice; nothing "
+                        "was written. Let one job at a time fill a table, and start it from the table"
+                    )
+            try:
+                _commit(table, files, {**found, **after}, after)
+            except CommitFailedError:
+                continue  # somebody else's commit came between; it may be a compaction, or what we were about to do
+            return True
+        raise Complaint(f"table {self.folder} is written by too many at once; {COMMIT_TRIES_MAX} commits failed")
+
+    def files(self) -> list[str]:
+        """The files of the present snapshot, for `spark.read.parquet` and any other reader of Parquet."""
+        table = self._opened()
+        return [] if table is None else [unquote(urlparse(uri).path) or uri for uri in table.file_uris()]
+
+    def compact(self) -> Mapping[str, Any]:
+        """Join small files to large ones. Readers see the same rows, before and after."""
+        table = self._opened()
+        return {} if table is None else table.optimize.compact(target_size=COMPACT_BYTES)
+
+    def sweep(self, *, hours: int = SWEEP_HOURS, rehearse: bool = False) -> list[str]:
+        """Delete files that no snapshot of the last hours names, orphans of dead writers among them; which ones."""
+        table = self._opened()
+        if table is None:
+            return []
+        return table.vacuum(
+            retention_hours=hours, dry_run=rehearse, enforce_retention_duration=hours >= SWEEP_HOURS, full=True
+        )
+
+    def _opened(self) -> DeltaTable | None:
+        try:
+            return DeltaTable(self.folder)
+        except TableNotFoundError:
+            return None
+        except DeltaError as error:
+            raise Complaint(f"table {self.folder} cannot be read: {error}") from None
+
+    def _made(self) -> DeltaTable:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return DeltaTable.create(self.folder, self.schema, mode="ignore")
+
+
+def _marks(table: DeltaTable, lanes: Iterable[LaneName]) -> Offsets:
+    digests: dict[str, str] = {}
+    for commit in table.history(HISTORY_MAX):
+        if DIGESTS in commit:
+            digests = json.loads(commit[DIGESTS])
+            break
+    names = {LaneName.parse(name) for name in digests} | set(lanes)
+    versions = {name: table.transaction_version(f"{APP}/{name}") for name in names}
+    return {name: Mark(next_, digests.get(str(name), "")) for name, next_ in versions.items() if next_ is not None}
+
+
+def _commit(table: DeltaTable, files: Sequence[Written], known: Offsets, after: Mapping[LaneName, Mark]) -> None:
+    """One commit, which fails if any other came since the table was opened."""
+    moves = [Transaction(f"{APP}/{name}", mark.next) for name, mark in sorted(after.items())]
+    digests = json.dumps({str(name): mark.digest for name, mark in sorted(known.items())})
+    properties = CommitProperties(custom_metadata={DIGESTS: digests}, max_commit_retries=0, app_transactions=moves)
+    actions: list[AddAction | RemoveAction] = [
+        AddAction(file.path, file.size, {}, file.modified_at_ms, data_change=True, stats=file.stats) for file in files
+    ]
+    table.create_write_transaction(actions, "append", table.schema(), commit_properties=properties)
+
+
+def write_parquet(folder: Path | str, batches: Iterator[Arrow], schema: Arrow) -> Written | None:
+    """Batches as one file of a table; None where there are no rows. A file is complete when it bears its name."""
+    name = f"part-{uuid4()}.zstd.parquet"
+    path = Path(folder) / name
+    draft = path.with_name(f"_{name}")
+    statistics = _Statistics(schema)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    waiting: list[Arrow] = []
+    with pq.ParquetWriter(draft, schema, **_encoding(schema)) as writer:
+        for batch in batches:
+            statistics.add(batch)
+            waiting.append(batch)
+            if sum(each.num_rows for each in waiting) >= ROW_GROUP_ROWS:
+                writer.write_table(pa.Table.from_batches(waiting, schema), row_group_size=ROW_GROUP_ROWS)
+                waiting = []
+        if waiting:
+            writer.write_table(pa.Table.from_batches(waiting, schema), row_group_size=ROW_GROUP_ROWS)
+    if not statistics.rows:
+        draft.unlink()
+        return None
+    with draft.open("rb") as file:
+        os.fsync(file.fileno())
+    draft.replace(path)
+    about = path.stat()
+    return Written(name, about.st_size, statistics.rows, about.st_mtime_ns // 1_000_000, statistics.to_json())
+
+
+def _encoding(schema: Arrow) -> dict[str, Any]:
+    """Dictionaries where values repeat, differences where integers ascend, plain bytes elsewhere."""
+    repeated = [name for name in schema.names if name in _REPEATED]
+    integers = [field.name for field in schema if pa.types.is_integer(field.type) and field.name not in _REPEATED]
+    return {
+        "compression": "zstd",
+        "compression_level": COMPRESSION_LEVEL,
+        "use_dictionary": repeated,
+        "column_encoding": dict.fromkeys(integers, "DELTA_BINARY_PACKED"),
+        "write_statistics": [field.name for field in schema if pa.types.is_integer(field.type)],
+        "store_schema": False,
+    }
+
+
+class _Statistics:
+    """What a commit says about a file, so that readers can pass over it: the bounds of its integers."""
+
+    def __init__(self, schema: Arrow) -> None:
+        self.rows = 0
+        self._names = [field.name for field in schema if pa.types.is_integer(field.type)]
+        self._least: dict[str, int] = {}
+        self._most: dict[str, int] = {}
+        self._nulls = dict.fromkeys(self._names, 0)
+
+    def add(self, batch: Arrow) -> None:
+        self.rows += batch.num_rows
+        for name in self._names:
+            column = batch.column(name)
+            bounds = pc.min_max(column).as_py()
+            self._nulls[name] += column.null_count
+            if bounds["min"] is not None:
+                self._least[name] = min(self._least.get(name, bounds["min"]), bounds["min"])
+                self._most[name] = max(self._most.get(name, bounds["max"]), bounds["max"])
+
+    def to_json(self) -> str:
+        return json.dumps(
+            {"numRecords": self.rows, "minValues": self._least, "maxValues": self._most, "nullCount": self._nulls}
+        )

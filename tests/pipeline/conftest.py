@@ -1,0 +1,28 @@
+"""One Spark for all tests of the pipeline: they are one group, so that one process runs them (`--dist loadgroup`)."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(HERE) and "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+@pytest.fixture(scope="session")
+def spark() -> "Iterator[SparkSession]":
+    pytest.importorskip("pyspark", reason="the extra `pipeline` (PySpark) is not installed")
+    from fairtape.pipeline import spark_session
+
+    session = spark_session("local[2]", memory="1g")
+    yield session
+    session.stop()

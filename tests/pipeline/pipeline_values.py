@@ -1,0 +1,109 @@
+"""Journals for the pipeline, and what must come out of them, told by the plain reader of journals."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import unit.journal_values as values
+from fairtape.core.effects import FormationChange, Ordered, Release, Span
+from fairtape.core.entries import Entry as Content
+from fairtape.market.trades import Trade, encode
+from fairtape.pipeline.lanes import Lanes, Stretch
+from fairtape.pipeline.options import Options
+from fairtape.pipeline.rows import batches
+from fairtape.runtime.journal import Journal, Message, Sync, Writer
+from fairtape.wire.blocks import pack_messages
+
+SYMBOLS = ("ABC", "DEF", "GHIJ", "A")
+FAR = (1 << 62) + 12_345  # beyond what a double can count
+
+
+def trade(number: int) -> Trade:
+    """The trade with this number: no field of it survives a detour through a float or a microsecond."""
+    price = (1 if number % 2 else -1) * (FAR + number)
+    return Trade(
+        1 + number % 3,
+        SYMBOLS[number % 4],
+        price,
+        FAR - number,
+        values.STARTS_AT + number,
+        (1 << 64) - number,
+        number % 4,
+    )
+
+
+def token(number: int, first: int, count: int, *, stripe: int = 0, formation: int = 1) -> Ordered:
+    """One token of trades of one source, in blocks of at most seven."""
+    payloads = [encode(trade(sequence)) for sequence in range(first, first + count)]
+    blocks = [payloads[at : at + 7] for at in range(0, count, 7)]
+    bodies, counts = tuple(map(pack_messages, blocks)), tuple(map(len, blocks))
+    span = Span(101, 7, first, count, first, bodies, counts)
+    return Ordered(stripe, formation, number, first, count, values.token_at(number), (span,))
+
+
+def tokens(count: int, *, size: int = 10, first: int = 1, stripe: int = 0) -> list[Ordered]:
+    """Tokens that follow one another, from the token and the number after those before `first`."""
+    start = (first - 1) // size
+    return [token(start + at + 1, first + at * size, size, stripe=stripe) for at in range(count)]
+
+
+def append(
+    directory: Path,
+    history: Sequence[Content],
+    *,
+    stripe: int = 0,
+    site: int = 1,
+    size_max: int = 8 << 10,
+    keep: int = 0,
+) -> None:
+    """Add to a journal, with all release marks but those of the last `keep` tokens."""
+    with Writer.open(directory, stripe=stripe, site=site, sync=Sync.NEVER, segment_size_max=size_max) as writer:
+        for entry in history:
+            values.enter(writer, entry)
+        messages = values.messages_of(history)
+        for ordered in messages[: len(messages) - keep]:
+            values.mark(writer, ordered)
+
+
+def told(directory: Path, **ranges: Any) -> list[tuple[Any, ...]]:
+    """A dumb twin: kind, formation, token, number, source and its number, times, payload of all that was released."""
+    found: list[tuple[Any, ...]] = []
+    marks = _marks(directory)
+    for each in Journal.open(directory).story(**ranges):
+        if isinstance(each, FormationChange):
+            kind = "break" if each.broken else "formation"
+            found.append((kind, each.token, each.sequence, None, None, each.installed_at, None, each.layout))
+        elif isinstance(each, Message):
+            numbers = each.token, each.sequence, each.source, each.number
+            found.append(("message", *numbers, each.acknowledged_at, marks[each.token].released_at, each.payload))
+    return found
+
+
+def _marks(directory: Path) -> dict[int, Release]:
+    with Journal.open(directory).entries() as cursor:
+        return {entry.ordered.token: entry.release for entry in cursor if entry.release is not None}
+
+
+def stretches(options: Options, rows_max: int = 1 << 20) -> Iterator[Stretch]:
+    """What tasks would read, cut after so many rows."""
+    lanes = Lanes(options)
+    start = lanes.start()
+    end = lanes.latest(start)
+    for name, mark in end.items():
+        yield from lanes.lanes()[name].stretches(start[name], mark, rows_max=rows_max)
+
+
+def rows(options: Options, rows_max: int = 1 << 20) -> list[dict[str, Any]]:
+    """All rows that the source would give, in order."""
+    return [
+        row
+        for stretch in stretches(options, rows_max)
+        for batch in batches(stretch, options)
+        for row in batch.to_pylist()
+    ]
+
+
+def as_told(row: dict[str, Any]) -> tuple[Any, ...]:
+    """A row of messages in the form of `told`."""
+    names = ("kind", "token", "sequence", "source", "source_number", "acknowledged_at_ns", "released_at_ns", "payload")
+    return tuple(row[name] for name in names)

@@ -1,0 +1,185 @@
+"""Tables from journals: every number once, whoever dies, whatever is lost, whoever comes again."""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import unit.journal_values as values
+from fairtape.runtime.complaints import Complaint
+from fairtape.runtime.journal import Writer
+from pipeline import pipeline_values as pipeline
+
+pytest.importorskip("pyspark", reason="the extra `pipeline` (PySpark) is not installed")
+
+from deltalake import DeltaTable
+
+from fairtape.pipeline.delta import DeltaFolder, write_parquet
+from fairtape.pipeline.ingest import Feed, ingest_journals, stream_journals, take_in
+from fairtape.pipeline.lanes import LaneName, Mark
+from fairtape.pipeline.options import Options
+from fairtape.pipeline.rows import MESSAGES, SCHEMAS, batches
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+KILLS = 20 if os.environ.get("FAIRTAPE_DRILLS") == "all" else 2
+CHILD = Path(__file__).with_name("stream_child.py")
+LANE = LaneName(0, 1)
+
+
+def sequences(table: Path) -> list[int]:
+    return sorted(DeltaTable(table).to_pyarrow_table(columns=["sequence"])["sequence"].to_pylist())
+
+
+def content(table: Path) -> list[dict[str, Any]]:
+    return sorted(DeltaTable(table).to_pyarrow_table().to_pylist(), key=lambda row: (row["stripe"], row["sequence"]))
+
+
+def test_the_table_grows_by_what_is_new_and_keeps_every_integer(spark: "SparkSession", tmp_path: Path) -> None:
+    journal, table = tmp_path / "journal", tmp_path / "table"
+    pipeline.append(journal, pipeline.tokens(10))
+    assert ingest_journals(spark, journal, table, rows="trades") == 100
+    assert ingest_journals(spark, journal, table, rows="trades") == 0
+    pipeline.append(journal, pipeline.tokens(3, first=101))
+    assert ingest_journals(spark, journal, table, rows="trades") == 30
+    rows = content(table)
+    assert [(row["sequence"], row["price"], row["traded_at_ns"]) for row in rows] == [
+        (number, pipeline.trade(number).price, pipeline.trade(number).traded_at) for number in range(1, 131)
+    ]
+    folder = DeltaFolder(table, SCHEMAS["trades"])
+    assert folder.marks()[LANE].next == 131
+    assert spark.read.parquet(*folder.files()).count() == 130
+
+
+def test_compaction_and_sweeping_change_no_row_and_no_mark(spark: "SparkSession", tmp_path: Path) -> None:
+    journal, table = tmp_path / "journal", tmp_path / "table"
+    for first in (1, 51):
+        pipeline.append(journal, pipeline.tokens(5, first=first))
+        ingest_journals(spark, journal, table)
+    before = content(table)
+    orphan = write_parquet(table, iter(_some_batches(journal)), MESSAGES)
+    assert orphan is not None
+    folder = DeltaFolder(table, MESSAGES)
+    marks = folder.marks()
+    assert folder.compact()["numFilesRemoved"] == 2
+    assert orphan.path in folder.sweep(hours=0)
+    assert not (table / orphan.path).exists()
+    assert (content(table), folder.marks(), len(folder.files())) == (before, marks, 1)
+    assert ingest_journals(spark, journal, table) == 0
+
+
+def _some_batches(journal: Path) -> list[Any]:
+    options = Options(journals=(str(journal),))
+    return [batch for stretch in pipeline.stretches(options) for batch in batches(stretch, options)]
+
+
+def test_a_batch_that_comes_again_with_other_bounds_adds_only_what_is_missing(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    journal, table = tmp_path / "journal", tmp_path / "table"
+    pipeline.append(journal, pipeline.tokens(10))
+    feed = Feed.of(Options(journals=(str(journal),)), table)
+
+    def stretches(first: int = 1, last: int | None = None) -> Any:
+        options = replace(feed.options, rows="stretches", first=first, last=last)
+        return spark.read.format("fairtape").options(**options.to_texts()).load()
+
+    assert take_in(stretches(last=40), feed) == 40
+    assert take_in(stretches(last=40), feed) == 0
+    assert take_in(stretches(first=25, last=73), feed) == 33
+    with pytest.raises(Complaint, match=r"goes on with sequence 91, and table .* needs 74: there would be a hole"):
+        take_in(stretches(first=91), feed)
+    assert take_in(stretches(), feed) == 27
+    assert sequences(table) == list(range(1, 101))
+
+
+def test_a_table_that_is_new_does_not_begin_in_the_middle(spark: "SparkSession", tmp_path: Path) -> None:
+    journal, table = tmp_path / "journal", tmp_path / "table"
+    pipeline.append(journal, pipeline.tokens(10))
+    feed = Feed.of(Options(journals=(str(journal),)), table)
+    later = replace(feed.options, rows="stretches", first=51)
+    with pytest.raises(Complaint, match=r"goes on with sequence 51, and table .* needs 1"):
+        take_in(spark.read.format("fairtape").options(**later.to_texts()).load(), feed)
+
+
+def test_of_two_writers_at_once_one_wins_and_the_other_adds_nothing(tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    pipeline.append(journal, pipeline.tokens(4))
+    folder = DeltaFolder(tmp_path / "table", MESSAGES)
+    files = [write_parquet(folder.folder, iter(_some_batches(journal)), MESSAGES) for _ in range(2)]
+    before, after = {LANE: Mark(1)}, {LANE: Mark(41, "ab")}
+    assert files[0] is not None
+    assert files[1] is not None
+    assert folder.commit([files[0]], before, after)
+    assert not folder.commit([files[1]], before, after)
+    assert sequences(folder.folder) == list(range(1, 41))
+    with pytest.raises(Complaint, match="would leave a hole or stand twice"):
+        folder.commit([files[1]], {LANE: Mark(51)}, {LANE: Mark(61)})
+
+
+def test_a_break_and_changes_of_formation_are_rows(spark: "SparkSession", tmp_path: Path) -> None:
+    journal, table = tmp_path / "journal", tmp_path / "table"
+    history: list[Any] = pipeline.tokens(2)
+    for number, broken in ((2, False), (3, True)):
+        following = pipeline.token(number + 1, len(history[:2]) * 10 + 1 + (number - 2) * 10, 10, formation=number)
+        history += [replace(values.formation_change(following, number, broken=broken), stripe=0), following]
+    pipeline.append(journal, history)
+    ingest_journals(spark, journal, table)
+    rows = content(table)
+    assert [(row["kind"], row["formation"], row["sequence"]) for row in rows if row["kind"] != "message"] == [
+        ("formation", 2, 21),
+        ("break", 3, 31),
+    ]
+    assert sum(row["kind"] == "message" for row in rows) == 40
+
+
+def test_a_journal_that_was_cut_after_it_was_taken_in_is_refused(spark: "SparkSession", tmp_path: Path) -> None:
+    journal, table = tmp_path / "journal", tmp_path / "table"
+    pipeline.append(journal, pipeline.tokens(4))
+    ingest_journals(spark, journal, table)
+    with Writer.open(journal, stripe=0, site=1) as writer:
+        writer.cut_after(3)
+        for number, first, count in ((4, 31, 5), (5, 36, 5), (6, 41, 5)):
+            again = pipeline.token(number, first, count)
+            writer.append(again, again.acknowledged_at)
+            values.mark(writer, again)
+    with pytest.raises(Exception, match="was cut and went on"):
+        ingest_journals(spark, journal, table)
+
+
+@pytest.mark.timeout(900)
+def test_a_driver_that_is_killed_and_a_checkpoint_that_is_lost_double_and_lose_nothing(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    journal, table, checkpoint = tmp_path / "journal", tmp_path / "table", tmp_path / "checkpoint"
+    pipeline.append(journal, pipeline.tokens(40 * KILLS, size=25), size_max=64 << 10)
+    chance = random.Random(5)
+    for kill in range(KILLS):
+        _stream_and_die(journal, table, checkpoint, batches=chance.randint(1, 3))
+        if kill % 2:
+            shutil.rmtree(checkpoint, ignore_errors=True)
+    query = stream_journals(spark, journal, table, available_now=True, checkpoint=checkpoint)
+    query.awaitTermination()
+    shutil.rmtree(checkpoint)
+    stream_journals(spark, journal, table, available_now=True, checkpoint=checkpoint).awaitTermination()
+    ingest_journals(spark, journal, tmp_path / "batch")
+    assert content(table) == content(tmp_path / "batch")
+    assert sequences(table) == list(range(1, 1000 * KILLS + 1))
+
+
+def _stream_and_die(journal: Path, table: Path, checkpoint: Path, *, batches: int) -> None:
+    """Stream until so many batches have ended, then `kill -9` the driver with all that belongs to it."""
+    command = [sys.executable, str(CHILD), str(journal), str(table), str(checkpoint), "100"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as child:
+        assert child.stdout is not None
+        for _ in range(batches):
+            assert child.stdout.readline()
+        os.killpg(child.pid, signal.SIGKILL)

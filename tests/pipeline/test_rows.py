@@ -1,0 +1,225 @@
+"""Rows of the source, without Spark: the plain reader of journals says the same, whatever was cut where."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import unit.journal_values as values
+from fairtape.core.effects import Ordered, Span
+from fairtape.market.trades import encode
+from fairtape.pipeline.lanes import Lanes
+from fairtape.pipeline.options import Options
+from fairtape.runtime.complaints import Complaint
+from fairtape.runtime.journal import Damaged, Writer
+from fairtape.wire.blocks import pack_messages
+from pipeline import pipeline_values as pipeline
+
+EVERY = settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@EVERY
+@given(seed=st.integers(0, 1 << 32), rows_max=st.integers(1, 300), segment=st.integers(1 << 10, 1 << 14))
+def test_every_number_is_told_once_as_the_plain_reader_tells_it(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, rows_max: int, segment: int
+) -> None:
+    journal = tmp_path_factory.mktemp("storm")
+    history = values.turbulent(40, seed=seed)
+    values.write(journal, history, segment_size_max=segment)
+    found = pipeline.rows(Options(journals=(str(journal),)), rows_max)
+    assert [pipeline.as_told(row) for row in found if row["kind"] != "fragment"] == pipeline.told(journal)
+    numbered = [row["sequence"] for row in found if row["kind"] in ("message", "fragment")]
+    assert numbered == list(range(1, values.messages_of(history)[-1].sequence + values.messages_of(history)[-1].count))
+
+
+def test_nanoseconds_and_billionths_survive(tmp_path: Path) -> None:
+    pipeline.append(tmp_path, pipeline.tokens(5))
+    rows = pipeline.rows(Options(journals=(str(tmp_path),), rows="trades"))
+    assert len(rows) == 50
+    for row in rows:
+        trade = pipeline.trade(row["sequence"])
+        assert (row["price"], row["quantity"], row["traded_at_ns"]) == (trade.price, trade.quantity, trade.traded_at)
+        assert (row["trade_id"] % (1 << 64), row["symbol"], row["venue"]) == (
+            trade.trade_id,
+            trade.symbol,
+            trade.venue_name,
+        )
+        assert row["trade_flags"] == trade.flags
+
+
+def test_messages_that_are_no_trades_are_no_trades(tmp_path: Path) -> None:
+    bad = encode(pipeline.trade(3))[:8] + b"\xff" + encode(pipeline.trade(3))[9:]
+    payloads = [encode(pipeline.trade(1)), b"", bytes(64), bad, b"T" * 64, encode(pipeline.trade(6)), b"longer" * 20]
+    span = Span(1, 1, 1, len(payloads), 1, (pack_messages(payloads),), (len(payloads),))
+    pipeline.append(tmp_path, [Ordered(0, 1, 1, 1, len(payloads), values.token_at(1), (span,))])
+    trades = pipeline.rows(Options(journals=(str(tmp_path),), rows="trades"))
+    assert [row["sequence"] for row in trades] == [1, 6]
+    messages = pipeline.rows(Options(journals=(str(tmp_path),)))
+    assert [row["payload"] for row in messages] == payloads
+
+
+@pytest.mark.parametrize("rows", ["messages", "trades"])
+def test_ranges_and_symbols_choose_rows(tmp_path: Path, rows: str) -> None:
+    pipeline.append(tmp_path, pipeline.tokens(20))
+    options = Options.of({"journals": str(tmp_path), "rows": rows, "first": "23", "last": "177", "symbols": "ABC,A"})
+    chosen = [row["sequence"] for row in pipeline.rows(options, 50)]
+    assert chosen == [number for number in range(23, 178) if pipeline.trade(number).symbol in ("ABC", "A")]
+
+
+def test_a_time_range_chooses_whole_tokens(tmp_path: Path) -> None:
+    pipeline.append(tmp_path, pipeline.tokens(20))
+    since, until = values.token_at(5), values.token_at(8)
+    options = Options.of({"journals": str(tmp_path), "since": str(since), "until": str(until)})
+    assert [row["sequence"] for row in pipeline.rows(options)] == list(range(41, 71))
+
+
+def test_a_journal_that_is_written_is_read_up_to_its_last_released_token(tmp_path: Path) -> None:
+    pipeline.append(tmp_path, pipeline.tokens(10), keep=3)
+    (last,) = sorted(tmp_path.glob("*.segment"))[-1:]
+    with last.open("ab") as segment:
+        segment.write(b"O\0\0\0half a head")
+    options = Options(journals=(str(tmp_path),))
+    assert [row["sequence"] for row in pipeline.rows(options)] == list(range(1, 71))
+    held = pipeline.rows(replace(options, ordered=True))
+    assert [row["sequence"] for row in held] == list(range(1, 101))
+    assert [row["released_at_ns"] is None for row in held] == [row["sequence"] > 70 for row in held]
+
+
+def test_an_empty_journal_has_no_rows_and_one_message_is_one_row(tmp_path: Path) -> None:
+    options = Options(journals=(str(tmp_path),))
+    assert pipeline.rows(options) == []
+    pipeline.append(tmp_path, pipeline.tokens(1, size=1))
+    assert [row["sequence"] for row in pipeline.rows(options)] == [1]
+
+
+@EVERY
+@given(at=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
+def test_an_altered_byte_is_named_or_changes_nothing(
+    tmp_path_factory: pytest.TempPathFactory, at: float, bit: int
+) -> None:
+    journal = tmp_path_factory.mktemp("altered")
+    pipeline.append(journal, pipeline.tokens(40, size=8), size_max=4 << 10)
+    options = Options(journals=(str(journal),))
+    told = pipeline.rows(options)
+    segments = sorted(journal.glob("*.segment"))
+    victim = segments[len(segments) // 2]
+    octets = bytearray(victim.read_bytes())
+    octets[int(at * len(octets))] ^= 1 << bit
+    victim.write_bytes(octets)
+    found, damage = _rows_or_damage(options)
+    if damage is None:
+        assert found == told
+    else:
+        assert damage.path in segments
+        assert damage.sequence >= 1
+        assert f"byte {damage.offset}, sequence {damage.sequence}" in str(damage)
+
+
+def _rows_or_damage(options: Options) -> tuple[list[dict[str, Any]], Damaged | None]:
+    try:
+        return pipeline.rows(options), None
+    except Damaged as damage:
+        return [], damage
+
+
+def test_a_segment_that_is_cut_short_in_the_middle_is_named(tmp_path: Path) -> None:
+    pipeline.append(tmp_path, pipeline.tokens(40, size=8), size_max=4 << 10)
+    victim = sorted(tmp_path.glob("*.segment"))[2]
+    victim.write_bytes(victim.read_bytes()[:-40])
+    with pytest.raises(Damaged, match=rf"{victim.name} is damaged at byte \d+, sequence \d+"):
+        pipeline.rows(Options(journals=(str(tmp_path),)))
+
+
+def test_a_segment_that_is_missing_is_named(tmp_path: Path) -> None:
+    pipeline.append(tmp_path, pipeline.tokens(40, size=8), size_max=4 << 10)
+    sorted(tmp_path.glob("*.segment"))[2].unlink()
+    with pytest.raises(Damaged, match="what follows is missing up to sequence"):
+        pipeline.rows(Options(journals=(str(tmp_path),)))
+
+
+def test_a_journal_that_was_cut_and_went_on_is_not_read_on_silently(tmp_path: Path) -> None:
+    pipeline.append(tmp_path, pipeline.tokens(10))
+    lanes = Lanes(Options(journals=(str(tmp_path),)))
+    reached = lanes.latest(lanes.start())
+    with Writer.open(tmp_path, stripe=0, site=1) as writer:
+        writer.cut_after(8)
+        change = values.formation_change(pipeline.token(9, 81, 5), 2, broken=True)
+        writer.turn(replace(change, stripe=0), values.token_at(9))
+        for number, first in ((9, 81), (10, 86), (11, 91), (12, 96), (13, 101)):
+            again = pipeline.token(number, first, 5, formation=2)
+            writer.append(again, again.acknowledged_at)
+            values.mark(writer, again)
+    again_lanes = Lanes(Options(journals=(str(tmp_path),)))
+    with pytest.raises(Damaged, match="was cut and went on"):
+        again_lanes.tasks(reached, again_lanes.latest(reached))
+
+
+@pytest.mark.parametrize(
+    ("texts", "sentence"),
+    [
+        ({}, "journals is missing"),
+        ({"journals": "x", "path": "y"}, "option 'path' is unknown"),
+        ({"journals": "x", "first": "0"}, "first is '0'"),
+        ({"journals": "x", "since": "2026-01-01"}, "since is '2026-01-01'"),
+        ({"journals": "x", "rows": "ticks"}, "rows is 'ticks'"),
+        ({"journals": "x", "symbols": " , "}, "symbols names none"),
+        ({"journals": "x", "stripes": "a"}, "stripes is 'a'"),
+        ({"journals": "x", "start": "{1"}, "start is"),
+        ({"journals": "x", "first": "9", "last": "3"}, "last is 3, below first"),
+    ],
+)
+def test_a_wrong_option_is_refused_in_one_sentence(texts: dict[str, str], sentence: str) -> None:
+    with pytest.raises(Complaint, match=sentence):
+        Options.of(texts)
+
+
+def test_options_survive_their_text(tmp_path: Path) -> None:
+    options = Options(
+        journals=("a,b", "c*"),
+        rows="trades",
+        first=3,
+        last=9,
+        since=5,
+        until=10**18,
+        symbols=("A", "B"),
+        stripes=(1, 2),
+        sites=(4,),
+        max_rows=7,
+        start={"0/1": {"next": 5, "digest": "ab"}},
+    )
+    assert Options.of(options.to_texts()) == options
+
+
+def test_two_journals_of_one_lane_are_refused_and_a_missing_directory_is_named(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        pipeline.append(tmp_path / name, pipeline.tokens(1))
+    with pytest.raises(Complaint, match="are both of stripe 0 and site 1"):
+        pipeline.rows(Options(journals=(str(tmp_path / "*"),)))
+    with pytest.raises(Complaint, match="which is no directory"):
+        pipeline.rows(Options(journals=(str(tmp_path / "none"),)))
+
+
+@EVERY
+@given(limit=st.integers(1, 400), sizes=st.lists(st.integers(1, 60), min_size=1, max_size=20))
+def test_a_limit_moves_every_lane_on_and_ends_with_whole_tokens(
+    tmp_path_factory: pytest.TempPathFactory, limit: int, sizes: list[int]
+) -> None:
+    folder = tmp_path_factory.mktemp("lanes")
+    ends = set()
+    for stripe in range(2):
+        first, history = 1, []
+        for number, size in enumerate(sizes, 1):
+            history.append(pipeline.token(number, first, size, stripe=stripe))
+            first += size
+            ends.add(first)
+        pipeline.append(folder / str(stripe), history, stripe=stripe)
+    lanes = Lanes(Options(journals=(str(folder / "*"),)))
+    at = lanes.start()
+    while (following := lanes.latest(at, limit)) != at:
+        assert all(following[name].next in {at[name].next, *ends} for name in at)
+        assert sum(following[name].next - at[name].next for name in at) <= limit + 2 * max(sizes)
+        at = following
+    assert {mark.next for mark in at.values()} == {sum(sizes) + 1}
