@@ -64,9 +64,9 @@ class Hearer:
             each.close()
 
 
-def until(condition: Callable[[], bool], *turns: Callable[[], object]) -> None:
+def until(condition: Callable[[], bool], *turns: Callable[[], object], patience: float = PATIENCE) -> None:
     """Let each take its turn, again and again, until it holds."""
-    give_up_at = time.monotonic() + PATIENCE
+    give_up_at = time.monotonic() + patience
     while not condition():
         assert time.monotonic() < give_up_at
         for turn in turns:

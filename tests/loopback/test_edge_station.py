@@ -7,9 +7,11 @@ from pathlib import Path
 
 from fairtape.core.effects import Deliver, FormationChange
 from fairtape.edge.catalogue import Catalogue
+from fairtape.edge.settings import EdgeSettings
 from fairtape.edge.station import Station
 from fairtape.market.stripes import StripePlan
 from fairtape.nodes.edge.archive import Shelf
+from fairtape.nodes.edge.assignment import Region, feeds_of
 from fairtape.nodes.edge.sessions import Edition, Standing
 from fairtape.nodes.edge.striper import Lot, Striper
 from fairtape.runtime.carriers import LOOPBACK
@@ -26,15 +28,15 @@ class Post:
     """A site's seat, as far as a station notices it: the journal is written, then the herald is told; a release is
     handed over, then marked."""
 
-    def __init__(self, folder: Path, plans: Catalogue) -> None:
-        self.writer = Writer.open(folder / "s1", stripe=0, site=1, sync=Sync.NEVER)
+    def __init__(self, folder: Path, plans: Catalogue, *, settings: EdgeSettings = SETTINGS, name: str = "s1") -> None:
+        self.writer = Writer.open(folder / name, stripe=0, site=1, sync=Sync.NEVER)
         self.said: list[str] = []
         self.station = Station(
-            SETTINGS,
-            "s1",
+            settings,
+            name,
             catalogue=plans,
-            journal=folder / "s1",
-            sidecar=folder / "edge" / "s1.json",
+            journal=folder / name,
+            sidecar=folder / "edge" / f"{name}.json",
             interface=LOOPBACK,
             log=self.said.append,
         )
@@ -65,8 +67,8 @@ class Post:
 
 
 @contextmanager
-def post(folder: Path, plans: Catalogue) -> Iterator[Post]:
-    made = Post(folder, plans)
+def post(folder: Path, plans: Catalogue, *, settings: EdgeSettings = SETTINGS, name: str = "s1") -> Iterator[Post]:
+    made = Post(folder, plans, settings=settings, name=name)
     try:
         yield made
     finally:
@@ -202,3 +204,37 @@ def test_an_interface_without_a_socket_leaves_the_site_alone(tmp_path: Path) -> 
     station.delivered(delivery(next(each for each in history() if not isinstance(each, FormationChange))))
     assert station.status()["unsent"] == 4
     assert "192.0.2.1" in said[0]
+
+
+def test_a_site_speaks_on_the_feeds_that_a_formation_leaves_to_it(tmp_path: Path) -> None:
+    """At home on A; B is silent until its receiver has failed, and goes on with the same numbers. TRMP 2001 §5.3."""
+    plan = Groups().plan()
+    region = Region(name="here", feeds=("A", "B"), receivers=(1, 2))
+    told = history(count=90)
+    wanted = expected(plan, told)
+    settings = replace(SETTINGS, regions=(region,))
+    with (
+        post(tmp_path, catalogue(tmp_path, plan), settings=settings) as site,
+        hearer(plan) as heard,
+        hearer(plan, "B") as other,
+    ):
+        site.station.assign(feeds_of(1, settings.regions, [1, 2]), 1)
+        until(lambda: site.speaks, site.wake)
+        for each in told[:50]:
+            site.tell(each)
+            site.wake()
+            heard.hear(0)
+        other.hear(0)
+        assert other.packets == []
+        site.station.assign(("A", "B"), 1)
+        assert site.station.status()["feeds"] == ["A", "B"]
+        for each in told[50:]:
+            site.tell(each)
+            site.wake()
+            heard.hear(0)
+            other.hear(0)
+        until(lambda: complete(heard, wanted), site.wake, heard.hear)
+        check(heard, wanted)
+        until(lambda: bool(other.messages()), site.wake, other.hear)
+        for name, messages in other.messages().items():
+            assert all(wanted[name][number - 1] == message for number, message in messages.items())

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from fairtape.cli.demo import report
 from fairtape.core.effects import Ordered, Span
 from fairtape.core.instants import MILLISECOND, SECOND
+from fairtape.demo.audit import Verdict
 from fairtape.demo.delays import STEP, Delays
 from fairtape.demo.findings import Findings
 from fairtape.demo.view import counted
@@ -44,12 +45,36 @@ FINDINGS = Findings(
     delay_p99=1_500 * MILLISECOND,
     delay_max=1_600 * MILLISECOND,
     clock_bound=1,
+    real_time=False,
     requests=1,
     repairs=2,
     lost=1,
+    late_reforming=0,
+    killed=None,
+    killed_at=0,
+    formations=(),
+    reformed_delay=None,
+    customers=Verdict(200, 200, 0),
+    customer_requests=1,
+    customer_lost=2,
+    deaf=0,
+    restored_delay=None,
     journals={"New York": Path("/some where/1-new-york")},
     failures=(),
+    finished=True,
     interrupted=False,
+)
+KILLED = replace(
+    FINDINGS,
+    published=10,
+    delivered=dict.fromkeys((city.name for city in SITES.values()), 10) | {"Tokyo": 4},
+    killed="Tokyo",
+    killed_at=10 * SECOND,
+    reformed_delay=3_800 * MILLISECOND,
+    restored_delay=4_100 * MILLISECOND,
+    releases=84,
+    late=21,
+    late_reforming=7,
 )
 
 
@@ -72,6 +97,39 @@ def test_where_nothing_was_released_nothing_was_measured() -> None:
     findings = replace(FINDINGS, delay_p50=None, delay_p99=None, delay_max=None)
     assert "nothing was released everywhere" in text(findings)
     assert findings.as_json()["measured_delay_ms"] == {"p50": None, "p99": None, "max": None}
+
+
+def test_a_killed_receiver_counts_as_far_as_it_came() -> None:
+    assert KILLED.complete
+    assert KILLED.delivered_min == 10
+    said = text(KILLED)
+    assert "delivered 10 messages at every site but Tokyo" in said
+    assert "yes: 8 alike to the end, and Tokyo like them as far as it came, 4 messages" in said
+    assert "Tokyo, 10.0 s after the opening; the ring went on without it 3.8 s later" in said
+    assert "its customers heard two receivers again after 4.1 s" in said
+    assert "25.000% of all releases; 8.333% are those that waited for the ring to be formed anew" in said
+    told = KILLED.as_json()
+    assert (told["receiver_killed"], told["receiver_delivered"], told["delivered_min"]) == ("Tokyo", 4, 10)
+    assert (told["reformed_delay_ms"], told["second_feed_delay_ms"]) == (3_800.0, 4_100.0)
+
+
+def test_a_ring_that_did_not_go_on_is_said_to_have_stopped() -> None:
+    assert "the ring did not go on without it in time" in text(replace(KILLED, reformed_delay=None))
+    assert "its customers hear two receivers again" in text(replace(KILLED, restored_delay=None))
+    assert "two receivers again" not in text(replace(KILLED, restored_delay=None, deaf=3))
+
+
+def test_customers_are_proved_complete_or_counted() -> None:
+    assert "200 of 200 in 3 regions heard exactly what was released, every message once and in order" in text()
+    assert "2 datagrams lost on the way to them, 1 request for what neither feed brought" in text()
+    short = replace(FINDINGS, customers=Verdict(200, 198, 31))
+    assert short.missed
+    assert "ONLY 198 of 200 in 3 regions heard exactly what was released; 31 messages not heard" in text(short)
+    assert (short.as_json()["customers_complete"], short.as_json()["customer_gaps"]) == (198, 31)
+    left = replace(short, finished=False)
+    assert not left.missed
+    assert "198 of 200 in 3 regions had heard all that was released when it ended" in text(left)
+    assert "customers" not in text(replace(FINDINGS, world=replace(FINDINGS.world, customers=0)))
 
 
 def test_one_is_said_as_one() -> None:

@@ -198,3 +198,32 @@ def changed(tmp_path: Path, written: str, instead: str) -> Deployment:
     assert written in text
     file.write_text(text.replace(written, instead, 1))
     return read_deployment(tmp_path / "new")
+
+
+def test_regions_name_their_feeds_and_the_stations_near_them(tmp_path: Path) -> None:
+    made(tmp_path / "new", edge=2)
+    path = tmp_path / "new" / FILE
+    text = path.read_text()
+    path.write_text(text.replace("# [edge.regions]", "[edge.regions]").replace("# here = {", "here = {"))
+    edge = read_deployment(tmp_path / "new").edge
+    assert edge is not None
+    (region,) = edge.regions
+    assert (region.name, region.feeds, region.receivers) == ("here", ("A", "B"), (1, 2, 3))
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ('here = { feeds = ["A", "B"], sites = ["s1", "nobody"] }', "edge.regions.here.sites is 'nobody'"),
+        ('here = { feeds = ["A"], sites = ["s1", "s2"] }', "feeds of region here are A; expected at least 2"),
+        ('here = { feeds = ["A", "B"], sites = ["s1"] }', "region here has 1 receivers for 2 feeds"),
+        ('here = { feeds = ["A", "B"] }', "lacks edge.regions.here.sites"),
+        ('here = { feeds = ["A", "B"], sites = ["s1", "s2"], more = 1 }', "no such field is known"),
+    ],
+)
+def test_a_region_that_cannot_be_is_one_sentence(tmp_path: Path, line: str, complaint: str) -> None:
+    made(tmp_path / "new", edge=2)
+    path = tmp_path / "new" / FILE
+    path.write_text(f"{path.read_text()}\n[edge.regions]\n{line}\n")
+    with pytest.raises(Complaint, match=re.escape(complaint)):
+        read_deployment(tmp_path / "new")

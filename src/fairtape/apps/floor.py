@@ -21,6 +21,7 @@ every trade of them as void, and then refuses to go on until it is rebuilt from 
 what the others hold. Trades of earlier tokens, tentative ones too, are the same at all survivors and stand.
 """
 
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, TypeAlias
 
@@ -77,12 +78,16 @@ class Floor:
         self._arbiters = None if arbiters is None else frozenset(arbiters)  # None: every source may report
         self._gateways: dict[int, int] = {}  # the last number of each
         self._stale = False
+        self._formation = 0  # of the last token that was applied
+        self._formed_at = 0  # the first token of that formation that was applied
+        self._reached: OrderedDict[int, int] = OrderedDict()  # the last token that was applied of each formation
 
     # What comes in.
 
     def apply(self, ordered: Ordered) -> list[Output]:
         """Apply Msg(e), and say what follows from it."""
         self._follow(ordered.token)
+        self._enter(ordered)
         self._commit(ordered.token)
         self._desk.at = ordered.acknowledged_at
         for market in self.markets.values():
@@ -92,13 +97,17 @@ class Floor:
         for number, source, payload in _messages(ordered):
             self._desk.number = number
             self._message(source, payload)
-        self._desk.trades.close(ordered.token)
+        self._desk.trades.close(ordered.formation, ordered.token)
         return self._drain()
 
-    def pass_token(self, token: int) -> list[Output]:
-        """A token without messages has passed: trades may commit the sooner for it. Telling it is never necessary."""
+    def pass_token(self, token: int, formation: int | None = None) -> list[Output]:
+        """A token without messages has passed: trades may commit the sooner for it. Telling it is never necessary.
+
+        One of a formation that has delivered nothing yet proves nothing here: `TradeBook.commit` says why.
+        """
         self._follow(token)
-        self._commit(token)
+        if formation in (None, self._formation):
+            self._commit(token)
         return self._drain()
 
     def turn(self, change: FormationChange) -> list[Output]:
@@ -161,8 +170,15 @@ class Floor:
             raise OutOfOrder(f"token {token} came after token {self.token}; the order goes one way")
         self._desk.token = token
 
+    def _enter(self, ordered: Ordered) -> None:
+        if ordered.formation != self._formation:
+            self._formation, self._formed_at = ordered.formation, ordered.token
+        self._reached[ordered.formation] = ordered.token
+        if len(self._reached) > self._desk.limits.formations_max:
+            self._reached.popitem(last=False)
+
     def _commit(self, token: int) -> None:
-        for trade in self._desk.trades.commit(token):
+        for trade in self._desk.trades.commit(token, self._formed_at):
             amount = trade.price * trade.quantity // ONE
             buyer, seller = self.ledger.accounts[trade.buyer], self.ledger.accounts[trade.seller]
             self.ledger.settle(buyer, seller, trade.symbol, trade.quantity, amount)
@@ -278,8 +294,7 @@ class Floor:
         if self._arbiters is not None and source not in self._arbiters:
             self._desk.outputs.append(Rejected(self._desk.number, source, 0, "", "", f"source {source} is no arbiter"))
             return
-        if self._desk.trades.has_forgotten(report.token):
-            reason = f"token is {report.token}; it is too old to be checked"
+        if (reason := self._unchecked(report)) is not None:
             self._desk.outputs.append(Rejected(self._desk.number, source, 0, "", "", reason))
             return
         own = self._desk.trades.report(report.token)
@@ -290,6 +305,15 @@ class Floor:
         ):
             if expected != found:
                 self._desk.outputs.append(Evidence(self._desk.number, source, report.token, field, expected, found))
+
+    def _unchecked(self, report: TradeReport) -> str | None:
+        """Why a report can be neither right nor wrong here."""
+        if self._desk.trades.has_forgotten(report.token):
+            return f"token is {report.token}; it is too old to be checked"
+        reached = self._reached.get(report.formation)
+        if reached is None or (report.formation != self._formation and report.token > reached):
+            return f"token is {report.token} of formation {report.formation}, which is not in the order: it was lost"
+        return None
 
 
 def _messages(ordered: Ordered) -> Iterator[tuple[int, int, bytes]]:

@@ -40,6 +40,7 @@ class FloorLimits:
     client_ids_max: int = 4_096  # of one account: how many past names of orders are remembered
     tentative_max: int = 1_000_000  # trades that wait for their commit
     reports_max: int = 1_024  # tokens whose reports can be checked
+    formations_max: int = 256  # formations whose tokens can be told from lost ones
 
 
 class Customer:

@@ -34,21 +34,26 @@ class TradeBook:
         self.next_id += 1
         self.tentative_count += 1
 
-    def close(self, token: int) -> None:
+    def close(self, formation: int, token: int) -> None:
         """The token is applied: chain its trades into the digest."""
         if not self._current:
             return
         content = b"".join(trade.to_bytes() for trade in self._current)
         self.trades_hash = sha256(self.trades_hash + content).digest()
-        self._reports[token] = TradeReport(token, len(self._current), self.trades_hash)
+        self._reports[token] = TradeReport(formation, token, len(self._current), self.trades_hash)
         if len(self._reports) > self._reports_max:
             self._forgotten_through, _ = self._reports.popitem(last=False)
         self._tentative.append((token, self._current))
         self._current = []
 
-    def commit(self, token: int) -> Iterator[Execution]:
-        """The trades that commit when this token has passed, in the order in which they were made."""
-        while self._tentative and self._tentative[0][0] + self._commit_passes <= token:
+    def commit(self, token: int, formed_at: int) -> Iterator[Execution]:
+        """The trades that commit when this token has passed, in the order in which they were made.
+
+        Passes are counted within one formation. The keeper of a new one takes its first turn, and may be the very site
+        that held the last token of the old one: only from the first token of the formation on does each further token
+        prove another holder.
+        """
+        while self._tentative and max(self._tentative[0][0], formed_at) + self._commit_passes <= token:
             made_at, trades = self._tentative.popleft()
             self.tentative_count -= len(trades)
             self._committed.append((made_at, trades))

@@ -20,7 +20,7 @@ from fairtape.demo.findings import Findings
 from fairtape.demo.play import play
 from fairtape.demo.tally import Tally
 from fairtape.demo.view import counted, line, percent, screen
-from fairtape.demo.world import FLOORS, RESILIENCE, SITES, TIMING, World
+from fairtape.demo.world import FLOORS, REGIONS, RESILIENCE, SITES, TIMING, World
 from fairtape.deployment.loopback import carrier_words, loopback_groups
 from fairtape.runtime.clock import SharedClock
 from fairtape.runtime.complaints import Complaint
@@ -30,6 +30,7 @@ EXIT_INTERRUPTED: Final = 130
 SECONDS_MAX: Final = 24 * 3_600
 LOSS_MAX: Final = 0.5
 RATE_MAX: Final = 5_000  # messages per second: nine sites have to share what cores there are
+CUSTOMERS_MAX: Final = 1_000  # three processes have to hear for all of them
 REPORT_WIDTH: Final = 79
 LINE_PERIOD: Final = 2 * SECOND  # between two lines where there is no terminal
 
@@ -39,6 +40,8 @@ LINE_PERIOD: Final = 2 * SECOND  # between two lines where there is no terminal
 @click.option("--loss", default=0.01, show_default=True, help="The share of datagrams that every link loses.")
 @click.option("--rate", default=400.0, show_default=True, help="Messages per second of all floors together.")
 @click.option("--seed", default=1, show_default=True, help="Another seed: other trades, other losses.")
+@click.option("--customers", default=200, show_default=True, help="Who hear the ticker, in three regions.")
+@click.option("--kill/--no-kill", "kills", default=True, show_default=True, help="Kill one receiver half-way.")
 @click.option("--mesh", is_flag=True, help="Unicasts between all sites, even where IP multicast works.")
 @click.option(
     "--journals",
@@ -54,6 +57,8 @@ def demo(
     loss: float,
     rate: float,
     seed: int,
+    customers: int,
+    kills: bool,
     mesh: bool,
     journals: Path | None,
     as_json: bool,
@@ -62,24 +67,34 @@ def demo(
 
     Nine sites on five continents stand in one token loop, and six trading floors publish into it. Every site is a
     process of its own with real UDP sockets; the delays of the real distances and losses are injected where datagrams
-    arrive. Ctrl-C closes the floors and reports what was done; a second one leaves at once. The journals stay, so that
-    they can be looked at; the report says how to remove them. The exit code is 1 when a site declared a failure or the
-    order is not the same everywhere.
+    arrive. Customers in three regions hear two sites each. Half-way one of the sites is killed: a reformation server
+    forms the ring anew without it, another site takes over its customers, and none of them misses a trade.
+
+    Ctrl-C closes the floors and reports what was done; a second one leaves at once. The journals stay, so that they can
+    be looked at; the report says how to remove them. The exit code is 1 when something failed, the order is not the
+    same everywhere, or a customer missed something.
     """
-    _refuse(seconds=seconds, loss=loss, rate=rate, seed=seed)
+    _refuse(seconds=seconds, loss=loss, rate=rate, seed=seed, customers=customers)
     groups = loopback_groups(mesh=mesh)
     world = World(
-        seconds=seconds, loss=loss, rate=rate, seed=seed, groups=groups, carrier=carrier_words(groups, mesh=mesh)
+        seconds=seconds,
+        loss=loss,
+        rate=rate,
+        seed=seed,
+        groups=groups,
+        carrier=carrier_words(groups, mesh=mesh),
+        customers=customers,
+        kills=kills,
     )
     with _folder(journals) as folder, _audience() as audience:
         findings = play(world, folder, audience)
     click.echo(json.dumps(findings.as_json()) if as_json else report(findings, temporary=journals is None))
-    if findings.failures or not findings.one_order:
+    if findings.failures or not findings.one_order or findings.missed:
         ctx.exit(EXIT_BROKEN)
     ctx.exit(EXIT_INTERRUPTED if findings.interrupted else 0)
 
 
-def _refuse(*, seconds: float, loss: float, rate: float, seed: int) -> None:
+def _refuse(*, seconds: float, loss: float, rate: float, seed: int, customers: int) -> None:
     if not 0 < seconds <= SECONDS_MAX:
         raise Complaint(f"--seconds is {seconds:g}; give more than 0 and at most {SECONDS_MAX}")
     if not 0 <= loss <= LOSS_MAX:
@@ -88,6 +103,8 @@ def _refuse(*, seconds: float, loss: float, rate: float, seed: int) -> None:
         raise Complaint(f"--rate is {rate:g}; give more than 0 and at most {RATE_MAX} messages per second")
     if seed < 0:
         raise Complaint(f"--seed is {seed}; give 0 or more")
+    if not 0 <= customers <= CUSTOMERS_MAX:
+        raise Complaint(f"--customers is {customers}; give from 0 to {CUSTOMERS_MAX}")
 
 
 @contextmanager
@@ -132,7 +149,8 @@ class _Lines:
         now = self._clock.now()
         if now >= self._next_at:
             if not self._next_at:
-                click.echo(f"{len(SITES)} sites and {len(FLOORS)} floors, {tally.world.carrier}", err=True)
+                customers = counted(tally.world.customers, "customer")
+                click.echo(f"{len(SITES)} sites, {len(FLOORS)} floors, {customers}, {tally.world.carrier}", err=True)
             self._next_at = now + LINE_PERIOD
             click.echo(line(tally, now), err=True)
 
@@ -144,11 +162,12 @@ def report(findings: Findings, *, temporary: bool) -> str:
         ("world", f"{len(SITES)} sites, {len(FLOORS)} trading floors, {percent(world.loss)} loss, real distances"),
         ("carrier", world.carrier),
         ("published", counted(findings.published, "message")),
-        ("delivered", f"{counted(findings.delivered_min, 'message')} at every site"),
-        (f"one order at all {len(SITES)} sites", "yes" if findings.one_order else f"NO: {findings.problem}"),
+        ("delivered", f"{counted(findings.delivered_min, 'message')} at every site{_but(findings)}"),
+        (f"one order at all {len(SITES)} sites", _order_words(findings)),
+        *_edge_rows(findings),
         ("guaranteed delay", _guarantee_words(findings, TIMING)),
         ("measured delay", _delay_words(findings)),
-        ("late", f"{findings.late_fraction:.3%} of all releases"),
+        ("late", _late_words(findings)),
         ("release spread", _spread_words(findings)),
         ("recoveries", _recovery_words(findings)),
     ]
@@ -166,6 +185,61 @@ def report(findings: Findings, *, temporary: bool) -> str:
     if temporary:
         lines.append(f"remove them: rm -r {folder}")
     return "\n".join(lines)
+
+
+def _but(findings: Findings) -> str:
+    return "" if findings.killed is None else f" but {findings.killed}"
+
+
+def _order_words(findings: Findings) -> str:
+    if not findings.one_order:
+        return f"NO: {findings.problem}"
+    if findings.killed is None:
+        return "yes"
+    return (
+        f"yes: {len(findings.survivors)} alike to the end, and {findings.killed} like them as far as it came,"
+        f" {counted(findings.delivered[findings.killed], 'message')}"
+    )
+
+
+def _edge_rows(findings: Findings) -> Iterator[tuple[str, str]]:
+    if findings.killed is not None:
+        yield "receiver killed", _kill_words(findings)
+    if findings.world.customers:
+        yield "customers", _customer_words(findings)
+
+
+def _kill_words(findings: Findings) -> str:
+    words = f"{findings.killed}, {findings.killed_at / 1e9:.1f} s after the opening"
+    if findings.reformed_delay is None:
+        return f"{words}; the ring did not go on without it in time"
+    words += f"; the ring went on without it {findings.reformed_delay / 1e9:.1f} s later"
+    if findings.restored_delay is None:
+        return words if findings.deaf else f"{words}, and its customers hear two receivers again"
+    return f"{words}, and its customers heard two receivers again after {findings.restored_delay / 1e9:.1f} s"
+
+
+def _customer_words(findings: Findings) -> str:
+    customers, verdict = findings.world.customers, findings.customers
+    who = f"{verdict.complete:,} of {customers:,} in {len(REGIONS)} regions"
+    if verdict.complete == customers:
+        heard = f"{who} heard exactly what was released, every message once and in order"
+    elif findings.finished:
+        heard = f"ONLY {who} heard exactly what was released; {counted(verdict.missed, 'message')} not heard"
+    else:
+        heard = f"{who} had heard all that was released when it ended"
+    return (
+        f"{heard}; {counted(findings.customer_lost, 'datagram')} lost on the way to them,"
+        f" {counted(findings.customer_requests, 'request')} for what neither feed brought"
+    )
+
+
+def _late_words(findings: Findings) -> str:
+    words = f"{findings.late_fraction:.3%} of all releases"
+    if not findings.late_reforming:
+        return words
+    share = findings.late_reforming / findings.releases
+    return f"{words}; {share:.3%} are those that waited for the ring to be formed anew"
 
 
 def _wrapped(rows: list[tuple[str, str]]) -> Iterator[str]:
@@ -199,7 +273,8 @@ def _spread_words(findings: Findings) -> str:
         return "nothing was released at several sites"
     return (
         f"p50 {findings.spread_p50 / 1e3:,.0f} µs, p99 {findings.spread_p99 / 1e3:,.0f} µs from the first to the last"
-        f" site; clock bound {findings.clock_bound / 1e3:g} µs"
+        f" site; clock bound {findings.clock_bound / 1e3:g} µs;"
+        f" {'sites run in real time' if findings.real_time else 'sites run as ordinary programs'}"
     )
 
 

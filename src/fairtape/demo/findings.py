@@ -3,12 +3,18 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
-from fairtape.core.instants import MICROSECOND, MILLISECOND, Duration
+from fairtape.core.effects import Release
+from fairtape.core.instants import MICROSECOND, MILLISECOND, Duration, Instant
+from fairtape.demo.audit import Verdict, judge
+from fairtape.demo.customers import RegionAccounts
 from fairtape.demo.delays import Delays
+from fairtape.demo.reformers import FormationNews
 from fairtape.demo.tally import Tally, percentile
-from fairtape.demo.world import FLOORS, SITES, TIMING, World
+from fairtape.demo.world import FLOORS, REGIONS, SITES, TIMING, World, WorldPlan, name_of
+from fairtape.runtime.driver import may_run_in_real_time
 from fairtape.runtime.journal import Entry, Journal, Report, compare, verify
 
 
@@ -29,22 +35,44 @@ class Findings:
     delay_p99: Duration | None
     delay_max: Duration | None
     clock_bound: Duration
+    real_time: bool  # whether the kernel preferred receivers to other programs
     requests: int
     repairs: int
     lost: int
+    late_reforming: int  # of those that are late: because a formation had to be waited for
+    killed: str | None  # the receiver that was killed
+    killed_at: Instant  # since the floors opened
+    formations: Sequence[FormationNews]
+    reformed_delay: Duration | None  # from the kill to the first token of the formation without it
+    customers: Verdict
+    customer_requests: int
+    customer_lost: int  # datagrams
+    deaf: int  # customers that do not hear two feeds at the end
+    restored_delay: Duration | None  # from the kill until the last customer heard a second feed again
     journals: Mapping[str, Path]
     failures: Sequence[str]
+    finished: bool  # everything published was released and heard, as far as anybody had told
     interrupted: bool
 
     @property
+    def survivors(self) -> list[str]:
+        """All sites but the one that was killed."""
+        return [name for name in self.delivered if name != self.killed]
+
+    @property
     def delivered_min(self) -> int:
-        """What every site has released."""
-        return min(self.delivered.values())
+        """What every site has released, but for the one that was killed."""
+        return min(self.delivered[name] for name in self.survivors)
 
     @property
     def complete(self) -> bool:
-        """Everything published was released at every site."""
-        return set(self.delivered.values()) == {self.published}
+        """Everything published was released at every site, but for the one that was killed."""
+        return all(self.delivered[name] == self.published for name in self.survivors)
+
+    @property
+    def missed(self) -> bool:
+        """Whether it came to its end, and a customer did not hear exactly what was released."""
+        return self.finished and self.customers.complete < self.world.customers
 
     @property
     def late_fraction(self) -> float:
@@ -75,6 +103,7 @@ class Findings:
             "one_order": self.one_order,
             "late_fraction": round(self.late_fraction, 6),
             "late_releases": self.late,
+            "late_for_reformation": self.late_reforming,
             "guaranteed_delay_ms": self.guaranteed_delay / 1e6,
             "token_period_ms": TIMING.token_period / 1e6,
             "commit_delay_ms": TIMING.commit_delay / 1e6,
@@ -88,25 +117,50 @@ class Findings:
                 "p99": _scaled(self.spread_p99, MICROSECOND),
             },
             "clock_bound_us": self.clock_bound / 1e3,
+            "real_time": self.real_time,
             "requests": self.requests,
             "repairs": self.repairs,
             "datagrams_lost": self.lost,
+            "formations": len(self.formations),
+            "receiver_killed": self.killed,
+            "receiver_delivered": self.delivered[self.killed] if self.killed is not None else None,
+            "reformed_delay_ms": _scaled(self.reformed_delay, MILLISECOND),
+            "regions": len(REGIONS),
+            "customers": self.world.customers,
+            "customers_complete": self.customers.complete,
+            "customer_gaps": self.customers.missed,
+            "customer_requests": self.customer_requests,
+            "customer_datagrams_lost": self.customer_lost,
+            "customers_with_two_feeds": self.world.customers - self.deaf,
+            "second_feed_delay_ms": _scaled(self.restored_delay, MILLISECOND),
             "failures": list(self.failures),
             "interrupted": self.interrupted,
             "journals": [str(path) for path in self.journals.values()],
         }
 
 
-def find(world: World, tally: Tally, journals: Mapping[str, Path], *, interrupted: bool) -> Findings:
+def find(
+    tally: Tally,
+    plan: WorldPlan,
+    journals: Mapping[str, Path],
+    accounts: Sequence[RegionAccounts],
+    *,
+    interrupted: bool,
+) -> Findings:
     """Read the journals of all sites and put everything together."""
+    killed = None if tally.killed is None else name_of(tally.killed)
     proofs = {name: verify(path) for name, path in journals.items()}
-    problem = _problem(proofs, finished=tally.finished)
-    marks = _Marks()
+    survivors = [name for name in journals if name != killed]
+    problem = _problem(proofs, survivors, finished=tally.finished)
+    if problem is None and killed is not None:
+        problem = _prefix_problem(killed, journals[killed], journals[survivors[0]])
+    marks = _Marks(list(tally.formations)[1:])
     if problem is None:
         marks.read(list(journals.values()))
     news = tally.sites.values()
+    regions = tally.regions.values()
     return Findings(
-        world=world,
+        world=tally.world,
         published=tally.published,
         delivered={name: proof.released_sequence or 0 for name, proof in proofs.items()},
         one_order=problem is None,
@@ -119,34 +173,70 @@ def find(world: World, tally: Tally, journals: Mapping[str, Path], *, interrupte
         delay_p99=marks.delays.percentile(0.99),
         delay_max=marks.delays.most,
         clock_bound=marks.clock_bound,
+        real_time=may_run_in_real_time(),
         requests=sum(each.requests for each in news),
         repairs=sum(each.repairs for each in news),
         lost=sum(each.lost for each in news),
+        late_reforming=marks.late_reforming,
+        killed=killed,
+        killed_at=max(tally.killed_at - tally.opened_at, 0),
+        formations=tuple(tally.formations),
+        reformed_delay=_reformed_delay(tally),
+        customers=judge(plan.edge, journals[survivors[0]], accounts),
+        customer_requests=sum(region.requests for region in regions),
+        customer_lost=sum(region.lost for region in regions),
+        deaf=tally.deaf,
+        restored_delay=tally.restored_at - tally.killed_at if tally.restored_at else None,
         journals=journals,
         failures=tuple(tally.failures),
+        finished=tally.finished,
         interrupted=interrupted,
     )
 
 
-def _problem(proofs: Mapping[str, Report], *, finished: bool) -> str | None:
-    """Why these journals do not prove one order. Equal chains mean equal histories, byte for byte."""
+def _reformed_delay(tally: Tally) -> Duration | None:
+    """From the kill until the ring went on without the killed one."""
+    for each in tally.formations:
+        if tally.killed is not None and tally.killed not in each.formation.members:
+            return each.formation.starts_at - tally.killed_at
+    return None
+
+
+def _problem(proofs: Mapping[str, Report], survivors: Sequence[str], *, finished: bool) -> str | None:
+    """Why the journals of the survivors do not prove one order. Equal chains mean equal histories, byte for byte."""
     for name, proof in proofs.items():
         if not proof.sound:
             return f"the journal of {name} is damaged: {proof.problems[0].reason}"
-    difference = compare([proof.directory for proof in proofs.values()]).difference
+    difference = compare([proofs[name].directory for name in survivors]).difference
     if difference is not None:
         return f"from sequence {difference.sequence} on: {difference.reason}"
-    if finished and len({proof.digest for proof in proofs.values()}) > 1:
+    if finished and len({proofs[name].digest for name in survivors}) > 1:
         return "all sites have released everything, and their chains end differently"
+    return None
+
+
+def _prefix_problem(killed: str, journal: Path, whole: Path) -> str | None:
+    """Why what a killed site released is not the beginning of what the others released.
+
+    What it only held does not count: if no other site held it, the others went on without.
+    """
+    with Journal.open(journal).entries() as part, Journal.open(whole).entries() as rest:
+        for one, other in zip_longest(part, rest):
+            if one is None:
+                return None
+            if other is None or one.encoded != other.encoded:
+                return f"{killed} released another message than the others at sequence {one.ordered.sequence}"
     return None
 
 
 class _Marks:
     """The release marks of all sites, token by token."""
 
-    def __init__(self) -> None:
+    def __init__(self, reformations: Sequence[FormationNews]) -> None:
+        self._reformations = reformations
         self.releases = 0
         self.late = 0
+        self.late_reforming = 0
         self.clock_bound: Duration = 0
         self.spreads: list[Duration] = []
         self.delays = Delays()
@@ -156,19 +246,28 @@ class _Marks:
         for row in _rows(journals):
             marks = [entry.release for entry in row if entry.release is not None]
             on_time = [mark.released_at for mark in marks if not mark.late]
+            late = sum(mark.count for mark in marks if mark.late)
             self.releases += sum(mark.count for mark in marks)
-            self.late += sum(mark.count for mark in marks if mark.late)
+            self.late += late
+            self.late_reforming += late if self._waited(marks) else 0
             self.clock_bound = max(self.clock_bound, *(mark.clock_bound for mark in marks))
             self.delays.add(row[0].ordered, [mark.released_at for mark in marks])
             if len(on_time) > 1:
                 self.spreads.append(max(on_time) - min(on_time))
 
+    def _waited(self, marks: Sequence[Release]) -> bool:
+        """Whether a formation was decided between the instant of a release and the release."""
+        first = min(mark.commit_at for mark in marks)
+        last = max(mark.released_at for mark in marks)
+        return any(first < each.decided_at <= last for each in self._reformations)
 
-def _rows(journals: Sequence[Path]) -> Iterator[tuple[Entry, ...]]:
-    """The same token at every site, as far as all of them have released."""
+
+def _rows(journals: Sequence[Path]) -> Iterator[list[Entry]]:
+    """The same token at every site, as far as anyone has released it: one that was killed has fewer."""
     with ExitStack() as open_journals:
         cursors = [open_journals.enter_context(Journal.open(path).entries()) for path in journals]
-        yield from zip(*cursors, strict=False)
+        for row in zip_longest(*cursors):
+            yield [entry for entry in row if entry is not None]
 
 
 def _scaled(duration: Duration | None, unit: Duration) -> float | None:

@@ -7,13 +7,15 @@ from typing import Final
 import numpy as np
 
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
-from fairtape.demo.world import FLOORS, SITES
+from fairtape.demo.reformers import Rhythm
+from fairtape.demo.world import FLOORS, SITES, WorldPlan
 from fairtape.deployment.processes import Link, Ready
 from fairtape.deployment.ring import RingPlan, source_of, source_seat
 from fairtape.deployment.sites import Rounds
 from fairtape.market.flow import Flow, batches, by_venue
 from fairtape.market.trades import TRADE_SIZE, Trades, blank_trades
 from fairtape.nodes.source import Source
+from fairtape.ring.formation import Formation
 from fairtape.runtime.clock import Clock, SharedClock
 from fairtape.runtime.driver import Driver
 from fairtape.runtime.seat import Seat
@@ -21,6 +23,13 @@ from fairtape.runtime.seat import Seat
 SYMBOLS: Final = 2_000
 SLICE_PERIOD: Final = 100 * MILLISECOND
 GATHER_PERIOD: Final = 2 * MILLISECOND  # trades of one burst leave a floor in one datagram
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """The order to trade from this instant on: there is a ring."""
+
+    opens_at: Instant
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +48,9 @@ class FloorNews:
 def run_floors(link: Link, *, seconds: float, rate: float, seed: int) -> None:
     """The whole life of the floors' process."""
     link.tell(Ready())
-    plan = link.expect(RingPlan)
-    if plan is None:
+    plan = link.expect(WorldPlan)
+    opening = link.expect(Opening)
+    if plan is None or opening is None:
         return
     clock = SharedClock()
     session = Session(
@@ -48,20 +58,23 @@ def run_floors(link: Link, *, seconds: float, rate: float, seed: int) -> None:
             rate=rate,
             symbols=SYMBOLS,
             venues=len(FLOORS),
-            starts_at=plan.formation.starts_at,
+            starts_at=opening.opens_at,
             session_period=int(seconds * SECOND),
             slice_period=min(SLICE_PERIOD, int(seconds * SECOND)),
         ),
         seed,
     )
-    driver = Driver([session.seat(plan, floor, clock) for floor in FLOORS], clock)
-    rounds = Rounds(plan.formation, turn=len(SITES), turns=len(SITES) + 1)
+    driver = Driver([session.seat(plan.ring, floor, clock) for floor in FLOORS], clock)
+    rounds = _rounds(plan.ring.formation)
 
     def ended() -> bool:
+        nonlocal rounds
         if rounds.come(clock.now()):
             for order in link.orders():
                 if isinstance(order, Close):
                     session.close()
+                elif isinstance(order, Rhythm):
+                    rounds = _rounds(order.formation)
             link.offer(FloorNews(session.published, session.closed))
         return link.stopped
 
@@ -69,6 +82,10 @@ def run_floors(link: Link, *, seconds: float, rate: float, seed: int) -> None:
         driver.run(ended)
     finally:
         driver.close()
+
+
+def _rounds(formation: Formation) -> Rounds:
+    return Rounds(formation, turn=len(SITES), turns=len(SITES) + 1)
 
 
 class Session:

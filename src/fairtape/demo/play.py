@@ -1,24 +1,32 @@
-"""The run of the demonstration: start every process, agree on a beginning, watch, close, and prove what happened."""
+"""The run of the demonstration: start everyone, let the ring form, kill a receiver, close, prove what happened."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
+from fairtape.core.instants import MILLISECOND, NEVER, SECOND, Duration, Instant
+from fairtape.demo.customers import Inquiry, RegionAccounts, run_customers
 from fairtape.demo.findings import Findings, find
-from fairtape.demo.floors import Close, run_floors
+from fairtape.demo.floors import Close, Opening, run_floors
+from fairtape.demo.receivers import run_receiver
+from fairtape.demo.reformers import FormationNews, Rhythm, run_reformer
+from fairtape.demo.retransmitters import run_retransmitters
 from fairtape.demo.tally import Tally
-from fairtape.demo.world import SITES, TIMING, World
+from fairtape.demo.world import REFORMER, REGIONS, SITES, TIMING, VICTIM, World, WorldPlan, name_of
 from fairtape.deployment.processes import Crew, Deserted, Interrupts
-from fairtape.deployment.sites import Rounds, run_site
+from fairtape.edge.catalogue import Catalogue
 from fairtape.runtime.clock import SharedClock
 from fairtape.runtime.complaints import Complaint
 
-START_DELAY: Final = 700 * MILLISECOND  # from the agreement to the first token: for sockets and journals to be opened
 HEAR_PERIOD_MAX: Final = 20 * MILLISECOND
+FRAME_PERIOD: Final = 200 * MILLISECOND  # drawing a screen takes a good part of a core
+GATHERING_PERIOD_MAX: Final = 60 * SECOND  # for the first formation, on a machine that is busy with other things
+# To notice a failure, to wait out a lease, to begin again: a busy machine may be slow, but it does not stand still.
+STANDSTILL_PERIOD_MAX: Final = 4 * TIMING.reform_delay + 2 * TIMING.delay_max + 5 * SECOND
 DESERTION_PERIOD: Final = len(SITES) * TIMING.token_period + TIMING.reform_delay + SECOND  # until its turn is missed
-CLOSING_PERIOD_MAX: Final = TIMING.reform_delay + 2 * TIMING.delay_max  # every loss is recovered or declared by then
+SECOND_FEED_PERIOD_MAX: Final = 10 * SECOND
+ACCOUNTS_PERIOD_MAX: Final = 10 * SECOND
 FLOORS_NAME: Final = "the trading floors"
 
 Audience = Callable[[Tally], None]
@@ -30,14 +38,14 @@ def play(world: World, folder: Path, audience: Audience) -> Findings:
     journals = journals_in(folder)
     clock = SharedClock()
     with Interrupts() as interrupts:
-        with Crew(imports=[run_site.__module__]) as crew:
-            _start(crew, world, journals)
-            starts_at = clock.now() + START_DELAY
-            plan = world.plan(starts_at)
+        plan = world.plan(folder)
+        with Crew(imports=[run_receiver.__module__, run_customers.__module__, run_retransmitters.__module__]) as crew:
+            _start(crew, world, plan, journals)
             crew.tell_all(plan)
-            tally = Tally(world, plan.formation)
-            _watch(crew, tally, clock, interrupts, audience)
-        return find(world, tally, journals, interrupted=interrupts.count > 0)
+            tally = Tally(world, clock.now())
+            _Director(crew, tally, clock, interrupts, audience).run()
+            accounts = _accounts(crew, tally)
+        return find(tally, plan, journals, accounts, interrupted=interrupts.count > 0)
 
 
 def journals_in(folder: Path) -> dict[str, Path]:
@@ -59,42 +67,122 @@ def journals_in(folder: Path) -> dict[str, Path]:
     return journals
 
 
-def _start(crew: Crew, world: World, journals: Mapping[str, Path]) -> None:
+def _start(crew: Crew, world: World, plan: WorldPlan, journals: Mapping[str, Path]) -> None:
     """Start everyone, and wait until everyone has started."""
+    plan.edge.folder.mkdir()
+    Catalogue(plan.edge.folder, plan.edge.settings.core).add(plan.edge.stripes)
+    names = {FLOORS_NAME, name_of(REFORMER), *journals}
+    crew.start(name_of(REFORMER), run_reformer)
     for position, (node, city) in enumerate(SITES.items()):
         shows = position == 0  # one order: any site's messages will do for the ticker
-        crew.start(city.name, run_site, node, journals[city.name], shows)
+        crew.start(city.name, run_receiver, node, journals[city.name], shows)
     crew.start(FLOORS_NAME, partial(run_floors, seconds=world.seconds, rate=world.rate, seed=world.seed))
-    crew.await_ready({*journals, FLOORS_NAME})
+    for number, region in enumerate(REGIONS):
+        if world.customers_of(region):
+            customers, servers = _customers_name(number), f"the retransmit servers of {region.name}"
+            names |= {customers, servers}
+            crew.start(customers, run_customers, number, world.customers_of(region), world.loss, world.seed)
+            crew.start(servers, run_retransmitters, number, journals)
+    crew.await_ready(names)
 
 
-def _watch(crew: Crew, tally: Tally, clock: SharedClock, interrupts: Interrupts, audience: Audience) -> None:
-    """Until everything published is released everywhere, or will not be."""
-    frames = Rounds(tally.formation, turn=0, turns=1)
-    closes_at = tally.formation.starts_at + int(tally.world.seconds * SECOND)
-    while not tally.finished:
-        now = clock.now()
-        if not tally.closing and (now >= closes_at or interrupts.count):
-            tally.closing, closes_at = True, min(now, closes_at)
-            if interrupts.count:
-                crew.tell(FLOORS_NAME, Close())
-        if _hopeless(tally, closes_at, now) or interrupts.count > 1:
-            break
-        _hear(crew, tally, HEAR_PERIOD_MAX, clock)
-        if frames.come(clock.now()):
-            audience(tally)
-    audience(tally)
+def _customers_name(region: int) -> str:
+    return f"the customers in {REGIONS[region].name}"
 
 
-def _hopeless(tally: Tally, closes_at: Instant, now: Instant) -> bool:
-    if tally.closing and now >= closes_at + CLOSING_PERIOD_MAX:
-        tally.fail("not everything published was released everywhere in time", settled_at=now)
-    return now >= tally.settled_at
+class _Director:
+    """Leads through the run, up to the end of everything that is on its way."""
+
+    def __init__(
+        self, crew: Crew, tally: Tally, clock: SharedClock, interrupts: Interrupts, audience: Audience
+    ) -> None:
+        self._crew = crew
+        self._tally = tally
+        self._clock = clock
+        self._interrupts = interrupts
+        self._audience = audience
+        self._closes_at: Instant = NEVER
+        self._progress: object = None
+        self._moved_at: Instant = 0  # when something was last released, or heard
+        self._finished_at: Instant = NEVER
+        self._frame_at: Instant = 0
+
+    def run(self) -> None:
+        """Until everything published is released everywhere and heard by everybody, or will not be."""
+        tally = self._tally
+        while not self._done():
+            now = self._clock.now()
+            self._open(now)
+            self._strike(now)
+            self._close(now)
+            if self._hopeless(now) or self._interrupts.count > 1 or (self._interrupts.count and not tally.opened):
+                break
+            self._hear(HEAR_PERIOD_MAX)
+            if self._clock.now() >= self._frame_at:
+                self._frame_at = self._clock.now() + FRAME_PERIOD
+                self._audience(tally)
+        self._audience(tally)
+
+    def _done(self) -> bool:
+        """Everybody has everything; those who just lost a receiver are given a moment to hear the next one."""
+        tally, now = self._tally, self._clock.now()
+        if not tally.finished:
+            return False
+        self._finished_at = min(self._finished_at, now)
+        return not tally.deaf or now >= self._finished_at + SECOND_FEED_PERIOD_MAX
+
+    def _open(self, now: Instant) -> None:
+        """The floors trade as soon as there is a ring."""
+        tally = self._tally
+        if tally.opened or tally.formation is None or self._interrupts.count:
+            return
+        tally.opened_at = max(tally.formation.starts_at, now)
+        self._closes_at = tally.opened_at + int(tally.world.seconds * SECOND)
+        self._crew.tell(FLOORS_NAME, Opening(tally.opened_at))
+
+    def _strike(self, now: Instant) -> None:
+        """Half-way, one receiver is gone from one instant to the next."""
+        tally = self._tally
+        if not tally.world.kills or tally.killed_at or tally.closing or not tally.opened:
+            return
+        if now >= (tally.opened_at + self._closes_at) // 2:
+            self._crew.kill(name_of(VICTIM))
+            tally.killed_at = now
+
+    def _close(self, now: Instant) -> None:
+        tally = self._tally
+        if tally.closing or not (now >= self._closes_at or self._interrupts.count):
+            return
+        tally.closing, self._closes_at = True, min(now, self._closes_at)
+        if self._interrupts.count:
+            self._crew.tell(FLOORS_NAME, Close())
+
+    def _hopeless(self, now: Instant) -> bool:
+        tally = self._tally
+        if not tally.opened and now >= tally.gathers_since + GATHERING_PERIOD_MAX:
+            tally.fail("the sites formed no ring in time", settled_at=now)
+        if tally.progress != self._progress:
+            self._progress, self._moved_at = tally.progress, now
+        if tally.closing and now >= max(self._closes_at, self._moved_at) + STANDSTILL_PERIOD_MAX:
+            tally.fail(f"{tally.lacking} did not get everything that was published", settled_at=now)
+        return now >= tally.settled_at
+
+    def _hear(self, wait_period: Duration) -> None:
+        try:
+            for _, news in self._crew.hear(wait_period):
+                self._tally.hear(news)
+                if isinstance(news, FormationNews):
+                    self._crew.tell_all(Rhythm(news.formation))
+        except Deserted as desertion:
+            self._tally.fail(str(desertion), settled_at=self._clock.now() + DESERTION_PERIOD)
 
 
-def _hear(crew: Crew, tally: Tally, wait_period: Duration, clock: SharedClock) -> None:
+def _accounts(crew: Crew, tally: Tally) -> list[RegionAccounts]:
+    """What every customer heard; nothing of a region that does not answer."""
+    names = {_customers_name(number) for number, region in enumerate(REGIONS) if tally.world.customers_of(region)}
+    for name in names:
+        crew.tell(name, Inquiry())
     try:
-        for _, news in crew.hear(wait_period):
-            tally.hear(news, clock.now())
-    except Deserted as desertion:
-        tally.fail(str(desertion), settled_at=clock.now() + DESERTION_PERIOD)
+        return list(crew.collect(RegionAccounts, names, ACCOUNTS_PERIOD_MAX).values())
+    except (Deserted, Complaint):
+        return []

@@ -1,4 +1,4 @@
-"""The live view: the token on its way, the one ticker, and how each site fares. Drawn from a tally, changes nothing."""
+"""The live view: the token on its way, the one ticker, how each site and each region fares. It changes nothing."""
 
 from typing import Final
 
@@ -12,14 +12,16 @@ from rich.text import Text
 
 from fairtape.core.instants import SECOND, Instant
 from fairtape.demo.tally import Tally, percentile
-from fairtape.demo.world import FLOORS, SITES
+from fairtape.demo.world import FLOORS, REGIONS, SITES, name_of
 from fairtape.market.prices import ONE
 from fairtape.market.symbols import VENUES
 
 HEAD_LINES: Final = 3
 RING_LINES: Final = 3
-FOOT_LINES: Final = 5
-TICKER_WIDTH: Final = 40
+FOOT_LINES: Final = 6
+SITES_LINES: Final = len(SITES) + 3
+SALES_LINES_MIN: Final = 5  # of the panel: three symbols
+LEFT_WIDTH: Final = 40
 COLOURS: Final = dict(
     zip(
         (venue.number for venue in FLOORS.values()),
@@ -33,26 +35,31 @@ _VENUE_NAMES: Final = {venue.number: venue.name for venue in VENUES}
 
 def screen(tally: Tally, now: Instant, height: int) -> Layout:
     """The whole screen. A smaller one shows less of it and never more lines than it has."""
+    middle = max(height - HEAD_LINES - RING_LINES - FOOT_LINES, 1)
+    sales = max(SALES_LINES_MIN, middle - SITES_LINES)
     layout = Layout()
     layout.split_column(
         Layout(_head(tally, now), size=HEAD_LINES),
         Layout(_ring(tally), size=RING_LINES),
         Layout(name="middle", ratio=1),
-        Layout(_foot(tally), size=FOOT_LINES),
+        Layout(name="foot", size=FOOT_LINES),
     )
-    rows = max(height - HEAD_LINES - RING_LINES - FOOT_LINES - 3, 1)
-    layout["middle"].split_row(
-        Layout(_panel("one order: the unified ticker", _ticker(tally, rows)), size=TICKER_WIDTH),
-        Layout(_panel("sites", _sites(tally)), ratio=1),
+    layout["middle"].split_row(Layout(name="left", size=LEFT_WIDTH), Layout(_sites_panel(tally), ratio=1))
+    layout["left"].split_column(
+        Layout(_panel("one order: the unified ticker", _ticker(tally, max(middle - sales - 3, 1))), ratio=1),
+        Layout(_panel(f"last sales of {tally.market.symbols:,} symbols", _sales(tally, sales - 2)), size=sales),
     )
+    layout["foot"].split_row(Layout(_foot(tally), size=LEFT_WIDTH), Layout(_customers_panel(tally), ratio=1))
     return layout
 
 
 def line(tally: Tally, now: Instant) -> str:
     """The same in one line, for those who have no screen."""
+    killed = f", {name_of(tally.killed)} is killed" if tally.killed is not None else ""
     return (
         f"{_elapsed(tally, now):5.1f} s: published {tally.published:,}, released everywhere {tally.delivered_min:,},"
-        f" late {tally.late_fraction:.2%}, requests {_requests(tally):,}, release spread {_spread(tally)}"
+        f" heard by all customers {tally.heard_min:,}, late {tally.late_fraction:.2%}, requests {_requests(tally):,},"
+        f" release spread {_spread(tally)}{killed}"
     )
 
 
@@ -76,10 +83,12 @@ def _head(tally: Tally, now: Instant) -> RenderableType:
     top.add_column(no_wrap=True, overflow="ellipsis")
     top.add_column(justify="right", no_wrap=True)
     state = "closing the floors" if tally.closing else f"{elapsed:.1f} of {seconds:g} s"
+    if not tally.opened and not tally.closing:
+        state = "the ring is forming"
     top.add_row(Text.assemble((" fairtape", "bold"), ("  one market, one order, one moment", "dim")), f"{state} ")
     world = (
-        f" {len(SITES)} sites, {len(FLOORS)} floors, delays of the real distances, {percent(tally.world.loss)} loss,"
-        f" {'mesh' if tally.world.groups is None else 'IP multicast'}"
+        f" {len(SITES)} sites, {len(FLOORS)} floors, {counted(tally.world.customers, 'customer')}, real distances,"
+        f" {percent(tally.world.loss)} loss, {'mesh' if tally.world.groups is None else 'IP multicast'}"
     )
     bar = ProgressBar(total=seconds, completed=elapsed, complete_style="cyan", finished_style="cyan")
     return Group(top, Text(world, style="dim", no_wrap=True, overflow="ellipsis"), bar)
@@ -89,15 +98,19 @@ def _ring(tally: Tally) -> RenderableType:
     """Where the token is, and where it has just been."""
     token, formation = tally.token, tally.formation
     text = Text(no_wrap=True, overflow="ellipsis", justify="center")
+    if formation is None:
+        return _panel("no formation yet", text)
     for position, member in enumerate(formation.members):
         if position:
             text.append("→", style="dim")
-        if formation.holder(token) == member:
+        if member == tally.killed:
+            style = "red strike"
+        elif formation.holder(token) == member:
             style = "bold black on bright_cyan"
         else:
             style = "cyan" if token > 1 and formation.holder(token - 1) == member else "none"
         text.append(SITES[member].name, style=style)
-    return _panel(f"token {token:,}", text)
+    return _panel(f"formation {formation.number}, token {token:,}", text)
 
 
 def _ticker(tally: Tally, rows: int) -> Text:
@@ -109,18 +122,33 @@ def _ticker(tally: Tally, rows: int) -> Text:
     return text
 
 
-def _sites(tally: Tally) -> Text:
+def _sales(tally: Tally, rows: int) -> Text:
+    """The busiest symbols: where each was last sold, and how many of them in all."""
+    text = Text(no_wrap=True, overflow="ellipsis")
+    for place, (sale, volume) in enumerate(tally.market.sales[:rows]):
+        text.append("\n" if place else "").append(f"{sale.symbol:<6}", style="bold")
+        text.append(f" {sale.price / ONE:>8.2f} ").append(f"{sale.venue:<4}", style="dim")
+        text.append(f" volume {volume // ONE:>9,}")
+    return text
+
+
+def _sites_panel(tally: Tally) -> Panel:
     text = _lines(f"{'site':<9} {'released':>9} {'late':>5} {'asked':>5} {'helped':>6}")
-    holder = tally.formation.holder(tally.token)
+    formation = tally.formation
+    holder = formation.holder(tally.token) if formation is not None else None
     for node, city in SITES.items():
         news = tally.sites.get(node)
-        style = "bold red" if news and news.failure else "bright_cyan" if node == holder else "none"
-        text.append(f"\n{city.name:<9}", style=style)
+        killed = node == tally.killed
+        style = "red strike" if killed else "bright_cyan" if node == holder else "none"
+        text.append("\n").append(city.name, style=style).append(" " * (9 - len(city.name)))
         if news is not None:
             text.append(f" {news.sequence:>9}")
+            if killed:
+                text.append(" killed", style="bold red")
+                continue
             text.append(f" {news.late:>5}", style="yellow" if news.late else "none")
             text.append(f" {news.requests:>5} {news.repairs:>6}")
-    return text
+    return _panel("sites", text)
 
 
 def _lines(titles: str) -> Text:
@@ -135,20 +163,42 @@ def _foot(tally: Tally) -> Panel:
         return _panel("a failure", Text("\n".join(tally.failures), style="bold red", overflow="ellipsis"))
     news = tally.sites.values()
     lost, repairs = sum(each.lost for each in news), sum(each.repairs for each in news)
-    recovered = f"{counted(_requests(tally), 'request')}, {counted(repairs, 'repair')}"
     text = Text(no_wrap=True, overflow="ellipsis")
-    for name, value, other_name, other_value in (
-        ("published", f"{tally.published:,}", "released everywhere", f"{tally.delivered_min:,}"),
-        ("late", f"{tally.late_fraction:.2%}", "release spread", _spread(tally)),
-        ("lost on the way", f"{lost:,}", "recovered", recovered),
+    for name, value in (
+        ("published", f"{tally.published:,}, released {tally.delivered_min:,}"),
+        ("late", f"{tally.late_fraction:.2%}"),
+        ("spread", _spread(tally)),
+        ("lost", f"{lost:,}, asked {_requests(tally):,}, repaired {repairs:,}"),
     ):
-        text.append(f"{name:<16}", style="dim").append(f"{value:<13}", style="bold")
-        text.append(f"{other_name:<21}", style="dim").append(f"{other_value}\n", style="bold")
+        text.append(f"{name:<10}", style="dim").append(f"{value}\n", style="bold")
     return _panel("so far", text)
 
 
+def _customers_panel(tally: Tally) -> Panel:
+    """Which two receivers each region hears: a feed that is silent is told, and who speaks on it next."""
+    text = Text(no_wrap=True, overflow="ellipsis")
+    for number, region in enumerate(REGIONS):
+        news = tally.regions.get(number)
+        text.append("\n" if number else "").append(f"{region.name:<9}", style="bold")
+        if news is None:
+            continue
+        text.append(f"{news.customers:>3} ", style="dim").append(f"{news.trades_min:>6,} ")
+        speakers = tally.speakers(region)
+        for place, (feed, deaf) in enumerate(news.silent):
+            text.append(" " if place else "")
+            if tally.formation is None:
+                text.append("" if place else "waiting", style="dim")
+            elif feed not in speakers:
+                text.append("silent", style="bold red")
+            else:
+                text.append(SITES[speakers[feed]].name, style="yellow" if deaf else "green")
+    gaps = f"{tally.gaps:,} missed" if tally.gaps else "nothing missed"
+    text.append(f"\nheard by all {tally.heard_min:,}, {gaps}", style="bold red" if tally.gaps else "bold")
+    return _panel("customers, and whom they hear", text)
+
+
 def _elapsed(tally: Tally, now: Instant) -> float:
-    return min(max((now - tally.formation.starts_at) / SECOND, 0.0), tally.world.seconds)
+    return min(max((now - tally.opened_at) / SECOND, 0.0), tally.world.seconds) if tally.opened else 0.0
 
 
 def _requests(tally: Tally) -> int:

@@ -1,18 +1,27 @@
-"""The world of the demonstration: which cities, which floors, what lies between them, and the plan of their ring."""
+"""The world of the demonstration: which cities, floors and regions, what lies between them, and the plan of it all."""
 
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from random import SystemRandom
 from secrets import token_bytes
 from typing import Final
 
 from fairtape.core.cities import CITIES, City, city, weather_between
-from fairtape.core.instants import Instant
 from fairtape.core.timing import PROFILES
 from fairtape.core.weather import Weather
-from fairtape.deployment.loopback import loopback_book
+from fairtape.deployment.loopback import free_ports, loopback_book
 from fairtape.deployment.ring import RingPlan
-from fairtape.market.symbols import VENUES, Venue
+from fairtape.edge.settings import EdgeSettings, StationPlace
+from fairtape.market.stripe_planning import plan_by_rate
+from fairtape.market.stripes import DAY, Endpoint, StripePlan
+from fairtape.market.symbols import VENUES, Venue, universe
+from fairtape.nodes.edge.assignment import Region
+from fairtape.ring.charter import Charter, LoopCharter
 from fairtape.ring.formation import Formation
-from fairtape.runtime.carriers import Groups
+from fairtape.runtime.carriers import LOOPBACK, Groups
+from fairtape.runtime.udp import Address
 from fairtape.wire.frames import NodeId
 from fairtape.wire.seals import KEY_SIZE, Keys
 
@@ -20,8 +29,58 @@ from fairtape.wire.seals import KEY_SIZE, Keys
 # nine tokens take, so a token that was held up by a loss catches up within a few hops.
 SITES: Final[dict[NodeId, City]] = dict(enumerate(CITIES, 1))
 FLOORS: Final[dict[NodeId, Venue]] = {100 + venue.number: venue for venue in VENUES[:6]}
+REFORMER: Final = 901
+REFORMER_CITY: Final = city("London")
+OPERATOR: Final = 999
 TIMING: Final = PROFILES["wan"]
 RESILIENCE: Final = 2  # a message commits when three sites hold it, so it survives any two of them
+
+TAG: Final = "DM"
+CORE: Final = 0  # the core stripe
+EDGE_STRIPES: Final = 2  # for trades; one more carries whatever is none
+EDGE_SYMBOLS: Final = 32  # that have a place in the directory: with the venues, 192 listings; the others go out wide
+EDGE_BITS_PER_S: Final = 100_000_000  # of one edge stripe
+
+
+def _region(name: str, *cities: str) -> Region:
+    """Customers who hear two feeds: of the first two cities at first, and of the next ones when those fail."""
+    nodes = {site.name: node for node, site in SITES.items()}
+    return Region(
+        name=name, feeds=(f"{name}-A", f"{name}-B"), receivers=tuple(nodes[city_name] for city_name in cities)
+    )
+
+
+REGIONS: Final = (
+    _region("Americas", "New York", "Chicago", "São Paulo", "London"),
+    _region("Europe", "London", "Frankfurt", "New York", "Mumbai"),
+    _region("Asia", "Tokyo", "Singapore", "Sydney", "Mumbai"),
+)
+VICTIM: Final = REGIONS[-1].receivers[0]  # who is killed half-way: it speaks to customers, and a floor stands beside it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgePlan:
+    """What the processes of the edge must agree on."""
+
+    stripes: StripePlan
+    settings: EdgeSettings
+    folder: Path  # with the plan as a file, where retransmit servers look for it
+    routes: Mapping[Endpoint, Address]  # where a feed of a stripe really goes: to its group, or to its only listener
+    multicast: bool  # whether those are groups
+
+    def servers_of(self, region: Region) -> tuple[Address, ...]:
+        """The retransmit servers of a region, beside its first receivers."""
+        return tuple(self.settings.stations[name_of(site)].requests for site in stations_of(region))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorldPlan:
+    """What all processes must agree on."""
+
+    ring: RingPlan  # its formation is how the ring is meant to be; the reformation server says when it begins
+    charter: Charter
+    edge: EdgePlan
+    store: str  # of the reformation server
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,32 +93,82 @@ class World:
     seed: int
     groups: Groups | None
     carrier: str  # in words
+    customers: int = 200  # over all regions
+    kills: bool = True  # one receiver, half-way
     secret: bytes = field(default_factory=lambda: token_bytes(KEY_SIZE), repr=False)
 
-    def plan(self, starts_at: Instant) -> RingPlan:
-        """The ring of this world, whose first token is due then."""
-        return RingPlan(
-            formation=Formation(
-                number=1, members=tuple(SITES), timing=TIMING, starts_at=starts_at, resilience=RESILIENCE
+    def plan(self, folder: Path) -> WorldPlan:
+        """Everything but the instant at which it begins; the servers keep their files in `folder`."""
+        nodes = (*SITES, REFORMER, *FLOORS)
+        members = tuple(SITES)
+        return WorldPlan(
+            ring=RingPlan(
+                formation=Formation(number=1, members=members, timing=TIMING, starts_at=0, resilience=RESILIENCE),
+                keys=Keys.from_secret(self.secret, (*SITES, REFORMER, OPERATOR), FLOORS),
+                book=loopback_book(SITES, FLOORS, (REFORMER,)),
+                groups=self.groups,
+                weather={node: self._weather_at(node, nodes) for node in nodes},
+                weather_seed=self.seed,
             ),
-            keys=Keys.from_secret(self.secret, SITES, FLOORS),
-            book=loopback_book(SITES, FLOORS),
-            groups=self.groups,
-            weather={node: self._weather_at(node) for node in (*SITES, *FLOORS)},
-            weather_seed=self.seed,
+            charter=Charter(loops=(LoopCharter(number=0, tour=members, timing=TIMING),), resilience=RESILIENCE),
+            edge=_edge_plan(folder / ".edge", self.groups),
+            store=f"sqlite:{folder / '.formations.db'}",
         )
 
-    def _weather_at(self, node: NodeId) -> dict[NodeId, Weather]:
+    def customers_of(self, region: Region) -> int:
+        """Its share of all customers."""
+        place = REGIONS.index(region)
+        return (self.customers + len(REGIONS) - 1 - place) // len(REGIONS)
+
+    def _weather_at(self, node: NodeId, nodes: tuple[NodeId, ...]) -> dict[NodeId, Weather]:
         here = place(node)
-        others = (other for other in (*SITES, *FLOORS) if other != node)
-        return {other: weather_between(place(other), here, loss=self.loss) for other in others}
+        return {other: weather_between(place(other), here, loss=self.loss) for other in nodes if other != node}
+
+
+def _edge_plan(folder: Path, groups: Groups | None) -> EdgePlan:
+    """The stripes of today, on groups that no other world of this machine uses."""
+    feeds = [feed for region in REGIONS for feed in region.feeds]
+    port, *ports = free_ports(1 + 2 * len(SITES) + len(feeds) * (EDGE_STRIPES + 1))
+    stripes = plan_by_rate(
+        dict.fromkeys(universe(EDGE_SYMBOLS), 1),
+        EDGE_STRIPES,
+        EDGE_BITS_PER_S,
+        midnight_at=time.time_ns() // DAY * DAY,
+        feeds=feeds,
+        venues=[venue.name for venue in FLOORS.values()],
+        base=Endpoint(f"239.196.{SystemRandom().randrange(1, 255)}.1", port),
+    ).plan
+    stations = {
+        name_of(site): StationPlace(feed=feed, requests=(LOOPBACK, ports.pop()), replays=(LOOPBACK, ports.pop()))
+        for region in REGIONS
+        for feed, site in zip(region.feeds, stations_of(region), strict=True)
+    }
+    endpoints = [endpoint for stripe in stripes.edge for _, endpoint in stripe.feeds]
+    return EdgePlan(
+        stripes=stripes,
+        settings=EdgeSettings(tag=TAG, core=CORE, stations=stations, first_plan=1, ttl=0, guaranteed=(LOOPBACK,)),
+        folder=folder,
+        routes={
+            each: (each.address, each.port) if groups is not None else (LOOPBACK, ports.pop()) for each in endpoints
+        },
+        multicast=groups is not None,
+    )
+
+
+def stations_of(region: Region) -> tuple[NodeId, ...]:
+    """The receivers of a region that have a retransmit server beside them."""
+    return region.receivers[: len(region.feeds)]
 
 
 def place(node: NodeId) -> City:
     """Where a node stands."""
+    if node == REFORMER:
+        return REFORMER_CITY
     return SITES[node] if node in SITES else city(FLOORS[node].city)
 
 
 def name_of(node: NodeId) -> str:
     """What people call a node."""
+    if node == REFORMER:
+        return "the reformation server"
     return SITES[node].name if node in SITES else FLOORS[node].name

@@ -13,6 +13,7 @@ from fairtape.core.timing import PERIOD_MAX, PROFILES, RETRIES_MAX, BadTiming, T
 from fairtape.deployment.tables import Table
 from fairtape.edge.settings import EdgeSettings, StationPlace
 from fairtape.market.stripes import FEED_NAME_MAX, VERSION_MAX
+from fairtape.nodes.edge.assignment import BadRegion, Region
 from fairtape.ring.charter import BadCharter, Charter, Excess, LoopCharter, Remedy
 from fairtape.ring.formation import LOOPS_MAX, MEMBERS_MAX, STRIDE_MAX
 from fairtape.runtime.carriers import TTL_MAX, AddressBook, Carrier, Groups, IpMulticast, Mesh, Peer, Role
@@ -301,9 +302,23 @@ def _edge(folder: Path, edge: Table, nodes: Mapping[str, Node], core: int) -> Ed
         ttl=edge.number("ttl", 0, TTL_MAX, 1),
         guaranteed=edge.names("guaranteed", optional=True),
         customers=folder / customers if customers else None,
+        regions=tuple(_regions(edge.table("regions", optional=True), places, nodes)),
     )
     edge.finish()
     return settings
+
+
+def _regions(regions: Table, places: Mapping[str, StationPlace], nodes: Mapping[str, Node]) -> Iterator[Region]:
+    for name, fields in regions.items():
+        feeds, sites = fields.names("feeds"), fields.names("sites")
+        for site in sites:
+            if site not in places:
+                raise fields.wrong("sites", site, f"expected stations, which are {', '.join(places)}")
+        fields.finish()
+        try:
+            yield Region(name=name, feeds=feeds, receivers=tuple(nodes[site].number for site in sites))
+        except BadRegion as bad:
+            raise Complaint(f"{regions.file}: edge.regions: {bad}") from None
 
 
 def _station(stations: Table, name: str, fields: Table, nodes: Mapping[str, Node]) -> StationPlace:

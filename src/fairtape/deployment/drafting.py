@@ -151,6 +151,10 @@ def _edge(draft: Draft, names: Sequence[str], places: Iterator[str]) -> Iterator
         ports = [each.rpartition(":")[2] for each in listed[2 * place : 2 * place + 2]]
         feed = FEEDS[place % len(FEEDS)]
         yield f'{name} = {{ feed = "{feed}", requests = "{host}:{ports[0]}", replays = "{host}:{ports[1]}" }}'
+    near = ", ".join(f'"{name}"' for name in names[:3])
+    yield ""
+    yield "# [edge.regions]  # two sites speak to each of them, and the next one takes over from one that fails"
+    yield f'# here = {{ feeds = ["A", "B"], sites = [{near}] }}'
 
 
 def _first_plan(draft: Draft) -> StripePlan:

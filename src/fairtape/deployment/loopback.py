@@ -45,9 +45,16 @@ def _is_free(port: int) -> bool:
     return True
 
 
-def loopback_book(sites: Iterable[NodeId], sources: Iterable[NodeId], *, first_port: int | None = None) -> AddressBook:
+def loopback_book(
+    sites: Iterable[NodeId],
+    sources: Iterable[NodeId],
+    governors: Iterable[NodeId] = (),
+    *,
+    first_port: int | None = None,
+) -> AddressBook:
     """An address on this machine for every node, on any free ports or on those from `first_port` on."""
     roles = dict.fromkeys(sites, Role.SITE) | dict.fromkeys(sources, Role.SOURCE)
+    roles |= dict.fromkeys(governors, Role.GOVERNOR)
     ports = free_ports(len(roles)) if first_port is None else ports_from(first_port, len(roles))
     return {node: Peer(LOOPBACK, port, role) for (node, role), port in zip(roles.items(), ports, strict=True)}
 

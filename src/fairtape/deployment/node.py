@@ -21,6 +21,7 @@ from fairtape.deployment.scheduling import Scheduling
 from fairtape.deployment.stations import HushedStation, open_station
 from fairtape.deployment.words import with_names
 from fairtape.edge.station import Station
+from fairtape.nodes.edge.assignment import feeds_of
 from fairtape.nodes.governor import Ruling
 from fairtape.nodes.reformer import Bench, Reformer
 from fairtape.nodes.site import Site
@@ -102,12 +103,31 @@ def run_site(deployment: Deployment, node: Node) -> None:
             "edge": None if station is None else station.status(),
         },
     )
-    errand.regularly = lambda: scheduling.prefer(serving=_serves(site, clock.now()))
+    errand.regularly = _chores(deployment, site, station, scheduling, clock)
     try:
         _live(driver, errand)
     finally:
         if station is not None:
             station.close()
+
+
+def _chores(
+    deployment: Deployment,
+    site: Site,
+    station: Station | HushedStation | None,
+    scheduling: Scheduling,
+    clock: SharedClock | SystemClock,
+) -> Callable[[], None]:
+    """What a site looks after again and again: its place among other programs, and which regions it speaks to."""
+    regions = deployment.edge.regions if deployment.edge is not None else ()
+
+    def chores() -> None:
+        now = clock.now()
+        scheduling.prefer(serving=_serves(site, now))
+        if station is not None and regions and site.formation is not None:
+            station.assign(feeds_of(site.me, regions, site.formation.members), now)
+
+    return chores
 
 
 def _post(deployment: Deployment, node: Node, run: RunFolder) -> Post:

@@ -44,7 +44,7 @@ def run_site(link: Link, me: NodeId, journal: Path, shows: bool = False) -> None
     if plan is None:
         return
     clock = SharedClock()
-    diary = _Diary(shows=shows)
+    diary = Diary(shows=shows)
     receiver, seat = site_seat(plan, me, clock, journal=journal, consumer=diary.delivered, reporter=diary.reported)
     driver = Driver([seat], clock, gather_period=gather_period(plan))
     rounds = Rounds(plan.formation, turn=plan.formation.members.index(me), turns=len(plan.formation.members))
@@ -73,18 +73,18 @@ class Rounds:
 
     def __init__(self, formation: Formation, *, turn: int, turns: int) -> None:
         quiet, room = NEWS_PERIOD // 8, NEWS_PERIOD // 2
-        self._due_at = formation.commit_at(formation.first_token) % NEWS_PERIOD + quiet + room * turn // turns
+        self.due_at = formation.commit_at(formation.first_token) % NEWS_PERIOD + quiet + room * turn // turns
 
     def come(self, now: Instant) -> bool:
         """Whether it is time, once in each round."""
-        if now < self._due_at:
+        if now < self.due_at:
             return False
-        self._due_at += ((now - self._due_at) // NEWS_PERIOD + 1) * NEWS_PERIOD
+        self.due_at += ((now - self.due_at) // NEWS_PERIOD + 1) * NEWS_PERIOD
         return True
 
 
-class _Diary:
-    """What happened since the last news."""
+class Diary:
+    """What happened at a site since the last news."""
 
     def __init__(self, *, shows: bool) -> None:
         self._shows = shows
@@ -104,13 +104,16 @@ class _Diary:
             self._orders.append(delivery.ordered)
 
     def reported(self, report: Report) -> None:
+        """A failure that the site declares."""
         self._failure = report
 
     def told(self) -> None:
+        """The news were told: begin anew."""
         self._releases.clear()
         self._orders.clear()
 
     def news(self, receiver: Receiver, *, lost: int) -> SiteNews:
+        """How the site fares."""
         return SiteNews(
             site=receiver.me,
             heard_through=receiver.heard_through,

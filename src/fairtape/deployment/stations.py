@@ -1,6 +1,6 @@
 """The edge of a deployment: a site's station in its process, and the retransmit server that is a process beside it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Final
 
@@ -54,6 +54,9 @@ class HushedStation:
         self._unsent += delivery.release.count
 
     def turned(self, change: FormationChange) -> None:
+        """Nothing to do."""
+
+    def assign(self, feeds: Collection[str], now: Instant) -> None:
         """Nothing to do."""
 
     def deadline(self) -> Instant | None:

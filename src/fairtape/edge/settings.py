@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from fairtape.nodes.edge.assignment import Region
 from fairtape.runtime.udp import Address
 
 
@@ -11,7 +12,7 @@ from fairtape.runtime.udp import Address
 class StationPlace:
     """The edge of one site."""
 
-    feed: str  # of the plans: where its region hears it
+    feed: str  # of the plans: where its region hears it, and its retransmit server
     requests: Address  # UDP: what a customer missed, it asks for here
     replays: Address  # TCP: SoupBinTCP
 
@@ -27,3 +28,4 @@ class EdgeSettings:
     ttl: int = 1
     guaranteed: tuple[str, ...] = ()  # hosts of customers who bought the guaranteed grade
     customers: Path | None = None  # JSON: the password of each who may log in; None: whoever comes
+    regions: tuple[Region, ...] = ()  # who speaks where; without any, each station always speaks on its own feed

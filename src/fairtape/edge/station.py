@@ -9,7 +9,7 @@ silent until it does: customers hear another site, and ask a retransmit server f
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -54,6 +54,7 @@ class Station:
         """A `Complaint` where no socket can be had."""
         self._settings = settings
         self._feed = settings.stations[site].feed
+        self._feeds: tuple[str, ...] = () if settings.regions else (self._feed,)
         self._catalogue = catalogue
         self._journal = journal
         self._sidecar = sidecar
@@ -102,7 +103,7 @@ class Station:
         plan = press = None
         if version_of(mark) > self._outlet.standing.edition.plan.version:
             at_hand = self._catalogue.at_hand(mark)
-            if at_hand is None or self._feed not in at_hand[0].feeds:
+            if at_hand is None or not set(self._feeds) <= set(at_hand[0].feeds):
                 self._fall_silent(f"plan {version_of(mark)} comes into force, and is not at hand")
                 self._keep(change)
                 return
@@ -110,6 +111,14 @@ class Station:
         self._outlet.turn(change)
         if plan is not None:
             self._outlet.change_plan(plan, at_sequence=change.sequence, at=change.installed_at, press=press)
+
+    def assign(self, feeds: Collection[str], now: Instant) -> None:
+        """The feeds that a formation leaves to this site."""
+        if tuple(feeds) != self._feeds:
+            self._feeds = tuple(feeds)
+            self._log(f"edge: speaks on {', '.join(self._feeds) or 'no feed'}")
+            if self._outlet is not None:
+                self._outlet.speak_on(self._feeds, now)
 
     def deadline(self) -> Instant | None:
         """When a stripe wants to speak, or there is something to look after."""
@@ -134,6 +143,7 @@ class Station:
         plan = None if self._outlet is None else self._outlet.standing.edition.plan.version
         return {
             "feed": self._feed,
+            "feeds": list(self._feeds),
             "speaks": self._outlet is not None,
             "words": self._words,
             "plan": plan,
@@ -222,9 +232,11 @@ class Station:
             for change in found.changes:
                 if mark_in(change):
                     self._catalogue.by_mark(mark_in(change))
-            if self._feed not in plan.feeds:
-                raise Unplanned(f"plan {plan.version} has no feed {self._feed}; its feeds are {', '.join(plan.feeds)}")
-            return found, Outlet(standing, feed=self._feed, press=press)
+            feeds = self._feeds
+            for feed in feeds:
+                if feed not in plan.feeds:
+                    raise Unplanned(f"plan {plan.version} has no feed {feed}; its feeds are {', '.join(plan.feeds)}")
+            return found, Outlet(standing, feeds=feeds, press=press)
 
     def _kept_from(self) -> int:
         """The first sequence number that is kept. A release is kept before the journal says that it was one."""
@@ -245,6 +257,7 @@ class Station:
         assert found.checkpoint is not None
         self._entry = found.checkpoint.formation, found.checkpoint.token
         self._outlet = outlet
+        outlet.speak_on(self._feeds, now)
         self._say(f"speaks from sequence {outlet.standing.sequence} on")
         outlet.start(now)
         self._carry_out()

@@ -21,7 +21,8 @@ than 8 or a venue of more than 4 characters, or a listing that is not in the dir
 one message of a type that ITCH 5.0 does not have and its clients therefore skip: the letter T and the head that all
 messages have, the match number, then the 64 bytes of the trade's record. Nothing is rounded and nothing is left out.
 
-A trade that is canceled is a broken trade (B) with its match number. One that is corrected is a broken trade and the
+A trade that is canceled is a broken trade (B) with its match number, and with the stock locate of the listing that the
+cancel names: one that is not the trade's own is no cancel of it. A trade that is corrected is a broken trade and the
 new trade, in this order, under the new one's number.
 """
 

@@ -186,3 +186,17 @@ def test_whatever_is_heard_nothing_is_raised(noise: list[bytes]) -> None:
 def test_options_that_make_no_sense_are_refused(field: str, value: int) -> None:
     with pytest.raises(ValueError, match=f"{field} is {value}"):
         CustomerOptions(**{field: value})
+
+
+def test_a_server_that_is_itself_behind_is_as_good_as_a_silent_one() -> None:
+    """Its receiver was killed: it knows nothing of what the feeds brought since, and says so for ever."""
+    machine = listener(servers=SERVERS, patience=None, ask_delay=3 * MILLISECOND, retry_period=30 * MILLISECOND)
+    machine.receive(packet(4, 1), NOON, feed="A")
+    asked = []
+    for step in range(1, 5):
+        now = NOON + step * 33 * MILLISECOND
+        asked += [server for server, _, _ in requests(machine, now)]
+        machine.receive(encode(Packet(SESSION, 1)), now)
+    assert "10.0.0.2" in asked
+    machine.receive(packet(1, 3), NOON + SECOND)
+    assert not requests(machine, NOON + 2 * SECOND)

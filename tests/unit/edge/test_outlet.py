@@ -18,7 +18,7 @@ from unit.edge.edge_values import NOON, delivery, edition, plan, token, tokens, 
 
 
 def outlet(*, cap: int = 10**9, **options: int) -> Outlet:
-    made = Outlet(Standing.fresh(edition(cap=cap)), feed="A", options=OutletOptions(**options))
+    made = Outlet(Standing.fresh(edition(cap=cap)), feeds=["A"], options=OutletOptions(**options))
     made.start(NOON)
     return made
 
@@ -165,3 +165,24 @@ def test_waking_early_changes_nothing() -> None:
     machine.wake(deadline - MICROSECOND)
     assert not machine.drain()
     assert machine.deadline() == deadline
+
+
+def test_on_another_feed_it_goes_on_with_the_same_numbers_and_is_heard_at_once() -> None:
+    machine = outlet()
+    first, second = tokens(2, 3)
+    stripe = edition().stripes[0]
+    machine.deliver(delivery(first), NOON)
+    machine.drain()
+    machine.speak_on(["A", "B"], NOON)
+    machine.wake(NOON)
+    assert {effect.to for effect in machine.drain() if isinstance(effect, Cast)} >= {
+        stripe.endpoint("A"),
+        stripe.endpoint("B"),
+    }
+    machine.deliver(delivery(second), NOON)
+    casts = [effect for effect in machine.drain() if isinstance(effect, Cast)]
+    by_group = {cast.to: cast.datagrams for cast in casts}
+    assert by_group[stripe.endpoint("A")] == by_group[stripe.endpoint("B")]
+    machine.speak_on([], NOON)
+    machine.wake(NOON + SECOND)
+    assert machine.drain() == []

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from fairtape.core.effects import FormationChange, Ordered, Span
 from fairtape.formats.framing import unframe
+from fairtape.formats.ticker_itch import Canceled, Printed, TickerReader
+from fairtape.market.notices import Cancel, Correction, Status, VenueStatus, encode_notice
 from fairtape.market.trades import encode
 from fairtape.nodes.edge.marks import (
     MARK,
@@ -24,11 +26,14 @@ from fairtape.nodes.edge.marks import (
 from fairtape.nodes.edge.sessions import BadSession, Edition, Session, Standing
 from fairtape.nodes.edge.striper import MESSAGE_MAX, Closed, Lot, Opened, Step, Striper
 from fairtape.wire.blocks import Assembler, split_message
-from unit.edge.edge_values import NOON, edition, plan, token, tokens, trade, turning
+from unit.edge.edge_values import MIDNIGHT, NOON, SYMBOLS, edition, plan, token, tokens, trade, turning
 
 PAYLOADS = st.one_of(
     st.integers(1, 10**4).map(lambda number: encode(trade(number))),
     st.integers(1, 10**4).map(lambda number: encode(trade(number, "STRANGER"))),
+    st.integers(1, 10**4).map(lambda number: encode_notice(Cancel(number, "XNYS", SYMBOLS[number % 6], NOON))),
+    st.integers(1, 10**4).map(lambda number: encode_notice(Correction(number, trade(number + 1), NOON))),
+    st.just(encode_notice(VenueStatus("XNYS", Status.HALTED, NOON))),
     st.binary(max_size=3_000),
     st.binary(min_size=64, max_size=64),
 )
@@ -278,3 +283,40 @@ def test_a_change_is_noted_once_however_often_it_is_told() -> None:
     striper.turn(change)
     marks = [step for step in striper.deliver(tokens(1, 1)[0]) if isinstance(step, Lot) and step.size == 0]
     assert len(marks) == len(edition().stripes)
+
+
+def test_a_customer_hears_in_plain_itch_that_a_trade_is_void_or_was_another_one() -> None:
+    """In the stripe of the trade, and between the very trades between which it stands in the order."""
+    wrong, right = trade(6, "IBM"), trade(600, "IBM")
+    payloads = [
+        encode(trade(5, "IBM")),
+        encode(wrong),
+        encode_notice(Cancel(1, "XLON", "IBM", NOON)),
+        encode(trade(7, "IBM")),
+        encode_notice(Correction(2, right, NOON + 1)),
+        encode_notice(VenueStatus("XNYS", Status.HALTED, NOON)),
+        encode(trade(8, "IBM")),
+        encode_notice(Cancel(99, "ELSEWHERE", "STRANGER", NOON + 10**18)),
+    ]
+    striper = fresh()
+    steps = striper.begin() + striper.deliver(token(1, payloads))
+    stripes = {edition().session(stripe.number): stripe for stripe in edition().stripes}
+    told: dict[int, list[object]] = {}
+    for session, messages in sessions_of(steps).items():
+        reader = TickerReader(midnight_at=MIDNIGHT)
+        stripe = stripes[session]
+        if not stripe.opaque:
+            told[stripe.number] = [reader.read(message) for message in messages if message[:1] not in (MARK, b"S")]
+    at_ibm = told[edition().plan.edge_of("IBM", 0)]
+    assert [each for each in at_ibm if isinstance(each, Printed | Canceled)][:6] == [
+        Printed(1, trade(5, "IBM")),
+        Printed(2, wrong),
+        Canceled(1, NOON),
+        Printed(4, trade(7, "IBM")),
+        Canceled(2, NOON + 1),
+        Printed(5, right),
+    ]
+    at_stranger = told[edition().plan.edge_of("STRANGER", 0)]
+    assert [each.number for each in at_stranger if isinstance(each, Canceled)][-1] == 99
+    opaque = sessions_of(steps)[edition().session(3)]
+    assert [decode_opaque(message).sequence for message in opaque[1:]] == [6]

@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 
 from fairtape.core.instants import NEVER, Instant
 from fairtape.formats.arbiter import Output, Run
-from fairtape.formats.moldudp64 import BadMold, Request, decode, encode_request
+from fairtape.formats.moldudp64 import BadMold, Packet, Request, decode, encode_request
 from fairtape.market.stripes import StripePlan
 from fairtape.nodes.edge.effects import Address, Tell
 from fairtape.nodes.edge.hearing import CustomerOptions, Hearing
@@ -134,12 +134,17 @@ class Customer:
 
     def receive(self, datagram: bytes, now: Instant, *, feed: str = REPAIR) -> None:
         """Take one datagram of a feed, or of a server. Never raises, whatever the bytes."""
-        self.counts.packets += 1
         try:
             packet = decode(datagram)
         except BadMold:
+            self.counts.packets += 1
             self.counts.malformed += 1
             return
+        self.hear(packet, now, feed=feed)
+
+    def hear(self, packet: Packet, now: Instant, *, feed: str = REPAIR) -> None:
+        """The same as `receive`, for whoever has decoded a datagram once for many customers."""
+        self.counts.packets += 1
         chapter = self._chapter_of(packet.session, now)
         if chapter is None:
             self.counts.strangers += 1
@@ -148,7 +153,8 @@ class Customer:
             self._begin(chapter, now)
         hearing = chapter.hearings[packet.session]
         if feed == REPAIR:
-            self._unanswered = 0
+            if packet.messages or packet.number > hearing.arbiter.highest:
+                self._unanswered = 0  # otherwise the server itself is behind: as good as silent
         else:
             self._hears(hearing, feed, now)
         if chapter.waiting_bytes > self._options.held_bytes_max:

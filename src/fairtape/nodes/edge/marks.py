@@ -5,8 +5,9 @@ A *mark* says what happened at a place of the order. The first message of a sess
 order is in the old sessions, everything from it on in the new ones. So a customer who hears both knows exactly where
 one ends and the other begins, whatever arrives first.
 
-An *opaque* message carries a payload that is no trade; one that a datagram cannot hold is cut into parts. Fragments of
-long messages are carried as they are: putting them together needs memory, and a receiver that was restarted has none.
+An *opaque* message carries a payload that is neither a trade nor the cancel or correction of one; one that a datagram
+cannot hold is cut into parts. Fragments of long messages are carried as they are: putting them together needs memory,
+and a receiver that was restarted has none.
 """
 
 import struct

@@ -1,0 +1,78 @@
+"""The bookkeeper of a floor: what a token did to the ledger, as transfers.
+
+It looks at what the floor says and at how the balances stand before and after, and books the difference. Settlements
+and funding are known from the outputs; whatever else moved between available and reserved is what orders set aside or
+gave back. If a balance moved in any other way the books would not close, and that is asserted for every account.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from fairtape.apps.floor_outputs import Cancelled, Committed, Funded, Output, Replaced, Sequenced, TentativeFill
+from fairtape.market.ledger import Ledger
+from fairtape.market.prices import ONE
+from fairtape.market.transfers import Batch, Part, Reason, Settlement, Standing, Transfer
+
+_OPEN, _HELD = Part.AVAILABLE, Part.RESERVED
+
+
+class Bookkeeper:
+    """The transfers of one floor's ledger, from its beginning on."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._known: dict[tuple[str, str], tuple[int, int]] = {}
+
+    def keep(self, outputs: Iterable[Output], *, token: int, sequence: int) -> Batch:
+        """The batch of a token, after the floor has applied it."""
+        batch = Batch(token, sequence)
+        touched: dict[str, None] = {}
+        for output in outputs:
+            match output:
+                case Committed(trade):
+                    amount = trade.price * trade.quantity // ONE
+                    names = (trade.buyer, trade.seller, trade.buy_order, trade.sell_order)
+                    terms = (trade.trade_id, trade.token, trade.symbol, trade.price, trade.quantity, amount)
+                    batch.settlements.append(Settlement(*terms, *names))
+                    touched[trade.buyer] = touched[trade.seller] = None
+                case TentativeFill(trade):
+                    touched[trade.buyer] = touched[trade.seller] = None
+                case Funded(number, account, asset, amount):
+                    batch.transfers.append(_funding(number, account, asset, amount))
+                    touched[account] = None
+                case Sequenced() | Cancelled() | Replaced():
+                    touched[output.account] = None
+        self._close(batch, touched)
+        return batch
+
+    def _close(self, batch: Batch, touched: Iterable[str]) -> None:
+        """Book what moved between available and reserved, and see that nothing else did."""
+        moved: defaultdict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
+        for _, _, asset, giver, _, taker, _, amount in batch.transfers:
+            moved[giver, asset][0] -= amount
+            moved[taker, asset][0] += amount
+        for _, _, symbol, _, quantity, amount, buyer, seller, _, _ in batch.settlements:
+            moved[buyer, ""][1] -= amount
+            moved[seller, ""][0] += amount
+            moved[seller, symbol][1] -= quantity
+            moved[buyer, symbol][0] += quantity
+        for name in sorted(touched):  # whatever else happened in the same token, the rows come in one order
+            for asset, balance in sorted(self._ledger.accounts[name].balances.items()):
+                now, before = (balance.available, balance.reserved), self._known.get((name, asset), (0, 0))
+                if now == before and (name, asset) not in moved:
+                    continue
+                available, reserved = moved[name, asset]
+                held = now[1] - before[1] - reserved
+                assert now[0] - before[0] - available == -held
+                if held:
+                    places = (_OPEN, _HELD) if held > 0 else (_HELD, _OPEN)
+                    sides = (name, places[0], name, places[1])
+                    batch.transfers.append(Transfer(Reason.RESERVATION, batch.token, asset, *sides, abs(held)))
+                self._known[name, asset] = now
+                batch.standings.append(Standing(name, asset, *now))
+
+
+def _funding(number: int, account: str, asset: str, amount: int) -> Transfer:
+    outside, inside = ("", Part.OUTSIDE), (account, Part.AVAILABLE)
+    giver, taker = (outside, inside) if amount > 0 else (inside, outside)
+    return Transfer(Reason.FUNDING, number, asset, *giver, *taker, abs(amount))

@@ -1,0 +1,297 @@
+"""How every order stands, and the events that told so: the floor's outputs, from the traders' side.
+
+Orders are known by their place in the sequence, because a replace gives them another name. Both tables are bounded:
+orders that are done are forgotten in the order in which they ended, events in the order in which they came.
+"""
+
+from bisect import bisect_right
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from fairtape.apps.floor_outputs import (
+    BUYER_TOOK,
+    SELLER_TOOK,
+    Cancelled,
+    Committed,
+    Execution,
+    Funded,
+    Output,
+    Rejected,
+    Replaced,
+    Sequenced,
+    TentativeFill,
+    Voided,
+)
+from fairtape.apps.gateway_events import Asked, EventKind, OrderEvent
+from fairtape.core.instants import Instant
+from fairtape.market.order_codec import Message
+from fairtape.market.orders import Cancel, NewOrder, OrderType, Replace, Side, TimeInForce
+from fairtape.market.prices import ONE, Price, Quantity
+from fairtape.market.symbols import Symbol
+
+EVENTS_MAX: Final = 1 << 19
+DONE_MAX: Final = 1 << 17
+BREAKS_MAX: Final = 1_024
+
+Requests: TypeAlias = Callable[[int], Message | None]
+"""The message at a place in the sequence."""
+
+_SIDES: Final = 2  # a trade is an event of its buyer and one of its seller
+
+
+@dataclass(slots=True)
+class OrderRecord:
+    """How one order stands."""
+
+    number: int
+    account: str
+    client_id: str
+    symbol: Symbol
+    side: Side
+    order_type: OrderType
+    time_in_force: TimeInForce
+    price: Price
+    stop_price: Price
+    quantity: Quantity
+    open: Quantity
+    filled: Quantity = 0
+    spent: int = 0  # in units of 1e-18
+
+    @property
+    def exposure(self) -> int:
+        """What is still open of it, at its limit."""
+        return self.price * self.open // ONE
+
+
+class Blotter:
+    """All orders of the floor, and the latest events."""
+
+    def __init__(self, *, events_max: int = EVENTS_MAX, done_max: int = DONE_MAX) -> None:
+        self._orders: dict[int, OrderRecord] = {}
+        self._names: dict[tuple[str, str], int] = {}
+        self._done: OrderedDict[int, None] = OrderedDict()
+        self._done_max = done_max
+        self._events: deque[OrderEvent] = deque(maxlen=events_max)
+        self._exposure: dict[str, int] = {}
+        self._outputs = 0  # of the floor, since the beginning of the sequence
+        self._fresh: list[OrderEvent] = []
+        self._breaks: deque[tuple[int, int]] = deque(maxlen=BREAKS_MAX)  # era, the last number before it
+        self.forgotten = 0  # the number of the latest event that is not kept any more
+        self.era = 0
+
+    # What is asked.
+
+    @property
+    def last(self) -> int:
+        """No event has a higher number."""
+        return _SIDES * self._outputs + 1
+
+    def order(self, account: str, client_id: str) -> OrderRecord | None:
+        """The order of this name, while it is remembered."""
+        number = self._names.get((account, client_id))
+        return None if number is None else self._orders.get(number)
+
+    def exposure(self, account: str) -> int:
+        """The open orders of an account, at their limits."""
+        return self._exposure.get(account, 0)
+
+    def since(self, number: int, accounts: Collection[str]) -> Iterator[OrderEvent]:
+        """The events of these accounts behind a number, as far as they are kept."""
+        first = bisect_right(self._events, number, key=lambda event: event.number)
+        for index in range(first, len(self._events)):
+            if self._events[index].account in accounts:
+                yield self._events[index]
+
+    def resumed(self, era: int, number: int) -> int:
+        """Behind which number somebody goes on who heard events of an earlier era: a Break may have taken some back."""
+        return min([number, *(last for broken, last in self._breaks if broken > era)])
+
+    def drain(self) -> list[OrderEvent]:
+        """What happened since the last call."""
+        fresh, self._fresh = self._fresh, []
+        return fresh
+
+    # What happens.
+
+    def book(self, outputs: Iterable[Output], requests: Requests, at: Instant) -> None:
+        """What the floor made of a token."""
+        for output in outputs:
+            self._outputs += 1
+            match output:
+                case TentativeFill(trade):
+                    self._trade(EventKind.FILLED, trade, at)
+                case Committed(trade):
+                    self._trade(EventKind.COMMITTED, trade, at)
+                case Sequenced():
+                    self._sequenced(output, requests, at)
+                case Cancelled():
+                    self._cancelled(output, at)
+                case Replaced():
+                    self._replaced(output, at)
+                case Rejected():
+                    self._rejected(output, requests, at)
+                case Funded(_, account, asset, amount):
+                    self._keep(
+                        OrderEvent(
+                            self.era,
+                            _SIDES * self._outputs,
+                            EventKind.FUNDED,
+                            account,
+                            "",
+                            symbol=asset,
+                            last_quantity=amount,
+                            at=at,
+                        )
+                    )
+
+    def break_off(self, era: int, outputs: Iterable[Output]) -> None:
+        """A Break: trades that never were are told once, outside the numbers, for other gateways never saw them."""
+        self._breaks.append((era, self.last))
+        self.era = era
+        for output in outputs:
+            if isinstance(output, Voided):
+                for side, number, account in _sides(output.trade):
+                    self._fresh.append(self._traded(EventKind.VOIDED, output.trade, side, number, account, 0, 0))
+
+    # One by one.
+
+    def _sequenced(self, output: Sequenced, requests: Requests, at: Instant) -> None:
+        request = requests(output.number)
+        assert isinstance(request, NewOrder)
+        order = OrderRecord(
+            output.number,
+            request.account,
+            request.client_id,
+            request.symbol,
+            request.side,
+            request.order_type,
+            request.time_in_force,
+            request.price,
+            request.stop_price,
+            request.quantity,
+            request.quantity,
+        )
+        self._orders[order.number] = order
+        self._names[order.account, order.client_id] = order.number
+        self._expose(order.account, order.exposure)
+        self._keep(self._event(EventKind.SEQUENCED, order)._replace(at=at))
+
+    def _trade(self, kind: EventKind, trade: Execution, at: Instant) -> None:
+        for side, number, account in _sides(trade):
+            order = self._orders.get(number)
+            if kind is EventKind.FILLED and order is not None:
+                self._expose(order.account, -order.exposure)
+                order.filled += trade.quantity
+                order.open -= trade.quantity
+                order.spent += trade.price * trade.quantity
+                self._expose(order.account, order.exposure)
+                self._end(order)
+            place = _SIDES * self._outputs + (side is Side.SELL)
+            self._keep(self._traded(kind, trade, side, number, account, place, at))
+
+    def _traded(
+        self, kind: EventKind, trade: Execution, side: Side, number: int, account: str, place: int, at: Instant
+    ) -> OrderEvent:
+        order = self._orders.get(number)
+        took = trade.aggressor == (BUYER_TOOK if side is Side.BUY else SELLER_TOOK)
+        if order is not None:
+            event = self._event(kind, order)._replace(number=place)
+        else:
+            name = trade.buy_client_id if side is Side.BUY else trade.sell_client_id
+            event = OrderEvent(self.era, place, kind, account, name, number, symbol=trade.symbol, side=side)
+        return event._replace(
+            trade_id=trade.trade_id, last_price=trade.price, last_quantity=trade.quantity, took=took, at=at
+        )
+
+    def _cancelled(self, output: Cancelled, at: Instant) -> None:
+        order = self._orders.get(output.order)
+        if order is None:
+            return
+        self._expose(order.account, -order.exposure)
+        order.open = output.open
+        order.quantity = order.filled + output.open if output.open else order.quantity
+        self._expose(order.account, order.exposure)
+        self._end(order)
+        event = self._event(EventKind.CANCELLED, order)
+        self._keep(event._replace(last_quantity=output.quantity, reason=output.reason, at=at))
+
+    def _replaced(self, output: Replaced, at: Instant) -> None:
+        order = self._orders.get(output.order)
+        if order is None:
+            return
+        self._expose(order.account, -order.exposure)
+        self._names.pop((order.account, order.client_id), None)
+        order.client_id, order.price = output.client_id, output.price
+        order.open = output.open
+        order.quantity = order.filled + output.open
+        self._names[order.account, order.client_id] = order.number
+        self._expose(order.account, order.exposure)
+        self._keep(self._event(EventKind.REPLACED, order)._replace(previous_id=output.order_id, at=at))
+
+    def _rejected(self, output: Rejected, requests: Requests, at: Instant) -> None:
+        if not output.account:
+            return
+        request = requests(output.number)
+        if request is None or getattr(request, "gateway", output.source) != output.source:
+            return  # a request that somebody played under another name is no news for its account
+        asked, about = Asked.OTHER, output.client_id
+        event = OrderEvent(
+            self.era, _SIDES * self._outputs, EventKind.REJECTED, output.account, output.client_id, at=at
+        )
+        match request:
+            case NewOrder(symbol=symbol, side=side, price=price, quantity=quantity):
+                asked = Asked.ORDER
+                event = event._replace(symbol=symbol, side=side, price=price, quantity=quantity)
+            case Cancel():
+                asked = Asked.CANCEL
+            case Replace(order_id=order_id):
+                asked, about = Asked.REPLACE, order_id
+        stands = (output.account, output.client_id) in self._names
+        self._keep(event._replace(previous_id=about, asked=asked, stands=stands, reason=output.reason))
+
+    # Keeping.
+
+    def _expose(self, account: str, amount: int) -> None:
+        self._exposure[account] = self._exposure.get(account, 0) + amount
+
+    def _end(self, order: OrderRecord) -> None:
+        if order.open:
+            return
+        self._done[order.number] = None
+        if len(self._done) > self._done_max:
+            oldest, _ = self._done.popitem(last=False)
+            gone = self._orders.pop(oldest)
+            self._names.pop((gone.account, gone.client_id), None)
+
+    def _event(self, kind: EventKind, order: OrderRecord) -> OrderEvent:
+        return OrderEvent(
+            self.era,
+            _SIDES * self._outputs,
+            kind,
+            order.account,
+            order.client_id,
+            order.number,
+            "",
+            order.symbol,
+            order.side,
+            order.order_type,
+            order.time_in_force,
+            order.price,
+            order.stop_price,
+            order.quantity,
+            order.filled,
+            order.open,
+            order.spent,
+        )
+
+    def _keep(self, event: OrderEvent) -> None:
+        if len(self._events) == self._events.maxlen:
+            self.forgotten = self._events[0].number
+        self._events.append(event)
+        self._fresh.append(event)
+
+
+def _sides(trade: Execution) -> tuple[tuple[Side, int, str], tuple[Side, int, str]]:
+    return (Side.BUY, trade.buy_order, trade.buyer), (Side.SELL, trade.sell_order, trade.seller)

@@ -1,0 +1,63 @@
+"""The reformation server (X_R) as a process: it founds the ring, and forms it anew without a site that fell silent."""
+
+from dataclasses import dataclass
+
+from fairtape.core.instants import Instant
+from fairtape.demo.world import OPERATOR, REFORMER, WorldPlan
+from fairtape.deployment.processes import Link, Ready
+from fairtape.deployment.sites import Rounds
+from fairtape.nodes.reformer import Bench, Reformer
+from fairtape.ring.formation import Formation
+from fairtape.runtime.clock import SharedClock
+from fairtape.runtime.driver import Driver, run_in_real_time
+from fairtape.runtime.seat import Seat
+from fairtape.runtime.stores import StoreDesk, open_store
+
+
+@dataclass(frozen=True, slots=True)
+class FormationNews:
+    """A formation, as soon as it is decided."""
+
+    formation: Formation
+    cause: str
+    decided_at: Instant
+
+
+@dataclass(frozen=True, slots=True)
+class Rhythm:
+    """The order to keep away from the commit instants of this formation."""
+
+    formation: Formation
+
+
+def run_reformer(link: Link) -> None:
+    """The whole life of the server's process."""
+    link.tell(Ready())
+    plan = link.expect(WorldPlan)
+    if plan is None:
+        return
+    clock = SharedClock()
+    ring = plan.ring
+    bench = Bench(me=REFORMER, operator=OPERATOR, leader_lease=ring.formation.timing.lease_period)
+    reformer = Reformer(bench, plan.charter, keys=ring.keys, born_at=clock.now(), clock_bound=clock.bound)
+    seat = Seat(reformer, ring.carrier(REFORMER), weather=ring.weather_at(REFORMER))
+    driver = Driver([seat], clock)
+    seat.desk = StoreDesk(open_store(plan.store), driver.nudge)
+    rounds = Rounds(ring.formation, turn=0, turns=1)
+    told = 0
+
+    def ended() -> bool:
+        nonlocal told
+        if rounds.come(clock.now()):
+            for _ in link.orders():
+                pass
+            for ruling in reformer.primary.rulings[told:]:
+                link.tell(FormationNews(ruling.formation, ruling.cause, ruling.decided_at))
+                told += 1
+        return link.stopped
+
+    try:
+        run_in_real_time()
+        driver.run(ended)
+    finally:
+        driver.close()

@@ -1,0 +1,37 @@
+"""The retransmit servers (R_x) of one region as a process, each beside a receiver and out of its journal."""
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+from fairtape.demo.priority import give_way
+from fairtape.demo.world import REGIONS, WorldPlan, name_of, stations_of
+from fairtape.deployment.processes import Link, Ready
+from fairtape.edge.catalogue import Catalogue
+from fairtape.edge.library import Library
+from fairtape.edge.server import Server
+from fairtape.runtime.carriers import LOOPBACK
+from fairtape.runtime.clock import SharedClock
+
+
+def run_retransmitters(link: Link, region: int, journals: Mapping[str, Path]) -> None:
+    """The whole life of the process."""
+    give_way()
+    link.tell(Ready())
+    plan = link.expect(WorldPlan)
+    if plan is None:
+        return
+    edge = plan.edge
+    with ExitStack() as closing:
+        servers = []
+        for site in stations_of(REGIONS[region]):
+            name = name_of(site)
+            library = Library(journals[name], edge.settings, Catalogue(edge.folder, edge.settings.core))
+            server = Server(edge.settings, edge.settings.stations[name], library, SharedClock(), interface=LOOPBACK)
+            closing.callback(server.close)
+            servers.append(server)
+        while not link.stopped:
+            for _ in link.orders():
+                pass
+            for server in servers:
+                server.turn()

@@ -1,0 +1,161 @@
+"""What a venue says beside its trades: one of them is void, one of them was wrong, the venue halts or opens again.
+
+A trade is named by its number in the order, the one name that everybody knows it by; its venue learns that number with
+the acknowledgment. Beside the number a notice names the venue and the symbol, so that whoever reads it alone can tell
+which listing it is about, and whoever has the trade can tell a notice that is not about it. No notice is as long as a
+trade record, so a glance at its size tells them apart.
+"""
+
+import struct
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, TypeAlias
+
+from fairtape.core.instants import Instant
+from fairtape.market.prices import FIXED_MAX
+from fairtape.market.symbols import SYMBOL_MAX, VENUE_NAME_MAX, BadName, Symbol, checked_symbol, checked_venue
+from fairtape.market.trades import TRADE_SIZE, BadTrade, Trade
+from fairtape.market.trades import decode as decode_trade
+from fairtape.market.trades import encode as encode_trade
+
+CANCEL_KIND: Final = 0x58  # X
+CORRECTION_KIND: Final = 0x52  # R
+STATUS_KIND: Final = 0x56  # V
+NOTICE_VERSION: Final = 1
+NUMBER_MAX: Final = (1 << 63) - 1
+
+_HEAD: Final = struct.Struct("<BBH")  # kind, version, a word of the kind's own
+_CANCEL: Final = struct.Struct(f"<BBH{VENUE_NAME_MAX}s{SYMBOL_MAX}sqq")
+_CORRECTION: Final = struct.Struct("<BBH4xqq")
+_STATUS: Final = struct.Struct(f"<BBH{VENUE_NAME_MAX}sq")
+_SIZES: Final = {
+    CANCEL_KIND: _CANCEL.size,
+    CORRECTION_KIND: _CORRECTION.size + TRADE_SIZE,
+    STATUS_KIND: _STATUS.size,
+}
+assert TRADE_SIZE not in _SIZES.values()
+
+
+class BadNotice(ValueError):
+    """Bytes or values that are no notice; the message names the field, what was found and what was expected."""
+
+
+class Status(Enum):
+    """What a venue says of itself."""
+
+    OPEN = 1
+    HALTED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """The trade with this number never was."""
+
+    number: int
+    venue: str  # empty where it has none
+    symbol: Symbol
+    canceled_at: Instant
+
+    def __post_init__(self) -> None:
+        _check("number", self.number, 1, NUMBER_MAX)
+        _check("canceled_at", self.canceled_at, 0, FIXED_MAX)
+        _check_names(self.venue, self.symbol)
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """The trade with this number was another one, of the same venue and symbol."""
+
+    number: int
+    trade: Trade  # as it really was
+    corrected_at: Instant
+
+    def __post_init__(self) -> None:
+        _check("number", self.number, 1, NUMBER_MAX)
+        _check("corrected_at", self.corrected_at, 0, FIXED_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class VenueStatus:
+    """A venue trades, or does not."""
+
+    venue: str
+    status: Status
+    since: Instant
+
+    def __post_init__(self) -> None:
+        _check("since", self.since, 0, FIXED_MAX)
+        try:
+            checked_venue(self.venue)
+        except BadName as error:
+            raise BadNotice(str(error)) from None
+
+
+Notice: TypeAlias = Cancel | Correction | VenueStatus
+
+
+def encode_notice(notice: Notice) -> bytes:
+    """The payload that carries a notice as one message."""
+    match notice:
+        case Cancel(number, venue, symbol, at):
+            names = venue.encode("ascii"), symbol.encode("ascii")
+            return _CANCEL.pack(CANCEL_KIND, NOTICE_VERSION, 0, *names, number, at)
+        case Correction(number, trade, at):
+            return _CORRECTION.pack(CORRECTION_KIND, NOTICE_VERSION, 0, number, at) + encode_trade(trade)
+        case VenueStatus(venue, status, since):
+            return _STATUS.pack(STATUS_KIND, NOTICE_VERSION, status.value, venue.encode("ascii"), since)
+
+
+def is_notice(payload: bytes) -> bool:
+    """Whether these bytes have the size and the head of a notice: cheap, and no promise that `decode_notice` agrees."""
+    return len(payload) >= _HEAD.size and _SIZES.get(payload[0]) == len(payload) and payload[1] == NOTICE_VERSION
+
+
+def decode_notice(payload: bytes) -> Notice:
+    """The notice in one message. Raises `BadNotice` for anything that `encode_notice` would not have made."""
+    if not is_notice(payload):
+        raise BadNotice(f"{len(payload)} bytes that begin with {payload[:2].hex() or 'nothing'} are no notice")
+    notice = _read(payload)
+    if encode_notice(notice) != payload:
+        raise BadNotice("a notice is written in another way than its only one")
+    return notice
+
+
+def _read(payload: bytes) -> Notice:
+    match payload[0]:
+        case kind if kind == CANCEL_KIND:
+            _, _, _, venue, symbol, number, at = _CANCEL.unpack(payload)
+            return Cancel(number, _text("venue", venue), _text("symbol", symbol), at)
+        case kind if kind == CORRECTION_KIND:
+            _, _, _, number, at = _CORRECTION.unpack_from(payload)
+            try:
+                return Correction(number, decode_trade(payload[_CORRECTION.size :]), at)
+            except BadTrade as error:
+                raise BadNotice(f"the trade of a correction: {error}") from None
+        case _:
+            _, _, status, venue, since = _STATUS.unpack(payload)
+            try:
+                return VenueStatus(_text("venue", venue), Status(status), since)
+            except ValueError as error:
+                raise BadNotice(str(error)) from None
+
+
+def _text(field: str, padded: bytes) -> str:
+    try:
+        return padded.rstrip(b"\0").decode("ascii")
+    except UnicodeDecodeError:
+        raise BadNotice(f"{field} is {padded!r}; it must be ascii") from None
+
+
+def _check(field: str, value: int, least: int, most: int) -> None:
+    if not least <= value <= most:
+        raise BadNotice(f"{field} is {value}; it must be from {least} to {most}")
+
+
+def _check_names(venue: str, symbol: str) -> None:
+    try:
+        checked_symbol(symbol)
+        if venue:
+            checked_venue(venue)
+    except BadName as error:
+        raise BadNotice(str(error)) from None
