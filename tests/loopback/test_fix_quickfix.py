@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from fairtape.core.instants import Instant
-from fairtape.edge.fix_server import FixServer
+from fairtape.entry.fix_server import FixServer
 from fairtape.formats.fix_messages import ExecType, ExecutionReport, NewOrderSingle, OrderEntry, OrdStatus
 from fairtape.nodes.fix.desk import FixDesk
 from fairtape.nodes.fix.effects import LoggedOff, LoggedOn, Received, Refused, SessionEvent

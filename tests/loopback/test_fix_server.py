@@ -9,7 +9,7 @@ from errno import ENOSPC
 import pytest
 
 from fairtape.core.instants import Instant
-from fairtape.edge.fix_server import FixServer
+from fairtape.entry.fix_server import FixServer
 from fairtape.formats.fix import FixMessage, FixStream, encode
 from fairtape.formats.fix_messages import NewOrderSingle, OrderEntry, write
 from fairtape.formats.fix_time import format_instant

@@ -8,7 +8,16 @@ gave back. If a balance moved in any other way the books would not close, and th
 from collections import defaultdict
 from collections.abc import Iterable
 
-from fairtape.apps.floor_outputs import Cancelled, Committed, Funded, Output, Replaced, Sequenced, TentativeFill
+from fairtape.apps.floor_outputs import (
+    Cancelled,
+    Committed,
+    Execution,
+    Funded,
+    Output,
+    Replaced,
+    Sequenced,
+    TentativeFill,
+)
 from fairtape.market.ledger import Ledger
 from fairtape.market.prices import ONE
 from fairtape.market.transfers import Batch, Part, Reason, Settlement, Standing, Transfer
@@ -28,20 +37,18 @@ class Bookkeeper:
         batch = Batch(token, sequence)
         touched: dict[str, None] = {}
         for output in outputs:
-            match output:
-                case Committed(trade):
-                    amount = trade.price * trade.quantity // ONE
-                    names = (trade.buyer, trade.seller, trade.buy_order, trade.sell_order)
-                    terms = (trade.trade_id, trade.token, trade.symbol, trade.price, trade.quantity, amount)
-                    batch.settlements.append(Settlement(*terms, *names))
-                    touched[trade.buyer] = touched[trade.seller] = None
-                case TentativeFill(trade):
-                    touched[trade.buyer] = touched[trade.seller] = None
-                case Funded(number, account, asset, amount):
-                    batch.transfers.append(_funding(number, account, asset, amount))
-                    touched[account] = None
-                case Sequenced() | Cancelled() | Replaced():
-                    touched[output.account] = None
+            if isinstance(output, Sequenced):
+                touched[output.account] = None
+            elif isinstance(output, TentativeFill):
+                touched[output.trade.buyer] = touched[output.trade.seller] = None
+            elif isinstance(output, Committed):
+                touched[output.trade.buyer] = touched[output.trade.seller] = None
+                batch.settlements.append(_settlement(output.trade))
+            elif isinstance(output, Cancelled | Replaced):
+                touched[output.account] = None
+            elif isinstance(output, Funded):
+                touched[output.account] = None
+                batch.transfers.append(_funding(output))
         self._close(batch, touched)
         return batch
 
@@ -72,7 +79,12 @@ class Bookkeeper:
                 batch.standings.append(Standing(name, asset, *now))
 
 
-def _funding(number: int, account: str, asset: str, amount: int) -> Transfer:
-    outside, inside = ("", Part.OUTSIDE), (account, Part.AVAILABLE)
-    giver, taker = (outside, inside) if amount > 0 else (inside, outside)
-    return Transfer(Reason.FUNDING, number, asset, *giver, *taker, abs(amount))
+def _settlement(trade: Execution) -> Settlement:
+    trade_id, token, symbol, price, quantity, buy, sell, buyer, seller, *_ = trade
+    return Settlement(trade_id, token, symbol, price, quantity, price * quantity // ONE, buyer, seller, buy, sell)
+
+
+def _funding(funded: Funded) -> Transfer:
+    outside, inside = ("", Part.OUTSIDE), (funded.account, Part.AVAILABLE)
+    giver, taker = (outside, inside) if funded.amount > 0 else (inside, outside)
+    return Transfer(Reason.FUNDING, funded.number, funded.asset, *giver, *taker, abs(funded.amount))

@@ -19,6 +19,7 @@ from typing import Final, TypeAlias, TypeVar
 
 from fairtape.apps.floor import Floor
 from fairtape.apps.floor_desk import Customer
+from fairtape.apps.floor_outputs import Output
 from fairtape.apps.gateway_blotter import Blotter
 from fairtape.apps.gateway_events import Answer, Cause, OrderEvent
 from fairtape.apps.gateway_pending import Held, Pending, PendingRequests
@@ -73,6 +74,7 @@ class Gateway:
         self.limits = limits or GatewayLimits()
         self.blotter = blotter or Blotter()
         self.pending = PendingRequests()
+        self.outputs: list[Output] = []  # of the last token, for whoever keeps books
         self.stale = False  # the floor must be rebuilt from the journal, and the gateway with it
         self._scope = scope
         self._next_number = first_number
@@ -142,8 +144,8 @@ class Gateway:
 
     def apply(self, ordered: Ordered) -> list[int]:
         """Msg(e) in its place; the numbers of our own requests in it."""
-        outputs = self.floor.apply(ordered)
-        self.blotter.book(outputs, lambda number: _message_at(ordered, number), ordered.acknowledged_at)
+        self.outputs = self.floor.apply(ordered)
+        self.blotter.book(self.outputs, lambda number: _message_at(ordered, number), ordered.acknowledged_at)
         placed = list(_own_numbers(ordered, self.me))
         for number in placed:
             self.pending.resolve(number)

@@ -28,6 +28,7 @@ _TABLES: Final = (
 )
 _BEGIN: Final = "INSERT OR IGNORE INTO session (ours, theirs, next_in, next_out) VALUES (?, ?, 1, 1)"
 _FIND: Final = "SELECT id, next_in, next_out FROM session WHERE ours = ? AND theirs = ?"
+_CLIENTS: Final = "SELECT theirs FROM session WHERE ours = ? ORDER BY theirs"
 _NOTE: Final = "UPDATE session SET next_in = ?, next_out = ? WHERE id = ?"
 _KEEP: Final = "INSERT OR REPLACE INTO message VALUES (?, ?, ?)"
 _KEPT: Final = "SELECT number, octets FROM message WHERE session = ? AND number BETWEEN ? AND ? ORDER BY number"
@@ -51,6 +52,10 @@ class FixFile:
             numbers = (next_in, next_out)
             self._sessions[names] = FixFileStore(self._connection, row, numbers, messages_max=self._messages_max)
         return self._sessions[names]
+
+    def clients(self, ours: str) -> list[str]:
+        """Those who have a session with us."""
+        return [name for (name,) in self._connection.execute(_CLIENTS, (ours,))]
 
     def sync(self) -> None:
         """All that was changed is on the disk when this returns."""

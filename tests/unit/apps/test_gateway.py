@@ -1,3 +1,5 @@
+"""The pure gateway: what it lets through, what it refuses, and what it tells, with one sequence behind it."""
+
 from fairtape.apps.gateway import GatewayLimits
 from fairtape.apps.gateway_events import Asked, Cause, EventKind
 from fairtape.core.effects import FormationChange

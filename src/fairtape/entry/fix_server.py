@@ -4,18 +4,23 @@ One turn of the event loop takes what all connections brought, lets the applicat
 application is called within the turn and must not wait; what it decides later it sends later. An application with a
 memory of its own makes it durable in the same `sync`, before the sessions' store; where the machine fails between the
 two, orders come again, marked as repeated, and their ClOrdIDs tell.
+
+Where somebody `looks` at logons, a connection is held back with its first message until that is done: checking a
+password takes long, and others must not wait for it.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeAlias
 
 from fairtape.core.instants import SECOND, Instant
-from fairtape.formats.fix import BadFix, Flaw
-from fairtape.formats.fix_dictionary import RejectReason
+from fairtape.formats.fix import BadFix, FixMessage, FixStream, Flaw
+from fairtape.formats.fix_admin import Logon
+from fairtape.formats.fix_dictionary import BusinessReason, RejectReason, Tag
 from fairtape.formats.fix_messages import OrderEntry, read
 from fairtape.nodes.edge.effects import Close, Write
-from fairtape.nodes.fix.desk import FixDesk
+from fairtape.nodes.fix.desk import UNKNOWN_BODY_MAX, FixDesk
 from fairtape.nodes.fix.effects import FromClient, Received, SessionEvent
 from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.udp import Address
@@ -23,8 +28,14 @@ from fairtape.runtime.udp import Address
 BACKLOG: Final = 128
 BUFFER_MAX: Final = 16 << 20  # bytes on their way to one client: a whole resend fits; whoever does not read is let go
 
+HELD_MAX: Final = 16 << 10  # bytes of somebody whose logon is being looked at
+USERNAME: Final = 553
+PASSWORD: Final = 554
+
 Sync: TypeAlias = Callable[[], None]
 Now: TypeAlias = Callable[[], Instant]
+Look: TypeAlias = Callable[[str, str, str], Awaitable[None]]
+"""Looks at the CompID, the user name and the password of a logon, before its session is asked about them."""
 
 
 class Application(Protocol):
@@ -37,10 +48,23 @@ class Application(Protocol):
         """A client came or went, or does not take a message of ours."""
 
 
+@dataclass(slots=True)
+class _Screen:
+    """A connection whose first message is looked at before anybody else sees it."""
+
+    stream: FixStream = field(default_factory=lambda: FixStream(body_max=UNKNOWN_BODY_MAX))
+    held: bytearray = field(default_factory=bytearray)
+    task: "asyncio.Task[None] | None" = None
+
+
 class FixServer:
     """One acceptor on one address."""
 
-    def __init__(self, desk: FixDesk, application: Application, *, sync: Sync, now: Now) -> None:
+    def __init__(
+        self, desk: FixDesk, application: Application, *, sync: Sync, now: Now, look: Look | None = None
+    ) -> None:
+        self._look = look
+        self._screens: dict[int, _Screen] = {}
         self._desk = desk
         self._application = application
         self._sync = sync
@@ -71,6 +95,10 @@ class FixServer:
         number = self._desk.send(client, value, self._now())
         self.turn_soon()
         return number
+
+    def reject(self, client: str, received: Received, reason: BusinessReason, text: str, now: Instant) -> None:
+        """Tell a client in this turn that the application does not take its message."""
+        self._desk.reject(client, received, reason, text, now)
 
     async def ended(self) -> None:
         """Wait until it is closed. What made a turn fail is raised here."""
@@ -111,6 +139,8 @@ class FixServer:
         """Somebody connected; the answer is the connection's number."""
         self._opened += 1
         self._streams[self._opened] = transport
+        if self._look is not None:
+            self._screens[self._opened] = _Screen()
         self._desk.connected(self._opened, self._now())
         self.turn_soon()
         return self._opened
@@ -119,12 +149,41 @@ class FixServer:
         """A connection brought these bytes."""
         if self._closed:
             return
-        self._desk.receive(connection, octets, self._now())
-        self.turn_soon()
+        screen = self._screens.get(connection)
+        if screen is None or self._screened(connection, screen, octets):
+            self._desk.receive(connection, octets, self._now())
+            self.turn_soon()
+
+    def _screened(self, connection: int, screen: _Screen, octets: bytes) -> bool:
+        """Whether these bytes may go on at once; otherwise they are held back."""
+        first = screen.stream.feed(octets) if screen.task is None else []
+        screen.held += octets
+        if len(screen.held) > HELD_MAX:
+            self._streams[connection].abort()
+        elif first and first[0].msg_type == Logon.MSG_TYPE:
+            screen.task = asyncio.get_running_loop().create_task(self._look_at(connection, screen, first[0]))
+        elif first:
+            self._let_pass(connection, screen)
+        return False
+
+    async def _look_at(self, connection: int, screen: _Screen, logon: FixMessage) -> None:
+        assert self._look is not None
+        client, name, secret = (_text(logon, tag) for tag in (Tag.SENDER_COMP_ID, USERNAME, PASSWORD))
+        await self._look(client, name, secret)
+        self._let_pass(connection, screen)
+
+    def _let_pass(self, connection: int, screen: _Screen) -> None:
+        """Hand on what was held back, if the client is still there."""
+        if self._screens.pop(connection, None) is not None and not self._closed:
+            self._desk.receive(connection, bytes(screen.held), self._now())
+            self.turn_soon()
 
     def went(self, connection: int) -> None:
         """A connection is gone."""
         self._streams.pop(connection, None)
+        screen = self._screens.pop(connection, None)
+        if screen is not None and screen.task is not None:
+            screen.task.cancel()
         self._desk.disconnected(connection, self._now())
         self.turn_soon()
 
@@ -190,6 +249,10 @@ class FixServer:
         loop = asyncio.get_running_loop()
         delay = None if due_at is None else max(due_at - now, 0) / SECOND
         self._turn_later = None if delay is None else loop.call_later(delay, self.turn_soon)
+
+
+def _text(message: FixMessage, tag: int) -> str:
+    return (message.get(tag) or b"").decode("latin-1")
 
 
 class _Stream(asyncio.Protocol):

@@ -1,0 +1,113 @@
+"""`fairtape accounts`: who may trade in a deployment, and with what."""
+
+from pathlib import Path
+from typing import Final
+
+import click
+
+from fairtape.deployment.description import read_deployment
+from fairtape.deployment.door import door_of
+from fairtape.market.prices import BadNumber, parse_fixed
+from fairtape.runtime.complaints import Complaint
+
+CASH_WORD: Final = "cash"
+
+
+@click.group()
+def accounts() -> None:
+    """Make logins, and fund their accounts."""
+
+
+_DIRECTORY = click.argument("directory", type=click.Path(path_type=Path))
+_URL = click.option("--accounts", "address", metavar="URL", help="A database instead of the file in DIRECTORY.")
+
+
+@accounts.command()
+@_DIRECTORY
+@click.argument("name")
+@click.option("--broker", default="", help="The login that vouches for this one.")
+@click.option("--password", envvar="FAIRTAPE_PASSWORD", help="Asked for where it is not given.")
+@_URL
+def add(*, directory: Path, name: str, broker: str, password: str | None, address: str | None) -> None:
+    """Make a login, and the account of the same name.
+
+    The password is asked for, or taken from FAIRTAPE_PASSWORD: other users of a machine can see what is written in a
+    command. A login that names a --broker is its customer: the broker may trade for it, too.
+    """
+    from fairtape.deployment.gateways import accounts_of
+
+    deployment = read_deployment(directory)
+    secret = password or click.prompt("password", hide_input=True, confirmation_prompt=True, err=True)
+    accounts_of(deployment.folder, address).add(name, secret, broker=broker)
+    click.echo(f"{name} may log in" + (f", and {broker} may act for it" if broker else ""))
+
+
+@accounts.command("list")
+@_DIRECTORY
+@_URL
+def list_logins(*, directory: Path, address: str | None) -> None:
+    """Print all logins."""
+    from fairtape.deployment.gateways import accounts_of
+
+    for login in accounts_of(read_deployment(directory).folder, address).logins():
+        words = [f"broker {login.broker}" if login.broker else "", "token" if login.token else ""]
+        words.append("closed" if login.closed else "")
+        click.echo("  ".join([f"{login.name:16}", *filter(None, words)]).rstrip())
+
+
+@accounts.command()
+@_DIRECTORY
+@click.argument("name")
+@_URL
+def token(*, directory: Path, name: str, address: str | None) -> None:
+    """Print a new token; the one before ends.
+
+    A program logs in with it instead of a password.
+    """
+    from fairtape.deployment.gateways import accounts_of
+
+    click.echo(accounts_of(read_deployment(directory).folder, address).issue_token(name))
+
+
+@accounts.command()
+@_DIRECTORY
+@click.argument("name")
+@_URL
+def close(*, directory: Path, name: str, address: str | None) -> None:
+    """Let a login act no more. Its orders stay as they are."""
+    from fairtape.deployment.gateways import accounts_of
+
+    accounts_of(read_deployment(directory).folder, address).close_login(name)
+    click.echo(f"{name} may not log in any more")
+
+
+@accounts.command()
+@_DIRECTORY
+@click.argument("name")
+@click.argument("asset")
+@click.argument("amount")
+@click.option("--source", required=True, metavar="NAME|NUMBER", help="The operator's source; no gateway may use it.")
+def fund(*, directory: Path, name: str, asset: str, amount: str, source: str) -> None:
+    """Pay cash or shares into an account, or out of it.
+
+    ASSET is "cash" or a symbol, AMOUNT a decimal number; below zero it is a withdrawal. The payment is a message in
+    the order like any other, so every replica books it at the same place. What the account has not is not paid out.
+    """
+    from fairtape.deployment.messages import publish_once, source_named
+    from fairtape.market.administration import CASH, Funding
+    from fairtape.market.order_codec import encode
+    from fairtape.market.orders import BadOrder
+    from fairtape.runtime.clock import SharedClock
+
+    door = door_of(directory)
+    if not door.is_open():
+        raise Complaint(f"the deployment in {str(directory)!r} is not running; start it with: {door.command}")
+    me = source_named(door, source)
+    try:
+        value = parse_fixed(amount)
+        asset_name = CASH if asset == CASH_WORD else asset
+        payload = encode(Funding(me, SharedClock().now(), name, asset_name, value))
+    except (BadNumber, BadOrder) as error:
+        raise Complaint(f"AMOUNT is {amount!r} of {asset!r} for {name!r}: {error}") from None
+    publish_once(door.plan_for(me), me, [payload])
+    click.echo(f"{amount} {asset} for {name} is in the order")

@@ -1,0 +1,382 @@
+"""A trader in an event loop: asks a gateway, and hears what becomes of its orders.
+
+A trader logs in under one name, asks, and reads events. When its connection is lost it comes back by itself, at the
+same address or the next, and goes on behind the last event that it handed over: nothing is lost and nothing comes
+twice, because an event has the same number at every gateway. Requests without an answer are asked again; an order
+has a name that its account never uses twice, so it is entered once.
+"""
+
+import asyncio
+import secrets
+import ssl
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import IntEnum
+from typing import Any, Final, Self, TypeAlias, TypeVar
+
+from fairtape.apps.gateway_events import Cause, EventKind, OrderEvent
+from fairtape.client.errors import ClientError
+from fairtape.entry.native_words import event_of, line_of, words_of, words_of_request
+from fairtape.market.orders import Cancel, NewOrder, OrderType, Replace, SelfTrade, Side, TimeInForce
+from fairtape.market.prices import BadNumber, parse_fixed
+
+LINE_MAX: Final = 64 << 10  # bytes of a server's line
+EVENTS_MAX: Final = 1 << 16  # that wait to be read; then the connection waits
+OPEN_PERIOD: Final = 10.0  # seconds for a connection and the answer to a login
+PING_PERIOD: Final = 15.0
+RETRY_PERIOD: Final = 0.1
+RETRY_PERIOD_MAX: Final = 2.0
+ANSWER_PERIOD: Final = 30.0  # for the answer to a request, across reconnections
+NEWEST: Final = -1
+NAME_BYTES: Final = 8  # of chance, in the names of orders that are given none
+
+Number: TypeAlias = int | float | str | Decimal
+_Choice = TypeVar("_Choice", bound=IntEnum)
+
+
+class OrderRefused(ClientError):
+    """A gateway did not take a request; nothing changed. `cause` is a word for programs."""
+
+    def __init__(self, cause: str, reason: str) -> None:
+        super().__init__(reason)
+        self.cause = cause
+
+
+class LockedOut(ClientError):
+    """A gateway does not let this trader in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A Break took events back: those behind this number never were."""
+
+    era: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """The gateway does not keep events up to this number any more, and some of them were not heard."""
+
+    number: int
+
+
+TraderRecord: TypeAlias = OrderEvent | Broken | Forgotten
+
+
+@dataclass(slots=True)
+class _Asked:
+    request: NewOrder | Cancel | Replace
+    answer: "asyncio.Future[None]"
+    again: bool = False
+
+
+class AsyncTrader:
+    """A trader in an event loop. `async with` connects and closes it."""
+
+    def __init__(
+        self,
+        addresses: Sequence[tuple[str, int]],
+        *,
+        login: str,
+        password: str,
+        after: tuple[int, int] | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """`after` is the `position` to go on from; without it, only what comes is heard."""
+        self._addresses = deque(addresses)
+        self._login = login
+        self._password = password
+        self._tls = tls
+        self._era, self._number = after or (0, NEWEST)  # of the last event that was read
+        self._heard_era, self._heard = self._era, self._number  # and that came in
+        self._closed = False
+        self._records: asyncio.Queue[TraderRecord | None] = asyncio.Queue(EVENTS_MAX)
+        self._unanswered: dict[int, _Asked] = {}
+        self._waiting: deque[_Asked] = deque()
+        self._session = ""
+        self._asked = 0
+        self._writer: asyncio.StreamWriter | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._failure: ClientError | None = None
+        self.accounts: tuple[str, ...] = ()
+        self.reconnections = 0
+
+    async def open(self) -> Self:
+        """Connect and log in. Raises `ClientError` where no gateway lets this trader in."""
+        reader = await self._connected()
+        self._task = asyncio.create_task(self._run(reader))
+        return self
+
+    async def close(self) -> None:
+        """Hang up. Orders stay as they are."""
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+        if self._writer is not None:
+            self._writer.close()
+        self._closed = True
+        self._fail(ClientError("the trader is closed"))
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """The era and number of the last event that was read: what `after` takes, to go on from here another day."""
+        return self._era, max(self._number, 0)
+
+    # What a trader does.
+
+    async def order(
+        self,
+        symbol: str,
+        side: str | Side,
+        quantity: Number,
+        price: Number | None = None,
+        *,
+        client_id: str | None = None,
+        account: str | None = None,
+        stop_price: Number | None = None,
+        time_in_force: str = "day",
+        post_only: bool = False,
+        self_trade: str = "cancel_newest",
+    ) -> str:
+        """Enter an order; the answer is its name. Without a price it takes any. Raises `OrderRefused`."""
+        name = client_id or _name()
+        kinds = {(True, False): "LIMIT", (False, False): "MARKET", (True, True): "STOP_LIMIT", (False, True): "STOP"}
+        await self._ask(
+            NewOrder(
+                0,
+                0,
+                account or self._login,
+                name,
+                symbol,
+                side if isinstance(side, Side) else _chosen("side", side, Side),
+                _fixed("quantity", quantity),
+                0 if price is None else _fixed("price", price),
+                0 if stop_price is None else _fixed("stop_price", stop_price),
+                OrderType[kinds[price is not None, stop_price is not None]],
+                _chosen("time_in_force", time_in_force, TimeInForce),
+                post_only,
+                _chosen("self_trade", self_trade, SelfTrade),
+            )
+        )
+        return name
+
+    async def cancel(self, client_id: str, *, account: str | None = None) -> None:
+        """Ask for an order to be taken out. That it was, an event says."""
+        await self._ask(Cancel(0, 0, account or self._login, client_id))
+
+    async def replace(
+        self, client_id: str, *, quantity: Number, price: Number, new_id: str | None = None, account: str | None = None
+    ) -> str:
+        """Ask for another price and whole quantity; the answer is the order's new name."""
+        name = new_id or _name()
+        terms = (_fixed("quantity", quantity), _fixed("price", price))
+        await self._ask(Replace(0, 0, account or self._login, client_id, name, *terms))
+        return name
+
+    async def events(self) -> AsyncIterator[TraderRecord]:
+        """What becomes of orders, until the trader is closed."""
+        while (record := await self.event()) is not None:
+            yield record
+
+    async def event(self) -> TraderRecord | None:
+        """The next record; None when the trader is closed. Raises `ClientError` when it is locked out for good."""
+        if self._failure is not None and self._records.empty():
+            self._end()
+        record = await self._records.get()
+        match record:
+            case None:
+                self._end()
+                if self._failure is not None and not self._closed:
+                    raise self._failure
+            case OrderEvent() if record.kind is not EventKind.VOIDED:
+                self._era, self._number = record.era, record.number
+            case Broken(era, number):
+                self._era, self._number = era, number
+            case Forgotten(number):
+                self._number = number
+        return record
+
+    # Inside.
+
+    async def _ask(self, request: NewOrder | Cancel | Replace) -> None:
+        if self._failure is not None:
+            raise self._failure
+        asked = _Asked(request, asyncio.get_running_loop().create_future())
+        self._send(asked)
+        try:
+            await asyncio.wait_for(asyncio.shield(asked.answer), ANSWER_PERIOD)
+        except TimeoutError:
+            raise ClientError("no gateway answered the request; its events will tell whether it was taken") from None
+
+    def _send(self, asked: _Asked) -> None:
+        if self._writer is None or not self._session:
+            self._waiting.append(asked)
+            return
+        self._asked += 1
+        self._unanswered[self._asked] = asked
+        envelope = {"session": self._session, "request": self._asked}
+        self._writer.write(line_of(words_of_request(asked.request) | envelope))
+
+    async def _run(self, reader: asyncio.StreamReader) -> None:
+        """Hear, and come back after every loss, until the trader is closed or nobody lets it in."""
+        while True:
+            pinging = asyncio.create_task(self._ping())
+            try:
+                with suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError):
+                    await self._hear(reader)
+            finally:
+                pinging.cancel()
+            self._lose()
+            try:
+                reader = await self._back()
+            except ClientError as failure:
+                self._fail(failure)
+                return
+
+    async def _hear(self, reader: asyncio.StreamReader) -> None:
+        while line := await reader.readline():
+            words = words_of(line)
+            match words.get("is"):
+                case "event":
+                    event = event_of(words)
+                    if event.kind is not EventKind.VOIDED:
+                        self._heard_era, self._heard = event.era, event.number
+                    await self._records.put(event)
+                case "accepted" | "refused":
+                    self._answered(words)
+                case "broken":
+                    self._heard_era, self._heard = words["era"], words["number"]
+                    await self._records.put(Broken(words["era"], words["number"]))
+                case "forgotten":
+                    self._heard = words["number"]
+                    await self._records.put(Forgotten(words["number"]))
+                case "closed":
+                    return
+
+    def _answered(self, words: dict[str, Any]) -> None:
+        asked = self._unanswered.pop(words.get("request", 0), None)
+        if asked is None or asked.answer.done():
+            return
+        known = asked.again and words.get("cause") in (Cause.DUPLICATE.value, Cause.ORDER.value)
+        if words["is"] == "accepted" or known:
+            asked.answer.set_result(None)  # asked again, it had been taken the first time
+        else:
+            asked.answer.set_exception(OrderRefused(str(words.get("cause")), str(words.get("reason"))))
+
+    async def _ping(self) -> None:
+        while self._writer is not None:
+            await asyncio.sleep(PING_PERIOD)
+            self._writer.write(line_of({"do": "ping"}))
+
+    def _lose(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+        self._writer, self._session = None, ""
+        for _, asked in sorted(self._unanswered.items()):
+            asked.again = True
+            self._waiting.append(asked)
+        self._unanswered.clear()
+
+    async def _back(self) -> asyncio.StreamReader:
+        period = RETRY_PERIOD
+        while True:
+            self._addresses.rotate(-1)
+            try:
+                reader = await self._connected()
+            except LockedOut as refusal:
+                raise ClientError(str(refusal)) from None
+            except ClientError:
+                await asyncio.sleep(period)
+                period = min(2 * period, RETRY_PERIOD_MAX)
+            else:
+                self.reconnections += 1
+                return reader
+
+    async def _connected(self) -> asyncio.StreamReader:
+        why = ""
+        for _ in range(len(self._addresses)):
+            host, port = self._addresses[0]
+            try:
+                async with asyncio.timeout(OPEN_PERIOD):
+                    return await self._logged_in(host, port)
+            except LockedOut:
+                raise
+            except (OSError, TimeoutError, ValueError) as error:
+                why = str(error) or "it does not answer"
+                self._addresses.rotate(-1)
+        raise ClientError(f"no gateway at {host}:{port} can be reached ({why}); start one with: fairtape gateway")
+
+    async def _logged_in(self, host: str, port: int) -> asyncio.StreamReader:
+        reader, writer = await asyncio.open_connection(host, port, ssl=self._tls, limit=LINE_MAX)
+        era, number = self._heard_era, self._heard
+        login = {"do": "login", "login": self._login, "password": self._password, "era": era, "after": number}
+        try:
+            writer.write(line_of(login))
+            self._begin(writer, _welcome(await reader.readline()))
+        except BaseException:
+            writer.close()
+            raise
+        return reader
+
+    def _begin(self, writer: asyncio.StreamWriter, words: dict[str, Any]) -> None:
+        self._writer, self._session, self._asked = writer, str(words["session"]), 0
+        self.accounts = tuple(words["accounts"])
+        if self._heard != NEWEST and words["era"] > self._heard_era and words["number"] < self._heard:
+            self._records.put_nowait(Broken(words["era"], words["number"]))
+        self._heard_era, self._heard = words["era"], words["number"]
+        if self._number == NEWEST:
+            self._era, self._number = self._heard_era, self._heard
+        waiting, self._waiting = self._waiting, deque()
+        for asked in waiting:
+            self._send(asked)
+
+    def _fail(self, failure: ClientError) -> None:
+        self._failure = failure
+        for asked in [*self._unanswered.values(), *self._waiting]:
+            if not asked.answer.done():
+                asked.answer.set_exception(failure)
+        self._end()
+
+    def _end(self) -> None:
+        """Whoever reads finds the end, behind what came before; a reader who is behind finds it later."""
+        with suppress(asyncio.QueueFull):
+            self._records.put_nowait(None)
+
+
+def _welcome(line: bytes) -> dict[str, Any]:
+    words = words_of(line or b"{}")
+    if words.get("is") == "closed":
+        raise LockedOut(str(words.get("reason")))
+    if words.get("is") != "welcome":
+        raise OSError("it is no gateway")
+    return words
+
+
+def _name() -> str:
+    return secrets.token_hex(NAME_BYTES)
+
+
+def _chosen(field: str, wanted: str, choices: type[_Choice]) -> _Choice:
+    known = {choice.name.lower(): choice for choice in choices}
+    if wanted not in known:
+        raise ClientError(f"{field} is {wanted!r}; give one of {', '.join(known)}")
+    return known[wanted]
+
+
+def _fixed(field: str, number: Number) -> int:
+    """A float is meant as it prints: 0.1 is one tenth."""
+    try:
+        return parse_fixed(number if isinstance(number, str) else str(number))
+    except BadNumber as error:
+        raise ClientError(f"{field} is refused: {error}") from None

@@ -1,0 +1,243 @@
+"""A gateway of a deployment as a process: a source of the ring that follows a site, and the servers of its traders.
+
+Its files lie in the deployment's folder, under `floor`: the logins, which all gateways share, and for each gateway what
+it has taken and what its FIX sessions remember. The floor itself is nowhere: it is replayed from the journal.
+"""
+
+import asyncio
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from fairtape.apps.books import Bookkeeper
+from fairtape.apps.floor import Floor
+from fairtape.apps.gateway import Gateway, GatewayLimits
+from fairtape.core.instants import MILLISECOND, SECOND
+from fairtape.deployment.audience import Audience
+from fairtape.deployment.description import Deployment
+from fairtape.deployment.following import Following
+from fairtape.deployment.messages import Postman
+from fairtape.deployment.ring import RingPlan
+from fairtape.deployment.tuning import Tuner
+from fairtape.entry.doorman import Doorman
+from fairtape.entry.fix_orders import FixOrders
+from fairtape.entry.fix_server import FixServer
+from fairtape.entry.house import House
+from fairtape.entry.native import NativeDesk
+from fairtape.entry.ouch_server import SILENCE_MAX, OuchDesk
+from fairtape.entry.streams import StreamServer
+from fairtape.market.administration import Pulse
+from fairtape.market.order_codec import encode
+from fairtape.market.transfers import Batch
+from fairtape.nodes.fix.desk import FixDesk
+from fairtape.nodes.fix.store import FixStore
+from fairtape.runtime.accounts import Accounts
+from fairtape.runtime.complaints import Complaint
+from fairtape.runtime.fixstore import FixFile
+from fairtape.runtime.intake import Intake
+from fairtape.runtime.journal import Entry, Turning
+from fairtape.runtime.ledgerstore import LedgerStore
+from fairtape.runtime.udp import Address
+from fairtape.wire.frames import NodeId
+
+FLOOR: Final = "floor"  # the folder of its files
+LOOK_PERIOD: Final = 2 * MILLISECOND  # between two looks at the journal
+ENTRIES_MAX: Final = 256  # that are applied before traders are heard again
+FAREWELL_PERIOD: Final = 5 * SECOND  # for what was taken to have its place, at the end
+PULSE_PERIOD: Final = 250 * MILLISECOND  # of silence, after which tentative trades are helped to commit
+REFRESH_PERIOD: Final = 2 * SECOND  # between two looks at the logins
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayOptions:
+    """How a gateway is run."""
+
+    commit_passes: int = 3  # N: a trade commits when so many tokens have passed
+    entry: Address | None = None  # where the native protocol is spoken
+    fix: Address | None = None
+    ouch: Address | None = None
+    comp_id: str = "FAIRTAPE"  # what FIX clients call us
+    accounts: str | None = None  # a URL instead of the file in the folder
+    ledger: str | None = None  # where the ledger is projected to; None: nowhere
+    limits: GatewayLimits = field(default_factory=GatewayLimits)
+
+
+def accounts_of(folder: Path, address: str | None = None) -> Accounts:
+    """The logins of a deployment."""
+    if address is None:
+        (folder / FLOOR).mkdir(exist_ok=True)
+    return Accounts(address or folder / FLOOR / "accounts.sqlite")
+
+
+class GatewayProcess:
+    """One gateway, until it is stopped."""
+
+    def __init__(self, deployment: Deployment, plan: RingPlan, me: NodeId, name: str, options: GatewayOptions) -> None:
+        self.addresses: dict[str, Address] = {}
+        self._me = me
+        self._heard_at = 0
+        self._options = options
+        self._audience = Audience(deployment)
+        self._closing = ExitStack()
+        with ExitStack() as opening:
+            self._accounts = accounts_of(deployment.folder, options.accounts)
+            opening.callback(self._accounts.close)
+            floor = deployment.folder / FLOOR
+            floor.mkdir(exist_ok=True)
+            self._postman = Postman(plan, me)
+            opening.callback(self._postman.close)
+            self._now = self._postman.clock.now
+            self._store = None if options.ledger is None else LedgerStore(options.ledger)
+            intake = Intake(floor / f"{name}.intake")
+            self._sessions = FixFile(floor / f"{name}.fix.sqlite")
+            opening.callback(self._sessions.close)
+            self._doorman = Doorman(self._accounts, now=self._now)
+            opening.callback(self._doorman.close)
+            self._following, self._tuner = self._tuned()
+            gateway, self._books = self._newborn()
+            self._house = House(gateway, self._accounts, publish=self._postman.publish, now=self._now, intake=intake)
+            opening.callback(self._house.close)
+            self._closing = opening.pop_all()
+
+    async def run(self, started: Callable[[dict[str, Address]], None]) -> None:
+        """Catch up, serve until SIGINT or SIGTERM, and go when what was taken has its place."""
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop.set)
+        with self._closing:
+            while await self._follow():
+                if stop.is_set():
+                    return
+            self._house.recover()
+            with ExitStack() as servers:
+                await self._serve(servers)
+                started(self.addresses)
+                await self._until(stop.is_set)
+            deadline = self._now() + FAREWELL_PERIOD
+            await self._until(lambda: self._postman.idle or self._now() > deadline)
+
+    async def _until(self, ended: Callable[[], bool]) -> None:
+        refresh_at = self._now() + REFRESH_PERIOD
+        while not ended():
+            if not await self._follow():
+                self._pulse()
+                await asyncio.sleep(LOOK_PERIOD / SECOND)
+            if self._now() >= refresh_at:
+                refresh_at = self._now() + REFRESH_PERIOD
+                await asyncio.get_running_loop().run_in_executor(None, self._accounts.refresh)
+
+    def _pulse(self) -> None:
+        """Where nobody says anything no token is delivered, and trades would wait for their commit: say something."""
+        floor = self._house.gateway.floor
+        if self._now() - self._heard_at > PULSE_PERIOD and next(floor.tentative(), None) is not None:
+            self._heard_at = self._now()
+            self._postman.publish([encode(Pulse())])
+
+    async def _serve(self, servers: ExitStack) -> None:
+        options = self._options
+        if options.entry is not None:
+            native = StreamServer("--entry", NativeDesk(self._house, self._doorman).converse)
+            self.addresses["entry"] = await native.start(*options.entry)
+            servers.callback(native.close)
+        if options.ouch is not None:
+            desk = OuchDesk(self._house, self._doorman)
+            ouch = StreamServer("--ouch", desk.converse, silence_max=SILENCE_MAX)
+            self.addresses["ouch"] = await ouch.start(*options.ouch)
+            servers.callback(ouch.close)
+        if options.fix is not None:
+            application = FixOrders(self._house)
+            ours = options.comp_id
+            desk_of_fix = FixDesk(ours, store_of=self._session_of, judge=self._doorman.judge)
+            fix = FixServer(desk_of_fix, application, sync=self._sync, now=self._now, look=self._doorman.look)
+            self.addresses["fix"] = await fix.start(*options.fix)
+            servers.callback(fix.close)
+            known = self._sessions.clients(ours)
+            application.serve(fix, {client: self._sessions.session(ours, client) for client in known})
+
+    def _session_of(self, client: str) -> FixStore | None:
+        known = self._accounts.knows(client)
+        return self._sessions.session(self._options.comp_id, client) if known else None
+
+    def _sync(self) -> None:
+        """What was taken first, and the sessions' memory of it after that."""
+        self._house.sync()
+        self._sessions.sync()
+
+    # The order.
+
+    def _tuned(self) -> tuple[Following, Tuner]:
+        site = self._audience.choose(None, self._now())
+        if site is None:
+            raise Complaint("no site of the deployment runs on this machine; start it with: fairtape up")
+        following = Following(self._audience.journals, site=site)
+        return following, Tuner(self._audience, following, clock=self._postman.clock)
+
+    def _newborn(self) -> tuple[Gateway, Bookkeeper]:
+        floor = Floor(commit_passes=self._options.commit_passes)
+        limits, scope = self._options.limits, self._accounts.acts_for
+        gateway = Gateway(self._me, floor, scope=scope, first_number=self._now(), limits=limits)
+        return gateway, Bookkeeper(floor.ledger)
+
+    async def _follow(self) -> bool:
+        """Apply what the site has released, some of it; whether there was anything."""
+        if self._tuner.is_due():
+            for _ in self._tuner.look():
+                pass
+        found = self._tuner.patiently(lambda: list(islice(self._following.everything(), ENTRIES_MAX))) or []
+        batches: list[Batch] = []
+        if found:
+            self._heard_at = self._now()
+        for each in found:
+            batches += self._apply(self._house, each)
+            if self._house.gateway.stale:
+                await self._rebuild()
+                return True
+        await self._write(batches)
+        return bool(found)
+
+    def _apply(self, to: House | Gateway, each: Entry | Turning) -> Iterator[Batch]:
+        if isinstance(each, Turning):
+            to.turn(each.change)
+            return
+        ordered = each.ordered
+        to.apply(ordered)
+        gateway = to.gateway if isinstance(to, House) else to
+        if self._store is not None:
+            sequence = ordered.sequence + ordered.count
+            yield self._books.keep(gateway.outputs, token=ordered.token, sequence=sequence)
+
+    async def _rebuild(self) -> None:
+        """After a Break that took applied tokens away: from the journal, which has been cut to what stands."""
+        if self._store is not None:
+            self._store.clear()
+        self._following.close()
+        self._following, self._tuner = self._tuned()
+        gateway, self._books = self._newborn()
+        while found := list(islice(self._following.everything(), ENTRIES_MAX)):
+            batches: list[Batch] = []
+            for each in found:
+                batches += self._apply(gateway, each)
+            await self._write(batches)
+        self._house.rebuilt(gateway)
+
+    async def _write(self, batches: list[Batch]) -> None:
+        if batches and self._store is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self._store.write, batches)
+
+
+def run_gateway(
+    deployment: Deployment,
+    plan: RingPlan,
+    me: NodeId,
+    name: str,
+    options: GatewayOptions,
+    started: Callable[[dict[str, Address]], None],
+) -> None:
+    """Run a gateway until SIGINT or SIGTERM."""
+    process = GatewayProcess(deployment, plan, me, name, options)
+    asyncio.run(process.run(started))

@@ -1,0 +1,69 @@
+"""Checks who is at the door, without letting anybody else wait.
+
+A password takes long to check, on purpose. It is done in a few threads, and the event loop serves everybody else
+meanwhile. Guessing is slowed down per name, and where too many are at the door at once, the last ones are sent away.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from fairtape.core.instants import SECOND, Duration, Instant
+from fairtape.nodes.edge.pacing import Pacer
+from fairtape.runtime.accounts import Accounts
+
+THREADS: Final = 2
+CHECKS_MAX: Final = 64  # at once
+ATTEMPTS_PER_S: Final = 1  # of one name, in the long run
+ATTEMPTS_PERIOD: Final[Duration] = 20 * SECOND  # whose attempts may come at once
+NAMES_MAX: Final = 10_000  # whose attempts are counted
+VERDICTS_MAX: Final = 1_024
+
+WRONG: Final = "wrong user name or password"
+BUSY: Final = "too many are at the door; try again"
+TOO_OFTEN: Final = "too many attempts; wait a little"
+
+
+class Doorman:
+    """One for all servers of a gateway."""
+
+    def __init__(self, accounts: Accounts, *, now: Callable[[], Instant]) -> None:
+        self._accounts = accounts
+        self._now = now
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="doorman")
+        self._checks = 0
+        self._attempts: dict[str, Pacer] = {}
+        self._verdicts: dict[tuple[str, str, str], str | None] = {}
+
+    async def refusal(self, name: str, secret: str) -> str | None:
+        """Why somebody may not come in; None: let them."""
+        if self._checks >= CHECKS_MAX:
+            return BUSY
+        if name not in self._attempts and len(self._attempts) >= NAMES_MAX:
+            self._attempts.clear()
+        if not self._attempts.setdefault(name, Pacer(ATTEMPTS_PER_S, ATTEMPTS_PERIOD)).takes(1, self._now()):
+            return TOO_OFTEN
+        self._checks += 1
+        try:
+            right = await asyncio.get_running_loop().run_in_executor(self._threads, self._accounts.verify, name, secret)
+        finally:
+            self._checks -= 1
+        return None if right else WRONG
+
+    # FIX asks in the middle of a message, where nobody can wait: it is told beforehand.
+
+    async def look(self, client: str, name: str, secret: str) -> None:
+        """Check a FIX logon before its session sees it. A client logs on under its own name."""
+        verdict = await self.refusal(name or client, secret) if name in ("", client) else WRONG
+        if len(self._verdicts) >= VERDICTS_MAX:
+            self._verdicts.clear()
+        self._verdicts[client, name, secret] = verdict
+
+    def judge(self, client: str, name: str, secret: str) -> str | None:
+        """What was found about a logon; each finding serves once."""
+        return self._verdicts.pop((client, name, secret), WRONG)
+
+    def close(self) -> None:
+        """Let the threads go."""
+        self._threads.shutdown(wait=False, cancel_futures=True)

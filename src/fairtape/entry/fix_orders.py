@@ -1,0 +1,365 @@
+"""FIX 4.4 as requests to a gateway, and what becomes of them as reports.
+
+A client logs on under the name of its login. What it enters is reported as PENDING_NEW when the gateway has taken it,
+NEW with the number of its place (20001) when the sequence has it, TRADE with certainty T (20002) when it traded, and
+once more as ORDER_STATUS with certainty C when that trade is committed and settled. A trade that a Break took away is
+reported as TRADE_CANCEL.
+
+The ExecID of a report is the number of its event, and a session keeps what it sent: so its own memory says which events
+its client was told of, and a gateway that starts again goes on exactly there. Whoever resets its session at each logon
+gives that memory up.
+"""
+
+from collections import OrderedDict
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+from fairtape.apps.gateway_events import Answer, Asked, Cause, EventKind, OrderEvent
+from fairtape.core.instants import Instant
+from fairtape.entry.fix_server import FixServer
+from fairtape.entry.house import House
+from fairtape.formats import fix_messages as fix
+from fairtape.formats.fix_dictionary import BusinessReason
+from fairtape.market.orders import Cancel, NewOrder, OrderType, Replace, Side, TimeInForce
+from fairtape.nodes.fix.effects import LoggedOn, Received, SessionEvent
+from fairtape.nodes.fix.store import FixStore
+
+VENUE: Final = "FLOOR"  # what ExDestination may name
+CANCELS_MAX: Final = 65_536  # ClOrdIDs of cancels that wait for their report
+LOOK_BACK: Final = 1_024  # messages that are looked through at once for the last event
+NO_ORDER: Final = "NONE"
+_EXEC_ID: Final = b"\x0117="
+
+_REJECTIONS: Final[Mapping[Cause, fix.OrdRejReason]] = {
+    Cause.ACCOUNT: fix.OrdRejReason.UNKNOWN_ACCOUNT,
+    Cause.SYMBOL: fix.OrdRejReason.UNKNOWN_SYMBOL,
+    Cause.VALUE: fix.OrdRejReason.OTHER,
+    Cause.DUPLICATE: fix.OrdRejReason.DUPLICATE_ORDER,
+    Cause.ORDER: fix.OrdRejReason.UNKNOWN_ORDER,
+    Cause.FUNDS: fix.OrdRejReason.EXCEEDS_LIMIT,
+    Cause.RATE: fix.OrdRejReason.EXCEEDS_LIMIT,
+    Cause.LIMIT: fix.OrdRejReason.EXCEEDS_LIMIT,
+    Cause.BUSY: fix.OrdRejReason.BROKER_OPTION,
+}
+
+
+class Unsupported(ValueError):
+    """A wish that this market does not know; the sentence names the field."""
+
+
+class FixOrders:
+    """The application behind the sessions of one acceptor."""
+
+    def __init__(self, house: House) -> None:
+        self._house = house
+        self._server: FixServer | None = None
+        self._told: dict[str, int] = {}  # of each client, the number of the last event
+        self._cancels: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._local = 0
+
+    def serve(self, server: FixServer, stores: Mapping[str, FixStore]) -> None:
+        """Answer through this server, and tell the clients of earlier sessions what they have not heard yet."""
+        self._server = server
+        blotter = self._house.gateway.blotter
+        for client, store in stores.items():
+            era, number = last_told(store)
+            self._told[client] = blotter.last if era < 0 else blotter.resumed(era, number)
+        self._house.listen(self)
+        self._catch_up()
+
+    # What clients say.
+
+    def entered(self, client: str, value: fix.OrderEntry, received: Received, now: Instant) -> None:
+        """A client sent this; each number once, in order."""
+        account = getattr(value, "account", None) or client
+        try:
+            match value:
+                case fix.NewOrderSingle():
+                    self._new(client, account, value, received, now)
+                case fix.OrderCancelRequest():
+                    self._cancel(client, account, value, now)
+                case fix.OrderCancelReplaceRequest():
+                    self._replace(client, account, value, now)
+                case fix.OrderStatusRequest():
+                    self._status(client, account, value, now)
+                case _:
+                    self._desk_reject(client, received, now)
+        except Unsupported as error:
+            self._refuse(client, account, value, Answer(0, Cause.VALUE, str(error)), now)
+
+    def changed(self, client: str, event: SessionEvent, now: Instant) -> None:  # noqa: ARG002 - as it is called
+        """A client came or went. One who comes for the first time hears what happens from now on."""
+        if isinstance(event, LoggedOn):
+            self._told.setdefault(client, self._house.gateway.blotter.last)
+
+    def _new(self, client: str, account: str, value: fix.NewOrderSingle, received: Received, now: Instant) -> None:
+        answer = self._house.ask(client, order_of(account, value))
+        if answer.cause is Cause.DUPLICATE and (received.repeated or received.resent):
+            # It was taken, and the session forgot it in a crash: what became of it is told by its events.
+            if self._house.gateway.pending.named(account, value.cl_ord_id) is None:
+                return
+            answer = Answer(0)
+        if not answer.entered:
+            self._refuse(client, account, value, answer, now)
+            return
+        report = self._local_report(account, value, fix.ExecType.PENDING_NEW, fix.OrdStatus.PENDING_NEW, now)
+        self._send(client, report)
+
+    def _cancel(self, client: str, account: str, value: fix.OrderCancelRequest, now: Instant) -> None:
+        answer = self._house.ask(client, Cancel(0, 0, account, value.orig_cl_ord_id))
+        if answer.entered:
+            self._cancels[account, value.orig_cl_ord_id] = value.cl_ord_id
+            if len(self._cancels) > CANCELS_MAX:
+                self._cancels.popitem(last=False)
+        else:
+            self._refuse(client, account, value, answer, now)
+
+    def _replace(self, client: str, account: str, value: fix.OrderCancelReplaceRequest, now: Instant) -> None:
+        if value.ord_type is not fix.OrdType.LIMIT or value.price is None:
+            raise Unsupported("OrdType (40) is not 2; only limit orders are replaced")
+        names = (account, value.orig_cl_ord_id, value.cl_ord_id)
+        answer = self._house.ask(client, Replace(0, 0, *names, value.order_qty, value.price))
+        if not answer.entered:
+            self._refuse(client, account, value, answer, now)
+
+    def _status(self, client: str, account: str, value: fix.OrderStatusRequest, now: Instant) -> None:
+        order = None
+        if self._house.accounts.acts_for(client, account):
+            order = self._house.gateway.blotter.order(account, value.cl_ord_id)
+        status = fix.OrdStatus.REJECTED if order is None else _status_of(order.filled, order.open)
+        report = fix.ExecutionReport(
+            order_id=NO_ORDER if order is None else str(order.number),
+            cl_ord_id=value.cl_ord_id,
+            exec_id=self._local_id("S", now),
+            exec_type=fix.ExecType.ORDER_STATUS,
+            ord_status=status,
+            account=account,
+            symbol=value.symbol,
+            side=value.side,
+            leaves_qty=0 if order is None else order.open,
+            cum_qty=0 if order is None else order.filled,
+            avg_px=0 if order is None or not order.filled else order.spent // order.filled,
+            transact_at=now,
+            text="no such order" if order is None else None,
+        )
+        self._send(client, report)
+
+    def _desk_reject(self, client: str, received: Received, now: Instant) -> None:
+        assert self._server is not None
+        self._server.reject(client, received, BusinessReason.UNSUPPORTED_TYPE, "no message of a trader", now)
+
+    def _refuse(self, client: str, account: str, value: fix.OrderEntry, answer: Answer, now: Instant) -> None:
+        assert answer.cause is not None
+        if isinstance(value, fix.NewOrderSingle):
+            report = self._local_report(account, value, fix.ExecType.REJECTED, fix.OrdStatus.REJECTED, now, answer)
+            self._send(client, report)
+        elif isinstance(value, fix.OrderCancelRequest | fix.OrderCancelReplaceRequest):
+            replaces = isinstance(value, fix.OrderCancelReplaceRequest)
+            self._send(
+                client, self._cancel_reject(account, value.orig_cl_ord_id, value.cl_ord_id, replaces, answer, now)
+            )
+
+    def _cancel_reject(
+        self, account: str, about: str, name: str, replaces: bool, answer: Answer, now: Instant
+    ) -> fix.OrderCancelReject:
+        order = self._house.gateway.blotter.order(account, about)
+        duplicate, unknown = answer.cause is Cause.DUPLICATE, order is None
+        reason = fix.CxlRejReason.UNKNOWN_ORDER if unknown else fix.CxlRejReason.OTHER
+        return fix.OrderCancelReject(
+            order_id=NO_ORDER if order is None else str(order.number),
+            cl_ord_id=name,
+            orig_cl_ord_id=about,
+            ord_status=fix.OrdStatus.REJECTED if order is None else _status_of(order.filled, order.open),
+            account=account,
+            transact_at=now,
+            response_to=fix.CxlRejResponseTo.REPLACE if replaces else fix.CxlRejResponseTo.CANCEL,
+            reason=fix.CxlRejReason.DUPLICATE_ID if duplicate else reason,
+            text=answer.reason or None,
+        )
+
+    def _local_report(
+        self,
+        account: str,
+        value: fix.NewOrderSingle,
+        exec_type: fix.ExecType,
+        status: fix.OrdStatus,
+        now: Instant,
+        answer: Answer | None = None,
+    ) -> fix.ExecutionReport:
+        refused = answer is not None and answer.cause is not None
+        return fix.ExecutionReport(
+            order_id=NO_ORDER,
+            cl_ord_id=value.cl_ord_id,
+            exec_id=self._local_id("R" if refused else "P", now),
+            exec_type=exec_type,
+            ord_status=status,
+            ord_rej_reason=_REJECTIONS[answer.cause] if answer is not None and answer.cause is not None else None,
+            account=account,
+            symbol=value.symbol,
+            side=value.side,
+            order_qty=value.order_qty,
+            leaves_qty=0 if refused else value.order_qty,
+            cum_qty=0,
+            avg_px=0,
+            transact_at=now,
+            text=answer.reason if answer is not None else None,
+        )
+
+    def _local_id(self, letter: str, now: Instant) -> str:
+        self._local += 1
+        return f"{letter}{now}-{self._local}"
+
+    # What the sequence says.
+
+    def happened(self, events: Sequence[OrderEvent]) -> None:
+        """The sequence has proved these."""
+        for event in events:
+            if event.kind is EventKind.VOIDED:
+                for client in self._told:
+                    if event.account in self._house.accounts.scope(client):
+                        self._report(client, event)
+        self._catch_up()
+
+    def broke(self) -> None:
+        """Events were taken back; what follows has their numbers, in another era."""
+        last = self._house.gateway.blotter.last
+        self._told = {client: min(told, last) for client, told in self._told.items()}
+        self._catch_up()
+
+    def _catch_up(self) -> None:
+        blotter = self._house.gateway.blotter
+        for client, told in self._told.items():
+            if told < blotter.last:
+                self._told[client] = blotter.last
+                scope: Collection[str] = self._house.accounts.scope(client)
+                for event in blotter.since(told, scope):
+                    self._report(client, event)
+
+    def _report(self, client: str, event: OrderEvent) -> None:
+        if event.kind is EventKind.REJECTED and event.asked in (Asked.CANCEL, Asked.REPLACE):
+            replaces, about = event.asked is Asked.REPLACE, event.previous_id
+            name = event.client_id if replaces else self._cancels.pop((event.account, about), about)
+            answer = Answer(0, Cause.ORDER, event.reason)
+            self._send(client, self._cancel_reject(event.account, about, name, replaces, answer, event.at))
+        elif event.kind is not EventKind.FUNDED and not (event.kind is EventKind.REJECTED and event.stands):
+            self._send(client, self._event_report(event))
+
+    def _event_report(self, event: OrderEvent) -> fix.ExecutionReport:
+        exec_type, certainty = _KINDS[event.kind]
+        name, previous = event.client_id, event.previous_id or None
+        if event.kind is EventKind.CANCELLED:
+            if event.open:
+                exec_type = fix.ExecType.RESTATED
+            elif asked := self._cancels.pop((event.account, name), None):
+                name, previous = asked, name
+        traded = event.kind in (EventKind.FILLED, EventKind.COMMITTED, EventKind.VOIDED)
+        rejected = event.kind is EventKind.REJECTED
+        cancelled = event.kind is EventKind.CANCELLED and not event.open
+        status = _status_of(event.filled, event.open, cancelled=cancelled)
+        return fix.ExecutionReport(
+            order_id=str(event.order) if event.order else NO_ORDER,
+            cl_ord_id=name,
+            orig_cl_ord_id=previous,
+            exec_id=_event_id(event),
+            exec_type=exec_type,
+            ord_status=fix.OrdStatus.REJECTED if rejected else status,
+            ord_rej_reason=fix.OrdRejReason.OTHER if rejected else None,
+            account=event.account,
+            symbol=event.symbol,
+            side=fix.Side.BUY if event.side is Side.BUY else fix.Side.SELL,
+            order_qty=event.quantity or None,
+            price=event.price or None,
+            last_qty=event.last_quantity if traded else None,
+            last_px=event.last_price if traded else None,
+            leaves_qty=event.open,
+            cum_qty=event.filled,
+            avg_px=event.average,
+            transact_at=event.at or None,
+            text=f"trade {event.trade_id}" if traded else event.reason or None,
+            sequence=event.order or None,
+            certainty=certainty,
+        )
+
+    def _send(self, client: str, value: fix.OrderEntry) -> None:
+        assert self._server is not None
+        self._server.send(client, value)
+
+
+_KINDS: Final[Mapping[EventKind, tuple[fix.ExecType, fix.Certainty | None]]] = {
+    EventKind.SEQUENCED: (fix.ExecType.NEW, None),
+    EventKind.REPLACED: (fix.ExecType.REPLACED, None),
+    EventKind.FILLED: (fix.ExecType.TRADE, fix.Certainty.TENTATIVE),
+    EventKind.COMMITTED: (fix.ExecType.ORDER_STATUS, fix.Certainty.COMMITTED),
+    EventKind.VOIDED: (fix.ExecType.TRADE_CANCEL, None),
+    EventKind.CANCELLED: (fix.ExecType.CANCELED, None),
+    EventKind.REJECTED: (fix.ExecType.REJECTED, None),
+}
+_TYPES: Final[Mapping[fix.OrdType, OrderType]] = {each: OrderType(int(each.value)) for each in fix.OrdType}
+_TIMES: Final[Mapping[fix.TimeInForce | None, TimeInForce]] = {
+    None: TimeInForce.DAY,
+    fix.TimeInForce.DAY: TimeInForce.DAY,
+    fix.TimeInForce.IMMEDIATE_OR_CANCEL: TimeInForce.IOC,
+    fix.TimeInForce.FILL_OR_KILL: TimeInForce.FOK,
+}
+_SIDES: Final[Mapping[fix.Side, Side]] = {fix.Side.BUY: Side.BUY, fix.Side.SELL: Side.SELL}
+
+
+def order_of(account: str, value: fix.NewOrderSingle) -> NewOrder:
+    """The order that a message asks for. Raises `Unsupported` for a wish that this market does not know."""
+    if value.side not in _SIDES:
+        raise Unsupported(f"Side (54) is {value.side.value}; this market knows 1 and 2")
+    if value.time_in_force not in _TIMES:
+        raise Unsupported("TimeInForce (59) is none of 0, 3 and 4; others are not known here")
+    if value.exec_inst not in (None, "6"):
+        raise Unsupported(f"ExecInst (18) is {value.exec_inst}; only 6, which promises to rest, is known")
+    if value.min_qty is not None:
+        raise Unsupported("MinQty (110) is given; orders have no minimum here")
+    if value.ex_destination not in (None, VENUE):
+        raise Unsupported(f"ExDestination (100) is {value.ex_destination}; this gateway enters orders into {VENUE}")
+    return NewOrder(
+        0,
+        0,
+        account,
+        value.cl_ord_id,
+        value.symbol,
+        _SIDES[value.side],
+        value.order_qty,
+        value.price or 0,
+        value.stop_px or 0,
+        _TYPES[value.ord_type],
+        _TIMES[value.time_in_force],
+        value.exec_inst == "6",
+    )
+
+
+def last_told(store: FixStore) -> tuple[int, int]:
+    """The era and number of the last event that a session sent; (-1, 0) where it remembers none."""
+    last = store.next_out - 1
+    while last > 0:
+        first = max(last - LOOK_BACK + 1, 1)
+        kept = list(store.kept(first, last))
+        for _, octets in reversed(kept):
+            if (found := _event_in(octets)) is not None:
+                return found
+        if not kept:
+            break
+        last = first - 1
+    return -1, 0
+
+
+def _event_id(event: OrderEvent) -> str:
+    return f"{event.era}.{event.number}" if event.number else f"V{event.era}.{event.trade_id}.{event.side.name}"
+
+
+def _event_in(octets: bytes) -> tuple[int, int] | None:
+    _, _, rest = octets.partition(_EXEC_ID)
+    era, _, number = rest.partition(b"\x01")[0].partition(b".")
+    return (int(era), int(number)) if era.isdigit() and number.isdigit() else None
+
+
+def _status_of(filled: int, left: int, *, cancelled: bool = False) -> fix.OrdStatus:
+    if cancelled:
+        return fix.OrdStatus.CANCELED
+    if not filled:
+        return fix.OrdStatus.NEW if left else fix.OrdStatus.CANCELED
+    return fix.OrdStatus.PARTIALLY_FILLED if left else fix.OrdStatus.FILLED

@@ -1,0 +1,158 @@
+"""The words of the native protocol: JSON objects, one in a line. `docs/trading.md` is for whoever speaks it.
+
+Prices and quantities are decimal text, because a JSON number is a float in most languages. Names are those of the
+values; what is not given has the value's default.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from fairtape.apps.gateway_events import Asked, EventKind, OrderEvent
+from fairtape.market.orders import Cancel, NewOrder, OrderType, Replace, SelfTrade, Side, TimeInForce
+from fairtape.market.prices import BadNumber, format_fixed, parse_fixed
+
+LINE_MAX: Final = 4_096  # bytes of a client's line
+_FIXED: Final = ("price", "stop_price", "quantity", "filled", "open", "last_price", "last_quantity")
+_KNOWN: Final = {
+    "order": frozenset(
+        {"account", "client_id", "symbol", "side", "quantity", "price", "stop_price", "order_type"}
+        | {"time_in_force", "post_only", "self_trade"}
+    ),
+    "cancel": frozenset({"account", "client_id"}),
+    "replace": frozenset({"account", "client_id", "new_client_id", "quantity", "price"}),
+}
+_ENVELOPE: Final = frozenset({"do", "session", "request"})
+
+
+class BadWords(ValueError):
+    """A line that is none of this protocol; the sentence names the field, what was found and what is expected."""
+
+
+def line_of(words: Mapping[str, Any]) -> bytes:
+    """An object as a line."""
+    return json.dumps(words, separators=(",", ":")).encode() + b"\n"
+
+
+def words_of(line: bytes) -> dict[str, Any]:
+    """The object in a line."""
+    try:
+        words = json.loads(line)
+    except ValueError:
+        raise BadWords("the line is no JSON; each line is one object") from None
+    if not isinstance(words, dict):
+        raise BadWords("the line is JSON but no object; each line is one object")
+    return words
+
+
+def request_of(words: Mapping[str, Any], login: str) -> NewOrder | Cancel | Replace:
+    """The request that an object asks for. Without an account it is for the login's own."""
+    kind = words["do"]
+    if unknown := words.keys() - _KNOWN[kind] - _ENVELOPE:
+        raise BadWords(f"field {min(unknown)!r} is not known in {kind!r}")
+    account, name = _text(words, "account", login), _text(words, "client_id")
+    match kind:
+        case "order":
+            return NewOrder(
+                0,
+                0,
+                account,
+                name,
+                _text(words, "symbol"),
+                Side(_choice(words, "side", Side)),
+                _fixed(words, "quantity"),
+                _fixed(words, "price", 0),
+                _fixed(words, "stop_price", 0),
+                OrderType(_choice(words, "order_type", OrderType, OrderType.LIMIT)),
+                TimeInForce(_choice(words, "time_in_force", TimeInForce, TimeInForce.DAY)),
+                words.get("post_only") is True,
+                SelfTrade(_choice(words, "self_trade", SelfTrade, SelfTrade.CANCEL_NEWEST)),
+            )
+        case "cancel":
+            return Cancel(0, 0, account, name)
+        case _:
+            new_name = _text(words, "new_client_id")
+            return Replace(0, 0, account, name, new_name, _fixed(words, "quantity"), _fixed(words, "price"))
+
+
+def words_of_request(request: NewOrder | Cancel | Replace) -> dict[str, Any]:
+    """What `request_of` reads."""
+    match request:
+        case NewOrder():
+            return {
+                "do": "order",
+                "account": request.account,
+                "client_id": request.client_id,
+                "symbol": request.symbol,
+                "side": request.side.name.lower(),
+                "quantity": format_fixed(request.quantity),
+                "price": format_fixed(request.price),
+                "stop_price": format_fixed(request.stop_price),
+                "order_type": request.order_type.name.lower(),
+                "time_in_force": request.time_in_force.name.lower(),
+                "post_only": request.post_only,
+                "self_trade": request.self_trade.name.lower(),
+            }
+        case Cancel():
+            return {"do": "cancel", "account": request.account, "client_id": request.order_id}
+        case Replace():
+            return {
+                "do": "replace",
+                "account": request.account,
+                "client_id": request.order_id,
+                "new_client_id": request.client_id,
+                "quantity": format_fixed(request.quantity),
+                "price": format_fixed(request.price),
+            }
+
+
+def words_of_event(event: OrderEvent) -> dict[str, Any]:
+    """An event as an object."""
+    words: dict[str, Any] = event._asdict()
+    words |= {name: format_fixed(words[name]) for name in _FIXED}
+    for name in ("side", "order_type", "time_in_force"):
+        words[name] = words[name].name.lower()
+    return {"is": "event", **words, "kind": event.kind.value, "asked": event.asked.value, "spent": str(event.spent)}
+
+
+def event_of(words: Mapping[str, Any]) -> OrderEvent:
+    """The event in an object. Raises `BadWords` for anything that `words_of_event` would not have made."""
+    try:
+        values = {name: words[name] for name in OrderEvent._fields}
+        values |= {name: parse_fixed(values[name]) for name in _FIXED}
+        values["side"] = Side[values["side"].upper()]
+        values["order_type"] = OrderType[values["order_type"].upper()]
+        values["time_in_force"] = TimeInForce[values["time_in_force"].upper()]
+        values |= {"kind": EventKind(values["kind"]), "asked": Asked(values["asked"]), "spent": int(values["spent"])}
+        return OrderEvent(**values)
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise BadWords(f"the event cannot be read: {error}") from None
+
+
+def _text(words: Mapping[str, Any], name: str, default: str | None = None) -> str:
+    value = words.get(name, default)
+    if not isinstance(value, str) or not value:
+        raise BadWords(f"{name} is {value!r}; give text")
+    return value
+
+
+def _fixed(words: Mapping[str, Any], name: str, default: int | None = None) -> int:
+    if name not in words and default is not None:
+        return default
+    value = words.get(name)
+    if not isinstance(value, str):
+        raise BadWords(f"{name} is {value!r}; give decimal text such as '101.25'")
+    try:
+        return parse_fixed(value)
+    except BadNumber as error:
+        raise BadWords(f"{name} is refused: {error}") from None
+
+
+def _choice(words: Mapping[str, Any], name: str, choices: Any, default: int | None = None) -> int:
+    value = words.get(name)
+    if value is None and default is not None:
+        return default
+    known = {choice.name.lower(): int(choice) for choice in choices}
+    if not isinstance(value, str) or value not in known:
+        raise BadWords(f"{name} is {value!r}; give one of {', '.join(known)}")
+    return known[value]

@@ -1,0 +1,55 @@
+"""Databases by their addresses, through SQLAlchemy: SQLite in a file by default, PostgreSQL where a URL names one.
+
+SQLite is opened with a write-ahead log and full synchronisation: what a transaction committed outlives a power failure.
+"""
+
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import Engine, MetaData, create_engine, event
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
+
+from fairtape.runtime.complaints import Complaint
+
+BUSY_PERIOD: Final = 5.0  # seconds that a statement waits for another process
+_PRAGMAS: Final = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL", "PRAGMA foreign_keys = ON")
+
+
+def opened(address: str | Path, metadata: MetaData) -> Engine:
+    """The database at a path or URL, with these tables. A `Complaint` says why it cannot be had."""
+    text = f"sqlite:///{address}" if isinstance(address, Path) or "://" not in address else address
+    try:
+        url = make_url(text)
+        sqlite = url.get_backend_name() == "sqlite"
+        engine = create_engine(url, connect_args={"timeout": BUSY_PERIOD} if sqlite else {})
+        if sqlite:
+            event.listen(engine, "connect", _make_durable)
+        metadata.create_all(engine)
+    except (NoSuchModuleError, ModuleNotFoundError):
+        raise Complaint(
+            f"database is {_shown(text)}, and its driver is not installed; try: pip install 'fairtape[postgresql]'"
+        ) from None
+    except ArgumentError:
+        raise Complaint(
+            f"database is {_shown(text)}; name a file, or a URL such as postgresql+psycopg://host/name"
+        ) from None
+    except (DBAPIError, SQLAlchemyError) as error:
+        why = str(getattr(error, "orig", None) or error).splitlines()[0]
+        raise Complaint(f"database {_shown(text)} cannot be used ({why}); name another one") from None
+    return engine
+
+
+def _make_durable(connection: Any, _record: object) -> None:
+    cursor = connection.cursor()
+    for pragma in _PRAGMAS:
+        cursor.execute(pragma)
+    cursor.close()
+
+
+def _shown(text: str) -> str:
+    """A URL without its password: complaints end up in logs."""
+    try:
+        return make_url(text).render_as_string(hide_password=True)
+    except ArgumentError:
+        return "no URL"

@@ -1,0 +1,129 @@
+"""A trader with a real FIX engine at a real gateway: sends orders, cancels some, and writes down every report."""
+
+import json
+import sys
+import sysconfig
+from pathlib import Path
+from threading import Event
+
+import quickfix as fix
+import quickfix44 as fix44
+
+from loopback.quickfix_child import SETTINGS, type_of
+
+PATIENCE_SECONDS = 100.0
+PAUSE_SECONDS = 0.002
+CERTAINTY = 20_002
+SEQUENCE = 20_001
+
+
+def field(message: fix.Message, tag: int) -> str:
+    return str(message.getField(tag)) if message.isSetField(tag) else ""
+
+
+class Trader(fix.Application):  # type: ignore[misc]  # the engine has no types
+    """Counts what it hears until every order is done: bought and committed, or cancelled."""
+
+    def __init__(self, orders: int, password: str) -> None:
+        super().__init__()
+        self.orders = orders
+        self.password = password
+        self.begun = Event()
+        self.complete = Event()
+        self.session: fix.SessionID | None = None
+        self.logons = 0
+        self.resends_asked = 0
+        self.rejects: list[str] = []
+        self.reports: list[tuple[str, str, str, str, str]] = []
+        self.done: set[str] = set()
+
+    def onCreate(self, session: fix.SessionID) -> None:  # noqa: N802
+        self.session = session
+
+    def onLogon(self, session: fix.SessionID) -> None:  # noqa: N802, ARG002
+        self.logons += 1
+        self.begun.set()
+
+    def onLogout(self, session: fix.SessionID) -> None:  # noqa: N802
+        pass
+
+    def toAdmin(self, message: fix.Message, session: fix.SessionID) -> None:  # noqa: N802, ARG002
+        kind = type_of(message)
+        if kind == "A":
+            message.setField(fix.StringField(553, "TRADER"))
+            message.setField(fix.StringField(554, self.password))
+        self.resends_asked += kind == "2"
+
+    def fromAdmin(self, message: fix.Message, session: fix.SessionID) -> None:  # noqa: N802, ARG002
+        if type_of(message) == "3":
+            self.rejects.append(message.toString())
+
+    def toApp(self, message: fix.Message, session: fix.SessionID) -> None:  # noqa: N802
+        pass
+
+    def fromApp(self, message: fix.Message, session: fix.SessionID) -> None:  # noqa: N802, ARG002
+        if type_of(message) != "8":
+            self.rejects.append(message.toString())
+            return
+        kind, certainty = field(message, 150), field(message, CERTAINTY)
+        # A gateway that crashed forgets how a cancel was called, and reports it under the name of its order.
+        name = (field(message, 41) if kind == "4" else "") or field(message, 11)
+        self.reports.append((name, kind, certainty, field(message, 17), field(message, SEQUENCE)))
+        if kind in ("4", "8") or certainty == "C":
+            self.done.add(name)
+        if len(self.done) >= self.orders:
+            self.complete.set()
+
+
+def order(number: int) -> fix.Message:
+    message = fix44.NewOrderSingle()
+    message.setField(fix.ClOrdID(f"T{number:06}"))
+    message.setField(fix.Symbol("MSFT"))
+    message.setField(fix.Side(fix.Side_BUY))
+    message.setField(fix.TransactTime())
+    message.setField(fix.OrderQty(1))
+    message.setField(fix.OrdType(fix.OrdType_LIMIT))
+    message.setField(fix.Price(101.25 if number % 4 else 90))
+    return message
+
+
+def cancel(number: int) -> fix.Message:
+    message = fix44.OrderCancelRequest()
+    message.setField(fix.OrigClOrdID(f"T{number:06}"))
+    message.setField(fix.ClOrdID(f"C{number:06}"))
+    message.setField(fix.Symbol("MSFT"))
+    message.setField(fix.Side(fix.Side_BUY))
+    message.setField(fix.TransactTime())
+    return message
+
+
+def main(port: str, orders: str, folder: str, password: str) -> None:
+    """Send everything, wait until everything is done, log out."""
+    dictionary = Path(sysconfig.get_path("data")) / "share" / "quickfix" / "FIX44.xml"
+    settings_file = Path(folder) / "trader.cfg"
+    settings_file.write_text(SETTINGS.format(port=port, folder=folder, dictionary=dictionary, more=""))
+    settings = fix.SessionSettings(str(settings_file))
+    trader = Trader(int(orders), password)
+    initiator = fix.SocketInitiator(trader, fix.FileStoreFactory(settings), settings, fix.FileLogFactory(settings))
+    initiator.start()
+    trader.begun.wait(PATIENCE_SECONDS)
+    pause = Event()
+    for number in range(1, trader.orders + 1):
+        fix.Session.sendToTarget(order(number), trader.session)
+        if number % 4 == 0:
+            fix.Session.sendToTarget(cancel(number), trader.session)
+        pause.wait(PAUSE_SECONDS)
+    trader.complete.wait(PATIENCE_SECONDS)
+    initiator.stop()
+    told = {
+        "reports": trader.reports,
+        "logons": trader.logons,
+        "resends_asked": trader.resends_asked,
+        "rejects": trader.rejects,
+        "done": len(trader.done),
+    }
+    sys.stdout.write(json.dumps(told) + "\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,135 @@
+"""A real FIX engine trades at a real gateway over a wire that breaks, while the gateway itself crashes."""
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairtape.entry.doorman import Doorman
+from fairtape.entry.fix_orders import FixOrders
+from fairtape.entry.fix_server import FixServer
+from fairtape.entry.house import House
+from fairtape.market.orders import NewOrder, Side
+from fairtape.market.prices import ONE
+from fairtape.nodes.fix.desk import FixDesk
+from fairtape.runtime.accounts import Accounts
+from fairtape.runtime.fixstore import FixFile
+from loopback.belts import SECRET, Belt, accounts_in
+from loopback.test_fix_quickfix import BreakingWire
+
+pytest.importorskip("quickfix", reason="no wheel of QuickFIX for this Python or machine; pip install quickfix-ssl")
+
+CHILD = Path(__file__).with_name("quickfix_trader_child.py")
+DRILLS = os.environ.get("FAIRTAPE_DRILLS") == "all"
+ORDERS = 1_200 if DRILLS else 300
+BREAKS = 12 if DRILLS else 6
+
+
+class Market:
+    """The gateway of the test, with lives that come and go."""
+
+    def __init__(self, folder: Path, accounts: Accounts) -> None:
+        self.belt = Belt()
+        self.folder = folder
+        self.accounts = accounts
+        self.port = 0
+        self.house: House | None = None
+
+    @asynccontextmanager
+    async def serving(self, *, crashes: bool = False) -> AsyncIterator[House]:
+        """Until the end of the context; a crash forgets whatever was not synced."""
+        house = self.belt.house(101, self.accounts, intake=self.folder / "intake")
+        file = FixFile(self.folder / "sessions.sqlite")
+        doorman = Doorman(self.accounts, now=time.time_ns)
+        application = FixOrders(house)
+
+        def sync() -> None:
+            house.sync()
+            file.sync()
+
+        desk = FixDesk("FAIRTAPE", store_of=self._store_of(file), judge=doorman.judge)
+        server = FixServer(desk, application, sync=sync, now=time.time_ns, look=doorman.look)
+        _, self.port = await server.start("127.0.0.1", 0)
+        application.serve(server, {client: file.session("FAIRTAPE", client) for client in file.clients("FAIRTAPE")})
+        try:
+            yield house
+        finally:
+            self.belt.houses.remove(house)
+            if crashes:
+                server.abort()
+            server.close()
+            file.close()
+            house.close()
+            doorman.close()
+
+    def _store_of(self, file: FixFile) -> Any:
+        return lambda client: file.session("FAIRTAPE", client) if self.accounts.knows(client) else None
+
+
+async def engine(port: int, orders: int, folder: Path) -> dict[str, Any]:
+    arguments = [sys.executable, str(CHILD), str(port), str(orders), str(folder), SECRET]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    child = await asyncio.create_subprocess_exec(*arguments, stdout=asyncio.subprocess.PIPE, env=environment)
+    try:
+        output, _ = await asyncio.wait_for(child.communicate(), 200)
+    finally:
+        if child.returncode is None:
+            child.kill()
+            await child.wait()
+    told: dict[str, Any] = json.loads(output.splitlines()[-1])
+    return told
+
+
+def offer(house: House) -> None:
+    """Somebody sells as much as the trader will ever buy."""
+    ask = NewOrder(0, 0, "maker", "ask", "MSFT", Side.SELL, 1_000_000 * ONE, 101 * ONE + ONE // 4)
+    assert house.ask("maker", ask).entered
+    house.sync()
+
+
+def test_a_real_engine_trades_over_breaking_wires_and_a_crash(tmp_path: Path) -> None:
+    async def trade() -> tuple[Market, BreakingWire, dict[str, Any], House]:
+        market = Market(tmp_path, accounts_in(tmp_path, "TRADER", "maker"))
+        market.belt.open("TRADER", "maker")
+        wire = BreakingWire(lambda: market.port, breaks=BREAKS, seed=7)
+        front = await asyncio.start_server(wire.carry, "127.0.0.1", 0)
+        async with market.serving(crashes=True) as house:
+            offer(house)
+            trader = asyncio.create_task(engine(front.sockets[0].getsockname()[1], ORDERS, tmp_path))
+            while len(house.gateway.floor.customers["TRADER"].used) < ORDERS // 2:
+                await asyncio.sleep(0.01)
+        async with market.serving() as house:
+            told = await trader
+        front.close()
+        return market, wire, told, house
+
+    market, wire, told, house = asyncio.run(trade())
+    names = [f"T{number:06}" for number in range(1, ORDERS + 1)]
+    bought = [name for name in names if int(name[1:]) % 4]
+    assert told["rejects"] == []
+    assert wire.broken >= BREAKS // 2  # how far the bytes reach depends on how often they are sent again
+    assert told["logons"] > wire.broken
+    counted = Counter((name, kind, certainty) for name, kind, certainty, _, _ in told["reports"] if kind != "A")
+    expected = Counter(
+        {(name, "0", ""): 1 for name in names}
+        | {(name, "F", "T"): 1 for name in bought}
+        | {(name, "I", "C"): 1 for name in bought}
+        | {(name, "4", ""): 1 for name in names if name not in bought}
+    )
+    assert counted == expected  # nothing lost, nothing doubled
+    accepted = Counter(name for name, kind, *_ in told["reports"] if kind == "A")
+    assert max(accepted.values()) == 1
+    assert len({report[3] for report in told["reports"]}) == len(told["reports"])  # every ExecID once
+    customer = house.gateway.floor.customers["TRADER"]
+    assert list(customer.used) == names  # each order entered once, and in its order
+    assert customer.account.balance("MSFT").total == (10_000_000 + len(bought)) * ONE
+    assert not house.gateway.floor.ledger.imbalance()
+    assert market.belt.houses == []

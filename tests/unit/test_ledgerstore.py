@@ -1,0 +1,147 @@
+"""The ledger in a database: written live, killed, rebuilt, and always the same rows."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+from sqlalchemy import text
+
+from fairtape.apps.books import Bookkeeper
+from fairtape.apps.floor import Floor
+from fairtape.core.effects import Ordered
+from fairtape.market.administration import CASH, Funding
+from fairtape.market.order_codec import Message
+from fairtape.market.transfers import Batch, Standing
+from fairtape.runtime.complaints import Complaint
+from fairtape.runtime.ledgerstore import LedgerStore
+from unit.floor_values import Script, fixed
+
+ACCOUNTS = ("ann", "bob", "cyd", "dan")
+
+
+def session(seed: int, tokens: int = 40) -> list[Ordered]:
+    """Tokens with orders, cancels, replaces and withdrawals; token numbers have holes, as when nobody speaks."""
+    chance, script = Random(seed), Script()
+    opening = script.open()
+    funding = [each for name in ACCOUNTS for each in script.fund(name, 10_000, 1_000)]
+    script.ordered(opening, *funding)
+    names: list[tuple[str, str]] = []
+    for _ in range(tokens):
+        script.token += chance.randrange(4)
+        messages: list[Message] = []
+        for _ in range(chance.randrange(1, 12)):
+            account, draw = chance.choice(ACCOUNTS), chance.random()
+            if names and draw < 0.2:
+                messages.append(script.cancel(*names.pop(chance.randrange(len(names)))))
+            elif names and draw < 0.3:
+                owner, name = names.pop(chance.randrange(len(names)))
+                names.append((owner, f"{name}r"))
+                messages.append(
+                    script.replace(owner, name, f"{name}r", chance.randrange(1, 50), chance.randrange(9, 12))
+                )
+            elif draw < 0.35:
+                amount = -fixed(chance.randrange(1, 2_000))
+                messages.append(Funding(1, script.next_number(1), account, CASH, amount))
+            else:
+                name = f"o{script.sequence}-{len(messages)}"
+                names.append((account, name))
+                side = script.buy if chance.random() < 0.5 else script.sell
+                messages.append(side(account, name, chance.randrange(1, 50), chance.randrange(9, 12)))
+        script.ordered(*messages)
+    return script.tokens
+
+
+def batches(tokens: list[Ordered], *, tells_empty: bool = False) -> Iterator[tuple[Batch, Floor]]:
+    """What a floor's bookkeeper says, with or without news of empty tokens between."""
+    floor = Floor(commit_passes=2)
+    books = Bookkeeper(floor.ledger)
+    for ordered in tokens:
+        while tells_empty and floor.token + 1 < ordered.token:
+            token = floor.token + 1
+            yield books.keep(floor.pass_token(token), token=token, sequence=ordered.sequence), floor
+        outputs = floor.apply(ordered)
+        yield books.keep(outputs, token=ordered.token, sequence=ordered.sequence + ordered.count), floor
+    assert not floor.ledger.imbalance()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_ledger_rebuilt_from_the_sequence_is_the_live_one_row_by_row(tmp_path: Path, seed: int) -> None:
+    tokens = session(seed)
+    live = LedgerStore(tmp_path / "live.sqlite")
+    for batch, floor in batches(tokens, tells_empty=True):
+        live.write([batch])
+        assert live.ledger().state_hash == floor.ledger.state_hash
+    rebuilt = LedgerStore(tmp_path / "rebuilt.sqlite")
+    rebuilt.write([batch for batch, _ in batches(tokens)])  # in one transaction, without empty tokens
+    rebuilt.write([])
+    last = tokens[-1].token + 2
+    final = Batch(last, tokens[-1].sequence + tokens[-1].count)
+    for store in (live, rebuilt):
+        store.write([final])
+        assert store.imbalance() == []
+        assert not store.ledger().imbalance()
+    assert live.settled == rebuilt.settled > 0
+    assert live.state_hash() == rebuilt.state_hash()
+    for store in (live, rebuilt):
+        store.close()
+
+
+def test_a_process_that_is_killed_goes_on_exactly_once(tmp_path: Path) -> None:
+    """It hands in everything again after each restart; what is in the tables changes nothing."""
+    tokens, chance = session(7), Random(7)
+    path = tmp_path / "ledger.sqlite"
+    done = 0
+    while done < len(tokens):
+        done = min(done + chance.randrange(1, 12), len(tokens))
+        store = LedgerStore(path)
+        told = batches(tokens[:done], tells_empty=chance.random() < 0.5)
+        for batch, _ in told:
+            store.write([batch])
+        assert store.token == tokens[done - 1].token
+        store.close()
+    whole = LedgerStore(tmp_path / "whole.sqlite")
+    whole.write([batch for batch, _ in batches(tokens)])
+    store = LedgerStore(path)
+    assert store.state_hash() == whole.state_hash()
+    assert store.settled == whole.settled
+    store.clear()
+    assert (store.token, store.sequence, store.settled, store.ledger().accounts) == (0, 1, 0, {})
+    store.write([batch for batch, _ in batches(tokens)])
+    assert store.state_hash() == whole.state_hash()
+
+
+def test_a_fault_in_the_tables_is_found(tmp_path: Path) -> None:
+    store = LedgerStore(tmp_path / "ledger.sqlite")
+    store.write([batch for batch, _ in batches(session(1))])
+    assert store.imbalance() == []
+    with store._engine.begin() as connection:
+        connection.execute(text("UPDATE balances SET available = available + 1 WHERE account = 'ann' AND asset = ''"))
+    assert store.imbalance() == [("ann", "")]
+
+
+def test_the_file_is_synchronised_with_the_disk(tmp_path: Path) -> None:
+    store = LedgerStore(tmp_path / "ledger.sqlite")
+    with store._engine.connect() as connection:
+        assert connection.execute(text("PRAGMA synchronous")).scalar() == 2
+        assert connection.execute(text("PRAGMA journal_mode")).scalar() == "wal"
+
+
+def test_what_cannot_be_held_is_said_before_anything_is_written(tmp_path: Path) -> None:
+    store = LedgerStore(tmp_path / "ledger.sqlite")
+    with pytest.raises(Complaint, match="the balance of cash of ann is larger"):
+        store.write([Batch(1, 2, standings=[Standing("ann", "", 1 << 63, 0)])])
+    assert store.token == 0
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("nodb://here", "driver is not installed"),
+        ("sqlite:////nowhere/at/all.sqlite", "cannot be used"),
+        ("://", "no URL"),
+    ],
+)
+def test_a_database_that_cannot_be_had_gives_one_sentence(address: str, said: str) -> None:
+    with pytest.raises(Complaint, match=said):
+        LedgerStore(address)
