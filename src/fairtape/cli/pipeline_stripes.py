@@ -1,0 +1,197 @@
+"""`fairtape pipeline stripes`: which symbols customers hear together, from the history of message rates."""
+
+import csv
+import json
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from fairtape.cli.limits import check_within
+from fairtape.cli.words import counted
+from fairtape.core.instants import MILLISECOND
+from fairtape.market.stripe_planning import BASE
+from fairtape.market.stripes import BITS_PER_S_MAX, DAY, BadPlan, Endpoint, StripePlan
+from fairtape.runtime.complaints import Complaint
+
+if TYPE_CHECKING:
+    from fairtape.pipeline.stripe_study import Proposal, Study, Wish
+
+UNITS: Final = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
+_RATE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)([kMG]?)")
+WINDOWS_MAX: Final = 20_000
+SECTORS_MAX: Final = 1 << 16
+
+
+@click.command("stripes")
+@click.option("--from", "history", required=True, type=click.Path(path_type=Path), help="Trades, or days of volumes.")
+@click.option("--edge-rate", default="56k", show_default=True, help="Bits per second of an edge stripe.")
+@click.option("--core-rate", default="1G", show_default=True, help="Bits per second of a core stripe.")
+@click.option("--bound", default=1e-4, show_default=True, help="On the chance that a stripe exceeds its rate.")
+@click.option("--burst-ms", default=100, show_default=True, help="Within which 10 ms of messages must be carried.")
+@click.option("--room", default=0.1, show_default=True, help="The part of each stripe that is kept for new symbols.")
+@click.option("--sectors", type=click.Path(path_type=Path), help="CSV with symbol,sector: who belongs together.")
+@click.option("--previous", type=click.Path(path_type=Path), help="The plan in force: few symbols move.")
+@click.option("--hold-back", default=0.0, show_default=True, help="The last part of the time, to judge the plan on.")
+@click.option("--windows", default=800, show_default=True, help="Moments of the history that are looked at.")
+@click.option("--seed", default=1, show_default=True, help="Of the burst model for days.")
+@click.option("--feeds", default="A,B", show_default=True, help="The regions' feeds.")
+@click.option("--base", default=str(BASE), show_default=True, help="The first multicast address, and the port of all.")
+@click.option("--master", default="local[*]", show_default=True, help="Where Spark runs.")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Write the plan here, and a report beside.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+def stripes(
+    *,
+    history: Path,
+    edge_rate: str,
+    core_rate: str,
+    bound: float,
+    burst_ms: int,
+    room: float,
+    sectors: Path | None,
+    previous: Path | None,
+    hold_back: float,
+    windows: int,
+    seed: int,
+    feeds: str,
+    base: str,
+    master: str,
+    out: Path,
+    as_json: bool,
+) -> None:
+    """Pack symbols into core and edge stripes.
+
+    The history is a file of trades (CSV or Parquet) or a table of them, which Spark counts per second and per 10 ms; or
+    days with symbol, date and volume, of which a model of the day makes seconds. Stocks that move together come into
+    the same stripe. The chance that a stripe exceeds its rate in any second, or gets more in 10 ms than it can carry
+    in --burst-ms, stays below --bound. With --previous only symbols that must are moved.
+
+    Beside the plan stand a report (.html) and its plot (.svg). `fairtape operate DIR plan FILE` installs the plan.
+    """
+    check_within("--bound", bound, 1e-9, 0.5)
+    check_within("--burst-ms", burst_ms, 1, 60_000)
+    check_within("--room", room, 0.0, 0.9)
+    check_within("--hold-back", hold_back, 0.0, 0.9)
+    check_within("--windows", windows, 10, WINDOWS_MAX)
+    check_within("--seed", seed, 0, 10**9)
+    rates = {"edge_bits_per_s": _rate("--edge-rate", edge_rate), "core_bits_per_s": _rate("--core-rate", core_rate)}
+    kept = None if previous is None else _previous(previous)
+    belongs = {} if sectors is None else _sectors(sectors)
+    ways, first = tuple(feeds.split(",")), _base(base)
+    try:
+        from fairtape.pipeline import spark_session
+        from fairtape.pipeline.stripe_limits import BadHistory
+        from fairtape.pipeline.stripe_study import Wish, propose, study
+    except ImportError as missing:
+        raise Complaint(f"{missing.name} is not installed; pip install 'fairtape[pipeline]'") from None
+    wish = Wish(
+        **rates,
+        bound=bound,
+        burst_period=burst_ms * MILLISECOND,
+        room=room,
+        hold_back=hold_back,
+        windows=windows,
+        seed=seed,
+    )
+    try:
+        studied = study(spark_session(master), history, wish, belongs)
+        proposal = propose(studied, wish, previous=kept, midnight_at=_midnight_at(), feeds=ways, base=first)
+    except (BadPlan, BadHistory) as bad:
+        raise Complaint(str(bad)) from None
+    _write(out, studied, wish, proposal)
+    click.echo(_as_json(proposal) if as_json else _text(out, studied, proposal))
+
+
+def _midnight_at() -> int:
+    return time.time_ns() // DAY * DAY
+
+
+def _rate(name: str, text: str) -> int:
+    found = _RATE.fullmatch(text)
+    bits = round(float(found[1]) * UNITS[found[2]]) if found else 0
+    if not 0 < bits <= BITS_PER_S_MAX:
+        raise Complaint(f"{name} is {text!r}; give bits per second up to {BITS_PER_S_MAX:,}, such as 56k, 1.5M or 1G")
+    return bits
+
+
+def _base(text: str) -> Endpoint:
+    try:
+        return Endpoint.parse(text, "--base")
+    except BadPlan as bad:
+        raise Complaint(str(bad)) from None
+
+
+def _previous(path: Path) -> StripePlan:
+    from fairtape.edge.catalogue import read_plan
+
+    return read_plan(path)
+
+
+def _sectors(path: Path) -> Mapping[str, str]:
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            found = {row["symbol"]: row["sector"] for row in csv.DictReader(file)}
+    except (OSError, KeyError, csv.Error, UnicodeDecodeError):
+        raise Complaint(f"--sectors is {str(path)!r}; give a CSV file with the columns symbol and sector") from None
+    if len(found) > SECTORS_MAX:
+        raise Complaint(f"--sectors names {len(found):,} symbols; a plan has at most {SECTORS_MAX:,}")
+    return found
+
+
+def _write(out: Path, studied: "Study", wish: "Wish", proposal: "Proposal") -> None:
+    from fairtape.market.stripe_files import to_toml
+    from fairtape.pipeline.plots import WIDE, standalone
+    from fairtape.pipeline.stripe_report import needs_plot, stripe_page
+
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(to_toml(proposal.plan), encoding="utf-8")
+        out.with_suffix(".html").write_text(stripe_page(studied, wish, proposal).html(), encoding="utf-8")
+        out.with_suffix(".svg").write_text(standalone(needs_plot(proposal), WIDE), encoding="utf-8")
+    except OSError as error:
+        raise Complaint(f"--out is {str(out)!r}, which cannot be written ({error.strerror}); name another") from None
+
+
+def _text(out: Path, studied: "Study", proposal: "Proposal") -> str:
+    from fairtape.pipeline.stripe_report import comparison
+
+    plan, packing = proposal.plan, proposal.packing
+    within = [need for place, need in enumerate(proposal.needs.tolist()) if place not in packing.lone]
+    symbols, edges, cores = len(studied.symbols), packing.stripes, len(plan.core)
+    what = f"{counted(symbols, 'symbol')} in {counted(edges, 'edge stripe')} of {counted(cores, 'core stripe')}"
+    lines = [f"{what}, from {studied.told}; the fullest needs {max(within, default=0):.0%} of its rate."]
+    if packing.lone:
+        lines.append(f"{counted(len(packing.lone), 'symbol')} too busy for any stripe, each in one for itself.")
+    if proposal.moved or proposal.stayed:
+        lines.append(f"{counted(proposal.moved, 'symbol')} moved, {proposal.stayed:,} stayed.")
+    if proposal.verdicts:
+        held = studied.held.told if studied.held else ""
+        table = comparison(proposal)
+        widths = [max(len(row[at]) for row in (table.columns, *table.rows)) for at in range(len(table.columns))]
+        lines += ["", f"Judged on {held}:"]
+        for row in (table.columns, *table.rows):
+            cells = [
+                row[0].ljust(widths[0]),
+                *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
+            ]
+            lines.append("  ".join(cells))
+    return "\n".join([*lines, "", f"plan {out}, report {out.with_suffix('.html')}"])
+
+
+def _as_json(proposal: "Proposal") -> str:
+    return json.dumps(
+        {
+            "version": proposal.plan.version,
+            "edge_stripes": proposal.packing.stripes,
+            "core_stripes": len(proposal.plan.core),
+            "too_busy": len(proposal.packing.lone),
+            "moved": proposal.moved,
+            "stayed": proposal.stayed,
+            "needs": dict(zip(map(str, proposal.numbers), proposal.needs.tolist(), strict=True)),
+            "judged": [asdict(verdict) for verdict in proposal.verdicts],
+        }
+    )

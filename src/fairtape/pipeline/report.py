@@ -1,0 +1,262 @@
+"""`fairtape pipeline report`: tables become a page to be read, files to be worked with, and a regulator's bundle.
+
+    OUT/index.html     one page that stands alone
+    OUT/data/          every figure of it as CSV and as Parquet
+    OUT/regulator/     clock log, latency, execution statistics, audit trail; README.txt says what each is
+
+Only figures leave Spark, but for the audit trail, which is as long as there are orders, and written in pieces.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+
+from fairtape.core.instants import SECOND
+from fairtape.pipeline import regulator as bundle
+from fairtape.pipeline import report_figures as figures
+from fairtape.pipeline import report_sections as sections
+from fairtape.pipeline.pages import Page, Section
+from fairtape.pipeline.plots import told_duration
+from fairtape.pipeline.schemas import TABLES, Arrow
+from fairtape.runtime.complaints import Complaint
+
+TRAIL_ROWS_MAX: Final = 65_536  # of one piece that is written
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was made."""
+
+    page: Path
+    files: tuple[Path, ...]
+
+
+class Tables:
+    """The tables of a folder, as they are found; one that is not there is None."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self._spark = spark
+        self._folder = folder
+        if not folder.is_dir():
+            raise Complaint(f"--tables is {str(folder)!r}, which is no folder; name what `fairtape pipeline run` made")
+
+    def __getitem__(self, name: str) -> DataFrame | None:
+        assert name in TABLES, name
+        try:
+            files = list(DeltaTable(self._folder / name).file_uris())
+        except DeltaError:
+            return None
+        return self._spark.read.parquet(*files) if files else None
+
+
+def make_report(spark: SparkSession, tables: Path, out: Path) -> Report:
+    """Make the page, its data and the bundle."""
+    maker = _Maker(Tables(spark, tables), out)
+    page = maker.page()
+    maker.regulate()
+    path = out / "index.html"
+    path.write_text(page.html(), encoding="utf-8")
+    return Report(path, tuple(maker.files))
+
+
+class _Maker:
+    """Figures on their way into a report: each is worked out once, kept as files, and told in a section."""
+
+    def __init__(self, tables: Tables, out: Path) -> None:
+        self._tables = tables
+        self._out = out
+        self.files: list[Path] = []
+        for name in ("data", "regulator"):
+            (out / name).mkdir(parents=True, exist_ok=True)
+        releases = tables["releases"]
+        self._span = None if releases is None else figures.span_of(releases)
+
+    def page(self) -> Page:
+        """The whole page."""
+        made = [self._fairness(), self._spread(), self._late(), self._latency(), self._clock(), self._outages()]
+        made += [self._volume(), self._bars(), self._completeness()]
+        return Page(
+            title="What the tape did",
+            opening=(self._opening(),),
+            facts=self._facts(made),
+            sections=made,
+            closing=(
+                (
+                    "Every figure of this page is in the folder data as CSV and Parquet; the folder regulator has the "
+                    "clock log, latencies, execution statistics and the audit trail. Times are UTC."
+                ),
+            ),
+        )
+
+    def _opening(self) -> str:
+        if self._span is None:
+            return "There is nothing in these tables yet: no message was released."
+        first, last = (datetime.fromtimestamp(at / SECOND, UTC) for at in (self._span.first_at, self._span.last_at))
+        return (
+            f"A network of sites merged the messages of many sources into one order and released it everywhere at the "
+            f"same instant, from {first:%Y-%m-%d %H:%M:%S} to {last:%Y-%m-%d %H:%M:%S} UTC. This page says how well, "
+            "from what every site wrote down. Green sentences are as it should be, orange ones are not."
+        )
+
+    def _facts(self, made: list[Section]) -> list[tuple[str, str]]:
+        if self._span is None:
+            return []
+        lasted = self._span.last_at - self._span.first_at
+        good = sum(section.verdict.value == "good" for section in made)
+        judged = sum(section.verdict.value != "soft" for section in made)
+        totals = self._small("totals", self._tables["releases"], _totals).to_pylist()[0]
+        return [
+            ("it lasted", told_duration(lasted)),
+            ("sites", f"{totals['sites']:,}"),
+            ("deliveries", f"{totals['deliveries'] or 0:,}"),
+            ("per second", f"{(totals['deliveries'] or 0) * SECOND / max(lasted, SECOND):,.0f}"),
+            ("as it should be", f"{good} of {judged}"),
+        ]
+
+    def _fairness(self) -> Section:
+        rows = self._rows("fairness", self._tables["fairness"], lambda table: table.orderBy("stripe"))
+        return sections.fairness_section(rows) if rows else sections.missing_section("Fairness", ["fairness"])
+
+    def _spread(self) -> Section:
+        rows = self._over_time("spread_over_time", "spreads", figures.spread_over_time)
+        return sections.spread_section(rows, self._changes())
+
+    def _late(self) -> Section:
+        rows = self._over_time("late_over_time", "releases", figures.late_over_time)
+        return sections.late_section(rows) if rows else sections.missing_section("Late messages", ["releases"])
+
+    def _latency(self) -> Section:
+        rows = self._rows("latency", self._tables["latency"], lambda table: table.orderBy("stripe", "source", "site"))
+        return sections.latency_section(rows) if rows else sections.missing_section("Latency by source", ["latency"])
+
+    def _clock(self) -> Section:
+        rows = self._over_time("clock_log", "releases", figures.clock_log)
+        clocks = self._rows("clocks", self._tables["clocks"], lambda table: table.orderBy("stripe", "site"))
+        return sections.clock_section(rows, clocks) if rows else sections.missing_section("Clock bounds", ["releases"])
+
+    def _outages(self) -> Section:
+        return sections.outage_section(self._changes())
+
+    def _changes(self) -> sections.Rows:
+        return self._rows("outages", self._tables["outages"], lambda table: table.orderBy("stripe", "formation"))
+
+    def _volume(self) -> Section:
+        rows = self._over_time("volume_over_time", "sales", figures.volume_over_time)
+        busy = self._rows("busiest", self._tables["sales"], figures.busiest)
+        if not rows or self._span is None:
+            return sections.missing_section("Volume", ["sales"])
+        return sections.volume_section(rows, busy, self._span.period)
+
+    def _bars(self) -> Section:
+        busy = self._rows("busiest", self._tables["sales"], figures.busiest)
+        is_short = self._span is None or self._span.period < figures.MINUTE
+        name, period = ("bars_1s", SECOND) if is_short else ("bars_1m", figures.MINUTE)
+        if not busy or self._tables[name] is None:
+            return sections.missing_section("Bars", [name])
+        symbol = busy[0]["symbol"]
+        rows = self._rows(
+            "bars", self._tables[name], lambda table: table.where(F.col("symbol") == symbol).orderBy("period_at_ns")
+        )
+        return sections.bars_section(rows, symbol, period)
+
+    def _completeness(self) -> Section:
+        rows = self._rows("completeness", self._tables["deliveries"], figures.completeness)
+        return sections.completeness_section(rows) if rows else sections.missing_section("Completeness", ["deliveries"])
+
+    def _over_time(
+        self, name: str, table: str, figure: Callable[[DataFrame, figures.Span], DataFrame]
+    ) -> sections.Rows:
+        span = self._span
+        return [] if span is None else self._rows(name, self._tables[table], lambda found: figure(found, span))
+
+    def _rows(self, name: str, table: DataFrame | None, figure: Callable[[DataFrame], DataFrame]) -> sections.Rows:
+        return [] if table is None else self._small(name, table, figure).to_pylist()
+
+    def _small(self, name: str, table: DataFrame | None, figure: Callable[[DataFrame], DataFrame]) -> Arrow:
+        """A figure, kept beside the page; asked for again it is read from there."""
+        path = self._out / "data" / f"{name}.parquet"
+        if path in self.files:
+            return pq.read_table(path)
+        assert table is not None
+        found = figure(table).toArrow()
+        pq.write_table(found, path)
+        pacsv.write_csv(_flat(found), path.with_suffix(".csv"))
+        self.files += [path, path.with_suffix(".csv")]
+        return found
+
+    def regulate(self) -> None:
+        """The bundle: what the page knows already, and what only orders tell."""
+        folder = self._out / "regulator"
+        kept = {"clock_log": "clock_log", "latency": "latency_per_source", "completeness": "completeness"}
+        written = []
+        for name, title in kept.items():
+            source = self._out / "data" / f"{name}.csv"
+            if source in self.files:
+                (folder / f"{title}.csv").write_bytes(source.read_bytes())
+                written.append(folder / f"{title}.csv")
+        for title, table in self._of_orders():
+            path = folder / f"{title}.csv"
+            _write_pieces(table, path)
+            written.append(path)
+        (folder / "README.txt").write_text(bundle.README, encoding="utf-8")
+        sums = "".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in sorted(written))
+        (folder / "SHA256SUMS").write_text(sums, encoding="utf-8")
+        self.files += [*written, folder / "README.txt", folder / "SHA256SUMS"]
+
+    def _of_orders(self) -> Iterator[tuple[str, DataFrame]]:
+        orders, events, releases = (self._tables[name] for name in ("orders", "order_events", "releases"))
+        executions = self._tables["executions"]
+        if orders is None or events is None or releases is None or executions is None:
+            return
+        yield "execution_statistics", bundle.execution_statistics(orders, executions)
+        yield "audit_trail", bundle.audit_trail(orders, events, executions, releases)
+        yield "untold", bundle.untold(orders, events)
+
+
+def _totals(releases: DataFrame) -> DataFrame:
+    return releases.agg(F.countDistinct("site").alias("sites"), F.sum("messages").alias("deliveries"))
+
+
+def _write_pieces(table: DataFrame, path: Path) -> None:
+    """As CSV, a piece at a time: the driver never holds all of it."""
+    names = table.columns
+    with path.open("wb") as file:
+        file.write((",".join(f'"{name}"' for name in names) + "\n").encode())
+        waiting: list[dict[str, object]] = []
+        for row in table.toLocalIterator():
+            waiting.append(row.asDict())
+            if len(waiting) == TRAIL_ROWS_MAX:
+                _append(file, waiting)
+                waiting = []
+        if waiting:
+            _append(file, waiting)
+
+
+def _append(file: "object", rows: list[dict[str, object]]) -> None:
+    pacsv.write_csv(_flat(pa.Table.from_pylist(rows)), file, pacsv.WriteOptions(include_header=False))
+
+
+def _flat(table: Arrow) -> Arrow:
+    """Lists and bytes as text: CSV has neither."""
+    for place, field in enumerate(table.schema):
+        if pa.types.is_list(field.type):
+            texts = [None if each is None else " ".join(map(str, each)) for each in table.column(place).to_pylist()]
+            table = table.set_column(place, field.name, pa.array(texts, pa.string()))
+        elif pa.types.is_binary(field.type):
+            texts = [None if each is None else each.hex() for each in table.column(place).to_pylist()]
+            table = table.set_column(place, field.name, pa.array(texts, pa.string()))
+        elif pa.types.is_decimal(field.type):
+            table = table.set_column(place, field.name, pc.cast(table.column(place), pa.string()))
+    return table

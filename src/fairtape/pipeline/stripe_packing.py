@@ -1,0 +1,329 @@
+"""Symbols into stripes: related ones together, every stripe within its limits, few moves from plan to plan.
+
+Two wishes are at odds: related stocks belong together, and they burst together. So there are two steps. First
+*families* grow: each from the busiest symbol that has no place yet, and again and again the symbol that is most like
+those inside comes in, until the family needs a part (`FAMILY_FILL`) of what a stripe can carry. Then families are
+spread over as few stripes as keep the bound, those that need most first, each to the stripe with the least load: so
+stripes are equally full, and each has several families, which seldom burst together.
+
+A symbol that exceeds the limit alone has a stripe for itself: no packing helps it, and it shall not spoil others.
+
+Everything here is arithmetic on values: no Spark, no chance, no file. Ties go to the smaller number, so equal histories
+give equal plans.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import heapreplace
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from fairtape.pipeline.stripe_limits import Counts, Limit, Places, Shares, chances
+
+Flags: TypeAlias = npt.NDArray[np.bool_]
+
+TRIES_MAX: Final = 24  # symbols that are tried before a stripe counts as full
+SEARCH_STEP: Final = 20  # one in so many more stripes, until there are enough
+FAMILY_FILL: Final = 0.35  # of a stripe: what a family may need
+
+
+@dataclass(frozen=True, slots=True)
+class Likeness:
+    """Which symbols belong together, and how much: for each symbol its peers and a weight above zero for each."""
+
+    peers: tuple[Places, ...]
+    weights: tuple[Shares, ...]
+
+    @classmethod
+    def of(cls, symbols: int, pairs: Mapping[tuple[int, int], float]) -> "Likeness":
+        """From weights of pairs, which hold in both directions."""
+        both: list[dict[int, float]] = [{} for _ in range(symbols)]
+        for (one, other), weight in pairs.items():
+            if one != other and weight > 0:
+                both[one][other] = both[other][one] = max(weight, both[one].get(other, 0.0))
+        ordered = [sorted(each.items()) for each in both]
+        peers = tuple(np.array([peer for peer, _ in each], np.int64) for each in ordered)
+        return cls(peers, tuple(np.array([weight for _, weight in each]) for each in ordered))
+
+    def grouped(self, places: Places, stripes: int) -> "Likeness":
+        """How much stripes belong together: the sum over their symbols."""
+        pairs: dict[tuple[int, int], float] = {}
+        for symbol, (peers, weights) in enumerate(zip(self.peers, self.weights, strict=True)):
+            for peer, weight in zip(places[peers].tolist(), weights.tolist(), strict=True):
+                pair = int(places[symbol]), peer
+                if pair[0] < peer:
+                    pairs[pair] = pairs.get(pair, 0.0) + weight
+        return Likeness.of(stripes, pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """Where each symbol is."""
+
+    places: Places
+    stripes: int
+    fill: float  # the part of the room that stripes were allowed to use
+    lone: frozenset[int]  # stripes of one symbol that exceeds a limit alone
+
+    @property
+    def members(self) -> list[list[int]]:
+        """The symbols of each stripe."""
+        found: list[list[int]] = [[] for _ in range(self.stripes)]
+        for symbol, place in enumerate(self.places.tolist()):
+            found[place].append(symbol)
+        return found
+
+
+class _Stripes:
+    """Stripes that are being filled: what each has in every window of every limit."""
+
+    def __init__(self, limits: Sequence[Limit], bound: float, symbols: int, *, fill: float = 1.0) -> None:
+        self._whole = limits
+        self._limits = [limit.scaled(fill) for limit in limits]
+        self._bound = bound
+        self.totals: list[list[Counts]] = []  # of each stripe, for each limit: counts and spread
+        self.places = np.full(symbols, -1, np.int64)
+        self.lone: set[int] = set()
+
+    def is_too_busy(self, symbol: int) -> bool:
+        """Whether a symbol exceeds a limit alone, with all of the room."""
+        return any(
+            limit.chance(limit.windows.counts[symbol], limit.windows.spread[symbol]) > self._bound
+            for limit in self._whole
+        )
+
+    def open(self) -> int:
+        self.totals.append([np.zeros((2, limit.windows.counts.shape[1]), np.float32) for limit in self._limits])
+        return len(self.totals) - 1
+
+    def fits(self, symbol: int, stripe: int) -> bool:
+        """Whether the chance stays below the bound with this symbol in this stripe."""
+        for limit, (counts, spread) in zip(self._limits, self.totals[stripe], strict=True):
+            windows = limit.windows
+            if limit.chance(counts + windows.counts[symbol], spread + windows.spread[symbol]) > self._bound:
+                return False
+        return True
+
+    def is_within(self, stripe: int) -> bool:
+        both = zip(self._limits, self.totals[stripe], strict=True)
+        return all(limit.chance(*total) <= self._bound for limit, total in both)
+
+    def busiest(self, symbols: Sequence[int]) -> int:
+        """Who of these needs most."""
+        return _busiest(self._limits, symbols)[0]
+
+    def put(self, symbol: int, stripe: int) -> None:
+        for limit, total in zip(self._limits, self.totals[stripe], strict=True):
+            total[0] += limit.windows.counts[symbol]
+            total[1] += limit.windows.spread[symbol]
+        self.places[symbol] = stripe
+
+    def take(self, symbol: int) -> None:
+        for limit, total in zip(self._limits, self.totals[self.places[symbol]], strict=True):
+            np.maximum(total[0] - limit.windows.counts[symbol], 0.0, out=total[0])
+            np.maximum(total[1] - limit.windows.spread[symbol], 0.0, out=total[1])
+        self.places[symbol] = -1
+
+
+def pack(limits: Sequence[Limit], likeness: Likeness, *, bound: float, room: float = 0.0) -> Packing:
+    """As few stripes as the bound allows with this part of their room kept free, and equally full."""
+    assert 0.0 < bound < 1.0
+    assert 0.0 <= room < 1.0
+    fill = 1.0 - room
+    families = _families(limits, likeness, bound, FAMILY_FILL * fill)
+    within = [limit.grouped(families.places, families.stripes).scaled(fill) for limit in limits]
+    alone = {family for family in range(families.stripes) if _chance(within, family) > bound}
+    spread = _fewest(within, _busiest(within, set(range(families.stripes)) - alone), bound)
+    used = max(spread.values(), default=-1) + 1
+    spread |= {family: used + place for place, family in enumerate(sorted(alone))}
+    places = np.array([spread[family] for family in families.places.tolist()], np.int64)
+    lone = frozenset(spread[family] for family in families.lone)
+    return Packing(places, used + len(alone), fill, lone)
+
+
+def _chance(limits: Sequence[Limit], family: int) -> float:
+    return max(limit.chance(limit.windows.counts[family], limit.windows.spread[family]) for limit in limits)
+
+
+def _fewest(limits: Sequence[Limit], families: Sequence[int], bound: float) -> dict[int, int]:
+    """The stripe of each family, for the smallest number of stripes that keeps the bound."""
+    rates = effective_rates(limits, bound)
+    means = limits[0].windows.means / limits[0].messages_max
+    stripes = max(1, int(means[list(families)].sum()))  # fewer could not carry the mean
+    while stripes < len(families):
+        tried = _spread(families, rates, stripes)
+        if _keeps(limits, tried, stripes, bound):
+            return tried
+        stripes += max(1, stripes // SEARCH_STEP)
+    return {family: stripe for stripe, family in enumerate(families)}
+
+
+def effective_rates(limits: Sequence[Limit], bound: float) -> Shares:
+    """What each row needs of a stripe: its mean, and of its variance so much as the bound asks (Kelly 1996, §2).
+
+    It is a statistic of one row, so it can be trusted where the chance itself cannot: whoever chooses among many places
+    by what happened in the same few busy windows learns these windows by heart.
+    """
+    rates = np.zeros(len(limits[0].windows.counts))
+    for limit in limits:
+        windows = limit.windows
+        means = windows.counts @ windows.weights
+        squares = (windows.counts * windows.counts + windows.spread) @ windows.weights
+        variances = np.maximum(squares - means * means, 0.0) + windows.clump * means
+        rates = np.maximum(rates, (means - np.log(bound) / limit.messages_max / 2 * variances) / limit.messages_max)
+    return rates
+
+
+def _spread(families: Sequence[int], rates: Shares, stripes: int) -> dict[int, int]:
+    """Families over so many stripes: those that need most first, each to the stripe that has least."""
+    heap = [(0.0, stripe) for stripe in range(stripes)]
+    found: dict[int, int] = {}
+    for family in sorted(families, key=lambda each: (-rates[each], each)):
+        load, stripe = heap[0]
+        found[family] = stripe
+        heapreplace(heap, (load + float(rates[family]), stripe))
+    return found
+
+
+def _keeps(limits: Sequence[Limit], spread: Mapping[int, int], stripes: int, bound: float) -> bool:
+    """Whether all stripes keep the bound."""
+    places = np.array([spread.get(family, -1) for family in range(len(limits[0].windows.counts))], np.int64)
+    return bool((chances(limits, places, stripes) <= bound).all())
+
+
+def repack(
+    limits: Sequence[Limit], likeness: Likeness, previous: Places, *, bound: float, room: float = 0.0, stripes: int = 0
+) -> Packing:
+    """The previous places, changed only where they must be: newcomers (−1) find one, too full stripes lose some.
+
+    `stripes` is how many the previous plan had, empty ones included. What is kept may use all of the room: that is what
+    the room was for. What moves or comes anew leaves some again.
+    """
+    full = _Stripes(limits, bound, len(previous))
+    for _ in range(max(stripes, int(previous.max(initial=-1)) + 1)):
+        full.open()
+    for symbol in np.flatnonzero(previous >= 0).tolist():
+        full.put(symbol, int(previous[symbol]))
+    for stripe in range(len(full.totals)):
+        _relieve(full, likeness, stripe)
+    kept = _Stripes(limits, bound, len(previous), fill=1.0 - room)
+    kept.places, kept.totals, kept.lone = full.places, full.totals, full.lone
+    for symbol in _busiest(limits, np.flatnonzero(full.places < 0).tolist()):
+        _settle(kept, likeness, symbol)
+    return Packing(kept.places, len(kept.totals), 1.0 - room, frozenset(kept.lone))
+
+
+def _families(limits: Sequence[Limit], likeness: Likeness, bound: float, fill: float) -> Packing:
+    """Symbols that stay together."""
+    symbols = len(likeness.peers)
+    stripes = _Stripes(limits, bound, symbols, fill=fill)
+    busiest = _busiest(limits, range(symbols))
+    for symbol in busiest:
+        if stripes.places[symbol] < 0:
+            _grow(stripes, likeness, symbol, busiest)
+    return Packing(stripes.places, len(stripes.totals), fill, frozenset(stripes.lone))
+
+
+def _busiest(limits: Sequence[Limit], symbols: Iterable[int], bound: float = 1e-4) -> list[int]:
+    """The symbols, in the order of what they need."""
+    rates = effective_rates(limits, bound)
+    return sorted(symbols, key=lambda symbol: (-rates[symbol], symbol))
+
+
+def _grow(stripes: _Stripes, likeness: Likeness, seed: int, busiest: Sequence[int]) -> None:
+    """Open a stripe for this symbol and take in as much of its family, and then of others, as fits."""
+    stripe = stripes.open()
+    stripes.put(seed, stripe)
+    if stripes.is_too_busy(seed):
+        stripes.lone.add(stripe)
+        return
+    pull = np.zeros(len(stripes.places))
+    refused = np.zeros(len(stripes.places), bool)
+    newest: int | None = seed
+    while newest is not None:
+        pull[likeness.peers[newest]] += likeness.weights[newest]
+        newest = _next(stripes, stripe, np.where((stripes.places < 0) & ~refused, pull, 0.0), refused)
+        if newest is None:
+            newest = _stranger(stripes, stripe, busiest, refused)
+        if newest is not None:
+            stripes.put(newest, stripe)
+
+
+def _next(stripes: _Stripes, stripe: int, pull: Shares, refused: Flags) -> int | None:
+    """The most related symbol that fits. Who does not fit now never will: a stripe only gets fuller."""
+    related = np.flatnonzero(pull)
+    if len(related) > TRIES_MAX:
+        related = related[np.argpartition(-pull[related], TRIES_MAX)[:TRIES_MAX]]
+    for symbol in sorted(related.tolist(), key=lambda each: (-pull[each], each)):
+        if stripes.fits(symbol, stripe):
+            return int(symbol)
+        refused[symbol] = True
+    return None
+
+
+def _stranger(stripes: _Stripes, stripe: int, busiest: Sequence[int], refused: Flags) -> int | None:
+    """The busiest symbol without a place that fits, found by halving: those who need less fit rather."""
+    waiting = [symbol for symbol in busiest if stripes.places[symbol] < 0 and not refused[symbol]]
+    low, high = 0, len(waiting)
+    while low < high:
+        middle = (low + high) // 2
+        if stripes.fits(waiting[middle], stripe):
+            high = middle
+        else:
+            refused[waiting[middle]] = True
+            low = middle + 1
+    return waiting[low] if low < len(waiting) and stripes.fits(waiting[low], stripe) else None
+
+
+def _homes(stripes: _Stripes, likeness: Likeness, symbol: int) -> list[int]:
+    """The stripes in which a symbol has family, most of it first."""
+    peers, weights = likeness.peers[symbol], likeness.weights[symbol]
+    placed = stripes.places[peers] >= 0
+    pull = np.bincount(stripes.places[peers][placed], weights[placed], minlength=len(stripes.totals))
+    found = np.flatnonzero(pull)
+    return sorted(found.tolist(), key=lambda stripe: (-pull[stripe], stripe))
+
+
+def _relieve(stripes: _Stripes, likeness: Likeness, stripe: int) -> None:
+    """Take symbols out of a stripe that got too full, as few as will do; one always stays.
+
+    Of those whose leaving alone is enough, the one with the least family leaves; where none is, the busiest does.
+    """
+    members = np.flatnonzero(stripes.places == stripe).tolist()
+    while len(members) > 1 and not stripes.is_within(stripe):
+        enough = [symbol for symbol in members if _is_relief(stripes, symbol, stripe)]
+        if enough:
+            leaves = min(enough, key=lambda symbol: (_family_in(stripes, likeness, symbol, stripe), symbol))
+        else:
+            leaves = stripes.busiest(members)
+        stripes.take(leaves)
+        members.remove(leaves)
+    if len(members) == 1 and not stripes.is_within(stripe):
+        stripes.lone.add(stripe)
+
+
+def _is_relief(stripes: _Stripes, symbol: int, stripe: int) -> bool:
+    """Whether the stripe is within its limits without this symbol."""
+    stripes.take(symbol)
+    relieved = stripes.is_within(stripe)
+    stripes.put(symbol, stripe)
+    return relieved
+
+
+def _family_in(stripes: _Stripes, likeness: Likeness, symbol: int, stripe: int) -> float:
+    return float(likeness.weights[symbol][stripes.places[likeness.peers[symbol]] == stripe].sum())
+
+
+def _settle(stripes: _Stripes, likeness: Likeness, symbol: int) -> None:
+    """Put a symbol where its family is, or else where it fits first, or else into a stripe of its own."""
+    families = _homes(stripes, likeness, symbol)
+    for stripe in [*families, *(each for each in range(len(stripes.totals)) if each not in families)]:
+        if stripe not in stripes.lone and stripes.fits(symbol, stripe):
+            stripes.put(symbol, stripe)
+            return
+    stripe = stripes.open()
+    stripes.put(symbol, stripe)
+    if stripes.is_too_busy(symbol):
+        stripes.lone.add(stripe)

@@ -1,0 +1,114 @@
+"""The report: a page that stands alone, data beside it, and a regulator's bundle without a gap."""
+
+import csv
+import hashlib
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra `pipeline` (PySpark) is not installed")
+
+import pipeline.report_values as values
+from fairtape.core.instants import MILLISECOND, SECOND
+from fairtape.pipeline.pages import Page, Section, Table, Verdict
+from fairtape.pipeline.plots import BarPlot, Line, LinePlot, figure, thinned, ticks, told_duration, told_share
+from fairtape.pipeline.report import make_report
+from fairtape.runtime.complaints import Complaint
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="module")
+def report(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Path:
+    tables = values.write_tables(tmp_path_factory.mktemp("tables"))
+    out = tmp_path_factory.mktemp("report")
+    made = make_report(spark, tables, out)
+    assert all(path.exists() for path in (made.page, *made.files))
+    return out
+
+
+def test_the_page_stands_alone_and_has_every_section(report: Path) -> None:
+    page = (report / "index.html").read_text()
+    for title in ("Fairness", "Latency by source", "Spread over time", "Late messages", "Clock bounds", "Outages",
+                  "Volume", "Bars", "Completeness"):  # fmt: skip
+        assert f"<h2>{title}</h2>" in page
+    assert "<script" not in page
+    assert not re.search(r'(?:src|href)="(?!#|data:)', page), "nothing is fetched from anywhere"
+
+
+def test_sentences_say_whether_it_is_good(report: Path) -> None:
+    page = (report / "index.html").read_text()
+    assert 'good">95.8 % of 1,200 messages' in page
+    assert 'bad">5 of 3,600 deliveries were late' in page
+    assert "Every number is there exactly once" in page
+    assert "changed its formation once; the longest silence was 1.25 s" in page
+
+
+def test_data_beside_the_page_keep_their_integers(report: Path) -> None:
+    found = pq.read_table(report / "data" / "spread_over_time.parquet").to_pylist()
+    spreads = values.tables()["spreads"]
+    assert sum(row["tokens"] for row in found) == len(spreads)
+    assert max(row["max_ns"] for row in found) == max(row["spread_ns"] for row in spreads)
+    first = min(row["period_at_ns"] for row in found)
+    told = rows(report / "data" / "spread_over_time.csv")
+    assert str(first) == told[0]["period_at_ns"]
+
+
+def test_the_audit_trail_leads_from_entry_to_commit_and_names_what_is_untold(report: Path) -> None:
+    trail = [(row["order_number"], row["what"]) for row in rows(report / "regulator" / "audit_trail.csv")]
+    assert trail[:4] == [("6", "entered: new"), ("6", "accepted"), ("6", "traded"), ("6", "committed")]
+    assert [row["sequence"] for row in rows(report / "regulator" / "untold.csv")] == ["16"]
+
+
+def test_execution_statistics_count_orders_and_what_was_executed(report: Path) -> None:
+    (row,) = rows(report / "regulator" / "execution_statistics.csv")
+    assert (row["symbol"], row["size"], row["orders"]) == ("ABC", "100 to 499", "3")
+    assert int(row["executed"]) == 400 * 10**9 == int(row["within_10_s"])
+
+
+def test_the_bundle_can_be_checked_by_its_digests(report: Path) -> None:
+    sums = (report / "regulator" / "SHA256SUMS").read_text().split()
+    for digest, name in zip(sums[::2], sums[1::2], strict=True):
+        assert hashlib.sha256((report / "regulator" / name).read_bytes()).hexdigest() == digest
+
+
+def test_an_empty_folder_gives_a_page_that_says_so(spark: "SparkSession", tmp_path: Path) -> None:
+    (tmp_path / "tables").mkdir()
+    made = make_report(spark, tmp_path / "tables", tmp_path / "out")
+    assert "no message was released" in made.page.read_text()
+    with pytest.raises(Complaint, match="is no folder"):
+        make_report(spark, tmp_path / "nowhere", tmp_path / "out")
+
+
+def test_names_from_outside_cannot_become_markup() -> None:
+    section = Section(title="<b>", verdict=Verdict.GOOD, finding="<i>", plots=[BarPlot(bars=[("<u>", 1.0)])],
+                      table=Table(("<s>",), [("<p>",)]))  # fmt: skip
+    page = Page(title="<title>", opening=(), facts=[("<a>", "<q>")], sections=[section]).html()
+    for tag in ("<b>", "<i>", "<u>", "<s>", "<q>", "<title><"):
+        assert tag not in page
+
+
+def test_thinning_keeps_the_peaks() -> None:
+    points = [(float(at), 1.0) for at in range(20_000)]
+    points[12_345] = (12_345.0, 99.0)
+    kept = thinned(points)
+    assert len(kept) <= 1_600
+    assert (12_345.0, 99.0) in kept
+
+
+def test_ticks_are_round_and_durations_have_a_unit() -> None:
+    assert ticks(0.0, 10.0, 5) == [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
+    assert told_duration(1_500 * MILLISECOND) == "1.5 s"
+    assert told_duration(0) == "0 ns"
+    assert told_share(0.00001) == "1.0e-05"
+    assert "nothing to show" in figure(LinePlot(lines=[Line("", [])]), "empty")
+    assert LinePlot(lines=[Line("one", [(float(SECOND), 2.0)])]).svg(300).count("<circle") == 1
