@@ -3,7 +3,7 @@
 `fairtape` merges the messages of many venues into a single sequence, delivers that sequence to every site at the
 same instant, and can prove afterwards that it did. ARCHITECTURE.md is the map; PROTOCOL.md is the law.
 
-A program that wants to read it begins with `fairtape.connect`.
+A program that wants to read it begins with `fairtape.connect`; one that wants to trade, with `fairtape.trade`.
 """
 
 from importlib import import_module
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fairtape import client as client
     from fairtape.client import connect as connect
+    from fairtape.client import trade as trade
 
 __version__ = "0.1.0"
 
@@ -21,7 +22,7 @@ if not __debug__:
 
 def __getattr__(name: str) -> Any:
     """The client, once somebody asks for it: NumPy and Arrow take a moment that most commands need not wait for."""
-    if name not in ("client", "connect"):
+    if name not in ("client", "connect", "trade"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     room = import_module("fairtape.client")
-    return room if name == "client" else room.connect
+    return room if name == "client" else getattr(room, name)

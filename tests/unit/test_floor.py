@@ -159,7 +159,7 @@ def test_only_operators_administer_and_only_arbiters_report() -> None:
     (deposit,) = script.fund("ann", cash=5)
     forged = deposit._replace(gateway=GATEWAY)
     assert "no operator" in the_rejection(floor.apply(script.ordered(forged, source=GATEWAY)))
-    assert "no arbiter" in the_rejection(floor.apply(script.ordered(TradeReport(1, 0, bytes(32)), source=4)))
+    assert "no arbiter" in the_rejection(floor.apply(script.ordered(TradeReport(1, 1, 0, bytes(32)), source=4)))
     assert floor.ledger.accounts == {}
 
 

@@ -1,5 +1,7 @@
 """Replicas of a floor compare themselves: reports, evidence, rebuilding, and what a Break takes away."""
 
+from dataclasses import replace
+
 import pytest
 
 from fairtape.apps.floor import Floor, OutOfOrder
@@ -28,7 +30,7 @@ def test_a_true_report_is_silent_and_a_false_one_is_evidence_that_names_what_dif
     number = script.sequence
     outputs = stage.play(encode(report._replace(trade_count=2)), source=3)
     assert Evidence(number, 3, token, "trade_count", "1", "2") in outputs
-    false = stage.play(encode(TradeReport(99, 1, bytes(32))), source=3)
+    false = stage.play(encode(TradeReport(1, 99, 1, bytes(32))), source=3)
     assert {output.field for output in false if isinstance(output, Evidence)} == {"trade_count", "trades_hash"}
     assert stage.floor.report(token + 1) is None
 
@@ -38,7 +40,7 @@ def test_a_report_of_a_forgotten_token_is_refused_without_evidence() -> None:
     script = stage.script
     for n in range(2):
         stage.play(script.sell("bob", f"b{n}", 1, 1), script.buy("ann", f"a{n}", 1, 1))
-    assert "too old" in the_rejection(stage.play(TradeReport(2, 1, bytes(32)), source=3))
+    assert "too old" in the_rejection(stage.play(TradeReport(1, 2, 1, bytes(32)), source=3))
 
 
 def test_replicas_agree_after_each_token_and_a_rebuilt_one_with_them() -> None:
@@ -83,3 +85,35 @@ def test_at_a_break_trades_of_lost_tokens_are_void_and_the_floor_asks_to_be_rebu
     rebuilt = Floor(commit_passes=1)
     rebuilt.apply(script.tokens[0])
     assert rebuilt.trade_count == 0
+
+
+def test_passes_are_counted_within_one_formation() -> None:
+    """The keeper of a new formation may have held the last token of the old one: its first token proves nothing."""
+    stage = staged(commit_passes=1)
+    script, floor = stage.script, stage.floor
+    stage.play(script.sell("bob", "b1", 1, 1), script.buy("ann", "a1", 1, 1))
+    assert kinds(floor.apply(replace(script.ordered(Pulse()), formation=2))) == []
+    assert kinds(floor.apply(replace(script.ordered(Pulse()), formation=2))) == ["Committed", "Printed"]
+
+
+def test_an_empty_token_of_a_formation_that_delivered_nothing_commits_nothing() -> None:
+    """A replica that is told of it and one that is not must settle at the same place."""
+    stage = staged(commit_passes=1)
+    script, floor = stage.script, stage.floor
+    stage.play(script.sell("bob", "b1", 1, 1), script.buy("ann", "a1", 1, 1))
+    assert floor.pass_token(script.token + 1, 2) == []
+    assert kinds(floor.pass_token(script.token + 2, 1)) == ["Committed", "Printed"]
+
+
+def test_a_report_of_a_token_that_a_break_took_is_no_evidence() -> None:
+    """The token's number belongs to another formation now, and the arbiter spoke in good faith."""
+    stage = staged()
+    script, floor = stage.script, stage.floor
+    stage.play(script.sell("bob", "b1", 1, 1), script.buy("ann", "a1", 1, 1))
+    lost = TradeReport(1, script.token + 1, 1, bytes(32))
+    floor.apply(replace(script.ordered(Pulse()), formation=2))
+    outputs = floor.apply(replace(script.ordered(lost, source=3), formation=2))
+    assert "it was lost" in the_rejection(outputs)
+    assert not any(isinstance(output, Evidence) for output in outputs)
+    false = replace(script.ordered(lost._replace(formation=2), source=3), formation=2)
+    assert any(isinstance(output, Evidence) for output in floor.apply(false))

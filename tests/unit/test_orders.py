@@ -114,6 +114,7 @@ messages: st.SearchStrategy[Message] = st.one_of(
     st.just(Pulse()),
     st.builds(
         TradeReport,
+        formation=st.integers(0, GATEWAY_MAX),
         token=st.integers(0, NUMBER_MAX),
         trade_count=st.integers(0, GATEWAY_MAX),
         trades_hash=st.binary(min_size=32, max_size=32),

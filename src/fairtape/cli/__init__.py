@@ -35,13 +35,25 @@ COMMANDS: Final = {
     ),
     "edge": Entry("A deployment", "fairtape.cli.edge", "edge", "Serve what customers of a site missed."),
     "hear": Entry("A deployment", "fairtape.cli.hear", "hear", "Hear the ticker as a customer does."),
+    "gateway": Entry("A deployment", "fairtape.cli.gateway", "gateway", "Let traders enter orders into a deployment."),
+    "accounts": Entry("A deployment", "fairtape.cli.accounts", "accounts", "Make logins, and fund their accounts."),
+    "floor": Entry("A deployment", "fairtape.cli.floor", "floor", "Open markets, enter orders, look at the books."),
     "drill": Entry("A deployment", "fairtape.cli.drill", "drill", "Inject a fault and report what happened."),
     "check": Entry("Proof", "fairtape.cli.check", "check", "Run simulated worlds and check every guarantee in each."),
+    "audit": Entry(
+        "Proof", "fairtape.cli.audit", "audit", "Measure how fair it is: who is first, where all bid at once."
+    ),
     "trace": Entry("Proof", "fairtape.cli.trace", "trace", "Run one simulated world again and show what happened."),
     "failover": Entry("Proof", "fairtape.cli.failover", "failover", "Let members die and time how the others go on."),
     "scale": Entry("Proof", "fairtape.cli.scale", "scale", "Let loops grow to 10,000 sites and count what each does."),
     "bench": Entry("Proof", "fairtape.cli.bench", "bench", "Measure fairtape here, beside what it is compared with."),
     "journal": Entry("The record", "fairtape.cli.journal", "journal", "Read and check a site's journal."),
+    "pipeline": Entry(
+        "The record",
+        "fairtape.cli.pipeline",
+        "pipeline",
+        "Work on the record with Spark: tables, proofs, reports, plans.",
+    ),
     "doctor": Entry(
         "Before a start", "fairtape.cli.doctor", "doctor", "Check this machine and say what to do about it."
     ),

@@ -18,6 +18,7 @@ from fairtape.simulation import failover as failovers
 from fairtape.simulation import swarm, upheaval
 from fairtape.simulation.campaign import Distribution, Run, Tally, campaign, cores, replay_command
 from fairtape.simulation.failover import run_failover
+from fairtape.simulation.floor_ordeal import run_floor
 from fairtape.simulation.ordeal import run_upheaval
 from fairtape.simulation.swarm import LOSS_MAX
 from fairtape.simulation.trial import Outcome, run_seed
@@ -34,6 +35,7 @@ DIGEST_SIZE: Final = 16
 @click.option("--seed", type=int, help="Run this one world again, exactly as it was.")
 @click.option("--healing", is_flag=True, help="Worlds with reformation servers, in which everything fails and heals.")
 @click.option("--failover", is_flag=True, help="Calm worlds in which members die: how long does it take to go on?")
+@click.option("--floor", is_flag=True, help="Worlds as with --healing, in which every site runs a trading floor.")
 @click.option("--loss", type=float, help="The share of datagrams that every link loses, instead of each seed's own.")
 @click.option("--jobs", type=int, help="Worlds at once.  [default: one per core]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
@@ -45,6 +47,7 @@ def check(
     seed: int | None,
     healing: bool,
     failover: bool,
+    floor: bool,
     loss: float | None,
     jobs: int | None,
     as_json: bool,
@@ -54,7 +57,9 @@ def check(
     Each world is drawn from a seed: its sites, timing, weather and faults. A world is one ring, or with --healing a
     whole deployment: loops, reformation servers and their store, under crashes, pauses, partitions, bad clocks, lost
     journals, growth, retirement and strangers. When all is healed every message must be in every journal. With
-    --failover nothing is wrong but that one or two members die, and the times that are promised must be kept.
+    --failover nothing is wrong but that one or two members die, and the times that are promised must be kept. With
+    --floor the same befalls a floor: its replicas must make the same trades, committed ones must stay, and cash and
+    shares must add up to the last unit.
 
     A world that breaks a guarantee is named with the command that repeats it exactly. The exit code is then 1.
 
@@ -62,7 +67,7 @@ def check(
     with the same version of fairtape, whatever the number of jobs: equal digests, equal histories.
     """
     _refuse(seeds=seeds, seed=seed, loss=loss, jobs=jobs)
-    kind = _choose(healing=healing, failover=failover, loss=loss)
+    kind = _choose({"--healing": healing, "--failover": failover, "--floor": floor}, loss)
     chosen = range(1, seeds + 1) if seed is None else range(seed, seed + 1)
     at_once = min(jobs or cores(), len(chosen))
     if seed is not None and not as_json:
@@ -96,15 +101,14 @@ class Kind:
     counted: str  # what a world had that `reforming` counts
 
 
-def _choose(*, healing: bool, failover: bool, loss: float | None) -> Kind:
-    if healing and failover:
-        raise Complaint("--healing and --failover are given; give one of them")
-    if (healing or failover) and loss is not None:
+def _choose(flags: dict[str, bool], loss: float | None) -> Kind:
+    chosen = [flag for flag, given in flags.items() if given]
+    if len(chosen) > 1:
+        raise Complaint(f"{' and '.join(chosen)} are given; give one of them")
+    if chosen and loss is not None:
         raise Complaint(f"--loss is {loss:g}; only worlds of one ring take it, leave it out")
-    if healing:
-        return HEALING
-    if failover:
-        return FAILOVER
+    if chosen:
+        return KINDS[chosen[0]]
     return Kind(
         "ring",
         partial(run_seed, loss=loss),
@@ -114,12 +118,15 @@ def _choose(*, healing: bool, failover: bool, loss: float | None) -> Kind:
     )
 
 
-HEALING: Final = Kind(
-    "healing", run_upheaval, lambda seed: upheaval.draw(seed).describe(), ("--healing",), "had to reform"
-)
-FAILOVER: Final = Kind(
-    "failover", run_failover, lambda seed: failovers.draw(seed).describe(), ("--failover",), "had to reform"
-)
+KINDS: Final = {
+    "--healing": Kind(
+        "healing", run_upheaval, lambda seed: upheaval.draw(seed).describe(), ("--healing",), "had to reform"
+    ),
+    "--failover": Kind(
+        "failover", run_failover, lambda seed: failovers.draw(seed).describe(), ("--failover",), "had to reform"
+    ),
+    "--floor": Kind("floor", run_floor, lambda seed: upheaval.draw(seed).describe(), ("--floor",), "had to reform"),
+}
 
 
 def _refuse(*, seeds: int, seed: int | None, loss: float | None, jobs: int | None) -> None:
@@ -162,7 +169,13 @@ def _summary(tally: Tally, seconds: float, kind: Kind) -> str:
         f"  {tally.lively} delivered everything everywhere, {tally.reforming} {kind.counted}; "
         f"{tally.messages:,} messages, {tally.deliveries:,} datagrams, {tally.deliveries / seconds:,.0f} per second"
         + "".join(f"\n  {_told(name, took)}" for name, took in _distributions(tally))
+        + (f"\n  {_counted(tally)}" if tally.counts else "")
     )
+
+
+def _counted(tally: Tally) -> str:
+    """What happened how often, over all worlds and replicas."""
+    return "at all replicas: " + ", ".join(f"{count:,} {name}" for name, count in sorted(tally.counts.items()))
 
 
 def _distributions(tally: Tally) -> list[tuple[str, Distribution]]:
@@ -198,6 +211,7 @@ def _fields(tally: Tally, seconds: float, kind: Kind, jobs: int) -> dict[str, ob
         "declared_a_failure": tally.reforming,
         "seconds": round(seconds, 3),
         "jobs": jobs,
+        "counts": dict(sorted(tally.counts.items())),
         "durations": {
             name: {
                 "count": took.count,

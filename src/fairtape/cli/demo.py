@@ -14,6 +14,7 @@ import click
 from rich.console import Console
 from rich.live import Live
 
+from fairtape.cli.demo_floor import show_floor
 from fairtape.core.instants import SECOND, Instant
 from fairtape.core.timing import Timing
 from fairtape.demo.findings import Findings
@@ -49,6 +50,13 @@ LINE_PERIOD: Final = 2 * SECOND  # between two lines where there is no terminal
     help="A new folder for the journals.  [default: temporary]",
 )
 @click.option("--json", "as_json", is_flag=True, help="The report as one JSON object and nothing else.")
+@click.option(
+    "--floor",
+    is_flag=True,
+    expose_value=False,
+    callback=show_floor,
+    help="Instead: traders on four continents, in simulated time, and their arbiter is killed.",
+)
 @click.pass_context
 def demo(
     ctx: click.Context,

@@ -10,6 +10,7 @@ from typing import Final
 
 from fairtape.core.instants import MICROSECOND, MILLISECOND, Duration
 from fairtape.core.timing import PERIOD_MAX, PROFILES, RETRIES_MAX, BadTiming, Timing, profile
+from fairtape.deployment.floor_settings import COMMIT_PASSES, COMMIT_PASSES_MAX, FloorSettings
 from fairtape.deployment.tables import Table
 from fairtape.edge.settings import EdgeSettings, StationPlace
 from fairtape.market.stripes import FEED_NAME_MAX, VERSION_MAX
@@ -33,6 +34,7 @@ LEADER_LEASE_MIN: Final = 300 * MILLISECOND  # a leader renews it five times, an
 _TAG: Final = re.compile(r"[A-Za-z0-9]{1,2}")
 _FEED: Final = re.compile(rf"[A-Za-z0-9_-]{{1,{FEED_NAME_MAX}}}")
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
+_ANY_FLOOR: Final = FloorSettings()
 _PERIODS: Final = ("retry_period", "token_period", "commit_delay", "clock_error_max")
 
 
@@ -88,6 +90,7 @@ class Deployment:
     access: Access  # to the store
     real_time: RealTime
     edge: EdgeSettings | None  # None: no site speaks to customers
+    floor: FloorSettings = _ANY_FLOOR
     stripe: int = 0
     datagram_max: int = DATAGRAM_MAX
 
@@ -183,6 +186,7 @@ def _deployment(folder: Path, table: Table) -> Deployment:
         access=_access(folder, store, url),
         real_time=_real_time(process),
         edge=_edge(folder, table.table("edge", optional=True), nodes, stripe),
+        floor=_floor(table.table("floor", optional=True), nodes),
         charter=_charter(table, nodes),
     )
     for each in (journal, clock, process, store, table):
@@ -306,6 +310,27 @@ def _edge(folder: Path, edge: Table, nodes: Mapping[str, Node], core: int) -> Ed
     )
     edge.finish()
     return settings
+
+
+def _floor(floor: Table, nodes: Mapping[str, Node]) -> FloorSettings:
+    """What replicas must agree on. Without a table everybody may do everything, which is good for trying it out."""
+    passes = floor.number("commit_passes", 0, COMMIT_PASSES_MAX, COMMIT_PASSES)
+    operators = tuple(_source(floor, "operators", name, nodes) for name in floor.names("operators", optional=True))
+    arbiters = floor.table("arbiters", optional=True)
+    reporting = {}
+    for node in nodes.values():
+        if node.kind is Kind.SITE and (name := arbiters.take(node.name, str, "")):
+            reporting[node.number] = _source(arbiters, node.name, name, nodes)
+    arbiters.finish()
+    floor.finish()
+    return FloorSettings(commit_passes=passes, operators=operators or None, arbiters=reporting)
+
+
+def _source(table: Table, field: str, name: str, nodes: Mapping[str, Node]) -> NodeId:
+    if name not in nodes or nodes[name].kind is not Kind.SOURCE:
+        known = ", ".join(node.name for node in nodes.values() if node.kind is Kind.SOURCE)
+        raise table.wrong(field, name, f"expected one of the sources {known}")
+    return nodes[name].number
 
 
 def _regions(regions: Table, places: Mapping[str, StationPlace], nodes: Mapping[str, Node]) -> Iterator[Region]:

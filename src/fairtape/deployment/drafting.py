@@ -12,6 +12,7 @@ from typing import Final
 from fairtape.core.timing import PROFILES
 from fairtape.deployment.capacity import cores_here, refuse_overload, sites_max
 from fairtape.deployment.description import FILE, Deployment, read_deployment
+from fairtape.deployment.floor_settings import COMMIT_PASSES
 from fairtape.deployment.keyring import write_keys
 from fairtape.deployment.loopback import free_ports
 from fairtape.deployment.stations import catalogue_of
@@ -114,6 +115,11 @@ def _text(draft: Draft) -> Iterator[str]:
     yield from _network(draft)
     yield from _surroundings(draft)
     yield from _loop_tables(draft, profile, names)
+    yield "[floor]  # what all replicas of the trading floor must agree on before the first message"
+    yield f"commit_passes = {COMMIT_PASSES}  # N: a trade commits when so many tokens have passed"
+    yield '# operators = ["XNYS"]  # sources that may open markets and let money in; without it, all may'
+    yield '# arbiters = { s1 = "XTKS" }  # as which source `fairtape floor arbiter` reports for a site'
+    yield ""
     yield "# Every node has a number of its own, from 1 on, and an address at which it listens (UDP)."
     yield "[sites]"
     yield from (_member(name, number, next(places)) for number, name in enumerate(names, 1))

@@ -64,8 +64,13 @@ class Pulse(NamedTuple):
 
 
 class TradeReport(NamedTuple):
-    """The arbiter's word on one token: how many trades it made, and the digest of all trades up to and including it."""
+    """The arbiter's word on one token: how many trades it made, and the digest of all trades up to and including it.
 
+    The token is named with its formation, because a Break may take the token away and give its number to another one:
+    an arbiter that reported in good faith must not be accused for what the ring has lost.
+    """
+
+    formation: int
     token: int
     trade_count: int
     trades_hash: bytes

@@ -51,7 +51,7 @@ _OPEN_MARKET: Final = struct.Struct(f"{_HEAD}{SYMBOL_MAX}sqqqqqqqq")
 _CONTROL: Final = struct.Struct(f"{_HEAD}{SYMBOL_MAX}s")
 _FUNDING: Final = struct.Struct(f"{_HEAD}{ACCOUNT_MAX}s{SYMBOL_MAX}sq")
 _PULSE: Final = struct.Struct("<BB")
-_TRADE_REPORT: Final = struct.Struct(f"<BBHIQ{DIGEST_SIZE}s")
+_TRADE_REPORT: Final = struct.Struct(f"<BBHIIQ{DIGEST_SIZE}s")
 
 _Choice = TypeVar("_Choice", bound=IntEnum)
 
@@ -114,8 +114,8 @@ def _encoded(message: Message) -> bytes:
         case Funding(gateway, number, account, asset, amount):
             head = (FUNDING_KIND, FLOOR_VERSION, 0, 0, 0, 0, 0, 0, gateway, number)
             return _FUNDING.pack(*head, account.encode("ascii"), asset.encode("ascii"), amount)
-        case TradeReport(token, count, trades_hash):
-            return _TRADE_REPORT.pack(TRADE_REPORT_KIND, FLOOR_VERSION, 0, count, token, trades_hash)
+        case TradeReport(formation, token, count, trades_hash):
+            return _TRADE_REPORT.pack(TRADE_REPORT_KIND, FLOOR_VERSION, 0, formation, count, token, trades_hash)
         case Pulse():
             return _PULSE.pack(PULSE_KIND, FLOOR_VERSION)
 
@@ -227,10 +227,10 @@ def _read_pulse(_payload: bytes) -> Pulse:
 
 
 def _read_trade_report(payload: bytes) -> TradeReport:
-    _, _, zero, count, token, trades_hash = _TRADE_REPORT.unpack(payload)
+    _, _, zero, formation, count, token, trades_hash = _TRADE_REPORT.unpack(payload)
     if zero:
         _refused("options", zero)
-    return TradeReport(token, count, trades_hash)
+    return TradeReport(formation, token, count, trades_hash)
 
 
 def _text(field: str, padded: bytes) -> str:

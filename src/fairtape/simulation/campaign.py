@@ -1,6 +1,7 @@
 """A campaign: many seeds over all cores. A failing seed is a result and never stops the others."""
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -71,6 +72,7 @@ class Tally:
     late: int = 0
     failures: list[Outcome] = field(default_factory=list)
     figures: dict[str, list[Duration]] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
 
     def add(self, outcome: Outcome) -> None:
         """Count one outcome."""
@@ -82,6 +84,7 @@ class Tally:
         self.late += outcome.late
         for name, took in outcome.figures:
             self.figures.setdefault(name, []).append(took)
+        self.counts.update(dict(outcome.counts))
         if outcome.failed:
             self.failures.append(outcome)
 

@@ -53,6 +53,7 @@ class Outcome:
     simulated: Duration = 0
     digest: int = 0
     figures: tuple[tuple[str, Duration], ...] = ()  # how long things took that are worth a distribution
+    counts: tuple[tuple[str, int], ...] = ()  # how often things happened that are worth telling
 
     @property
     def failed(self) -> bool:

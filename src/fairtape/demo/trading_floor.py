@@ -1,0 +1,208 @@
+"""Traders on four continents, one floor, and the arbiter's site is killed while they trade.
+
+The same machines as everywhere, in virtual time, with the delays and losses between real cities. Every site runs a
+replica of the floor; the token site reports the trades. Half-way the site that holds the token, and with it the
+arbiter, is killed. Trading goes on when the ring has formed anew without it, and no committed trade is lost.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from typing import Final
+
+from fairtape.apps.floor import Floor
+from fairtape.apps.floor_outputs import TentativeFill
+from fairtape.core.cities import City, city, weather_between
+from fairtape.core.effects import Ordered, Release
+from fairtape.core.instants import SECOND, Instant
+from fairtape.core.timing import PROFILES
+from fairtape.core.weather import Weather
+from fairtape.market.administration import CASH, Funding, OpenMarket
+from fairtape.market.order_codec import encode
+from fairtape.market.orders import NewOrder, Side
+from fairtape.market.prices import ONE
+from fairtape.market.rules.values import Continuous
+from fairtape.ring.charter import Charter, LoopCharter
+from fairtape.simulation.floors import Floors
+from fairtape.simulation.guardians import Guardians
+from fairtape.simulation.ordeal import why_unsettled
+from fairtape.simulation.realm import EPOCH, Realm, RealmPlan
+from fairtape.simulation.witness import Witness
+from fairtape.wire.frames import NodeId
+
+CITIES: Final = tuple(city(name) for name in ("New York", "São Paulo", "London", "Tokyo", "Frankfurt"))
+CONTINENTS: Final = ("North America", "South America", "Europe", "Asia")  # of the first four, where the traders are
+SITES: Final = tuple(range(1, len(CITIES) + 1))
+FIRST_GATEWAY, FIRST_ARBITER, OPERATOR, FIRST_REFORMER = 201, 301, 299, 101
+COMMIT_PASSES: Final = 2
+RESILIENCE: Final = 1
+LOSS: Final = 0.01
+SYMBOL: Final = "GLOBAL"
+TICK: Final = ONE // 100
+MIDDLE: Final = 100 * ONE
+FUNDS: Final = 1_000_000 * ONE
+ORDER_PERIOD: Final = SECOND // 10  # between two orders of one continent
+OPENS_AT, KILLED_AT, BACK_AT, CLOSES_AT = (second * SECOND for second in (3, 10, 20, 26))
+SETTLED_BY: Final = 90 * SECOND
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Closing:
+    """What is left when the floor closes."""
+
+    trades: int
+    committed: int
+    void: int
+    reports: int
+    accusations: int
+    same: bool  # at all replicas
+    conserved: bool
+    stood_still: int  # ns between two trades, at most
+    shares: dict[str, int]  # of each continent, how many trades its traders took part in
+
+
+class TradingFloor(Witness):
+    """One session."""
+
+    def __init__(self, seed: int = 1) -> None:
+        self._chance = Random(f"trading floor {seed}")  # noqa: S311 - a simulation
+        self._numbers: Counter[NodeId] = Counter()
+        self._told: list[str] = []
+        self._last_at: Instant = 0
+        self._stood_still = 0
+        self.realm = Realm(self._plan(seed))
+        self.guardians = Guardians(self.realm)
+        arbiters = {site: FIRST_ARBITER + place for place, site in enumerate(SITES)}
+        self.floors = Floors(self.realm, self._floor, commit_passes=COMMIT_PASSES, arbiters=arbiters)
+        self.realm.world.witnesses += [self.guardians, self.floors, self]
+        self.realm.settle()
+        self._schedule()
+
+    def play(self) -> Iterator[str]:
+        """The whole session; what there is to tell, as it happens."""
+        world = self.realm.world
+        yield f"five sites, and traders in {', '.join(each.name for each in CITIES[: len(CONTINENTS)])}"
+        while world.now < EPOCH + CLOSES_AT or (why_unsettled(self.realm) and world.now < EPOCH + SETTLED_BY):
+            world.run(world.now + SECOND // 2)
+            yield from self._told
+            self._told.clear()
+        self.guardians.finish()
+        self.floors.finish()
+
+    def closing(self) -> Closing:
+        """What every replica holds in the end."""
+        floors = [replica.floor for replica in self.floors.replicas.values()]
+        states = {(floor.trades_hash, floor.ledger.state_hash) for floor in floors}
+        tentative = sum(1 for _ in floors[0].tentative())
+        return Closing(
+            trades=floors[0].trade_count,
+            committed=floors[0].trade_count - tentative,
+            void=sum(len(void) for void in self.floors.voided.values()),
+            reports=self.floors.counts["reports"],
+            accusations=self.floors.counts["accusations"],
+            same=len(states) == 1 and len(floors) == len(SITES),
+            conserved=not any(floor.ledger.imbalance() for floor in floors),
+            stood_still=self._stood_still,
+            shares=self._shares(),
+        )
+
+    def _shares(self) -> dict[str, int]:
+        floor, traded = self._floor(), Counter[str]()
+        for entry in self.realm.shelves[self._watched].entries:
+            if isinstance(entry, Ordered):
+                for output in floor.apply(entry):
+                    if isinstance(output, TentativeFill):
+                        traded.update({output.trade.buyer, output.trade.seller})
+        return {name: traded[f"t{place}"] for place, name in enumerate(CONTINENTS)}
+
+    # What is seen.
+
+    def delivered(self, node: NodeId, ordered: Ordered, release: Release, now: Instant, /) -> None:  # noqa: ARG002
+        """Watch the trades at one site that is not killed."""
+        if node != self._watched or not self.floors.replicas[node].floor.report(ordered.token):
+            return
+        at = self.realm.world.now
+        self._stood_still = max(self._stood_still, at - self._last_at) if self._last_at else 0
+        self._last_at = at
+
+    def noticed(self, node: NodeId, text: str, now: Instant, /) -> None:  # noqa: ARG002
+        """What the reformation servers decide."""
+        if node < FIRST_GATEWAY and node >= FIRST_REFORMER:
+            self._tell(text)
+
+    def _tell(self, text: str) -> None:
+        self._told.append(f"{(self.realm.world.now - EPOCH) / SECOND:7.3f} s  {text}")
+
+    # What is done.
+
+    def _schedule(self) -> None:
+        world, realm = self.realm.world, self.realm
+        self._watched = SITES[-1]
+        world.at(EPOCH + OPENS_AT - SECOND, partial(realm.publish, OPERATOR, [*self._opening()]))
+        for place in range(len(CONTINENTS)):
+            for at in range(OPENS_AT, CLOSES_AT - SECOND, ORDER_PERIOD):
+                later = self._chance.randrange(ORDER_PERIOD)
+                world.at(EPOCH + at + later, partial(realm.publish, FIRST_GATEWAY + place, [self._order(place)]))
+        world.at(EPOCH + KILLED_AT, self._kill)
+
+    def _kill(self) -> None:
+        leader = self.realm.leader()
+        assert leader is not None
+        formation = leader.primary.formation
+        assert formation is not None
+        token = formation.current(self.realm.world.now) + 1
+        victim = formation.holder(token if formation.holder(token) != self._watched else token + 1)
+        self._tell(f"the arbiter's site in {CITIES[victim - 1].name} is killed, with the token on its way to it")
+        self.realm.world.crash(victim)
+        self.realm.world.at(EPOCH + BACK_AT, partial(self._restart, victim))
+
+    def _restart(self, site: NodeId) -> None:
+        self._tell(f"{CITIES[site - 1].name} is back, with its journal and nothing else")
+        self.realm.world.restart(site, self.realm.reborn(site))
+
+    def _opening(self) -> Iterator[bytes]:
+        yield encode(OpenMarket(OPERATOR, self._next(OPERATOR), SYMBOL, Continuous(), TICK, ONE))
+        for place in range(len(CONTINENTS)):
+            for asset in (CASH, SYMBOL):
+                yield encode(Funding(OPERATOR, self._next(OPERATOR), f"t{place}", asset, FUNDS))
+
+    def _order(self, place: int) -> bytes:
+        gateway, account = FIRST_GATEWAY + place, f"t{place}"
+        number, side = self._next(gateway), self._chance.choice(tuple(Side))
+        price = MIDDLE + self._chance.randint(-3, 3) * TICK
+        quantity = self._chance.randint(1, 9) * ONE
+        return encode(NewOrder(gateway, number, account, f"{number}", SYMBOL, side, quantity, price))
+
+    def _next(self, source: NodeId) -> int:
+        self._numbers[source] += 1
+        return self._numbers[source]
+
+    def _floor(self) -> Floor:
+        return Floor(commit_passes=COMMIT_PASSES, operators=(OPERATOR,))
+
+    def _plan(self, seed: int) -> RealmPlan:
+        timing = PROFILES["wan"]
+        gateways = range(FIRST_GATEWAY, FIRST_GATEWAY + len(CONTINENTS))
+        arbiters = range(FIRST_ARBITER, FIRST_ARBITER + len(SITES))
+        return RealmPlan(
+            charter=Charter(loops=(LoopCharter(number=0, tour=SITES, timing=timing),), resilience=RESILIENCE),
+            reformers=(FIRST_REFORMER, FIRST_REFORMER + 1),
+            sources=(*gateways, OPERATOR, *arbiters),
+            sky=_sky,
+            seed=seed,
+            leader_lease=timing.lease_period,
+        )
+
+
+def _sky(origin: NodeId, to: NodeId) -> Weather:
+    return weather_between(_place(origin), _place(to), loss=LOSS)
+
+
+def _place(node: NodeId) -> City:
+    """Gateways and arbiters stand beside the sites of their cities, and the first reformation servers in the west."""
+    if node == OPERATOR:
+        return CITIES[0]
+    first = max(base for base in (1, FIRST_REFORMER, FIRST_GATEWAY, FIRST_ARBITER) if base <= node)
+    return CITIES[(node - first) % len(CITIES)]

@@ -1,0 +1,130 @@
+"""Chronicles of a floor: what befalls a deployment that trades, and what becomes of its trades.
+
+Written like the chronicles of realms, with one command more:
+
+    floor passes=1                             a trade commits after so many token passes
+
+`load` then means orders: two gateways, in turns, each time one sale and one purchase that meet. Every site runs a
+replica, and the story tells what each replica had to take back, and what all of them hold in the end.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from fairtape.apps.floor import Floor
+from fairtape.apps.floor_outputs import Voided
+from fairtape.core.effects import FormationChange
+from fairtape.core.instants import SECOND, Instant
+from fairtape.market.administration import CASH, Funding, OpenMarket
+from fairtape.market.order_codec import encode
+from fairtape.market.orders import NewOrder, Side
+from fairtape.market.prices import ONE
+from fairtape.market.rules.values import Continuous
+from fairtape.simulation.chronicle import SOURCES, Script, Telling, read
+from fairtape.simulation.clocks import Clock
+from fairtape.simulation.floors import Floors
+from fairtape.simulation.realm import EPOCH, RealmPlan
+from fairtape.simulation.scenario import BadScenario
+from fairtape.wire.frames import NodeId
+
+OPERATOR: Final = 299
+FIRST_ARBITER: Final = 300
+COMMAND: Final = "floor passes="
+SYMBOL: Final = "XYZ"
+PRICE: Final = 100 * ONE
+FUNDS: Final = 1_000_000 * ONE
+
+
+def tell_floor(text: str) -> str:
+    """The stories of a floor's chronicle whose commands are `text`, one for each of its seeds."""
+    first, _, rest = text.partition("\n")
+    while first.startswith("#"):
+        first, _, rest = rest.partition("\n")
+    if not first.startswith(COMMAND) or not first[len(COMMAND) :].strip().isdigit():
+        raise BadScenario(f"{first!r}: expected {COMMAND}N, such as {COMMAND}1")
+    script, passes = read(rest), int(first[len(COMMAND) :])
+    stories = []
+    for seed in script.seeds:
+        heading = f"seed {seed}\n" if len(script.seeds) > 1 else ""
+        stories.append(heading + "".join(f"{line}\n" for line in FloorTelling(script, seed, passes).lines()))
+    return "\n".join(stories)
+
+
+class FloorTelling(Telling):
+    """One seed's realm, its replicas, and what happens to them."""
+
+    def __init__(self, script: Script, seed: int, commit_passes: int) -> None:
+        self._arbiters = {site: FIRST_ARBITER + site for site in script.sites}
+        self._numbers: Counter[NodeId] = Counter()
+        super().__init__(replace(script, load_period=0), seed)
+        self.floors = _ToldFloors(
+            self._realm,
+            lambda: Floor(commit_passes=commit_passes, operators=(OPERATOR,), arbiters=self._arbiters.values()),
+            commit_passes=commit_passes,
+            arbiters=self._arbiters,
+        )
+        self.floors.teller = self
+        self._realm.world.witnesses.append(self.floors)
+        self._trade(script)
+
+    def tell(self, who: NodeId, text: str) -> None:
+        """One more line of the story."""
+        self._tell(who, text)
+
+    def _plan(self, seed: int, clocks: dict[NodeId, Clock]) -> RealmPlan:  # type: ignore[override]
+        return replace(super()._plan(seed, clocks), sources=(*SOURCES, OPERATOR, *self._arbiters.values()))
+
+    def _trade(self, script: Script) -> None:
+        world, realm = self._realm.world, self._realm
+        opening = [OpenMarket(OPERATOR, self._next(OPERATOR), SYMBOL, Continuous(), ONE // 100, ONE)]
+        funding = [
+            Funding(OPERATOR, self._next(OPERATOR), account, asset, FUNDS)
+            for account in ("ann", "bob")
+            for asset in (CASH, SYMBOL)
+        ]
+        world.at(EPOCH + SECOND // 8, partial(realm.publish, OPERATOR, [*map(encode, opening), *map(encode, funding)]))
+        for turn, at in enumerate(range(SECOND // 4, script.load_until, script.load_period)):
+            gateway = SOURCES[turn % len(SOURCES)]
+            orders = [encode(each) for each in (self._order(gateway, Side.SELL), self._order(gateway, Side.BUY))]
+            world.at(EPOCH + at, partial(realm.publish, gateway, orders))
+
+    def _order(self, gateway: NodeId, side: Side) -> NewOrder:
+        account, number = "bob" if side is Side.SELL else "ann", self._next(gateway)
+        return NewOrder(gateway, number, account, f"{gateway}-{number}", SYMBOL, side, ONE, PRICE)
+
+    def _next(self, source: NodeId) -> int:
+        self._numbers[source] += 1
+        return self._numbers[source]
+
+    def lines(self) -> Iterator[str]:
+        """The story, and what the replicas hold in the end."""
+        yield from super().lines()
+        floors = {node: replica.floor for node, replica in self.floors.replicas.items()}
+        self.floors.finish()
+        traded = {floor.trade_count for floor in floors.values()}
+        hashes = {floor.trades_hash for floor in floors.values()}
+        ledgers = {floor.ledger.state_hash for floor in floors.values()}
+        same = "the same" if len(hashes) == len(ledgers) == 1 else "not the same"
+        lost = self.floors.counts["committed trades lost"]
+        yield f"floor: {max(traded)} trades, {same} at all {len(floors)} replicas; committed ones that are lost: {lost}"
+
+
+class _ToldFloors(Floors):
+    """Replicas that tell what they had to take back."""
+
+    teller: FloorTelling
+
+    def turned(self, node: NodeId, change: FormationChange, now: Instant, /) -> None:
+        """Name what a formation has lost."""
+        before = len(self.voided[node])
+        super().turned(node, change, now)
+        for each in self.voided[node][before:]:
+            self.teller.tell(node, _told(each))
+
+
+def _told(void: Voided) -> str:
+    was = "committed" if void.committed else "tentative"
+    return f"trade {void.trade.trade_id} of token {void.trade.token}, which was {was}, is void"

@@ -1,0 +1,225 @@
+"""The floor in a simulated realm: a replica at every site, arbiters that report, and guarantees that are watched.
+
+SameTrades: replicas at one place of the order have made the same trades and hold the same ledger · NoFalseEvidence:
+honest arbiters are never accused · Conserved: cash and shares add up to the last unit · HeldByN: when a trade commits,
+N + 1 sites hold it · TradeSurvives: a committed trade is in the order for ever while at most N members fail ·
+SameAgain: the floor that a journal gives is the floor that was alive.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Final
+
+from fairtape.apps.floor import Floor
+from fairtape.apps.floor_outputs import (
+    Broken,
+    Cancelled,
+    Committed,
+    Evidence,
+    Execution,
+    Funded,
+    MarketChanged,
+    Output,
+    Printed,
+    Rejected,
+    Replaced,
+    Sequenced,
+    TentativeFill,
+    Voided,
+)
+from fairtape.apps.floor_replica import Replica
+from fairtape.core.effects import FormationChange, Ordered, Release
+from fairtape.core.instants import Instant
+from fairtape.market.administration import TradeReport
+from fairtape.market.order_codec import decode, encode
+from fairtape.nodes.reformer import Reformer
+from fairtape.ring.formation import Formation
+from fairtape.ring.layout import decode_formation
+from fairtape.simulation.facts import Violation
+from fairtape.simulation.realm import Realm
+from fairtape.simulation.witness import Witness
+from fairtape.wire.frames import NodeId
+
+Place = tuple[int, int]
+"""Formation and token: names one place in every journal."""
+
+_COUNTED: Final[Mapping[type[Output], str]] = {
+    Sequenced: "orders taken",
+    Replaced: "orders replaced",
+    Cancelled: "orders cancelled",
+    Rejected: "requests rejected",
+    TentativeFill: "trades made",
+    Committed: "trades committed",
+    Printed: "trades printed",
+    Voided: "trades void",
+    Broken: "breaks",
+    Evidence: "accusations",
+    Funded: "fundings",
+    MarketChanged: "market changes",
+}
+
+
+class Floors(Witness):
+    """The replicas of one realm. `arbiters` names the source through which each site reports."""
+
+    def __init__(
+        self,
+        realm: Realm,
+        new: Callable[[], Floor],
+        *,
+        commit_passes: int,
+        arbiters: dict[NodeId, NodeId],
+        liar: NodeId | None = None,
+    ) -> None:
+        self.replicas: dict[NodeId, Replica] = {}
+        self.counts: Counter[str] = Counter()  # outputs of all replicas, by name
+        self.evidence: dict[NodeId, list[Evidence]] = defaultdict(list)
+        self.voided: dict[NodeId, list[Voided]] = defaultdict(list)
+        self._realm = realm
+        self._new = new
+        self._commit_passes = commit_passes
+        self._arbiters = arbiters
+        self._liar = liar
+        self._states: dict[Place, tuple[bytes, bytes]] = {}
+        self._holders: dict[Place, set[NodeId]] = defaultdict(set)
+        self._made: dict[bytes, int] = {}  # each trade that was ever made, and its formation
+        self._committed: dict[bytes, Execution] = {}
+        self._formations: dict[int, Formation] = {}
+        self._silent: dict[int, tuple[NodeId, ...]] = {}  # who was missing when a formation was made
+        self._lies: set[int] = set()  # tokens that were lied about
+
+    # What is seen.
+
+    def appended(self, node: NodeId, ordered: Ordered, now: Instant, /) -> None:  # noqa: ARG002
+        """A site holds a token."""
+        self._holders[ordered.formation, ordered.token].add(node)
+
+    def delivered(self, node: NodeId, ordered: Ordered, release: Release, now: Instant, /) -> None:  # noqa: ARG002
+        """Apply it; if this site held the token, report what came of it."""
+        replica = self._replica(node)
+        place = ordered.formation, ordered.token
+        self._heed(node, place, replica.deliver(ordered))
+        self._compare(node, place, replica.floor)
+        if self._holder(ordered) == node:
+            self._report(node, replica.floor, ordered.token)
+
+    def turned(self, node: NodeId, change: FormationChange, now: Instant, /) -> None:  # noqa: ARG002
+        """A formation takes over; what it lost is void here."""
+        self._formations[change.formation] = decode_formation(change.layout)
+        self._heed(node, (change.formation, change.token), self._replica(node).turn(change))
+
+    def befell(self, node: NodeId, what: str, now: Instant, /) -> None:  # noqa: ARG002
+        """A site that comes back has a journal and nothing else."""
+        if what == "restart" and node in self.replicas:
+            self.replicas[node].rebuild()
+
+    def noticed(self, node: NodeId, text: str, now: Instant, /) -> None:  # noqa: ARG002
+        """A reformation server says something: perhaps that it has made a formation, and without whom."""
+        server = self._realm.world.machine(node)
+        if isinstance(server, Reformer):
+            for ruling in server.primary.rulings:
+                self._formations[ruling.formation.number] = ruling.formation
+                self._silent[ruling.formation.number] = ruling.silent
+
+    def _replica(self, node: NodeId) -> Replica:
+        if node not in self.replicas:
+            self.replicas[node] = Replica(self._new, partial(self._released, node))
+        return self.replicas[node]
+
+    def _released(self, node: NodeId) -> Iterator[Ordered]:
+        shelf = self._realm.shelves[node]
+        for entry in shelf.entries:
+            if isinstance(entry, Ordered) and entry.token <= shelf.released_through:
+                yield entry
+
+    # Arbiters.
+
+    def _holder(self, ordered: Ordered) -> NodeId | None:
+        formation = self._formations.get(ordered.formation)
+        return None if formation is None else formation.holder(ordered.token)
+
+    def _report(self, node: NodeId, floor: Floor, token: int) -> None:
+        payload, world = floor.report(token), self._realm.world
+        if payload is None or node not in self._arbiters:
+            return
+        if node == self._liar:
+            report = decode(payload)
+            assert isinstance(report, TradeReport)
+            payload = encode(report._replace(trade_count=report.trade_count + 1))
+            self._lies.add(token)
+        self.counts["reports"] += 1
+        world.at(world.now, partial(self._realm.publish, self._arbiters[node], [payload]))
+
+    # What is checked.
+
+    def _heed(self, node: NodeId, place: Place, outputs: list[Output]) -> None:
+        for output in outputs:
+            self.counts[_COUNTED[type(output)]] += 1
+            match output:
+                case TentativeFill(trade):
+                    self._made.setdefault(trade.to_bytes(), place[0])
+                case Committed(trade):
+                    self._check_held(node, trade)
+                    self._committed[trade.to_bytes()] = trade
+                case Voided():
+                    self.voided[node].append(output)
+                case Evidence():
+                    self.evidence[node].append(output)
+                    if output.token not in self._lies:
+                        self._violated("NoFalseEvidence", node, str(output))
+
+    def _compare(self, node: NodeId, place: Place, floor: Floor) -> None:
+        """SameTrades and Conserved."""
+        state = floor.trades_hash, floor.ledger.state_hash
+        if self._states.setdefault(place, state) != state:
+            self._violated("SameTrades", node, f"token {place[1]} of formation {place[0]} came out otherwise here")
+        if imbalance := floor.ledger.imbalance():
+            self._violated("Conserved", node, f"after token {place[1]} there is too much of {imbalance}")
+
+    def _check_held(self, node: NodeId, trade: Execution) -> None:
+        number = self._made[trade.to_bytes()]
+        holders = len(self._holders[number, trade.token])
+        needed = min(self._commit_passes + 1, self._members(number, max(self._formations)))
+        if holders < needed:
+            self._violated("HeldByN", node, f"trade {trade.trade_id} committed with {holders} holders of {needed}")
+
+    def _members(self, since: int, until: int) -> int:
+        """The members of the smallest formation between these two."""
+        return min(len(each.members) for number, each in self._formations.items() if since <= number <= until)
+
+    def finish(self) -> None:
+        """After all is healed: SameAgain at every site, and TradeSurvives."""
+        for node, replica in self.replicas.items():
+            again = Replica(self._new, partial(self._released, node)).floor
+            if again.trades_hash != replica.floor.trades_hash:
+                self._violated("SameAgain", node, "its journal gives other trades than it made")
+            if again.ledger.snapshot() != replica.floor.ledger.snapshot():
+                self._violated("SameAgain", node, "its journal gives another ledger than it kept")
+        if self.replicas:
+            self._check_survival(next(iter(self.replicas)))
+
+    def _check_survival(self, node: NodeId) -> None:
+        final, standing = self._new(), set()
+        for ordered in self._released(node):
+            standing |= {out.trade.to_bytes() for out in final.apply(ordered) if isinstance(out, TentativeFill)}
+        for name, trade in self._committed.items():
+            if name not in standing:
+                self._check_excused(trade, self._made[name])
+
+    def _check_excused(self, trade: Execution, made_in: int) -> None:
+        """More than N members failed between the making of a committed trade and the Break that took it."""
+        breaks = [
+            number
+            for number, each in self._formations.items()
+            if number > made_in and each.broken and each.first_token <= trade.token
+        ]
+        for number in breaks:
+            failed = {site for since, gone in self._silent.items() if made_in < since <= number for site in gone}
+            if len(failed) > min(self._commit_passes, self._members(made_in, number) - 1):
+                self.counts["committed trades lost"] += 1
+                return
+        self._violated("TradeSurvives", None, f"trade {trade.trade_id} of token {trade.token} is gone")
+
+    def _violated(self, guarantee: str, node: NodeId | None, text: str) -> None:
+        raise Violation(guarantee, node, self._realm.world.now, text)

@@ -1,0 +1,92 @@
+"""A gateway of a deployment of real processes: traders trade, the gateway is killed, and nobody notices much."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import fairtape
+from fairtape import cli
+from fairtape.apps.gateway_events import OrderEvent
+from fairtape.client import OrderRefused, Trader
+from fairtape.deployment.door import door_of
+from fairtape.deployment.messages import publish_once
+from fairtape.market.administration import OpenMarket
+from fairtape.market.order_codec import encode
+from fairtape.market.prices import ONE
+from fairtape.market.rules.values import Continuous
+from fairtape.runtime.ledgerstore import LedgerStore
+from loopback.commands import PATIENCE, finish, interrupt, run, start
+from loopback.test_deployment import await_members, deployment
+
+PASSWORD = "secret-of-nobody"  # noqa: S105 - of nobody
+
+
+def told(trader: Trader, count: int) -> list[str]:
+    """The kinds of the next events."""
+    events = [trader.event(PATIENCE) for _ in range(count)]
+    return [event.kind.value for event in events if isinstance(event, OrderEvent)]
+
+
+def opened(folder: Path, *more: object) -> tuple[subprocess.Popen[str], str]:
+    """A gateway, and where its traders connect."""
+    process = start("gateway", folder, "--source", "XLON", "--entry", "127.0.0.1:0", *more)
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line.startswith("entry at "), finish(process)
+    return process, line.removeprefix("entry at ").strip()
+
+
+@pytest.mark.alone
+@pytest.mark.timeout(300)
+def test_traders_trade_though_their_gateway_is_killed(tmp_path: Path) -> None:
+    folder, ledger = tmp_path / "deployment", tmp_path / "ledger.sqlite"
+    with deployment(folder, "--sites", 2, "--profile", "metro", "--reformers", 1):
+        await_members(folder, "s1", "s2")
+        for name in ("ann", "bob"):
+            assert run("accounts", "add", folder, name, "--password", PASSWORD)[0] == 0
+        door = door_of(folder)
+        terms = OpenMarket(101, 1, "MSFT", Continuous(), ONE // 100, ONE)
+        publish_once(door.plan_for(101), 101, [encode(terms)])
+        for words in (("ann", "MSFT", "100"), ("bob", "cash", "1000")):
+            assert run("accounts", "fund", folder, *words, "--source", "XNYS")[0] == 0
+        process, at = opened(folder, "--ledger", ledger)
+        with fairtape.trade(at, account="ann", password=PASSWORD) as ann:
+            ann.order("MSFT", "sell", 10, 5, client_id="a1")
+            assert told(ann, 1) == ["sequenced"]
+            position = ann.position
+            process.kill()
+            finish(process)
+        process, at = opened(folder, "--ledger", ledger)
+        with (
+            fairtape.trade(at, account="ann", password=PASSWORD, after=position) as ann,
+            fairtape.trade(at, account="bob", password=PASSWORD) as bob,
+        ):
+            bob.order("MSFT", "buy", 4, 5, client_id="b1")
+            assert told(bob, 3) == ["sequenced", "filled", "committed"]  # though nobody else says anything
+            assert told(ann, 2) == ["filled", "committed"]
+            with pytest.raises(OrderRefused, match="980 of cash is available; it takes 5000"):
+                bob.order("MSFT", "buy", 1_000, 5)
+        interrupt(process)
+        assert finish(process)[0] == 0
+        store = LedgerStore(ledger)
+        assert (store.settled, store.imbalance()) == (1, [])
+        assert store.ledger().accounts["bob"].balance("MSFT").available == 4 * ONE
+
+
+def test_mistakes_at_the_commands_are_one_sentence_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = str(tmp_path / "deployment")
+    assert cli.run(["init", folder]) == 0
+    capsys.readouterr()
+    for words, said in (
+        (("gateway", folder, "--source", "XLON"), "none of --entry, --fix and --ouch is given"),
+        (("gateway", folder, "--source", "XLON", "--fix", "here"), "--fix is 'here'; give an address such as"),
+        (("gateway", folder, "--source", "XLON", "--entry", "127.0.0.1:0"), "is not running; start it with"),
+        (("accounts", "add", folder, "a b", "--password", PASSWORD), "account is 'a b'"),
+        (("accounts", "token", folder, "eve"), "there is no such login"),
+        (("accounts", "fund", folder, "ann", "cash", "1", "--source", "XNYS"), "is not running; start it with"),
+    ):
+        assert cli.run(words) == 2
+        output, errors = capsys.readouterr()
+        assert (output, errors.count("\n")) == ("", 1)
+        assert said in errors

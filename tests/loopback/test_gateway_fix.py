@@ -1,0 +1,221 @@
+"""FIX at a real gateway, message by message: who may come in, what is refused, and that nothing changes by it."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from fairtape.apps.gateway import GatewayLimits
+from fairtape.core.instants import SECOND
+from fairtape.entry.doorman import Doorman
+from fairtape.entry.fix_orders import FixOrders, last_told
+from fairtape.entry.fix_server import FixServer
+from fairtape.entry.house import House
+from fairtape.formats import fix_messages as fix
+from fairtape.formats.fix_messages import OrderEntry, read
+from fairtape.market.prices import ONE
+from fairtape.nodes.fix.desk import FixDesk
+from fairtape.nodes.fix.effects import HangUp, LoggedOff, LoggedOn, Received, SessionEffect, Transmit
+from fairtape.nodes.fix.options import FixOptions, Role
+from fairtape.nodes.fix.session import FixSession
+from fairtape.nodes.fix.store import MemoryStore
+from loopback.belts import SECRET, Belt, accounts_in
+
+
+class Engine:
+    """An initiator on a real connection."""
+
+    def __init__(self, name: str, password: str, store: MemoryStore | None = None) -> None:
+        options = FixOptions(
+            accepts=frozenset({b"8", b"9"}), username=name, password=password, heartbeat_period=30 * SECOND
+        )
+        self._session = FixSession(name, "FAIRTAPE", store or MemoryStore(), role=Role.INITIATOR, options=options)
+        self._effects: list[SessionEffect] = []
+
+    async def connect(self, port: int) -> "Engine":
+        self._reader, self._writer = await asyncio.open_connection("127.0.0.1", port)
+        self._session.connected(time.time_ns())
+        self._flush()
+        return self
+
+    def send(self, value: OrderEntry) -> None:
+        self._session.send(value, time.time_ns())
+        self._flush()
+
+    def hang_up(self) -> None:
+        self._writer.close()
+
+    async def next(self) -> SessionEffect:
+        """The next thing that happens in the session."""
+        while not self._effects:
+            octets = await self._reader.read(4_096)
+            if octets:
+                self._session.receive(octets, time.time_ns())
+            else:
+                self._session.disconnected(time.time_ns())
+            self._flush()
+        return self._effects.pop(0)
+
+    async def log_on(self, port: int) -> "Engine":
+        await self.connect(port)
+        assert isinstance(await self.next(), LoggedOn)
+        return self
+
+    async def reports(self, count: int) -> list[OrderEntry]:
+        found: list[OrderEntry] = []
+        while len(found) < count:
+            effect = await self.next()
+            assert not isinstance(effect, LoggedOff | HangUp)
+            if isinstance(effect, Received):
+                found.append(read(effect.message))
+        return found
+
+    def _flush(self) -> None:
+        for effect in self._session.drain():
+            if isinstance(effect, Transmit):
+                self._writer.write(effect.octets)
+            else:
+                self._effects.append(effect)
+
+
+def order(name: str, quantity: int, price: int = 5, account: str | None = None, **other: object) -> fix.NewOrderSingle:
+    terms = {"symbol": "MSFT", "side": fix.Side.BUY, "ord_type": fix.OrdType.LIMIT, **other}
+    return fix.NewOrderSingle(
+        cl_ord_id=name,
+        account=account,
+        transact_at=time.time_ns(),
+        order_qty=quantity * ONE,
+        price=price * ONE,
+        **terms,  # type: ignore[arg-type]
+    )
+
+
+def run(tmp_path: Path, play: Callable[[House, int, dict[str, MemoryStore]], Awaitable[None]]) -> None:
+    async def act() -> None:
+        accounts = accounts_in(tmp_path, "ann", "bob", "house", "cyd", brokers={"cyd": "house"})
+        belt = Belt()
+        belt.open("ann", "bob", "cyd")
+        limits = GatewayLimits(requests_per_s=100_000, open_orders_max=2)
+        house, doorman = belt.house(101, accounts, limits=limits), Doorman(accounts, now=time.time_ns)
+        stores: dict[str, MemoryStore] = {}
+        desk = FixDesk(
+            "FAIRTAPE",
+            store_of=lambda client: stores.setdefault(client, MemoryStore()) if accounts.knows(client) else None,
+            judge=doorman.judge,
+        )
+        application = FixOrders(house)
+        server = FixServer(desk, application, sync=house.sync, now=time.time_ns, look=doorman.look)
+        _, port = await server.start("127.0.0.1", 0)
+        application.serve(server, {})
+        try:
+            await asyncio.wait_for(play(house, port, stores), 30)
+        finally:
+            server.close()
+            doorman.close()
+
+    asyncio.run(act())
+
+
+def test_a_wrong_password_is_told_and_nothing_else_is(tmp_path: Path) -> None:
+    async def play(house: House, port: int, stores: dict[str, MemoryStore]) -> None:
+        wrong = await Engine("ann", "guess").connect(port)
+        effects = [await wrong.next(), await wrong.next()]
+        assert any("wrong user name or password" in str(effect) for effect in effects)
+        assert not any(isinstance(effect, LoggedOn) for effect in effects)
+        await Engine("ann", SECRET).log_on(port)
+        assert house.gateway.payloads() == []
+
+    run(tmp_path, play)
+
+
+def test_orders_that_cannot_be_are_rejected_with_a_reason_and_change_nothing(tmp_path: Path) -> None:
+    async def play(house: House, port: int, stores: dict[str, MemoryStore]) -> None:
+        ann = await Engine("ann", SECRET).log_on(port)
+        before = house.gateway.floor.ledger.state_hash
+        for wish, reason in (
+            (order("r1", 1_000_000_000), fix.OrdRejReason.EXCEEDS_LIMIT),
+            (order("r2", 1, symbol="IBM"), fix.OrdRejReason.UNKNOWN_SYMBOL),
+            (order("r3", 1, account="bob"), fix.OrdRejReason.UNKNOWN_ACCOUNT),
+            (order("r4", 1, side=fix.Side.SELL_SHORT), fix.OrdRejReason.OTHER),
+            (order("r5", 1, time_in_force=fix.TimeInForce.AT_THE_OPENING), fix.OrdRejReason.OTHER),
+            (order("r6", 1, ex_destination="XNYS"), fix.OrdRejReason.OTHER),
+            (order("r7", 1, min_qty=ONE), fix.OrdRejReason.OTHER),
+            (order("r8", 1, exec_inst="G"), fix.OrdRejReason.OTHER),
+        ):
+            ann.send(wish)
+            (report,) = await ann.reports(1)
+            assert isinstance(report, fix.ExecutionReport)
+            assert (report.cl_ord_id, report.ord_status) == (wish.cl_ord_id, fix.OrdStatus.REJECTED)
+            assert report.ord_rej_reason is reason
+            assert report.text
+        cancel = fix.OrderCancelRequest(
+            orig_cl_ord_id="none", cl_ord_id="c1", symbol="MSFT", side=fix.Side.BUY, transact_at=time.time_ns()
+        )
+        ann.send(cancel)
+        (refusal,) = await ann.reports(1)
+        assert isinstance(refusal, fix.OrderCancelReject)
+        assert refusal.reason is fix.CxlRejReason.UNKNOWN_ORDER
+        assert house.gateway.floor.ledger.state_hash == before
+
+    run(tmp_path, play)
+
+
+def test_an_order_is_taken_sequenced_replaced_asked_about_and_cancelled(tmp_path: Path) -> None:
+    async def play(house: House, port: int, stores: dict[str, MemoryStore]) -> None:
+        ann = await Engine("ann", SECRET).log_on(port)
+        ann.send(order("a1", 10))
+        taken, new = await ann.reports(2)
+        assert isinstance(taken, fix.ExecutionReport)
+        assert isinstance(new, fix.ExecutionReport)
+        assert (taken.exec_type, new.exec_type) == (fix.ExecType.PENDING_NEW, fix.ExecType.NEW)
+        assert new.sequence == int(new.order_id) > 0
+        base: dict[str, Any] = {"symbol": "MSFT", "side": fix.Side.BUY}
+        now = time.time_ns()
+        ann.send(
+            fix.OrderCancelReplaceRequest(
+                orig_cl_ord_id="a1",
+                cl_ord_id="a2",
+                order_qty=20 * ONE,
+                price=6 * ONE,
+                ord_type=fix.OrdType.LIMIT,
+                transact_at=now,
+                **base,
+            )
+        )
+        ann.send(fix.OrderStatusRequest(cl_ord_id="none", **base))
+        answers = await ann.reports(2)
+        kinds = {each.exec_type: each for each in answers if isinstance(each, fix.ExecutionReport)}
+        assert kinds.keys() == {fix.ExecType.REPLACED, fix.ExecType.ORDER_STATUS}
+        assert kinds[fix.ExecType.REPLACED].orig_cl_ord_id == "a1"
+        assert kinds[fix.ExecType.ORDER_STATUS].ord_status is fix.OrdStatus.REJECTED
+        ann.send(fix.OrderCancelRequest(orig_cl_ord_id="a2", cl_ord_id="c1", transact_at=now, **base))
+        (gone,) = await ann.reports(1)
+        assert isinstance(gone, fix.ExecutionReport)
+        assert (gone.exec_type, gone.cl_ord_id, gone.orig_cl_ord_id) == (fix.ExecType.CANCELED, "c1", "a2")
+        era, number = last_told(stores["ann"])
+        assert (era, gone.exec_id) == (0, f"0.{number}")
+        assert house.gateway.floor.ledger.accounts["ann"].cash.reserved == 0
+
+    run(tmp_path, play)
+
+
+def test_what_happens_while_an_engine_is_away_waits_for_it(tmp_path: Path) -> None:
+    async def play(house: House, port: int, stores: dict[str, MemoryStore]) -> None:
+        memory = MemoryStore()
+        ann = await Engine("ann", SECRET, memory).log_on(port)
+        ann.send(order("a1", 10))
+        await ann.reports(2)
+        ann.hang_up()
+        broker = await Engine("house", SECRET).log_on(port)
+        broker.send(order("c1", 4, account="cyd", side=fix.Side.SELL))
+        kinds = [each.exec_type.name for each in await broker.reports(4) if isinstance(each, fix.ExecutionReport)]
+        assert kinds == ["PENDING_NEW", "NEW", "TRADE", "ORDER_STATUS"]
+        back = await Engine("ann", SECRET, memory).log_on(port)
+        trade, commit = await back.reports(2)
+        assert isinstance(trade, fix.ExecutionReport)
+        assert isinstance(commit, fix.ExecutionReport)
+        assert (trade.exec_type, trade.certainty) == (fix.ExecType.TRADE, fix.Certainty.TENTATIVE)
+        assert (commit.certainty, commit.cum_qty) == (fix.Certainty.COMMITTED, 4 * ONE)
+
+    run(tmp_path, play)

@@ -1,0 +1,81 @@
+"""Logins, their secrets, and the brokers who vouch for customers."""
+
+from pathlib import Path
+
+import pytest
+
+from fairtape.runtime.accounts import Accounts, hashed
+from fairtape.runtime.complaints import Complaint
+
+SECRET = "secret-of-nobody"  # noqa: S105 - of nobody
+
+
+def test_passwords_and_tokens_let_in_and_nothing_else_does(tmp_path: Path) -> None:
+    accounts = Accounts(tmp_path / "accounts.sqlite")
+    accounts.add("ann", SECRET)
+    token = accounts.issue_token("ann")
+    assert accounts.verify("ann", SECRET)
+    assert accounts.verify("ann", token)
+    for name, wrong in (("ann", "guess"), ("eve", SECRET), ("ann", ""), ("ann", "x" * 1_000), ("eve", token)):
+        assert not accounts.verify(name, wrong)
+    assert not accounts.verify("ann", "ft_guess")
+    newer = accounts.issue_token("ann")
+    assert accounts.verify("ann", newer)
+    assert not accounts.verify("ann", token)
+    accounts.close_login("ann")
+    assert not accounts.verify("ann", SECRET)
+    assert not accounts.verify("ann", newer)
+    kept = (tmp_path / "accounts.sqlite").read_bytes() + (tmp_path / "accounts.sqlite-wal").read_bytes()
+    for secret in (SECRET, token, newer):
+        assert secret.encode() not in kept
+
+
+def test_a_broker_acts_for_its_own_customers_only(tmp_path: Path) -> None:
+    accounts = Accounts(tmp_path / "accounts.sqlite")
+    accounts.add("house", SECRET)
+    accounts.add("ann", SECRET, broker="house")
+    accounts.add("bob", SECRET)
+    assert accounts.scope("house") == {"house", "ann"}
+    assert accounts.acts_for("house", "ann")
+    assert accounts.acts_for("ann", "ann")
+    assert not accounts.acts_for("house", "bob")
+    assert not accounts.acts_for("ann", "house")
+    assert not accounts.acts_for("eve", "eve")
+    with pytest.raises(Complaint, match="who is a customer of another"):
+        accounts.add("cyd", SECRET, broker="ann")
+    with pytest.raises(Complaint, match="there is no such login: add it first"):
+        accounts.add("cyd", SECRET, broker="eve")
+
+
+def test_what_another_process_changes_is_noticed(tmp_path: Path) -> None:
+    first, second = (Accounts(tmp_path / "accounts.sqlite") for _ in range(2))
+    first.add("ann", SECRET)
+    assert second.verify("ann", SECRET)
+    first.close_login("ann")
+    second.refresh()
+    assert not second.knows("ann")
+    assert [login.name for login in second.logins()] == ["ann"]
+
+
+@pytest.mark.parametrize(
+    ("name", "password", "said"),
+    [
+        ("", SECRET, "account is ''"),
+        ("a b", SECRET, "without blanks"),
+        ("n" * 17, SECRET, "1 to 16"),
+        ("ann", "short", "the password has 5 characters"),
+        ("ann", "ft_" + SECRET, "not begin with ft_"),
+        ("bob", SECRET, "which there is already"),
+    ],
+)
+def test_a_login_that_cannot_be_is_told_in_one_sentence(tmp_path: Path, name: str, password: str, said: str) -> None:
+    accounts = Accounts(tmp_path / "accounts.sqlite")
+    accounts.add("bob", SECRET)
+    with pytest.raises(Complaint, match=said):
+        accounts.add(name, password)
+    with pytest.raises(Complaint, match="there is no such login"):
+        accounts.issue_token("eve")
+
+
+def test_equal_passwords_are_kept_differently() -> None:
+    assert hashed(SECRET) != hashed(SECRET)
