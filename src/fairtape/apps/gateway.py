@@ -151,9 +151,9 @@ class Gateway:
             self.pending.resolve(number)
         return placed
 
-    def pass_token(self, token: int, at: Instant = 0) -> None:
+    def pass_token(self, token: int, formation: int | None = None, at: Instant = 0) -> None:
         """A token without messages has passed."""
-        self.blotter.book(self.floor.pass_token(token), lambda _: None, at)
+        self.blotter.book(self.floor.pass_token(token, formation), lambda _: None, at)
 
     def turn(self, change: FormationChange) -> None:
         """A new formation. After a Break that took applied tokens away, `stale` is set."""

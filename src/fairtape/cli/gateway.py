@@ -11,7 +11,6 @@ from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.udp import Address
 
 PORT_MAX = 65_535
-PASSES_MAX = 1_000
 
 
 @click.command()
@@ -21,7 +20,6 @@ PASSES_MAX = 1_000
 @click.option("--fix", metavar="HOST:PORT", help="Where FIX 4.4 engines connect.")
 @click.option("--ouch", metavar="HOST:PORT", help="Where OUCH 4.2 clients connect (SoupBinTCP).")
 @click.option("--comp-id", default="FAIRTAPE", show_default=True, help="Our name in FIX sessions.")
-@click.option("--commit-passes", default=3, show_default=True, help="Tokens after which a trade is committed.")
 @click.option("--accounts", metavar="URL", help="A database of logins.  [default: floor/accounts.sqlite in DIRECTORY]")
 @click.option("--ledger", metavar="FILE|URL", help="Project the ledger into this database.")
 @click.option("--orders-per-s", default=1_000, show_default=True, help="Requests of one account in a second.")
@@ -35,7 +33,6 @@ def gateway(
     fix: str | None,
     ouch: str | None,
     comp_id: str,
-    commit_passes: int,
     accounts: str | None,
     ledger: str | None,
     orders_per_s: int,
@@ -46,8 +43,8 @@ def gateway(
 
     Until Ctrl-C, traders with a login (`fairtape accounts add`) enter orders with the Python client, FIX 4.4 or OUCH
     4.2, and hear what the sequence makes of them. At least one of --entry, --fix and --ouch says where. Several
-    gateways may run at once; the sequence decides between them. All gateways and sites of a floor must have the same
-    --commit-passes.
+    gateways may run at once; the sequence decides between them. When a trade commits, and who may let money in, says
+    [floor] in the deployment's file.
     """
     # All that a site and a database are made of comes with it, which `fairtape --help` need not wait for.
     from fairtape.apps.gateway import GatewayLimits
@@ -55,7 +52,6 @@ def gateway(
     from fairtape.deployment.messages import source_named
     from fairtape.market.prices import ONE
 
-    check_within("--commit-passes", commit_passes, 0, PASSES_MAX)
     check_within("--orders-per-s", orders_per_s, 1, 1_000_000)
     check_within("--open-orders", open_orders, 1, 10_000)
     check_within("--notional", notional, 1, 9_000_000_000)
@@ -63,7 +59,6 @@ def gateway(
     if not any(places.values()):
         raise Complaint("none of --entry, --fix and --ouch is given; say where traders connect")
     options = GatewayOptions(
-        commit_passes=commit_passes,
         entry=_address("--entry", entry),
         fix=_address("--fix", fix),
         ouch=_address("--ouch", ouch),

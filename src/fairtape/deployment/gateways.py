@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Final
 
 from fairtape.apps.books import Bookkeeper
-from fairtape.apps.floor import Floor
 from fairtape.apps.gateway import Gateway, GatewayLimits
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.deployment.audience import Audience
@@ -56,7 +55,6 @@ REFRESH_PERIOD: Final = 2 * SECOND  # between two looks at the logins
 class GatewayOptions:
     """How a gateway is run."""
 
-    commit_passes: int = 3  # N: a trade commits when so many tokens have passed
     entry: Address | None = None  # where the native protocol is spoken
     fix: Address | None = None
     ouch: Address | None = None
@@ -81,6 +79,7 @@ class GatewayProcess:
         self._me = me
         self._heard_at = 0
         self._options = options
+        self._floor = deployment.floor
         self._audience = Audience(deployment)
         self._closing = ExitStack()
         with ExitStack() as opening:
@@ -178,7 +177,7 @@ class GatewayProcess:
         return following, Tuner(self._audience, following, clock=self._postman.clock)
 
     def _newborn(self) -> tuple[Gateway, Bookkeeper]:
-        floor = Floor(commit_passes=self._options.commit_passes)
+        floor = self._floor.new()
         limits, scope = self._options.limits, self._accounts.acts_for
         gateway = Gateway(self._me, floor, scope=scope, first_number=self._now(), limits=limits)
         return gateway, Bookkeeper(floor.ledger)
