@@ -7,8 +7,10 @@ reader, and a `Selection`. Trades travel in `lots`, by columns, and become recor
 - `feeds`: what a source of records must be able to do; `journals`, `deployments`, `files` of this machine, `remote`
   (servers by WebSocket) and `stripes` (the edge itself): those there are
 - `bundles`: how records travel between a server and a client
+- `singles`: messages that are no trades; `sales`: last sales and volumes, whatever is taken back or corrected
 - `entries`: what a journal holds, as a feed delivers it
 - `backlog`: bounded, with a policy; `selection`: which records are wanted
+- `trading`, `traders`: orders, entered at a gateway, and what becomes of them
 - `tape`: the shapes in which records are read; `connecting`: from a user's words to a tape
 """
 
@@ -17,6 +19,8 @@ from fairtape.client.errors import ClientError
 from fairtape.client.lots import SCHEMA
 from fairtape.client.records import (
     Break,
+    Canceled,
+    Corrected,
     Delayed,
     Fresh,
     Gap,
@@ -30,26 +34,41 @@ from fairtape.client.records import (
     Snapshot,
     Stale,
     Trade,
+    VenueStatus,
 )
 from fairtape.client.tape import Tape
+from fairtape.client.traders import AsyncTrader, Broken, Forgotten, OrderRefused, TraderRecord
+from fairtape.client.trading import Trader, trade
+from fairtape.market.notices import Status
 
 __all__ = [
     "SCHEMA",
+    "AsyncTrader",
     "Break",
+    "Broken",
+    "Canceled",
     "ClientError",
+    "Corrected",
     "Delayed",
+    "Forgotten",
     "Fresh",
     "Gap",
     "Merged",
     "Message",
     "Notice",
+    "OrderRefused",
     "Prompt",
     "Record",
     "Reformation",
     "Skipped",
     "Snapshot",
     "Stale",
+    "Status",
     "Tape",
     "Trade",
+    "Trader",
+    "TraderRecord",
+    "VenueStatus",
     "connect",
+    "trade",
 ]

@@ -26,14 +26,14 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 
 from fairtape.client.lots import PLACE_DTYPE, ROWS_MAX, Lot, joined
-from fairtape.client.records import Merged, Message, Notice, Skipped
+from fairtape.client.records import Merged, Message, Notice, Placed, Single, Skipped
 from fairtape.market.trades import TRADE_SIZE
 
 ITEMS_MAX: Final = 1_024  # lots, messages and notices that wait, before neighbouring lots are joined
 
 ROW_SIZE: Final = TRADE_SIZE + PLACE_DTYPE.itemsize  # bytes of a trade that waits
 
-Item: TypeAlias = Lot | Message | Notice
+Item: TypeAlias = Lot | Single | Notice
 
 
 class Policy(Enum):
@@ -201,7 +201,7 @@ class Backlog:
         kept: deque[_Cell] = deque()
         while self._cells and (excess > 0 or isinstance(self._cells[0].item, Skipped | Merged)):
             item = self._cells.popleft().item
-            if not isinstance(item, Lot | Message):
+            if not isinstance(item, Lot | Placed):
                 _add(kept, item)
                 continue
             if isinstance(item, Lot):

@@ -12,7 +12,7 @@ when it was received, only the receiver knows), the clock bound, and its number 
 stripe.
 
 An *object* has a `kind`. A whole number that may not fit the 53 bits of a JavaScript number is written as text: times
-(nanoseconds UTC) and incarnations.
+(nanoseconds UTC), incarnations and trade ids; prices and quantities are decimal text.
 """
 
 import struct
@@ -26,6 +26,8 @@ import numpy as np
 from fairtape.client.lots import PLACE_DTYPE, Lot
 from fairtape.client.records import (
     Break,
+    Canceled,
+    Corrected,
     Delayed,
     Fresh,
     Gap,
@@ -34,11 +36,15 @@ from fairtape.client.records import (
     Notice,
     Prompt,
     Reformation,
+    Single,
     Skipped,
     Snapshot,
     Stale,
+    VenueStatus,
 )
 from fairtape.core.instants import Instant
+from fairtape.market.notices import Status
+from fairtape.market.prices import format_fixed, parse_fixed
 from fairtape.market.trades import TRADE_SIZE, BadTrade, records
 
 MAGIC: Final = b"FTW1"
@@ -62,7 +68,7 @@ PLACE: Final = np.dtype(
 )
 _SHARED: Final = [name for name in PLACE.names or () if name != "flags"]
 
-KINDS: Final[Mapping[str, type[Message | Notice]]] = {
+KINDS: Final[Mapping[str, type[Single | Notice]]] = {
     "gap": Gap,
     "skipped": Skipped,
     "merged": Merged,
@@ -74,9 +80,14 @@ KINDS: Final[Mapping[str, type[Message | Notice]]] = {
     "prompt": Prompt,
     "snapshot": Snapshot,
     "message": Message,
+    "canceled": Canceled,
+    "corrected": Corrected,
+    "status": VenueStatus,
 }
 _NAMES: Final[Mapping[type, str]] = {kind: name for name, kind in KINDS.items()}
-_WIDE: Final = frozenset({"incarnation", "since", "installed_at", "acknowledged_at", "commit_at", "released_at"})
+_WIDE: Final = frozenset({"incarnation", "since", "trade_id"})
+_DECIMAL: Final = frozenset({"price", "quantity"})
+_TEXT: Final = frozenset({"symbol", "venue"})
 
 
 class BadBundle(ValueError):
@@ -112,22 +123,18 @@ def unbundled(octets: bytes, received_at: Instant) -> tuple[Lot, Instant]:
         raise BadBundle(str(error)) from None
 
 
-def told(record: Message | Notice) -> dict[str, Any]:
-    """A notice, or a message that is no trade, as an object."""
+def told(record: Single | Notice) -> dict[str, Any]:
+    """A notice, or a single message that is no trade, as an object."""
     content: dict[str, Any] = {"kind": _NAMES[type(record)]}
     for each in fields(record):
         value = getattr(record, each.name)
         if each.name == "received_at":
             continue
-        if isinstance(value, bytes):
-            value = b64encode(value).decode()
-        elif each.name in _WIDE and value is not None:
-            value = str(value)
-        content[_spelled(each.name)] = value
+        content[_spelled(each.name)] = _written(each.name, value)
     return content
 
 
-def understood(content: Mapping[str, Any], received_at: Instant) -> Message | Notice:
+def understood(content: Mapping[str, Any], received_at: Instant) -> Single | Notice:
     """The record that an object tells of; the inverse of `told`. Raises `BadBundle` for anything that is none."""
     kind = KINDS.get(content.get("kind", ""))
     if kind is None:
@@ -136,20 +143,37 @@ def understood(content: Mapping[str, Any], received_at: Instant) -> Message | No
     for each in fields(kind):
         try:
             values[each.name] = received_at if each.name == "received_at" else _value(each.name, content)
-        except (KeyError, ValueError, TypeError):
+        except (KeyError, ValueError, TypeError, AttributeError):
             raise BadBundle(f"{_spelled(each.name)} of a {content['kind']} is missing or no such value") from None
     return kind(**values)
 
 
-def _value(name: str, content: Mapping[str, Any]) -> int | bool | bytes | None:
+def _written(name: str, value: Any) -> Any:
+    if name == "payload":
+        return b64encode(value).decode()
+    if name == "status":
+        return value.name.lower()
+    if name in _DECIMAL:
+        return format_fixed(value)
+    return str(value) if value is not None and (name in _WIDE or name.endswith("_at")) else value
+
+
+def _value(name: str, content: Mapping[str, Any]) -> int | bool | bytes | str | Status | None:
+    """The inverse of `_written`."""
     value = content[_spelled(name)]
     if name == "payload":
         return b64decode(value, validate=True)
-    if value is None or isinstance(value, bool):
-        return value
+    if name == "status":
+        return Status[value.upper()]
+    if name in _DECIMAL:
+        return parse_fixed(value)
+    if name in _TEXT or value is None or isinstance(value, bool):
+        return str(value) if name in _TEXT else value
     return int(value)
 
 
 def _spelled(name: str) -> str:
-    """At a border the unit is spelled."""
+    """At a border the unit is spelled, and flags are called what they are in a file."""
+    if name == "flags":
+        return "trade_flags"
     return f"{name}_ns" if name.endswith("_at") or name in ("since", "clock_bound", "delay") else name

@@ -12,7 +12,8 @@ import numpy as np
 
 from fairtape.client.feeds import Delivery
 from fairtape.client.lots import PLACE_DTYPE, Lot, Places, joined
-from fairtape.client.records import ABSENT, Break, Gap, Message, Reformation
+from fairtape.client.records import ABSENT, Break, Gap, Reformation, Single
+from fairtape.client.singles import single_of
 from fairtape.core.effects import FormationChange, Span
 from fairtape.core.instants import Instant
 from fairtape.market.trades import TRADE_SIZE, BadTrade, records
@@ -69,7 +70,7 @@ class Opener:
         kind = Break if change.broken else Reformation
         yield kind(change.sequence, change.formation, change.installed_at, change.stripe)
 
-    def _taken(self, entries: Sequence[Entry], contents: Iterable[Lot | Message]) -> Iterator[Delivery]:
+    def _taken(self, entries: Sequence[Entry], contents: Iterable[Lot | Single]) -> Iterator[Delivery]:
         """What is missing before entries that follow one another, and their contents from the number due on."""
         first = entries[0].ordered
         if first.sequence > self.due:
@@ -83,7 +84,7 @@ class Opener:
                 yield content
         self.due = entries[-1].end
 
-    def _uniform(self, entries: Sequence[Entry], rows: Sequence[bytes], at: Instant) -> Iterable[Lot | Message]:
+    def _uniform(self, entries: Sequence[Entry], rows: Sequence[bytes], at: Instant) -> Iterable[Lot | Single]:
         try:
             trades = records(b"".join(rows))
         except BadTrade:
@@ -91,7 +92,7 @@ class Opener:
         runs = [_Run(entry, span, 0, span.count) for entry in entries for span in entry.ordered.spans]
         return [Lot(trades, _places(runs, at))]
 
-    def _mixed(self, entries: Sequence[Entry], at: Instant) -> Iterator[Lot | Message]:
+    def _mixed(self, entries: Sequence[Entry], at: Instant) -> Iterator[Lot | Single]:
         """Message by message, trades that follow one another together."""
         lots: list[Lot] = []
         for entry in entries:
@@ -102,7 +103,7 @@ class Opener:
                     if lots:
                         yield joined(lots)
                         lots = []
-                    yield _message(run, payload, at)
+                    yield single_of(payload, dict(zip(PLACE_DTYPE.names or (), _place(run, at), strict=True)))
         if lots:
             yield joined(lots)
 
@@ -166,10 +167,3 @@ def _place(run: _Run, at: Instant) -> tuple[int | bool, ...]:
         return (*numbers, ordered.acknowledged_at, ABSENT, ABSENT, at, ABSENT, False)
     times = ordered.acknowledged_at, release.commit_at, release.released_at, at, release.clock_bound
     return (*numbers, *times, release.late)
-
-
-def _message(run: _Run, payload: bytes, at: Instant) -> Message:
-    names = PLACE_DTYPE.names
-    assert names is not None
-    fields = dict(zip(names, _place(run, at), strict=True))
-    return Message(payload=payload, **fields)  # type: ignore[arg-type]  # the names are those of Message

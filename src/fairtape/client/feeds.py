@@ -1,6 +1,6 @@
 """What a tape asks of a source of records, whatever brings them: a journal, a file, a network.
 
-A feed runs in a thread of its own that the tape starts. It hands over lots of trades, messages that are no trades, and
+A feed runs in a thread of its own that the tape starts. It hands over lots of trades, single messages that are none and
 notices, in their order; it never waits for the reader (the tape's queue does that) and never drops anything in silence:
 what it cannot deliver is a `Gap`.
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from fairtape.client.lots import Lot
-from fairtape.client.records import Message, Notice
+from fairtape.client.records import Notice, Single
 from fairtape.core.instants import Instant
 
 
@@ -60,7 +60,7 @@ class LastSales:
     lot: Lot
 
 
-Delivery: TypeAlias = Lot | Message | Notice | LastSales
+Delivery: TypeAlias = Lot | Single | Notice | LastSales
 
 
 class Feed(Protocol):

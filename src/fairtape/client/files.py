@@ -14,19 +14,21 @@ import numpy as np
 
 from fairtape.client.errors import ClientError
 from fairtape.client.feeds import AtInstant, AtNumber, AtSnapshot, Delivery, LastSales, Start
-from fairtape.client.lots import PLACE_DTYPE, ROWS_MAX, Lot, Values, joined
+from fairtape.client.lots import PLACE_DTYPE, ROWS_MAX, Lot, Values
 from fairtape.client.records import ABSENT
+from fairtape.client.sales import Sales
 from fairtape.core.instants import Instant
 from fairtape.formats.dbn import read_dbn
 from fairtape.formats.itch_columns import to_arrow
 from fairtape.formats.itch_trades import trades_of
-from fairtape.market.trades import Trades, blank_trades
+from fairtape.market.trades import Trades
 from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.tradefiles import read_trades
 
 TABLES: Final = (".csv", ".parquet")
 DBN: Final = (".dbn", ".dbn.zst")
 ITCH: Final = (".itch", ".itch50", ".nasdaq_itch50")
+BROKEN: Final = "B"  # the ITCH message that makes a trade void
 SUFFIXES: Final = (*TABLES, *DBN, *ITCH)
 
 
@@ -44,6 +46,7 @@ class FileFeed:
         self._start: Start = AtNumber(1)
         self._stopped = False
         self._pieces: Iterator[tuple[Trades, Values | None]] = iter(())
+        self._broken: Values = np.zeros(0, np.uint64)  # the match numbers of void trades, which ITCH tells
 
     def open(self, start: Start) -> None:
         """See that it can be read."""
@@ -76,13 +79,12 @@ class FileFeed:
         self._stopped = True
 
     def last_sales(self) -> LastSales:
-        """As of the end of the file, all of which is read."""
-        lot = Lot(blank_trades(0), np.zeros(0, PLACE_DTYPE))
-        through = 0
-        for each in self._lots(self._opened()):
-            lot, through = joined([lot, each]), each.last
-            lot = lot.where(lot.latest())
-        return LastSales(1, through, lot)
+        """As of the end of the file, all of which is read; without trades that it says were broken."""
+        sales, through = Sales(1), 0
+        for lot in self._lots(self._opened()):
+            sales.note(lot.where(~np.isin(lot.trades["trade_id"], self._broken)))
+            through = lot.last
+        return LastSales(1, through, sales.lot())
 
     def _opened(self) -> Iterator[tuple[Trades, Values | None]]:
         name = self._path.name.lower()
@@ -99,7 +101,10 @@ class FileFeed:
             raise ClientError(
                 f"{self.title} counts its times from midnight; say which one: midnight=datetime(…, tzinfo=…)"
             )
-        return iter([(trades_of(to_arrow(octets), midnight_at=self._midnight_at, venue=self._venue), None)])
+        tables = to_arrow(octets)
+        if BROKEN in tables:
+            self._broken = tables[BROKEN]["match_number"].to_numpy()
+        return iter([(trades_of(tables, midnight_at=self._midnight_at, venue=self._venue), None)])
 
     def _lots(self, pieces: Iterator[tuple[Trades, Values | None]]) -> Iterator[Lot]:
         following = 1

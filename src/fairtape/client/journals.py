@@ -10,8 +10,6 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-
 from fairtape.client.entries import Opener
 from fairtape.client.errors import ClientError
 from fairtape.client.feeds import (
@@ -24,10 +22,10 @@ from fairtape.client.feeds import (
     Live,
     Start,
 )
-from fairtape.client.lots import PLACE_DTYPE, ROWS_MAX, Lot, joined
+from fairtape.client.lots import ROWS_MAX
+from fairtape.client.sales import Sales
 from fairtape.core.effects import Release
 from fairtape.core.instants import MILLISECOND, SECOND
-from fairtape.market.trades import blank_trades
 from fairtape.runtime.journal import Damaged, Entry, Journal, Turning
 from fairtape.runtime.journal.format import HEADER_SIZE
 from fairtape.runtime.journal.segments import Place, Segment, Trail
@@ -160,14 +158,13 @@ def place_to_begin(journal: Journal, start: Start, live_end: Callable[[], int]) 
 
 
 def last_sales(journal: Journal, end: int) -> LastSales:
-    """The last trade of each symbol before number `end`, as far back as is looked."""
+    """The last trade of each symbol before number `end`, as far back as is looked, without what was taken back."""
     first = max(first_number(journal), end - SNAPSHOT_BACK_MAX)
-    lot = Lot(blank_trades(0), np.zeros(0, PLACE_DTYPE))
+    sales = Sales(first)
     opener, bunches = Opener(first), Bunches()
     with journal.entries(from_sequence=first) as cursor:
         entries = takewhile(lambda each: each.ordered.sequence < end, cursor)
         while found := bunches.take(entries):
-            lots = [each for each in opener.opened(found, time.time_ns()) if isinstance(each, Lot)]
-            lot = joined([lot, *lots])
-            lot = lot.where(lot.latest())
-    return LastSales(first, opener.due - 1, lot)
+            for delivery in opener.opened(found, time.time_ns()):
+                sales.note(delivery)
+    return LastSales(first, opener.due - 1, sales.lot())

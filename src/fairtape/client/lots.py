@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from fairtape.client.records import ABSENT, Trade
 from fairtape.formats.trade_tables import FIXED, decimals
 from fairtape.market.symbols import SYMBOL_MAX, Symbol
-from fairtape.market.trades import Trades
+from fairtape.market.trades import TRADE_DTYPE, Trades
 
 Arrow: TypeAlias = Any  # an array, a batch or a schema of pyarrow, which declares no types
 Values: TypeAlias = npt.NDArray[Any]
@@ -148,13 +148,25 @@ def joined(lots: Sequence[Lot]) -> Lot:
     """Lots that follow one another as one."""
     if len(lots) == 1:
         return lots[0]
-    return Lot(np.concatenate([lot.trades for lot in lots]), np.concatenate([lot.places for lot in lots]))
+    trades = np.concatenate([rows_of(lot.trades) for lot in lots]).view(TRADE_DTYPE)
+    return Lot(trades, np.concatenate([rows_of(lot.places) for lot in lots]).view(PLACE_DTYPE))
+
+
+def rows_of(table: Values) -> Values:
+    """The same rows as plain bytes: NumPy copies those at once, and otherwise field by field."""
+    return table.view(f"V{table.dtype.itemsize}")
 
 
 def symbol_set(symbols: Sequence[Symbol]) -> Arrow:
     """Symbols as `Lot.only` wants them."""
     padded = [symbol.encode("ascii").ljust(SYMBOL_MAX, b"\0") for symbol in symbols]
     return pa.array(padded, pa.binary(SYMBOL_MAX))
+
+
+def coded(names: Values) -> tuple[Values, list[bytes]]:
+    """Padded names by numbers, and the names that have them, in the order in which they first stand."""
+    found = _fixed_names(names).dictionary_encode()
+    return found.indices.to_numpy(), [name.rstrip(b"\0") for name in found.dictionary.to_pylist()]
 
 
 def _fixed_names(names: Values) -> Arrow:
@@ -165,9 +177,8 @@ def _fixed_names(names: Values) -> Arrow:
 
 def _named(names: Values) -> Arrow:
     """Names as a dictionary of strings: a lot has few symbols, many times over."""
-    coded = _fixed_names(names).dictionary_encode()
-    texts = [name.rstrip(b"\0").decode("ascii") for name in coded.dictionary.to_pylist()]
-    return pa.DictionaryArray.from_arrays(coded.indices, pa.array(texts, pa.string()))
+    codes, distinct = coded(names)
+    return pa.DictionaryArray.from_arrays(codes, pa.array([name.decode("ascii") for name in distinct], pa.string()))
 
 
 @lru_cache(maxsize=NAMES_MAX)

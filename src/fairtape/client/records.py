@@ -1,4 +1,4 @@
-"""What a tape is made of: trades, messages that are none, and notices, each a value that never changes.
+"""What a tape is made of: trades, what venues say about them, other messages, and notices; values that never change.
 
 Times are integer nanoseconds UTC, prices and quantities integers of 1e-9: nothing is rounded on its way to the user. A
 time that does not exist is None: a trade in a file was put into no order, so it has neither a token nor a release.
@@ -12,6 +12,7 @@ from decimal import Decimal
 from typing import Final, NamedTuple, TypeAlias
 
 from fairtape.core.instants import Duration, Instant
+from fairtape.market.notices import Status
 from fairtape.market.prices import DECIMALS, format_fixed
 from fairtape.wire.frames import NodeId
 
@@ -55,8 +56,8 @@ class Trade(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
-    """A message that is no trade. One longer than a block bears the number of its last piece."""
+class Placed:
+    """What is no trade and has a place in the order all the same; the numbers and times are those of a `Trade`."""
 
     sequence: int
     source: NodeId
@@ -64,13 +65,64 @@ class Message:
     source_number: int
     stripe: int
     stripe_number: int
-    payload: bytes
     acknowledged_at: Instant | None
     commit_at: Instant | None
     released_at: Instant | None
     received_at: Instant | None
     clock_bound: Duration | None
     late: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message(Placed):
+    """A message of which nothing more is known. One longer than a block bears the number of its last piece."""
+
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Canceled(Placed):
+    """The trade with this number never was: so says the source that published it.
+
+    Of another source, venue or symbol than the trade's, or of a trade that is not open any more, it changes nothing.
+    """
+
+    number: int  # of the trade
+    venue: str  # empty where it has none
+    symbol: str
+    canceled_at: Instant  # by the clock of the venue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Corrected(Placed):
+    """The trade with this number was another one, `trade`, which counts where the wrong one stood. As for `Canceled`.
+
+    From here on the trade is known by the number of its correction.
+    """
+
+    number: int  # of the wrong trade
+    venue: str
+    symbol: str
+    price: int  # 1e-9
+    quantity: int  # 1e-9
+    trade_id: int
+    flags: int
+    traded_at: Instant
+    corrected_at: Instant  # by the clock of the venue
+
+    @property
+    def trade(self) -> Trade:
+        """The trade as it really was, under the number and with the times of its correction."""
+        return Trade(*(getattr(self, name) for name in Trade._fields))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VenueStatus(Placed):
+    """A venue says that it halts, or is open again."""
+
+    venue: str
+    status: Status
+    since: Instant  # by the clock of the venue
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +219,9 @@ class Snapshot:
 
 
 Notice: TypeAlias = Gap | Skipped | Merged | Reformation | Break | Stale | Fresh | Delayed | Prompt | Snapshot
-Record: TypeAlias = Trade | Message | Notice
+Revision: TypeAlias = Canceled | Corrected
+Single: TypeAlias = Message | Revision | VenueStatus
+Record: TypeAlias = Trade | Single | Notice
 
 ABSENT: Final = -1
 """A time that does not exist, in a column of integers: no instant is below zero."""

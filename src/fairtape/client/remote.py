@@ -24,7 +24,7 @@ from fairtape.client.bundles import BadBundle, unbundled, understood
 from fairtape.client.errors import ClientError
 from fairtape.client.feeds import AtInstant, AtNumber, AtSnapshot, Beginning, Delivery, LastSales, Start
 from fairtape.client.lots import PLACE_DTYPE, Lot, joined
-from fairtape.client.records import Break, Fresh, Gap, Message, Notice, Reformation, Snapshot, Stale
+from fairtape.client.records import Break, Fresh, Gap, Notice, Placed, Reformation, Snapshot, Stale
 from fairtape.client.selection import Selection
 from fairtape.core.instants import SECOND, Instant
 from fairtape.market.trades import blank_trades
@@ -283,7 +283,7 @@ def _following(delivery: Delivery, due: int) -> int:
     match delivery:
         case Lot():
             return delivery.last + 1
-        case Message():
+        case Placed():
             return delivery.sequence + 1
         case Gap():
             return delivery.first + delivery.count

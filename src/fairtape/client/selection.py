@@ -9,7 +9,7 @@ from fairtape.client.backlog import Item
 from fairtape.client.errors import ClientError
 from fairtape.client.feeds import Delivery, LastSales
 from fairtape.client.lots import Lot, symbol_set
-from fairtape.client.records import Message, Snapshot
+from fairtape.client.records import Canceled, Corrected, Message, Placed, Single, Snapshot
 from fairtape.market.symbols import BadName, Symbol, checked_symbol
 from fairtape.wire.frames import STRIPE_MAX
 
@@ -18,11 +18,15 @@ SHOWN_MAX: Final = 5  # names that a summary shows
 
 
 class Selection:
-    """Which records are wanted. Messages that are no trades have no symbol, so a choice of symbols leaves them out."""
+    """Which records are wanted.
+
+    A choice of symbols leaves out messages that have none, but for the status of a venue, which is about all of them.
+    """
 
     def __init__(self, symbols: tuple[Symbol, ...] | None, stripes: tuple[int, ...] | None) -> None:
         self.symbols = symbols
         self.stripes = stripes
+        self._names = frozenset(symbols or ())
         self._symbol_set = None if symbols is None else symbol_set(symbols)
 
     @classmethod
@@ -44,8 +48,8 @@ class Selection:
                 yield wanted
             case Lot():
                 yield self.of_lot(delivery)
-            case Message():
-                if self.symbols is None and (self.stripes is None or delivery.stripe in self.stripes):
+            case Placed():
+                if self._wants(delivery):
                     yield delivery
             case _:
                 yield delivery
@@ -55,6 +59,17 @@ class Selection:
         if self.stripes is not None and lot.rows:
             lot = lot.where(np.isin(lot.places["stripe"], self.stripes))
         return lot if self._symbol_set is None or not lot.rows else lot.only(self._symbol_set)
+
+    def _wants(self, single: Single) -> bool:
+        if self.stripes is not None and single.stripe not in self.stripes:
+            return False
+        match single:
+            case Canceled() | Corrected():
+                # On a stripe a cancel may not say whose it is; whoever has the trade knows it by its number.
+                return self.symbols is None or not single.symbol or single.symbol in self._names
+            case Message():
+                return self.symbols is None
+        return True
 
 
 def _checked_symbols(symbols: Any) -> tuple[Symbol, ...]:

@@ -3,30 +3,36 @@
 Each stripe is in order, and trades carry their numbers of the whole order; between stripes there is no order on the
 network, and none is made up. What ITCH has no room for is absent: of the times there are the venue's own and the
 receiver's. A `Gap` counts numbers of its stripe, because whatever else they were nobody heard.
+
+A broken trade is a `Canceled`; with the trade that stands in its place, a `Corrected`. ITCH does not say which number a
+cancel itself has in the order: it is told with that of the trade before it in the stripe.
 """
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import numpy as np
 
+from fairtape.client import records
 from fairtape.client.errors import ClientError
 from fairtape.client.feeds import Beginning, Delivery, LastSales, Live, Start
 from fairtape.client.lots import PLACE_DTYPE, Lot
-from fairtape.client.records import ABSENT, Break, Fresh, Gap, Message, Notice, Reformation, Stale
+from fairtape.client.records import ABSENT, Break, Fresh, Gap, Notice, Reformation, Single, Stale
 from fairtape.client.selection import Selection
+from fairtape.client.singles import corrected_of, single_of
 from fairtape.core.instants import Instant
 from fairtape.edge.catalogue import read_plan
 from fairtape.edge.ear import Ear, feeds_of
 from fairtape.edge.readers import Readers
 from fairtape.formats.itch import BadItch
 from fairtape.formats.ticker_itch import Canceled, Printed
+from fairtape.market import trades as market
 from fairtape.market.stripes import StripePlan
-from fairtape.market.trades import encode, records
+from fairtape.market.trades import encode
 from fairtape.nodes.edge import records as heard
 from fairtape.nodes.edge.hearing import CustomerOptions
 from fairtape.nodes.edge.marks import MARK, OPAQUE, BadMark, Opaque, decode_opaque
@@ -140,6 +146,22 @@ class StripeFeed:
         raise ClientError(f"{self.title} have no past to look at; ask a server for a snapshot: ws://HOST:PORT")
 
 
+class _Other(NamedTuple):
+    """A message that ITCH has no word for."""
+
+    sequence: int
+    source: int
+    payload: bytes
+
+
+class _Spot(NamedTuple):
+    """Where a message was heard, and when."""
+
+    stripe: int
+    number: int
+    at: Instant
+
+
 class Interpreter:
     """What a customer of the edge hears, as deliveries."""
 
@@ -147,6 +169,8 @@ class Interpreter:
         self._readers = readers
         self._formation = 0  # the last that was told: every stripe tells of it
         self._parts: dict[str, list[bytes]] = {}  # of each session: the payload that is not whole
+        self._broken: dict[str, Canceled] = {}  # of each session: the trade whose correction comes next
+        self._numbers: dict[str, int] = {}  # of each session: the last number of the order that was told
         self._assemblers: dict[int, Assembler] = {}  # of each source
 
     def deliveries(self, record: heard.Record, at: Instant) -> Iterator[Delivery]:
@@ -156,6 +180,9 @@ class Interpreter:
                 yield from self._delivered(record, at)
             case heard.Gap(stripe, session, first, count):
                 self._parts.pop(session, None)
+                broken = self._broken.pop(session, None)
+                if broken is not None:  # what stands in its place is lost; that it is void is not
+                    yield self._canceled(broken, session, _Spot(stripe, first, at))
                 yield Gap(first, count, stripe)
             case heard.Reformation(stripe, sequence, formation) | heard.Break(stripe, sequence, formation):
                 if formation > self._formation:
@@ -171,35 +198,55 @@ class Interpreter:
         for number, message in enumerate(record.messages, record.first):
             told = self._told(record.session, message)
             if isinstance(told, Printed):
-                printed.append((number, told))
-                continue
+                _keep(self._numbers, record.session, told.number)
+                if record.session not in self._broken:
+                    printed.append((number, told))
+                    continue
             if told is None:
                 continue
             if printed:
                 yield _lot(printed, record.stripe, at)
                 printed = []
-            sequence, source, payload = told
-            yield _message(sequence, source, payload, record.stripe, number, at)
+            single = self._single(told, record.session, _Spot(record.stripe, number, at))
+            if single is not None:
+                yield single
         if printed:
             yield _lot(printed, record.stripe, at)
 
-    def _told(self, session: str, message: bytes) -> Printed | tuple[int, int, bytes] | None:
-        """A trade; or the number, source and payload of another message; None where it is neither."""
+    def _told(self, session: str, message: bytes) -> Printed | Canceled | _Other | None:
+        """A trade, the end of one, or another message; None where it is none of them."""
         if message[:1] == MARK:
             return None
         try:
             if message[:1] == OPAQUE:
                 opaque = decode_opaque(message)
                 payload = self._whole(session, opaque)
-                return None if payload is None else (opaque.sequence, opaque.source, payload)
+                return None if payload is None else _Other(opaque.sequence, opaque.source, payload)
             told = self._readers.of(session).read(message)
         except (BadItch, BadMark, Malformed) as error:
             raise ClientError(
                 f"session {session} holds what cannot be read ({error}); is the plan the right one?"
             ) from None
-        if isinstance(told, Canceled):
-            return told.number, 0, message
-        return told if isinstance(told, Printed) else None
+        return told if isinstance(told, Printed | Canceled) else None
+
+    def _single(self, told: Printed | Canceled | _Other, session: str, spot: _Spot) -> Single | None:
+        """What is no trade of its own; None of a trade whose correction is still to come."""
+        match told:
+            case _Other(sequence, source, payload):
+                return single_of(payload, _place(spot, sequence, source))
+            case Canceled(corrected=True):
+                _keep(self._broken, session, told)
+                return None
+            case Canceled():
+                return self._canceled(told, session, spot)
+            case Printed(number, trade):
+                wrong = self._broken.pop(session)
+                return corrected_of(wrong.number, trade, wrong.canceled_at, _place(spot, number, 0))
+
+    def _canceled(self, told: Canceled, session: str, spot: _Spot) -> Single:
+        symbol, venue = told.listing or ("", "")
+        place = _place(spot, self._numbers.get(session, told.number), 0)
+        return records.Canceled(number=told.number, symbol=symbol, venue=venue, canceled_at=told.canceled_at, **place)
 
     def _whole(self, session: str, opaque: Opaque) -> bytes | None:
         """The payload that ends with this part, if one does."""
@@ -219,9 +266,16 @@ class Interpreter:
 
 def _kept(table: dict[Key, Value], key: Key, make: Callable[[], Value]) -> Value:
     """What stands under a key in a table of bounded size, made where nothing does."""
+    if key not in table:
+        _keep(table, key, make())
+    return table[key]
+
+
+def _keep(table: dict[Key, Value], key: Key, value: Value) -> None:
+    """Let this stand under a key in a table of bounded size."""
     if key not in table and len(table) >= STREAMS_MAX:
         del table[next(iter(table))]
-    return table.setdefault(key, make())
+    table[key] = value
 
 
 def _turned(record: heard.Record, sequence: int, formation: int, stripe: int) -> Notice:
@@ -237,25 +291,24 @@ def _lot(printed: Sequence[tuple[int, Printed]], stripe: int, at: Instant) -> Lo
     for name in ("acknowledged_at", "commit_at", "released_at", "clock_bound"):
         places[name] = ABSENT
     places["received_at"] = at
-    return Lot(records(b"".join(encode(told.trade) for _, told in printed)), places)
+    return Lot(market.records(b"".join(encode(told.trade) for _, told in printed)), places)
 
 
-def _message(sequence: int, source: int, payload: bytes, stripe: int, number: int, at: Instant) -> Message:
-    return Message(
-        sequence=sequence,
-        source=source,
-        incarnation=0,
-        source_number=0,
-        stripe=stripe,
-        stripe_number=number,
-        payload=payload,
-        acknowledged_at=None,
-        commit_at=None,
-        released_at=None,
-        received_at=at,
-        clock_bound=None,
-        late=False,
-    )
+def _place(spot: _Spot, sequence: int, source: int) -> dict[str, Any]:
+    return {
+        "sequence": sequence,
+        "source": source,
+        "incarnation": 0,
+        "source_number": 0,
+        "stripe": spot.stripe,
+        "stripe_number": spot.number,
+        "acknowledged_at": None,
+        "commit_at": None,
+        "released_at": None,
+        "received_at": spot.at,
+        "clock_bound": None,
+        "late": False,
+    }
 
 
 def _server(text: str) -> Address:

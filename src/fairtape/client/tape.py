@@ -14,7 +14,7 @@ from importlib import import_module
 from itertools import chain, islice
 from operator import length_hint
 from threading import Thread, current_thread
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self, TypeAlias
 from weakref import finalize
 
 import pyarrow as pa
@@ -23,7 +23,7 @@ from fairtape.client.backlog import Backlog, Closed
 from fairtape.client.errors import ClientError, told
 from fairtape.client.feeds import Feed
 from fairtape.client.lots import SCHEMA, Arrow, Lot
-from fairtape.client.records import Message, Notice, Record, Trade
+from fairtape.client.records import Message, Notice, Placed, Record, Revision, Trade, VenueStatus
 from fairtape.client.selection import Selection
 
 PIECE_ROWS: Final = 4_096  # trades of a lot that are made records at once
@@ -32,6 +32,7 @@ NOTICES_MAX: Final = 1_024  # that a tape remembers
 STOP_PERIOD_MAX: Final = 5.0  # seconds for which `close` waits for a feed to end
 
 Callback = Callable[[Record], object]
+Tiding: TypeAlias = Notice | Revision | VenueStatus
 
 
 class _Reading(NamedTuple):
@@ -64,7 +65,7 @@ class Tape:
         self._selection = selection
         self._reading = _Reading(0, None, 0, iter(()), None)
         self._callbacks: list[Callback] = []
-        self._notices: dict[int, Notice] = {}
+        self._notices: dict[int, Tiding] = {}
         # Neither the thread nor the finalizer knows the tape, so one that is forgotten closes itself.
         thread = Thread(target=_pump, args=(feed, backlog, selection), name="fairtape feed", daemon=True)
         self._finalizer = finalize(self, _shut, feed, backlog, thread)
@@ -102,7 +103,8 @@ class Tape:
     def batches(self) -> Iterator[Arrow]:
         """Trades as RecordBatches of `SCHEMA`, each at once with what there is, of some 65,536 rows at most.
 
-        Notices stand between batches, and `notices` tells them. Messages that are no trades are left out.
+        Notices, and what venues say about their trades, stand between batches; `notices` tells them. Other messages are
+        left out.
         """
         return self._batches(None)
 
@@ -137,8 +139,8 @@ class Tape:
         return self._reading.following if rest is None else rest.first
 
     @property
-    def notices(self) -> list[Notice]:
-        """The latest notices that were read, at most 1,024."""
+    def notices(self) -> list[Tiding]:
+        """The latest notices that were read, and what venues said about their trades; at most 1,024."""
         return list(self._notices.values())
 
     @property
@@ -218,13 +220,13 @@ class Tape:
         loan, item = lent
         if isinstance(item, Lot):
             reading = _Reading(loan, item, 0, iter(()), item.last + 1)
-        elif isinstance(item, Message):
-            reading = _Reading(loan, None, 0, iter((item,)), item.sequence + 1)
         else:
-            self._notices[loan] = item
-            if len(self._notices) > NOTICES_MAX:
-                del self._notices[next(iter(self._notices))]
-            reading = _Reading(loan, None, 0, iter((item,)), self._reading.following)
+            following = item.sequence + 1 if isinstance(item, Placed) else self._reading.following
+            reading = _Reading(loan, None, 0, iter((item,)), following)
+            if not isinstance(item, Message):
+                self._notices[loan] = item
+                if len(self._notices) > NOTICES_MAX:
+                    del self._notices[next(iter(self._notices))]
         self._reading = reading
         return True
 

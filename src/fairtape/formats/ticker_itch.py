@@ -23,7 +23,8 @@ messages have, the match number, then the 64 bytes of the trade's record. Nothin
 
 A trade that is canceled is a broken trade (B) with its match number, and with the stock locate of the listing that the
 cancel names: one that is not the trade's own is no cancel of it. A trade that is corrected is a broken trade and the
-new trade, in this order, under the new one's number.
+new trade, in this order, under the new one's number; the tracking number of such a broken trade is 1, by which whoever
+cares can tell it from a cancel with an unrelated trade behind it.
 """
 
 import struct
@@ -48,6 +49,7 @@ from fairtape.market.trades import TRADE_SIZE, BadTrade, Trade, TradeFlag, Trade
 WIDE: Final = "T"
 MPID_MAX: Final = 4
 START, END = "O", "C"
+CORRECTED: Final = 1  # the tracking number of a broken trade in whose place the next message stands
 _U32_MAX: Final = (1 << 32) - 1
 _WIDE_HEAD: Final = struct.Struct(">cHH6sQ")
 WIDE_SIZE: Final = _WIDE_HEAD.size + TRADE_SIZE
@@ -71,10 +73,12 @@ class Printed:
 
 @dataclass(frozen=True, slots=True)
 class Canceled:
-    """The trade with this number is void."""
+    """The trade with this number is void; where it is corrected, the trade that follows stands in its place."""
 
     number: int
     canceled_at: Instant
+    listing: Listing | None = None  # that the cancel names; None where the directory does not have it
+    corrected: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +156,16 @@ class TickerItch:
 
     def cancel(self, number: int, *, at: Instant, listing: Listing | None = None) -> bytes:
         """The trade with this number is void."""
-        locate = 0 if listing is None else self._locates.get(_key(listing), 0)
-        return itch.encode(itch.BrokenTrade(locate, 0, self._since(at), number))
+        return self._broken(number, at, listing, 0)
 
     def correct(self, wrong: int, *, at: Instant, number: int, trade: Trade) -> tuple[bytes, bytes]:
         """The trade with the number `wrong` is void; `trade` stands in its place, under a number of its own."""
-        return self.cancel(wrong, at=at, listing=Listing(trade.symbol, trade.venue_name)), self.trade(number, trade)
+        broken = self._broken(wrong, at, Listing(trade.symbol, trade.venue_name), CORRECTED)
+        return broken, self.trade(number, trade)
+
+    def _broken(self, number: int, at: Instant, listing: Listing | None, tracking: int) -> bytes:
+        locate = 0 if listing is None else self._locates.get(_key(listing), 0)
+        return itch.encode(itch.BrokenTrade(locate, tracking, self._since(at), number))
 
     def _since(self, at: Instant) -> int:
         return at - self._midnight_at
@@ -252,8 +260,9 @@ class TickerReader:
                 return self._list(directory.stock_locate, Listing(directory.stock, ""))
             case itch.MarketParticipantPosition() as position:
                 return self._list(position.stock_locate, Listing(position.stock, position.mpid))
-            case itch.BrokenTrade(_, _, since, number):
-                return Canceled(number, self._midnight_at + since)
+            case itch.BrokenTrade(locate, tracking, since, number):
+                listing = self._listings.get(locate)
+                return Canceled(number, self._midnight_at + since, listing, corrected=tracking == CORRECTED)
             case itch.Trade() as trade:
                 return self._read_trade(trade)
             case _:

@@ -92,7 +92,7 @@ class Api:
         return {"symbols": sales.symbols(), "since": sales.since, "unlisted_trades": sales.unlisted}
 
     async def last(self, request: Request) -> dict[str, Any]:
-        """The last sale of a symbol, and its volume."""
+        """The last sale of a symbol, none where all were taken back, and its volume."""
         symbol = request.query_params.get("symbol", "")
         try:
             checked_symbol(symbol)
@@ -105,7 +105,7 @@ class Api:
         lot, volume = found
         return {
             "symbol": symbol,
-            "last": trade_told(next(lot.records())),
+            "last": trade_told(next(lot.records())) if lot.rows else None,
             "volume": _decimal(volume.quantity),
             "trades": volume.trades,
             "since": ticker.sales.since,

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from fairtape.client.backlog import Backlog, Item, Policy
 from fairtape.client.lots import Lot
-from fairtape.client.records import Merged, Message, Skipped, Snapshot
+from fairtape.client.records import Merged, Placed, Skipped, Snapshot
 from fairtape.client.selection import Selection
 from fairtape.core.instants import Instant
 from fairtape.web.forms import ROWS_MAX, framed
@@ -158,13 +158,13 @@ class Customer:
 
 def _is_kept_notice(item: Item) -> bool:
     """Whether this is a notice of the order; those of the backlog itself are as few as it makes them."""
-    return not isinstance(item, Lot | Message | Skipped | Merged)
+    return not isinstance(item, Lot | Placed | Skipped | Merged)
 
 
 def _first(item: Item) -> int:
     """The first number of an item; 0 where it has none."""
-    return item.first if isinstance(item, Lot) else item.sequence if isinstance(item, Message) else 0
+    return item.first if isinstance(item, Lot) else item.sequence if isinstance(item, Placed) else 0
 
 
 def _last(item: Item) -> int:
-    return item.last if isinstance(item, Lot) else item.sequence if isinstance(item, Message) else 0
+    return item.last if isinstance(item, Lot) else item.sequence if isinstance(item, Placed) else 0

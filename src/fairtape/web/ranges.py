@@ -14,7 +14,7 @@ from fairtape.client.entries import Opener
 from fairtape.client.feeds import Delivery
 from fairtape.client.journals import Bunches, first_number
 from fairtape.client.lots import SCHEMA, Lot
-from fairtape.client.records import Message, Notice
+from fairtape.client.records import Notice, Placed, Single
 from fairtape.client.selection import Selection
 from fairtape.core.instants import Instant
 from fairtape.runtime.journal import Damaged, Entry, Journal, Turning
@@ -66,7 +66,7 @@ class Range:
 class Part:
     """What was found of it."""
 
-    items: list[Lot | Message | Notice]
+    items: list[Lot | Single | Notice]
     following: int  # the number to go on with
 
     @property
@@ -113,7 +113,7 @@ class Archive:
         start = self._start(wanted, due)
         end = min(wanted.end, start + SCAN_MAX, self._place(wanted.until, due))
         opener, left = Opener(start), wanted.limit
-        items: list[Lot | Message | Notice] = []
+        items: list[Lot | Single | Notice] = []
         for item in self._items(opener, end, wanted.selection):
             if not left:
                 return Part(items, _first_of(item))
@@ -137,7 +137,7 @@ class Archive:
         place = None if instant is None else self._journal.place(1, instant)
         return due if place is None else min(place.sequence, due)
 
-    def _items(self, opener: Opener, end: int, selection: Selection) -> Iterator[Lot | Message | Notice]:
+    def _items(self, opener: Opener, end: int, selection: Selection) -> Iterator[Lot | Single | Notice]:
         begin, bunches = opener.due, Bunches()
         with self._journal.entries(from_sequence=begin) as cursor:
             while opener.due < end:
@@ -152,15 +152,15 @@ def _is_past(each: Entry | Turning, begin: int) -> bool:
     return isinstance(each, Turning) and each.change.sequence < begin
 
 
-def _before(delivery: Delivery, end: int, selection: Selection) -> list[Lot | Message | Notice]:
+def _before(delivery: Delivery, end: int, selection: Selection) -> list[Lot | Single | Notice]:
     if isinstance(delivery, Lot):
         delivery = delivery.where(delivery.places["sequence"] < end)
-    elif isinstance(delivery, Message) and delivery.sequence >= end:
+    elif isinstance(delivery, Placed) and delivery.sequence >= end:
         return []
     return [item for item in selection.items(delivery) if not isinstance(item, Lot) or item.rows]
 
 
-def _first_of(item: Lot | Message | Notice) -> int:
+def _first_of(item: Lot | Single | Notice) -> int:
     if isinstance(item, Lot):
         return item.first
     first = getattr(item, "sequence", None) or getattr(item, "first", None)

@@ -12,11 +12,11 @@ from typing import Final
 from fairtape.client.feeds import Delivery
 from fairtape.client.journals import first_number, released_end
 from fairtape.client.lots import Lot
-from fairtape.client.records import Break, Gap, Message
+from fairtape.client.records import Break, Gap, Placed
+from fairtape.client.sales import Sales
 from fairtape.core.instants import MILLISECOND, Instant
 from fairtape.runtime.journal import Journal
 from fairtape.web.reading import Reading
-from fairtape.web.sales import Sales
 
 BACK_MAX: Final = 100_000  # numbers that are read back at the start, for the last sale of each symbol
 TAIL_ROWS_MAX: Final = 1 << 16  # messages of the recent past that are kept in memory
@@ -74,7 +74,7 @@ class Tail:
         if not self.first <= number <= self.due:
             return None
         place = bisect_right(self._after, number)
-        while place and self._after[place - 1] == number and not isinstance(self._deliveries[place - 1], Lot | Message):
+        while place and self._after[place - 1] == number and not isinstance(self._deliveries[place - 1], Lot | Placed):
             place -= 1
         return self.start + place
 
@@ -134,9 +134,7 @@ class Ticker:
                 self.breaks.append(delivery)
                 self._recount(delivery.sequence)
             self.tail.add(delivery)
-            if isinstance(delivery, Lot):
-                self._count(delivery)
-            self.messages += isinstance(delivery, Message)
+            self._count(delivery)
         return found
 
     def keep_up(self) -> None:
@@ -147,10 +145,15 @@ class Ticker:
         """Give the files back."""
         self._reading.close()
 
-    def _count(self, lot: Lot) -> None:
-        self.sales.note(lot)
-        self.messages += lot.rows
-        self.late += int(lot.places["late"].sum())
+    def _count(self, delivery: Delivery) -> None:
+        self.sales.note(delivery)
+        match delivery:
+            case Lot():
+                self.messages += delivery.rows
+                self.late += int(delivery.places["late"].sum())
+            case Placed():
+                self.messages += 1
+                self.late += delivery.late
 
     def _recount(self, end: int) -> None:
         """Numbers from `end` on were used otherwise before: count again without them. A Break is rare, and says so."""
@@ -159,7 +162,9 @@ class Ticker:
         while past.due < end and (found := past.take(period=ADVANCE_PERIOD)):
             for delivery in found:
                 if isinstance(delivery, Lot):
-                    self._count(delivery.where(delivery.places["sequence"] < end))
+                    delivery = delivery.where(delivery.places["sequence"] < end)
+                if not isinstance(delivery, Placed) or delivery.sequence < end:
+                    self._count(delivery)
         past.close()
 
 
@@ -167,7 +172,7 @@ def _number_after(delivery: Delivery, due: int) -> int:
     match delivery:
         case Lot():
             return delivery.last + 1
-        case Message():
+        case Placed():
             return delivery.sequence + 1
         case Gap():
             return delivery.first + delivery.count

@@ -8,25 +8,34 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairtape.client.bundles import KINDS, BadBundle, told, understood
-from fairtape.client.records import Message, Notice
+from fairtape.client.records import Notice, Single
+from fairtape.market.notices import Status
 
 wide = st.integers(0, (1 << 63) - 1)
 
 
 @st.composite
-def notices(draw: st.DrawFn) -> Message | Notice:
+def notices(draw: st.DrawFn) -> Single | Notice:
     kind = draw(st.sampled_from(sorted(KINDS)))
     values: dict[str, Any] = {}
     for each in fields(KINDS[kind]):
         absent = st.none() if each.name in ("installed_at", "commit_at", "released_at", "acknowledged_at") else wide
         values[each.name] = draw(st.booleans() if each.name == "late" else wide | absent)
-    if kind == "message":
-        values |= {"payload": draw(st.binary(max_size=40)), "received_at": 7}
+    drawn = {
+        "payload": st.binary(max_size=40),
+        "received_at": st.just(7),
+        "status": st.sampled_from(Status),
+        "symbol": st.text("ABC", min_size=1, max_size=8),
+        "venue": st.text("XYZ", max_size=4),
+        "price": st.integers(-(1 << 63), (1 << 63) - 1),
+        "flags": st.integers(0, 3),
+    }
+    values |= {name: draw(strategy) for name, strategy in drawn.items() if name in values}
     return KINDS[kind](**values)
 
 
 @given(notices())
-def test_a_record_comes_back_from_what_was_told_of_it(record: Message | Notice) -> None:
+def test_a_record_comes_back_from_what_was_told_of_it(record: Single | Notice) -> None:
     assert understood(told(record), 7) == record
 
 

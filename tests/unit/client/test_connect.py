@@ -16,7 +16,9 @@ import fairtape
 import unit.journal_values as values
 from fairtape.client import Break, ClientError, Gap, Message, Record, Reformation, Snapshot, Tape, Trade
 from fairtape.deployment.drafting import Draft, create_deployment
+from fairtape.formats import itch
 from fairtape.formats.dbn import write_dbn
+from fairtape.formats.framing import frame
 from fairtape.formats.itch_columns import from_arrow
 from fairtape.formats.trade_tables import trades_to_arrow
 from fairtape.runtime.journal import Journal
@@ -150,6 +152,13 @@ def test_a_day_of_itch_is_read_once_its_midnight_is_known(tmp_path: Path) -> Non
     assert first.traded_at == int(midnight.timestamp()) * 10**9 + 10_000
     assert (first.symbol, first.venue, first.price_decimal) == ("ABC", "XNAS", Decimal("12.5"))
     assert second.traded_at - first.traded_at == 10_000
+
+
+def test_a_snapshot_of_a_day_of_itch_is_without_its_broken_trades(tmp_path: Path) -> None:
+    broken = itch.encode(itch.BrokenTrade(1, 0, 30_000, 2))
+    (tmp_path / "day.itch").write_bytes(itch_of([10_000, 20_000]) + frame([broken]))
+    with fairtape.connect(tmp_path / "day.itch", midnight=datetime(2026, 7, 1, tzinfo=UTC)) as tape:
+        assert tape.snapshot()["ABC"].trade_id == 1
 
 
 def itch_of(stamps: list[int]) -> bytes:

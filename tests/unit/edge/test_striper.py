@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fairtape.core.effects import FormationChange, Ordered, Span
 from fairtape.formats.framing import unframe
-from fairtape.formats.ticker_itch import Canceled, Printed, TickerReader
+from fairtape.formats.ticker_itch import Canceled, Listing, Printed, TickerReader
 from fairtape.market.notices import Cancel, Correction, Status, VenueStatus, encode_notice
 from fairtape.market.trades import encode
 from fairtape.nodes.edge.marks import (
@@ -311,9 +311,9 @@ def test_a_customer_hears_in_plain_itch_that_a_trade_is_void_or_was_another_one(
     assert [each for each in at_ibm if isinstance(each, Printed | Canceled)][:6] == [
         Printed(1, trade(5, "IBM")),
         Printed(2, wrong),
-        Canceled(1, NOON),
+        Canceled(1, NOON, Listing("IBM", "XLON")),
         Printed(4, trade(7, "IBM")),
-        Canceled(2, NOON + 1),
+        Canceled(2, NOON + 1, Listing("IBM", right.venue_name), corrected=True),
         Printed(5, right),
     ]
     at_stranger = told[edition().plan.edge_of("STRANGER", 0)]

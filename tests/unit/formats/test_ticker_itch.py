@@ -96,8 +96,13 @@ def test_what_itch_has_no_room_for_goes_out_wide(trade: Trade) -> None:
 def test_a_cancel_is_a_broken_trade_and_a_correction_a_new_one_besides() -> None:
     writer, reader = session()
     assert reader.read(writer.cancel(9, at=MIDNIGHT + 7)) == Canceled(9, MIDNIGHT + 7)
+    named = Listing("AAPL", "XNYS")
+    assert reader.read(writer.cancel(9, at=MIDNIGHT + 7, listing=named)) == Canceled(9, MIDNIGHT + 7, named)
     broken, anew = writer.correct(9, at=MIDNIGHT + 8, number=12, trade=TRADE)
-    assert itch.decode(broken) == itch.BrokenTrade(1, 0, 8, 9)
+    assert itch.decode(broken) == itch.BrokenTrade(1, 1, 8, 9)
+    told = reader.read(broken)
+    assert isinstance(told, Canceled)
+    assert told.corrected
     assert reader.read(anew) == Printed(12, TRADE)
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairtape.web.sales import Sales
+from fairtape.client.sales import Sales
+from fairtape.market.notices import Cancel, encode_notice
 from fairtape.web.ticker import TAIL_ROWS_MAX, Tail, Ticker
 from fairtape.web.wishes import Wish
 from unit.client import tape_values
@@ -90,6 +91,18 @@ def test_behind_a_break_numbers_are_told_again_and_counted_once(tmp_path: Path) 
     assert ticker.messages == 14
     assert numbers_of(ticker.sales.lot()) == [11, 12, 13, 14]
     assert ticker.tail.first == 7
+
+
+def test_a_cancel_that_a_break_takes_out_of_the_order_counts_no_more(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    house.site.release(8, per_token=1)
+    house.site.say(encode_notice(Cancel(8, tape_values.trade(8).venue_name, "ABC", 1)))
+    house.play()
+    assert numbers_of(house.hub.ticker.sales.lot()) == [4, 5, 6, 7]
+    house.site.go_back(token=8, following=9)
+    house.site.release(1, per_token=1)
+    house.play(3)
+    assert numbers_of(house.hub.ticker.sales.lot()) == [6, 7, 8, 9]
 
 
 def test_the_recent_past_has_a_limit() -> None:

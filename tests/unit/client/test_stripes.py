@@ -1,0 +1,82 @@
+"""What a tape makes of the messages of edge stripes: trades, and what was said about them."""
+
+import pytest
+
+from fairtape.client.feeds import Delivery
+from fairtape.client.lots import Lot
+from fairtape.client.records import Canceled, Corrected, Gap, VenueStatus
+from fairtape.client.stripes import Interpreter
+from fairtape.edge.readers import Readers
+from fairtape.formats.framing import unframe
+from fairtape.market import notices
+from fairtape.market.notices import Cancel, Correction, Status, encode_notice
+from fairtape.market.trades import encode
+from fairtape.nodes.edge import records as heard
+from fairtape.nodes.edge.sessions import Standing
+from fairtape.nodes.edge.striper import Lot as Numbered
+from fairtape.nodes.edge.striper import Striper
+from unit.edge.edge_values import NOON, edition, plan, token, trade
+
+RIGHT = trade(600, "IBM")
+PAYLOADS = [
+    encode(trade(5, "IBM")),
+    encode(trade(6, "IBM")),
+    encode_notice(Cancel(1, "XLON", "IBM", NOON)),
+    encode(trade(7, "IBM")),
+    encode_notice(Correction(2, RIGHT, NOON + 1)),
+    encode_notice(notices.VenueStatus("XNYS", Status.HALTED, NOON)),
+    encode(trade(8, "IBM")),
+]
+
+
+def delivered() -> list[heard.Delivered]:
+    striper = Striper(Standing.fresh(edition()))
+    stripes = {edition().session(stripe.number): stripe.number for stripe in edition().stripes}
+    steps = [*striper.begin(), *striper.deliver(token(1, PAYLOADS))]
+    return [
+        heard.Delivered(stripes[step.session], step.session, step.first, tuple(unframe(step.framed)))
+        for step in steps
+        if isinstance(step, Numbered)
+    ]
+
+
+def interpreted(records: list[heard.Record]) -> list[Delivery]:
+    interpreter = Interpreter(Readers(lambda version: plan(version)))
+    return [each for record in records for each in interpreter.deliveries(record, 77)]
+
+
+def one_by_one(records: list[heard.Delivered]) -> list[heard.Record]:
+    return [
+        heard.Delivered(each.stripe, each.session, each.first + at, (message,))
+        for each in records
+        for at, message in enumerate(each.messages)
+    ]
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_broken_trade_is_a_cancel_and_with_its_successor_a_correction(apart: bool) -> None:
+    """Wherever the packets begin and end."""
+    found = interpreted(one_by_one(delivered()) if apart else [*delivered()])
+    trades = [number for each in found if isinstance(each, Lot) for number in each.places["sequence"].tolist()]
+    assert trades == [1, 2, 4, 7]
+    (canceled,) = (each for each in found if isinstance(each, Canceled))
+    assert (canceled.number, canceled.symbol, canceled.venue, canceled.canceled_at) == (1, "IBM", "XLON", NOON)
+    assert (canceled.sequence, canceled.received_at, canceled.released_at) == (2, 77, None)
+    (corrected,) = (each for each in found if isinstance(each, Corrected))
+    assert (corrected.number, corrected.sequence, corrected.corrected_at) == (2, 5, NOON + 1)
+    assert (corrected.trade.symbol, corrected.trade.price) == ("IBM", RIGHT.price)
+    (status,) = (each for each in found if isinstance(each, VenueStatus))
+    assert (status.sequence, status.venue, status.status) == (6, "XNYS", Status.HALTED)
+
+
+def test_where_a_correction_is_lost_the_wrong_trade_is_void_all_the_same() -> None:
+    records = one_by_one(delivered())
+    place = next(at for at in range(len(records)) if len(interpreted(records[: at + 1])) == 5)
+    lost = records[place]
+    assert isinstance(lost, heard.Delivered)
+    found = interpreted([*records[:place], heard.Gap(lost.stripe, lost.session, lost.first, 1), *records[place + 1 :]])
+    assert not any(isinstance(each, Corrected) for each in found)
+    gap = next(at for at, each in enumerate(found) if isinstance(each, Gap))
+    broken = found[gap - 1]
+    assert isinstance(broken, Canceled)
+    assert broken.number == 2
