@@ -23,6 +23,7 @@ def spark() -> "Iterator[SparkSession]":
     pytest.importorskip("pyspark", reason="the extra `pipeline` (PySpark) is not installed")
     from fairtape.pipeline import spark_session
 
-    session = spark_session("local[2]", memory="1g")
+    few = {"spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2"}
+    session = spark_session("local[2]", memory="1g", settings=few)
     yield session
     session.stop()

@@ -14,7 +14,7 @@ import pytest
 
 import unit.journal_values as values
 from fairtape.runtime.complaints import Complaint
-from fairtape.runtime.journal import Writer
+from fairtape.runtime.journal import Journal, Writer
 from pipeline import pipeline_values as pipeline
 
 pytest.importorskip("pyspark", reason="the extra `pipeline` (PySpark) is not installed")
@@ -25,7 +25,8 @@ from fairtape.pipeline.delta import DeltaFolder, write_parquet
 from fairtape.pipeline.ingest import Feed, ingest_journals, stream_journals, take_in
 from fairtape.pipeline.lanes import LaneName, Mark
 from fairtape.pipeline.options import Options
-from fairtape.pipeline.rows import MESSAGES, SCHEMAS, batches
+from fairtape.pipeline.rows import batches
+from fairtape.pipeline.schemas import MESSAGES, SCHEMAS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -139,6 +140,29 @@ def test_a_break_and_changes_of_formation_are_rows(spark: "SparkSession", tmp_pa
         ("break", 3, 31),
     ]
     assert sum(row["kind"] == "message" for row in rows) == 40
+
+
+def test_changes_of_formation_at_the_end_of_a_segment_are_rows_like_others(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    journal, table = tmp_path / "journal", tmp_path / "table"
+    history: list[Any] = []
+    for number, token in enumerate(pipeline.tokens(12, size=3), 1):
+        change = values.formation_change(token, number)
+        history += [replace(change, stripe=0, layout=bytes(4_000)), replace(token, formation=number)]
+    for end in (9, 16, 24):  # the table stands now before a change, now behind a token
+        pipeline.append(journal, history[:end][sum(1 for _ in _entries(journal)) :], size_max=4 << 10)
+        stream_journals(spark, f"{journal}*", table, available_now=True, max_rows=3).awaitTermination()
+    rows = content(table)
+    assert [row["formation"] for row in rows if row["kind"] == "formation"] == list(range(1, 13))
+    assert sorted(row["sequence"] for row in rows if row["kind"] == "message") == list(range(1, 37))
+
+
+def _entries(journal: Path) -> list[Any]:
+    if not journal.exists():
+        return []
+    with Journal.open(journal).entries(ordered=True) as cursor:
+        return list(cursor.everything())
 
 
 def test_a_journal_that_was_cut_after_it_was_taken_in_is_refused(spark: "SparkSession", tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from fairtape.core.effects import Ordered, Span
 from fairtape.market.trades import encode
 from fairtape.pipeline.lanes import Lanes
 from fairtape.pipeline.options import Options
+from fairtape.pipeline.scanning import entries_of
 from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.journal import Damaged, Writer
 from fairtape.wire.blocks import pack_messages
@@ -223,3 +224,21 @@ def test_a_limit_moves_every_lane_on_and_ends_with_whole_tokens(
         assert sum(following[name].next - at[name].next for name in at) <= limit + 2 * max(sizes)
         at = following
     assert {mark.next for mark in at.values()} == {sum(sizes) + 1}
+
+
+@pytest.mark.parametrize("rows_max", [1, 3, 7, 40])
+def test_every_step_ends_where_the_next_begins_whatever_the_limit_and_whatever_turns(
+    tmp_path: Path, rows_max: int
+) -> None:
+    """Changes of formation belong to the number behind them, in the middle of a segment and at its end."""
+    history = values.turbulent(80, seed=4)
+    values.write(tmp_path, history)
+    lanes = Lanes(Options(journals=(str(tmp_path),)))
+    reached, found = lanes.start(), []
+    while (end := lanes.latest(reached, rows_max)) != reached:
+        for stretch in (each for task in lanes.tasks(reached, end) for each in task):
+            found += [entry.head for entry in entries_of(stretch) if stretch.first <= entry.head.sequence < stretch.end]
+        reached = end
+    assert [(head.formation, head.token, head.turns) for head in found] == [
+        (entry.formation, entry.token, not isinstance(entry, Ordered)) for entry in history
+    ]

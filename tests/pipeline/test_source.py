@@ -84,7 +84,7 @@ def test_a_stream_gives_the_rows_of_the_batch_in_limited_batches(spark: "SparkSe
 
 
 def test_bars_are_those_of_a_plain_loop(spark: "SparkSession", tmp_path: Path) -> None:
-    from fairtape.pipeline.transforms import bars
+    from fairtape.pipeline.transforms_market import bars
 
     small = [replace(pipeline.trade(number), price=number * 7 % 11, quantity=number) for number in range(1, 101)]
     frame = spark.createDataFrame(

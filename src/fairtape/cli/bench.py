@@ -9,7 +9,9 @@ import click
 from fairtape.bench.edge import edge_figures
 from fairtape.bench.failover import failover_figures, is_sound
 from fairtape.bench.report import Figure, Figures, ring_figures
+from fairtape.bench.trading import trading_figures
 from fairtape.cli.drill import returned
+from fairtape.cli.pipeline_spark import needed
 from fairtape.cli.progress import steps
 from fairtape.core.timing import PROFILES
 from fairtape.deployment.processes import Deserted
@@ -81,6 +83,32 @@ EDGE_LABELS: Final = {
     "bare_record_messages_per_s": "bare tuples from memory",
     "itch_messages_per_s": "ITCH 5.0 to Arrow, messages/s of one core",
     "bare_itch_messages_per_s": "a bare loop from length to length",
+}
+
+FLOOR_LABELS: Final = {
+    "orders_per_s": "orders/s, the continuous engine on one core",
+    "floor_orders_per_s": "orders/s, the whole floor: decoded, reserved, matched, settled",
+    "peer": "the fastest peer",
+    "peer_orders_per_s": "orders/s, that peer with the same orders",
+    "ratio": "ratio",
+    "fix_messages_per_s": "FIX messages/s read on one core",
+    "simplefix_messages_per_s": "FIX messages/s, simplefix with the same bytes",
+    "fix_ratio": "ratio of FIX",
+    "fix_peer": "FIX",
+    "settled_trades_per_s": "trades/s settled to SQLite, each token durable",
+}
+
+PIPELINE_LABELS: Final = {
+    "source_rows_per_s": "a journal into Spark, messages/s",
+    "source_trades_per_s": "a journal into Spark as trades, messages/s",
+    "ingest_rows_per_s": "a journal into a Delta table, messages/s",
+    "ingest_trades_per_s": "a journal into a Delta table as trades, messages/s",
+    "bars_rows_per_s": "one-second bars, trades/s",
+    "duckdb_rows_per_s": "the same by DuckDB",
+    "polars_rows_per_s": "the same by Polars",
+    "duckdb_ratio": "Spark by DuckDB",
+    "stream_p50_ms": "ms from the release at a site to the row in the table, p50",
+    "stream_p99_ms": "ms from the release at a site to the row in the table, p99",
 }
 
 REAL_TIME_WORDS: Final = {
@@ -219,6 +247,68 @@ def edge(ctx: click.Context, *, customers: int, seconds: float, messages: int, o
         raise Complaint(str(desertion)) from None
     click.echo(json.dumps(figures) if as_json else _table(figures, EDGE_LABELS))
     _end(ctx, figures, "problems", "shortfalls")
+
+
+@bench.command()
+@click.option(
+    "--orders", type=click.IntRange(1_000, 10_000_000), default=200_000, show_default=True, help="Of the flow."
+)
+@click.option("--trades", type=click.IntRange(500, 10_000_000), default=40_000, show_default=True, help="To settle.")
+@click.option("--rounds", type=click.IntRange(1, ROUNDS_MAX), default=ROUNDS, show_default=True, help="Of each engine.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@click.pass_context
+def floor(ctx: click.Context, *, orders: int, trades: int, rounds: int, as_json: bool) -> None:
+    """How fast orders are matched, FIX is read and trades are settled.
+
+    The engine applies a mixed flow of orders and cancels, and pure-Python peers that are installed apply the same flow
+    in the same run: see the extra `peers`. FIX is read from one file by us and by simplefix. Trades are settled to a
+    SQLite file with full synchronisation, one transaction for each token; that time includes the wait for the disk,
+    the others are of the processor. Each figure is the best of its rounds.
+
+    The exit code is 1 when the figures mean nothing. A figure below its promise is said on standard error.
+    """
+    with steps(quiet=as_json) as step:
+        figures = trading_figures(orders=orders, rounds=rounds, trades=trades, step=step)
+    click.echo(json.dumps(figures) if as_json else _table(figures, FLOOR_LABELS))
+    _end(ctx, figures, "problems", "shortfalls")
+
+
+@bench.command()
+@click.option("--master", default="local[2]", show_default=True, help="Where Spark runs.")
+@click.option(
+    "--messages",
+    type=click.IntRange(100_000, 1_000_000_000),
+    default=8_000_000,
+    show_default=True,
+    help="Messages of the journal.",
+)
+@click.option(
+    "--trades",
+    type=click.IntRange(100_000, 1_000_000_000),
+    default=20_000_000,
+    show_default=True,
+    help="Trades that bars are made of.",
+)
+@click.option("--rounds", type=click.IntRange(1, ROUNDS_MAX), default=ROUNDS, show_default=True, help="How often.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+def pipeline(*, master: str, messages: int, trades: int, rounds: int, as_json: bool) -> None:
+    """How fast journals become tables on Spark.
+
+    A journal of 64-byte trades is read into Spark and into a Delta table; one-second bars of 5,000 symbols are made of
+    Parquet files by Spark, DuckDB and Polars in turn; a live journal is streamed into a table with the default trigger.
+    Each figure is the best of its rounds. Starting Spark is no part of any.
+
+    A figure below its promise is said on standard error.
+    """
+    needed()
+    from fairtape.bench.pipeline import PipelineSetting, pipeline_figures, shortfalls_of
+
+    setting = PipelineSetting(master=master, messages=messages, bar_trades=trades, rounds=rounds)
+    with steps(quiet=as_json) as step:
+        figures = pipeline_figures(setting, step)
+    click.echo(json.dumps(figures) if as_json else _table({**figures, "rounds": rounds}, PIPELINE_LABELS))
+    for sentence in shortfalls_of(figures):
+        click.echo(f"fairtape: {sentence}", err=True)
 
 
 def _end(ctx: click.Context, figures: Figures, *said: str) -> None:

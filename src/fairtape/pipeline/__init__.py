@@ -1,8 +1,9 @@
 """PySpark: the data source over journals, the tables made of it, and the jobs that make them.
 
 `register(spark)` makes journals readable: `spark.read.format("fairtape").option("journals", …)`. `spark_session` starts
-a Spark that suits a small machine, and `ingest_journals` fills a Delta table exactly once. Nothing of Spark is imported
-before one of them is asked for, so that programs without it may look into this room.
+a Spark that suits a small machine. `ingest_journals` fills a Delta table exactly once; `run_batch`, `run_stream` make
+every table of `fairtape.pipeline.schemas`, and `read_table` gives one of them. Nothing of Spark is imported before one
+of them is asked for, so that programs without it may look into this room.
 """
 
 from importlib import import_module
@@ -10,12 +11,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from fairtape.pipeline.ingest import ingest_journals
+    from fairtape.pipeline.jobs import read_table, run_batch, run_stream
     from fairtape.pipeline.session import spark_session
     from fairtape.pipeline.source import register
 
-__all__ = ["ingest_journals", "register", "spark_session"]
+__all__ = ["ingest_journals", "read_table", "register", "run_batch", "run_stream", "spark_session"]
 
-_HOMES: Final = {"ingest_journals": "ingest", "register": "source", "spark_session": "session"}
+_HOMES: Final = {
+    "ingest_journals": "ingest",
+    "read_table": "jobs",
+    "register": "source",
+    "run_batch": "jobs",
+    "run_stream": "jobs",
+    "spark_session": "session",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -17,7 +17,7 @@ from fairtape.pipeline.java import Java, cache_directory, find_java
 from fairtape.runtime.complaints import Complaint
 
 AOT_RELEASE: Final = 25  # from this one on Java keeps more than classes: an AOT cache, made in one step
-MAKE_SECONDS_MAX: Final = 180.0
+MAKE_SECONDS_MAX: Final = 900.0  # some ten seconds on an idle machine
 MAKING: Final = "FAIRTAPE_ARCHIVE"  # names the file to a session that makes one
 
 _SILENT: Final = ("-Xshare:auto", "-Xlog:disable", "-Xlog:all=off")

@@ -1,15 +1,16 @@
 """Delta tables of sequenced rows: files first, then one commit that names them and moves the marks.
 
 A table holds, beside its rows, how far each lane has been taken in: the number due next is the Delta transaction
-version of `fairtape/<stripe>/<site>`, and the digest of the entry before it stands in the commit. A commit that adds
-rows moves the marks, or there is no commit; so the table alone says what is in it, and neither a batch that is played
+version of `fairtape/<stripe>/<site>`, and every commit repeats all marks, with the digest of the entry before each. So
+the newest commit says where the table stands, however long its history is. A commit that adds rows moves the marks, or
+there is no commit; so the table alone says what is in it, and neither a batch that is played
 again nor a lost checkpoint can double or lose a row. Files that no commit names are no part of a table: whoever dies
 between file and commit leaves some, nobody reads them, and `sweep` takes them away. Nothing else deletes a file.
 """
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -23,20 +24,24 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from fairtape.pipeline.lanes import LaneName, Mark, Offsets
-from fairtape.pipeline.rows import Arrow
+from fairtape.pipeline.lanes import LaneName, Mark, Offsets, offsets_from_json, offsets_to_json
+from fairtape.pipeline.schemas import Arrow
 from fairtape.runtime.complaints import Complaint
 
 APP: Final = "fairtape"
-DIGESTS: Final = "fairtape.digests"  # in a commit's metadata
+MARKS: Final = "fairtape.marks"  # in a commit's metadata
 COMMIT_TRIES_MAX: Final = 20
-HISTORY_MAX: Final = 1_000  # commits that are looked through for the digests: compaction adds commits without
+HISTORIES: Final = (
+    1,
+    100,
+    100_000,
+)  # commits to look through for the marks: others than we may have added some without
 ROW_GROUP_ROWS: Final = 512 << 10
 COMPRESSION_LEVEL: Final = 1
 COMPACT_BYTES: Final = 256 << 20
 SWEEP_HOURS: Final = 168  # a week: long readers still find the files of the snapshot that they began with
 
-_REPEATED: Final = {"kind", "venue", "symbol", "late", "stripe", "site", "source", "incarnation"}
+_REPEATED: Final = {"kind", "event", "venue", "symbol", "late", "stripe", "site", "source", "incarnation"}
 """Columns of few values, many times over: for these a dictionary is short."""
 
 
@@ -58,10 +63,10 @@ class DeltaFolder:
         self.folder = Path(folder)
         self.schema = schema
 
-    def marks(self, lanes: Iterable[LaneName] = ()) -> Offsets:
-        """How far the table holds each lane; of all lanes that were ever taken in, and of these if they were."""
+    def marks(self) -> Offsets:
+        """How far the table holds each lane; or, of a table that is made of another, how far that one did."""
         table = self._opened()
-        return {} if table is None else _marks(table, lanes)
+        return {} if table is None else _marks(table)
 
     def commit(self, files: Sequence[Written], before: Mapping[LaneName, Mark], after: Mapping[LaneName, Mark]) -> bool:
         """Add these files and move the marks. False where the table is there already: somebody did the same before.
@@ -70,7 +75,7 @@ class DeltaFolder:
         """
         for _ in range(COMMIT_TRIES_MAX):
             table = self._opened() or self._made()
-            found = _marks(table, after)
+            found = _marks(table)
             if all(name in found and found[name].next >= mark.next for name, mark in after.items()):
                 return False
             for name, mark in before.items():
@@ -81,21 +86,44 @@ class DeltaFolder:
                         "was written. Let one job at a time fill a table, and start it from the table"
                     )
             try:
-                _commit(table, files, {**found, **after}, after)
+                _commit(table, files, _properties({**found, **after}, after), "append")
             except CommitFailedError:
                 continue  # somebody else's commit came between; it may be a compaction, or what we were about to do
             return True
         raise Complaint(f"table {self.folder} is written by too many at once; {COMMIT_TRIES_MAX} commits failed")
 
+    def replace(self, files: Sequence[Written], made_of: Mapping[LaneName, Mark]) -> None:
+        """Let these files be all of the table, which is made of another one that stood at these marks.
+
+        Readers see what was there before or what is there now. The last who replaces it wins; as the same marks give
+        the same rows, it does not matter who that is.
+        """
+        for _ in range(COMMIT_TRIES_MAX):
+            table = self._opened() or self._made()
+            try:
+                _commit(table, files, _properties(made_of, {}), "overwrite")
+            except CommitFailedError:
+                continue
+            return
+        raise Complaint(f"table {self.folder} is written by too many at once; {COMMIT_TRIES_MAX} commits failed")
+
     def files(self) -> list[str]:
         """The files of the present snapshot, for `spark.read.parquet` and any other reader of Parquet."""
+        return self.snapshot()[0]
+
+    def snapshot(self) -> tuple[list[str], Offsets]:
+        """The files of the present snapshot, and the marks that belong to them."""
         table = self._opened()
-        return [] if table is None else [unquote(urlparse(uri).path) or uri for uri in table.file_uris()]
+        if table is None:
+            return [], {}
+        return [unquote(urlparse(uri).path) or uri for uri in table.file_uris()], _marks(table)
 
     def compact(self) -> Mapping[str, Any]:
         """Join small files to large ones. Readers see the same rows, before and after."""
         table = self._opened()
-        return {} if table is None else table.optimize.compact(target_size=COMPACT_BYTES)
+        if table is None:
+            return {}
+        return table.optimize.compact(target_size=COMPACT_BYTES, commit_properties=_properties(_marks(table), {}))
 
     def sweep(self, *, hours: int = SWEEP_HOURS, rehearse: bool = False) -> list[str]:
         """Delete files that no snapshot of the last hours names, orphans of dead writers among them; which ones."""
@@ -103,7 +131,11 @@ class DeltaFolder:
         if table is None:
             return []
         return table.vacuum(
-            retention_hours=hours, dry_run=rehearse, enforce_retention_duration=hours >= SWEEP_HOURS, full=True
+            retention_hours=hours,
+            dry_run=rehearse,
+            enforce_retention_duration=hours >= SWEEP_HOURS,
+            full=True,
+            commit_properties=_properties(_marks(table), {}),
         )
 
     def _opened(self) -> DeltaTable | None:
@@ -119,26 +151,40 @@ class DeltaFolder:
         return DeltaTable.create(self.folder, self.schema, mode="ignore")
 
 
-def _marks(table: DeltaTable, lanes: Iterable[LaneName]) -> Offsets:
-    digests: dict[str, str] = {}
-    for commit in table.history(HISTORY_MAX):
-        if DIGESTS in commit:
-            digests = json.loads(commit[DIGESTS])
-            break
-    names = {LaneName.parse(name) for name in digests} | set(lanes)
-    versions = {name: table.transaction_version(f"{APP}/{name}") for name in names}
-    return {name: Mark(next_, digests.get(str(name), "")) for name, next_ in versions.items() if next_ is not None}
+def _marks(table: DeltaTable) -> Offsets:
+    """The marks of the newest commit that has any, held against the transactions, which no reader can miss."""
+    for length in HISTORIES:
+        for commit in table.history(length):
+            if MARKS in commit:
+                return _held(table, offsets_from_json(json.loads(commit[MARKS])))
+    return {}
 
 
-def _commit(table: DeltaTable, files: Sequence[Written], known: Offsets, after: Mapping[LaneName, Mark]) -> None:
-    """One commit, which fails if any other came since the table was opened."""
-    moves = [Transaction(f"{APP}/{name}", mark.next) for name, mark in sorted(after.items())]
-    digests = json.dumps({str(name): mark.digest for name, mark in sorted(known.items())})
-    properties = CommitProperties(custom_metadata={DIGESTS: digests}, max_commit_retries=0, app_transactions=moves)
+def _held(table: DeltaTable, marks: Offsets) -> Offsets:
+    for name, mark in marks.items():
+        moved = table.transaction_version(f"{APP}/{name}")
+        if moved not in (None, mark.next):
+            raise Complaint(
+                f"table {table.table_uri} says that stripe {name.stripe} of site {name.site} goes on with sequence "
+                f"{mark.next}, and its transactions say {moved}; it was changed by somebody else, so make it anew"
+            )
+    return marks
+
+
+def _properties(marks: Mapping[LaneName, Mark], moved: Mapping[LaneName, Mark]) -> CommitProperties:
+    """What a commit says beside its files. It fails if any other came since the table was opened."""
+    return CommitProperties(
+        custom_metadata={MARKS: json.dumps(offsets_to_json(marks))},
+        max_commit_retries=0,
+        app_transactions=[Transaction(f"{APP}/{name}", mark.next) for name, mark in sorted(moved.items())],
+    )
+
+
+def _commit(table: DeltaTable, files: Sequence[Written], properties: CommitProperties, mode: str) -> None:
     actions: list[AddAction | RemoveAction] = [
         AddAction(file.path, file.size, {}, file.modified_at_ms, data_change=True, stats=file.stats) for file in files
     ]
-    table.create_write_transaction(actions, "append", table.schema(), commit_properties=properties)
+    table.create_write_transaction(actions, mode, table.schema(), commit_properties=properties)
 
 
 def write_parquet(folder: Path | str, batches: Iterator[Arrow], schema: Arrow) -> Written | None:

@@ -11,9 +11,11 @@ starts from the table.
 
 import json
 import tempfile
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from shutil import rmtree
 from typing import Any, Final
 
 import pyarrow as pa
@@ -23,7 +25,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from fairtape.pipeline.delta import DeltaFolder, Written, write_parquet
 from fairtape.pipeline.lanes import LaneName, Lanes, Mark, Offsets, Stretch, offsets_to_json
 from fairtape.pipeline.options import Options, Rows, journal_names
-from fairtape.pipeline.rows import SCHEMAS, Arrow, batches, stretch_of
+from fairtape.pipeline.rows import batches, stretch_of
+from fairtape.pipeline.schemas import SCHEMAS, Arrow
 from fairtape.pipeline.source import FORMAT
 from fairtape.runtime.complaints import Complaint
 
@@ -102,10 +105,13 @@ def stream_journals(
     options = options if max_rows is None else replace(options, max_rows=max_rows)
     feed = Feed.of(options, table)
     stretches = spark.readStream.format(FORMAT).options(**feed.rest().to_texts()).load()
-    kept = checkpoint or tempfile.mkdtemp(prefix="fairtape-checkpoint-")
-    writer = stretches.writeStream.foreachBatch(_taker(feed)).option("checkpointLocation", str(kept))
+    kept = str(checkpoint or tempfile.mkdtemp(prefix="fairtape-checkpoint-"))
+    writer = stretches.writeStream.foreachBatch(_taker(feed)).option("checkpointLocation", kept)
     trigger = writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime=trigger_period)
-    return trigger.start()
+    query = trigger.start()
+    if checkpoint is None:
+        weakref.finalize(query, rmtree, kept, ignore_errors=True)
+    return query
 
 
 def _taker(feed: Feed) -> Callable[[DataFrame, int], None]:

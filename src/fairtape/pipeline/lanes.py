@@ -8,6 +8,7 @@ The driver plans and hops over heads; nobody but an executor reads a body.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from glob import glob
 from itertools import pairwise
@@ -129,7 +130,8 @@ class Lane:
         """The end of the last whole token before this number, or of the one that holds `above` if that is none."""
         place = self._place(sequence)
         if place.sequence > above or sequence <= above:
-            return Mark(place.sequence, place.previous.hex())
+            begin = self._place(place.sequence)  # with the changes of formation before the token, which come with it
+            return Mark(begin.sequence, begin.previous.hex())
         trail = Trail(place)
         try:
             while trail.sequence <= above and trail.next_head() is not None:
@@ -186,9 +188,28 @@ class Lane:
         self._released = tip.released
 
     def _place(self, sequence: int) -> Place:
+        """The entry that holds this number, or the first change of formation before it, whichever segment it ends.
+
+        A place must not depend on where segments begin: offsets name the entry before it by its digest.
+        """
         place = self._journal.place(sequence, None)
         assert place is not None
+        if sequence > 1 and place.sequence == int(place.path.stem) == sequence:
+            return self._change_before(place) or place
         return place
+
+    def _change_before(self, place: Place) -> Place | None:
+        """The first of the changes of formation with which the segment before this place ends, if there are any."""
+        before = self._journal.place(place.sequence - 1, None)
+        assert before is not None
+        trail, digest = Trail(before), b""
+        with closing(trail), suppress(Damaged):  # damage concerns those who come to read it
+            while before.sequence < place.sequence and (step := trail.next_head()) is not None:
+                offset, head = step
+                if head.sequence >= place.sequence:
+                    return Place(trail.segment.path, offset, place.sequence, digest) if head.turns else None
+                digest = trail.segment.digest(offset + head.encoded_size, head.sequence)
+        return None
 
     def _segment_firsts(self) -> list[int]:
         return [int(path.stem) for path in self._journal.paths()]

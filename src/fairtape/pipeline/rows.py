@@ -1,11 +1,7 @@
-"""What the data source gives: schemas, and bunches of a journal as Arrow batches of them.
-
-Times count nanoseconds, prices and quantities billionths, all as BIGINT: Spark has no finer timestamp than a
-microsecond, and integers survive every step. Names are those of `fairtape.client`.
-"""
+"""What the data source gives: bunches of a journal as Arrow batches of the schemas in `fairtape.pipeline.schemas`."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -14,80 +10,15 @@ import pyarrow.compute as pc
 from fairtape.client.lots import symbol_set
 from fairtape.core.effects import FormationChange, Release
 from fairtape.core.instants import NEVER
-from fairtape.market.trades import TRADE_DTYPE, TRADE_KIND, TRADE_SIZE, TRADE_VERSION, BadTrade, Trades, records
+from fairtape.market.trades import TRADE_SIZE, Trades
+from fairtape.pipeline.decoding import fixed_names, trade_columns, valid_trades
 from fairtape.pipeline.lanes import Stretch
 from fairtape.pipeline.options import Options
 from fairtape.pipeline.scanning import Bunch, Values, scan
-
-Arrow: TypeAlias = Any  # an array, a batch or a schema of pyarrow, which declares no types
-
-MESSAGE: Final = "message"
-FRAGMENT: Final = "fragment"  # a part of a long message, which stands with its last number
-FORMATION: Final = "formation"  # a change of formation; its payload is the layout, its token and number the first ones
-BREAK: Final = "break"  # a change after which numbers may have been used otherwise
-
-_PLACE: Final = [
-    pa.field("stripe", pa.int32(), nullable=False),
-    pa.field("site", pa.int64(), nullable=False),  # whose journal it is
-    pa.field("formation", pa.int64(), nullable=False),
-    pa.field("token", pa.int64(), nullable=False),
-    pa.field("sequence", pa.int64(), nullable=False),
-]
-_SOURCE: Final = ("source", "incarnation", "source_number")
-_TIMES: Final = [
-    pa.field("acknowledged_at_ns", pa.int64(), nullable=False),  # of a formation: when it was to start
-    pa.field("commit_at_ns", pa.int64()),
-    pa.field("released_at_ns", pa.int64()),
-    pa.field("late", pa.bool_()),
-    pa.field("clock_bound_ns", pa.int64()),
-]
-
-MESSAGES: Final = pa.schema(
-    [
-        *_PLACE,
-        pa.field("kind", pa.string(), nullable=False),
-        *(pa.field(name, pa.int64()) for name in _SOURCE),
-        *_TIMES,
-        pa.field("payload", pa.binary()),
-    ]
-)
-"""A row for every number and for every change of formation."""
-
-TRADES: Final = pa.schema(
-    [
-        *_PLACE,
-        *(pa.field(name, pa.int64(), nullable=False) for name in _SOURCE),
-        *_TIMES,
-        pa.field("venue", pa.string(), nullable=False),
-        pa.field("symbol", pa.string(), nullable=False),
-        pa.field("price", pa.int64(), nullable=False),  # 1e-9
-        pa.field("quantity", pa.int64(), nullable=False),  # 1e-9
-        pa.field("traded_at_ns", pa.int64(), nullable=False),
-        pa.field("trade_id", pa.int64(), nullable=False),  # the venue's 64 bits: below zero stands for 2^63 and more
-        pa.field("trade_flags", pa.int32(), nullable=False),
-    ]
-)
-"""A row for every message that is a trade."""
-
-STRETCHES: Final = pa.schema(
-    [
-        pa.field("task", pa.int32(), nullable=False),
-        pa.field("stripe", pa.int32(), nullable=False),
-        pa.field("site", pa.int64(), nullable=False),
-        pa.field("first", pa.int64(), nullable=False),
-        pa.field("end", pa.int64(), nullable=False),
-        pa.field("digest", pa.string(), nullable=False),
-        pa.field("segment", pa.string(), nullable=False),
-        pa.field("offset", pa.int64(), nullable=False),
-        pa.field("sequence", pa.int64(), nullable=False),
-        pa.field("previous", pa.binary(), nullable=False),
-    ]
-)
-"""A row for every stretch that a task would read; it begins with the fields of `Stretch`."""
+from fairtape.pipeline.schemas import BREAK, FORMATION, FRAGMENT, MESSAGE, MESSAGES, STRETCHES, TRADES
+from fairtape.pipeline.schemas import Arrow as Arrow
 
 _NO_RELEASE: Final = Release(0, 0, 0, 0, 0, late=False, clock_bound=0)
-
-SCHEMAS: Final = {"messages": MESSAGES, "trades": TRADES, "stretches": STRETCHES}
 
 
 def batches(stretch: Stretch, options: Options) -> Iterator[Arrow]:
@@ -123,7 +54,7 @@ def _opened(bunch: Bunch, stretch: Stretch, options: Options) -> Arrow:
     chosen, trades = _trades(bunch, chosen, options.symbols)
     places = pa.RecordBatch.from_pydict(_places(bunch, stretch))
     places = places if chosen.all() else places.filter(pa.array(chosen))
-    columns = dict(zip(places.schema.names, places.columns, strict=True)) | _trade_columns(trades)
+    columns = dict(zip(places.schema.names, places.columns, strict=True)) | trade_columns(trades)
     return pa.RecordBatch.from_arrays([columns[name] for name in TRADES.names], schema=TRADES)
 
 
@@ -193,51 +124,19 @@ def _trades(bunch: Bunch, chosen: Values, symbols: Sequence[str] | None) -> tupl
     """Which of the chosen rows are trades of these symbols, and those trades."""
     sized = bunch.sizes == TRADE_SIZE
     octets = bunch.payloads if sized.all() else bunch.payloads[np.repeat(sized, bunch.sizes)]
-    found, trades = _valid(octets)
+    found, trades = valid_trades(octets)
     rows = sized
     if not found.all():
         rows = sized.copy()
         rows[sized] = found
     wanted = chosen[rows]
     if symbols is not None:
-        wanted &= pc.is_in(_fixed_names(trades["symbol"]), value_set=symbol_set(symbols)).to_numpy(zero_copy_only=False)
+        wanted &= pc.is_in(fixed_names(trades["symbol"]), value_set=symbol_set(symbols)).to_numpy(zero_copy_only=False)
     if wanted.all():
         return rows, trades
     rows = rows.copy()
     rows[rows] = wanted
     return rows, trades[wanted]
-
-
-def _valid(octets: Values) -> tuple[Values, Trades]:
-    """Which of these records are trades, and those trades. Usually all are."""
-    candidates = octets.view(TRADE_DTYPE)
-    found = (candidates["kind"] == TRADE_KIND) & (candidates["version"] == TRADE_VERSION)
-    chosen = octets if found.all() else candidates[found].view(np.uint8)
-    try:
-        return found, records(chosen.data)
-    except BadTrade:
-        good = np.array([_is_trade(candidate.tobytes()) for candidate in candidates])
-        return good, candidates[good]
-
-
-def _is_trade(payload: bytes) -> bool:
-    try:
-        records(payload)
-    except BadTrade:
-        return False
-    return True
-
-
-def _trade_columns(trades: Trades) -> dict[str, Arrow]:
-    return {
-        "venue": _names(trades["venue"]),
-        "symbol": _names(trades["symbol"]),
-        "price": pa.array(trades["price"]),
-        "quantity": pa.array(trades["quantity"]),
-        "traded_at_ns": pa.array(trades["traded_at"]),
-        "trade_id": pa.array(trades["trade_id"].view(np.int64)),
-        "trade_flags": pa.array(trades["flags"].astype(np.int32)),
-    }
 
 
 def _change(change: FormationChange, stretch: Stretch) -> Arrow:
@@ -253,16 +152,3 @@ def _change(change: FormationChange, stretch: Stretch) -> Arrow:
         "payload": change.layout,
     }
     return pa.RecordBatch.from_pylist([row], schema=MESSAGES)
-
-
-def _fixed_names(padded: Values) -> Arrow:
-    """Padded names as Arrow's binary of one size, which it hashes fast."""
-    width = padded.dtype.itemsize
-    return pa.Array.from_buffers(pa.binary(width), len(padded), [None, pa.py_buffer(np.ascontiguousarray(padded))])
-
-
-def _names(padded: Values) -> Arrow:
-    """Names as text: each is made once, since a batch has few of them, many times over."""
-    coded = _fixed_names(padded).dictionary_encode()
-    texts = [name.rstrip(b"\0").decode("ascii") for name in coded.dictionary.to_pylist()]
-    return pa.array(texts, pa.string()).take(coded.indices)

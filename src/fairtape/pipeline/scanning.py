@@ -49,7 +49,7 @@ class Found(NamedTuple):
 
     head: Head
     encoded: bytes
-    place: Place  # for complaints
+    place: Place
     release: Release | None = None
 
 
@@ -72,7 +72,7 @@ def scan(stretch: Stretch, *, ordered: bool = False) -> Iterator[Bunch | Formati
     assembly = _Assembly(stretch)
     waiting: list[Found] = []
     rows = 0
-    for found in _released(stretch, ordered=ordered):
+    for found in entries_of(stretch, ordered=ordered):
         turns = found.head.turns
         if waiting and (turns or rows >= BUNCH_ROWS_MAX):
             yield _opened(waiting, assembly)
@@ -88,7 +88,7 @@ def scan(stretch: Stretch, *, ordered: bool = False) -> Iterator[Bunch | Formati
         yield _opened(waiting, assembly)
 
 
-def _released(stretch: Stretch, *, ordered: bool) -> Iterator[Found]:
+def entries_of(stretch: Stretch, *, ordered: bool = False) -> Iterator[Found]:
     """Entries with their release marks, which stand some way behind them, perhaps in the next segment."""
     entries: deque[Found] = deque()
     reached = stretch.sequence
@@ -110,8 +110,8 @@ def _released(stretch: Stretch, *, ordered: bool) -> Iterator[Found]:
 
 def _records(stretch: Stretch) -> Iterator[Found | Release]:
     """Every entry of a stretch, and all release marks up to its last one, as far as there are any."""
-    place, previous = stretch.place, stretch.previous
-    trail = Trail(place)
+    previous = stretch.previous
+    trail = Trail(stretch.place)
     try:
         while (step := trail.step()) is not None:
             offset, record = step
@@ -120,10 +120,11 @@ def _records(stretch: Stretch) -> Iterator[Found | Release]:
                 if record.sequence + record.count >= stretch.end:
                     return
             elif isinstance(record, Head) and record.sequence < stretch.end:
+                place = Place(trail.segment.path, offset, record.sequence, previous)
                 encoded, previous = trail.segment.encoded(offset, record, previous, record.sequence)
                 if stretch.digest and record.end == stretch.end and previous.hex() != stretch.digest:
                     raise trail.damaged(offset, "another entry stands here than when this was planned")
-                yield Found(record, encoded, Place(trail.segment.path, offset, record.sequence, b""))
+                yield Found(record, encoded, place)
     finally:
         trail.close()
 

@@ -6,13 +6,15 @@ On this machine Java is found by `fairtape.pipeline.java`, and classes come from
 """
 
 import os
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from pyspark import SparkConf, SparkContext
-from pyspark.errors import PySparkRuntimeError
+from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
@@ -20,13 +22,19 @@ from fairtape.pipeline.archive import archive_flags
 from fairtape.pipeline.java import cache_directory, find_java
 from fairtape.pipeline.source import register
 from fairtape.runtime.complaints import Complaint
+from fairtape.runtime.journal import Damaged
 
 QUICK: Final = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
 """For small jobs: the quick compiler only. Long ones are better off without."""
 STEADY: Final = ("-XX:+UseParallelGC", "-XX:-UsePerfData")
+STEADY_SETTINGS: Final = {"spark.sql.shuffle.partitions": "16"}
+"""For long jobs: hash tables of a sixteenth stay in a processor's cache. Small ones would only pay for more tasks."""
 QUIET: Final = Path(__file__).with_name("log4j2.properties")
 MEMORY: Final = "2g"
 LOG_SHOWN_MAX: Final = 400  # characters of it that a complaint repeats
+
+_SENTENCE: Final = re.compile(r"fairtape\.runtime\.[\w.]*(?:Complaint|Damaged): (.+)")
+_DAMAGE: Final = re.compile(r"(.+) is damaged at byte (\d+), sequence (\d+): (.+)")
 
 SETTINGS: Final = {
     "spark.ui.enabled": "false",
@@ -77,6 +85,22 @@ def spark_session(
     return spark
 
 
+@contextmanager
+def in_sentences() -> Iterator[None]:
+    """Say a mistake or damage that an executor found in its one sentence, without the thousand lines of Spark."""
+    try:
+        yield
+    except PySparkException as error:
+        told = _SENTENCE.search(str(error))
+        if told is None:
+            raise
+        damage = _DAMAGE.fullmatch(told[1])
+        if damage is None:
+            raise Complaint(told[1]) from None
+        path, offset, sequence, reason = damage.groups()
+        raise Damaged(Path(path), int(offset), int(sequence), reason) from None
+
+
 def _start(conf: SparkConf) -> None:
     """Start the JVM. What it says goes to a file: all that matters reaches the program as an exception."""
     log = cache_directory() / "spark.log"
@@ -101,7 +125,8 @@ def _settings(master: str, *, quick: bool, memory: str) -> dict[str, str]:
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", " ".join(QUICK))
     flags = [*(QUICK if quick else STEADY), f"-Dlog4j2.configurationFile={QUIET.as_uri()}", *archive_flags(java)]
-    settings = {**SETTINGS, "spark.driver.memory": memory, "spark.driver.extraJavaOptions": " ".join(flags)}
+    settings = {**SETTINGS, **({} if quick else STEADY_SETTINGS)}
+    settings |= {"spark.driver.memory": memory, "spark.driver.extraJavaOptions": " ".join(flags)}
     if master.startswith("local"):
         return {**settings, **LOCAL_SETTINGS}
     return {**settings, "spark.executorEnv.PYSPARK_PYTHON": os.environ["PYSPARK_PYTHON"]}

@@ -4,7 +4,7 @@
     spark.read.format("fairtape").option("journals", "journals/*").load()
     spark.readStream.format("fairtape").option("journals", "journals/*").option("rows", "trades").load()
 
-What to read is said by options (`fairtape.pipeline.options`), what comes is said by `fairtape.pipeline.rows`. An offset
+What to read is said by options (`fairtape.pipeline.options`), what comes by `fairtape.pipeline.schemas`. An offset
 is the number that is due, per stripe and site. Planning reads heads on the driver; executors read stretches in parallel
 and hand over Arrow batches. Executors need this package, and see the journals under the same names.
 """
@@ -21,7 +21,8 @@ from pyspark.sql.types import StructType
 
 from fairtape.pipeline.lanes import Lanes, Offsets, Stretch, offsets_from_json, offsets_to_json
 from fairtape.pipeline.options import Options
-from fairtape.pipeline.rows import SCHEMAS, Arrow, batches, stretches_batch
+from fairtape.pipeline.rows import batches, stretches_batch
+from fairtape.pipeline.schemas import SCHEMAS, Arrow
 from fairtape.runtime.complaints import Complaint
 
 FORMAT = "fairtape"

@@ -1,0 +1,233 @@
+"""Jobs: read, transform, write. From journals to every table of `fairtape.pipeline.schemas`.
+
+`deliveries` grows by what is new, each number exactly once (`fairtape.pipeline.ingest`). All other tables are functions
+of it and are made anew, whole: so a correction that comes in the evening changes the bar of the morning, a batch and a
+stream end with the same rows, and a job that dies leaves nothing to repair. Every table says in its newest commit up to
+which numbers of which journals it goes; one that is up to date is not made again.
+
+While a stream runs, the tables are made anew from time to time, at most as often as a fixed share of the machine's time
+allows. What happens live is the business of the sites, not of a table.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.streaming.query import StreamingQuery
+
+from fairtape.pipeline import transforms as order
+from fairtape.pipeline import transforms_fairness as fair
+from fairtape.pipeline import transforms_floor as floor
+from fairtape.pipeline import transforms_market as market
+from fairtape.pipeline.delta import DeltaFolder, Written, write_parquet
+from fairtape.pipeline.ingest import ingest_journals, stream_journals
+from fairtape.pipeline.lanes import Offsets
+from fairtape.pipeline.schemas import TABLES, Arrow
+from fairtape.runtime.complaints import Complaint
+
+RAW: Final = "deliveries"
+REFRESH_SHARE: Final = 0.25  # of the time, at most, goes into making tables anew while a stream runs
+REFRESH_PERIOD: Final = 10.0  # seconds, at least, between two times
+POLL_PERIOD: Final = 0.5  # seconds
+
+Journals: TypeAlias = Iterable[Path | str] | Path | str
+Step: TypeAlias = Callable[[str], None]
+
+_FILE_DDL: Final = "path STRING, size LONG, rows LONG, modified_at_ms LONG, stats STRING"
+_FILE: Final = pa.schema(
+    [
+        pa.field("path", pa.string()),
+        pa.field("size", pa.int64()),
+        pa.field("rows", pa.int64()),
+        pa.field("modified_at_ms", pa.int64()),
+        pa.field("stats", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a job did."""
+
+    numbers: int  # taken in
+    tables: tuple[str, ...]  # made anew
+    marks: Offsets  # where `deliveries` stands
+
+
+def run_batch(spark: SparkSession, journals: Journals, folder: Path | str, *, step: Step | None = None) -> Outcome:
+    """Take in everything that is released, and make all tables."""
+    say = step or _say_nothing
+    say("reading journals")
+    numbers = ingest_journals(spark, journals, Path(folder) / RAW)
+    return Outcome(numbers, refresh(spark, folder, step=say), folder_of(folder, RAW).marks())
+
+
+def run_stream(
+    spark: SparkSession,
+    journals: Journals,
+    folder: Path | str,
+    *,
+    checkpoint: Path | str | None = None,
+    step: Step | None = None,
+    ended: Callable[[], bool] = lambda: False,
+    **options: Any,
+) -> Outcome:
+    """Take in what is released as it comes, until it is `ended` or interrupted; tables follow, and end complete."""
+    say = step or _say_nothing
+    before = _total(folder_of(folder, RAW).marks())
+    query = stream_journals(spark, journals, Path(folder) / RAW, checkpoint=checkpoint, **options)
+    made: set[str] = set()
+    try:
+        _follow(query, lambda: made.update(refresh(spark, folder, step=say)), folder, say, ended)
+    except KeyboardInterrupt:
+        say("stopping: tables are completed; interrupt again to leave them as they are")
+    finally:
+        query.stop()
+    made.update(refresh(spark, folder, step=say))
+    marks = folder_of(folder, RAW).marks()
+    return Outcome(_total(marks) - before, tuple(name for name in TABLES if name in made), marks)
+
+
+def _follow(
+    query: StreamingQuery, make: Callable[[], None], folder: Path | str, say: Step, ended: Callable[[], bool]
+) -> None:
+    due_at = time.monotonic()
+    while query.isActive and not ended():
+        query.awaitTermination(POLL_PERIOD)  # type: ignore[arg-type]  # parts of a second are served
+        say(f"streaming: {_total(folder_of(folder, RAW).marks()):,} deliveries")
+        if time.monotonic() >= due_at:
+            began_at = time.monotonic()
+            make()
+            spent = time.monotonic() - began_at
+            due_at = time.monotonic() + max(REFRESH_PERIOD, spent / REFRESH_SHARE)
+    if (error := query.exception()) is not None:
+        raise error
+
+
+def _total(marks: Offsets) -> int:
+    return sum(mark.next - 1 for mark in marks.values())
+
+
+def refresh(spark: SparkSession, folder: Path | str, *, step: Step | None = None) -> tuple[str, ...]:
+    """Make every table that is behind `deliveries`; which ones."""
+    say = step or _say_nothing
+    files, marks = folder_of(folder, RAW).snapshot()
+    made: list[str] = []
+    sources = _Sources(spark, Path(folder), files)
+    for name, recipe in RECIPES.items():
+        target = folder_of(folder, name)
+        if marks and target.marks() != marks:
+            say(f"making {name}")
+            _write(recipe(sources), name, target, marks)
+            made.append(name)
+    return tuple(made)
+
+
+class _Sources:
+    """The tables that others are made of, as they stood when this run began, or as it made them."""
+
+    def __init__(self, spark: SparkSession, folder: Path, raw: list[str]) -> None:
+        self._spark = spark
+        self._folder = folder
+        self._raw = raw
+
+    def __getitem__(self, name: str) -> DataFrame:
+        files = self._raw if name == RAW else folder_of(self._folder, name).files()
+        return read_files(self._spark, name, files)
+
+    @property
+    def order(self) -> DataFrame:
+        """Every number once."""
+        return order.one_order(self[RAW])
+
+    @property
+    def entered(self) -> DataFrame:
+        """When messages were entered."""
+        return order.entered(self["trades"], self["orders"])
+
+    @property
+    def token_portals(self) -> DataFrame:
+        """Which site put each token into the order."""
+        return fair.token_portals(self.order, self["formations"])
+
+
+RECIPES: Final[Mapping[str, Callable[[_Sources], DataFrame]]] = {
+    "trades": lambda of: order.trades(of.order),
+    "notices": lambda of: order.notices(of.order),
+    "sales": lambda of: market.sales(of["trades"], of["notices"]),
+    "orders": lambda of: order.orders(of.order),
+    "order_events": lambda of: floor.order_events(of.order, of["orders"]),
+    "executions": lambda of: floor.executions(of.order, of["orders"]),
+    "bars_1s": lambda of: market.consolidated_bars(of["sales"]),
+    "bars_1m": lambda of: market.consolidated_bars(of["sales"], period=market.MINUTE),
+    "bars_1d": lambda of: market.consolidated_bars(of["sales"], period=market.DAY),
+    "vwap": lambda of: market.vwap(of["sales"]),
+    "last_sales": lambda of: market.last_sales(of["sales"]),
+    "volumes": lambda of: market.volumes(of["sales"]),
+    "releases": lambda of: fair.releases(of[RAW]),
+    "spreads": lambda of: fair.spreads(of["releases"]),
+    "spread_distribution": lambda of: fair.spread_distribution(of["spreads"]),
+    "latency": lambda of: fair.latency(of.entered, of["releases"]),
+    "hold": lambda of: fair.hold(of["releases"]),
+    "lateness": lambda of: fair.lateness(of["releases"]),
+    "pairs": lambda of: fair.pairs(of.entered),
+    "clocks": lambda of: fair.clocks(of["releases"]),
+    "formations": lambda of: fair.formations(of[RAW]),
+    "portals": lambda of: fair.portals(of.token_portals),
+    "delays": lambda of: fair.delays(of.entered, of.token_portals),
+    "outages": lambda of: fair.outages(of["formations"], of["spreads"]),
+    "fairness": lambda of: fair.fairness(of["spreads"], of["lateness"], of["pairs"], of.entered, of["portals"]),
+}
+"""What each table is made of, in an order in which nothing comes before what it needs."""
+
+
+def folder_of(folder: Path | str, name: str) -> DeltaFolder:
+    """The Delta table of this name."""
+    if name not in TABLES:
+        raise Complaint(f"table is {name!r}; there are {', '.join(TABLES)}")
+    return DeltaFolder(Path(folder).absolute() / name, TABLES[name].schema)
+
+
+def read_table(spark: SparkSession, folder: Path | str, name: str) -> DataFrame:
+    """A table as it stands now; without rows where it was never made."""
+    return read_files(spark, name, folder_of(folder, name).files())
+
+
+def read_files(spark: SparkSession, name: str, files: list[str]) -> DataFrame:
+    """A snapshot of a table, whose files are named."""
+    schema = from_arrow_schema(TABLES[name].schema)
+    return spark.read.schema(schema).parquet(*files) if files else spark.createDataFrame([], schema)
+
+
+def _write(frame: DataFrame, name: str, target: DeltaFolder, marks: Offsets) -> None:
+    """Executors write files, one commit makes them the table."""
+    schema = TABLES[name].schema
+    chosen = frame.select(*schema.names)
+    found = to_arrow_schema(chosen.schema)
+    unlike = [
+        f"{field.name} is {found.field(field.name).type}"
+        for field in schema
+        if found.field(field.name).type != field.type
+    ]
+    assert not unlike, f"{name}: {', '.join(unlike)}"
+    rows = chosen.mapInArrow(_writer(target.folder, schema), _FILE_DDL).collect()
+    target.replace([Written(*(row[field] for field in _FILE.names)) for row in rows], marks)
+
+
+def _writer(folder: Path, schema: Arrow) -> Callable[[Iterator[Arrow]], Iterator[Arrow]]:
+    def write(batches: Iterator[Arrow]) -> Iterator[Arrow]:
+        typed = (pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in batches)
+        written = write_parquet(folder, typed, schema)
+        if written is not None:
+            yield pa.RecordBatch.from_pylist([asdict(written)], schema=_FILE)
+
+    return write
+
+
+def _say_nothing(_text: str) -> None:
+    pass

@@ -1,0 +1,57 @@
+"""`fairtape pipeline …` as a person types it, on the Spark of these tests."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pipeline.market_values import Market
+
+pytest.importorskip("pyspark", reason="the extra `pipeline` (PySpark) is not installed")
+
+from fairtape.cli import run as fairtape
+
+
+@pytest.mark.usefixtures("spark")
+def test_tables_are_made_kept_and_proved_by_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    market = Market(4)
+    market.form((1, 2))
+    journals, tables = tmp_path / "journals", tmp_path / "tables"
+    market.trade_on(6).write(journals, (1, 2), until={2: 5})
+    assert fairtape(["pipeline", "run", str(journals), "--out", str(tables), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert set(told["last_sequences"]) == {"0/1", "0/2"}
+    assert told["last_sequences"]["0/1"] == market.sequence - 1
+    assert "fairness" in told["tables"]
+    assert fairtape(["pipeline", "compact", str(tables)]) == 0
+    assert fairtape(["pipeline", "vacuum", str(tables), "--hours", "0", "--rehearse"]) == 0
+    assert fairtape(["pipeline", "run", str(journals), "--out", str(tables), "--json"]) == 0
+    capsys.readouterr()
+    assert fairtape(["pipeline", "reconcile", str(journals)]) == 3
+    assert "SHORTER" in capsys.readouterr().out
+    assert fairtape(["pipeline", "reconcile", str(journals / "0-1"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["differences"] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["run", "nowhere", "--out", "tables"], "'nowhere' is no directory"),
+        (["run", ".", "--out", "tables"], "'.' holds no journal"),
+        (["compact", "nowhere"], "'nowhere' holds no tables"),
+        (["vacuum", ".", "--hours", "-1"], "--hours is -1"),
+        (["run", ".", "--out", "tables", "--checkpoint", "x"], "--checkpoint is given without --stream"),
+    ],
+)
+def test_a_mistake_is_told_in_one_sentence(
+    arguments: list[str],
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert fairtape(["pipeline", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert sentence in error
+    assert error.count("\n") == 1
