@@ -153,9 +153,11 @@ class DeltaFolder:
 
 def _marks(table: DeltaTable) -> Offsets:
     """The marks of the newest commit that has any, held against the transactions, which no reader can miss."""
+    seen = table.version()
     for length in HISTORIES:
         for commit in table.history(length):
-            if MARKS in commit:
+            # The history is read anew, and may tell of a commit that came after this view of the table was opened.
+            if MARKS in commit and commit.get("version", seen) <= seen:
                 return _held(table, offsets_from_json(json.loads(commit[MARKS])))
     return {}
 
