@@ -31,6 +31,7 @@ from fairtape.runtime.complaints import Complaint
 APP: Final = "fairtape"
 MARKS: Final = "fairtape.marks"  # in a commit's metadata
 COMMIT_TRIES_MAX: Final = 20
+VIEWS_MAX: Final = 3  # of a table to which somebody else commits meanwhile
 HISTORIES: Final = (
     1,
     100,
@@ -116,7 +117,8 @@ class DeltaFolder:
         table = self._opened()
         if table is None:
             return [], {}
-        return [unquote(urlparse(uri).path) or uri for uri in table.file_uris()], _marks(table)
+        marks = _marks(table)  # first: it may bring the view of the table forward
+        return [unquote(urlparse(uri).path) or uri for uri in table.file_uris()], marks
 
     def compact(self) -> Mapping[str, Any]:
         """Join small files to large ones. Readers see the same rows, before and after."""
@@ -152,14 +154,29 @@ class DeltaFolder:
 
 
 def _marks(table: DeltaTable) -> Offsets:
-    """The marks of the newest commit that has any, held against the transactions, which no reader can miss."""
-    seen = table.version()
+    """The marks of the newest commit that has any, held against the transactions, which no reader can miss.
+
+    The history tells of commits that are newer than this view of the table; then the view is brought up to them.
+    """
+    marks = _newest(table)
+    for _ in range(VIEWS_MAX):
+        if not _contradicted(table, marks):
+            break
+        table.update_incremental()
+        marks = _newest(table)
+    return _held(table, marks)
+
+
+def _newest(table: DeltaTable) -> Offsets:
     for length in HISTORIES:
         for commit in table.history(length):
-            # The history is read anew, and may tell of a commit that came after this view of the table was opened.
-            if MARKS in commit and commit.get("version", seen) <= seen:
-                return _held(table, offsets_from_json(json.loads(commit[MARKS])))
+            if MARKS in commit:
+                return offsets_from_json(json.loads(commit[MARKS]))
     return {}
+
+
+def _contradicted(table: DeltaTable, marks: Offsets) -> bool:
+    return any(table.transaction_version(f"{APP}/{name}") not in (None, mark.next) for name, mark in marks.items())
 
 
 def _held(table: DeltaTable, marks: Offsets) -> Offsets:
