@@ -41,10 +41,11 @@ SocketConnectPort={port}
 class Trader(fix.Application):  # type: ignore[misc]  # the engine has no types
     """Counts what comes."""
 
-    def __init__(self, orders: int, password: str) -> None:
+    def __init__(self, orders: int, password: str, username: str = "trader") -> None:
         super().__init__()
         self.orders = orders
         self.password = password
+        self.username = username
         self.session: fix.SessionID | None = None
         self.reports: list[str] = []
         self.logons = 0
@@ -67,7 +68,7 @@ class Trader(fix.Application):  # type: ignore[misc]  # the engine has no types
     def toAdmin(self, message: fix.Message, session: fix.SessionID) -> None:  # noqa: N802, ARG002
         kind = type_of(message)
         if kind == "A":
-            message.setField(fix.StringField(553, "trader"))
+            message.setField(fix.StringField(553, self.username))
             message.setField(fix.StringField(554, self.password))
         self.resends_asked += kind == "2"
         if kind == "3":

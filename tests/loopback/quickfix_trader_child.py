@@ -10,6 +10,7 @@ import quickfix as fix
 import quickfix44 as fix44
 
 from loopback.quickfix_child import SETTINGS, type_of
+from loopback.quickfix_child import Trader as Counting
 
 PATIENCE_SECONDS = 100.0
 PAUSE_SECONDS = 0.002
@@ -21,45 +22,13 @@ def field(message: fix.Message, tag: int) -> str:
     return str(message.getField(tag)) if message.isSetField(tag) else ""
 
 
-class Trader(fix.Application):  # type: ignore[misc]  # the engine has no types
+class Trader(Counting):
     """Counts what it hears until every order is done: bought and committed, or cancelled."""
 
     def __init__(self, orders: int, password: str) -> None:
-        super().__init__()
-        self.orders = orders
-        self.password = password
-        self.begun = Event()
-        self.complete = Event()
-        self.session: fix.SessionID | None = None
-        self.logons = 0
-        self.resends_asked = 0
-        self.rejects: list[str] = []
-        self.reports: list[tuple[str, str, str, str, str]] = []
+        super().__init__(orders, password, username="TRADER")
+        self.told: list[tuple[str, str, str, str, str]] = []
         self.done: set[str] = set()
-
-    def onCreate(self, session: fix.SessionID) -> None:  # noqa: N802
-        self.session = session
-
-    def onLogon(self, session: fix.SessionID) -> None:  # noqa: N802, ARG002
-        self.logons += 1
-        self.begun.set()
-
-    def onLogout(self, session: fix.SessionID) -> None:  # noqa: N802
-        pass
-
-    def toAdmin(self, message: fix.Message, session: fix.SessionID) -> None:  # noqa: N802, ARG002
-        kind = type_of(message)
-        if kind == "A":
-            message.setField(fix.StringField(553, "TRADER"))
-            message.setField(fix.StringField(554, self.password))
-        self.resends_asked += kind == "2"
-
-    def fromAdmin(self, message: fix.Message, session: fix.SessionID) -> None:  # noqa: N802, ARG002
-        if type_of(message) == "3":
-            self.rejects.append(message.toString())
-
-    def toApp(self, message: fix.Message, session: fix.SessionID) -> None:  # noqa: N802
-        pass
 
     def fromApp(self, message: fix.Message, session: fix.SessionID) -> None:  # noqa: N802, ARG002
         if type_of(message) != "8":
@@ -68,7 +37,7 @@ class Trader(fix.Application):  # type: ignore[misc]  # the engine has no types
         kind, certainty = field(message, 150), field(message, CERTAINTY)
         # A gateway that crashed forgets how a cancel was called, and reports it under the name of its order.
         name = (field(message, 41) if kind == "4" else "") or field(message, 11)
-        self.reports.append((name, kind, certainty, field(message, 17), field(message, SEQUENCE)))
+        self.told.append((name, kind, certainty, field(message, 17), field(message, SEQUENCE)))
         if kind in ("4", "8") or certainty == "C":
             self.done.add(name)
         if len(self.done) >= self.orders:
@@ -116,7 +85,7 @@ def main(port: str, orders: str, folder: str, password: str) -> None:
     trader.complete.wait(PATIENCE_SECONDS)
     initiator.stop()
     told = {
-        "reports": trader.reports,
+        "reports": trader.told,
         "logons": trader.logons,
         "resends_asked": trader.resends_asked,
         "rejects": trader.rejects,

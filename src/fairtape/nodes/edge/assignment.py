@@ -1,10 +1,9 @@
 """Who speaks to which region: the part of a reformation that customers notice. TRMP 2001 §4.1, §5.3.
 
-"The reformation operation must adjust the multicast regions, and possibly change the remulticast addresses, so that
-every customer receives at least two multicasts on different addresses." Here an address stays where it is, and the
-receiver behind it changes: a feed whose receiver is no longer a member is taken over by the nearest member that does
-not speak to that region yet. Customers need not be told. They hear a feed fall silent, miss nothing because they hear
-the other one, and hear it again.
+After a reformation every customer must hear two receivers again, as it did before. Here an address stays where it is,
+and the receiver behind it changes: a feed whose receiver is no longer a member is taken over by the nearest member that
+does not speak to that region yet. Customers need not be told. They hear a feed fall silent, miss nothing because they
+hear the other one, and hear it again.
 
 An assignment is a function of the formation alone. So X_R publishes it by publishing the formation, all sites find the
 same one, and a receiver that comes back has its feed again.
