@@ -15,6 +15,7 @@ CHECKS: list[Callable[[], Finding]] = [
     doctor.cores,
     doctor.clock,
     doctor.real_time,
+    doctor.wakefulness,
     doctor.multicast,
     doctor.multicast_route,
     doctor.socket_buffers,

@@ -31,7 +31,7 @@ FAULTS: Final = (
         name="patience begins anew",
         rule="A token that follows a late one has waited with it: its deadline counts from its own instant (T-RMP §5).",
         file="ring/silence.py",
-        old="max(since, self._awake_since), now)",
+        old="max(self._due_at(self._watched), self._awake_since), now)",
         new="now, now)",
         tests=("paper/test_deadline.py::test_a_token_that_follows_a_late_one_has_no_later_deadline",),
     ),

@@ -79,3 +79,18 @@ def test_losses_are_what_costs_more() -> None:
     kinds = ran(5, messages=40, loss=0.05).kinds
     assert kinds[Kind.REQUEST] > 0
     assert kinds[Kind.ACK] > TOKENS
+
+
+def test_a_ring_that_fell_behind_catches_up_without_a_request() -> None:
+    """The acknowledgment after a late one has only just become possible: nobody asks for it before a hop's time."""
+    ring = Ring(5, timing=TIMING, weather=Weather(delay=TIMING.retry_period // 4))
+    count = Count()
+    ring.world.witnesses.append(count)
+    stops_at, goes_on_at = ring.layout.scheduled_at(20), ring.layout.scheduled_at(36)
+    ring.world.at(stops_at, lambda: ring.world.pause(1))
+    ring.world.at(goes_on_at, lambda: ring.world.resume(1))
+    ring.world.at(goes_on_at + TIMING.retry_period // 2, count.kinds.clear)
+    ring.run((TOKENS + 1) * TIMING.token_period - 1)
+    late = TOKENS - 20
+    assert count.kinds == {Kind.ACK: count.kinds[Kind.ACK]}
+    assert count.kinds[Kind.ACK] > late // 2

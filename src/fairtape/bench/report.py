@@ -9,6 +9,7 @@ from fairtape.bench.figures import percentile
 from fairtape.bench.ring import Outcome, messages_per_packet, run_bare, run_ring, run_sleepers
 from fairtape.bench.setting import Setting
 from fairtape.bench.unsealed import OpenSeal
+from fairtape.bench.wakefulness import processors_awake
 from fairtape.core.instants import MICROSECOND
 from fairtape.core.timing import profile
 from fairtape.wire.frames import DATAGRAM_MAX
@@ -115,14 +116,15 @@ def _latency(base: Setting, rounds: int, step: Step) -> Figures:
     exact = replace(base, timing=profile("lan", retries_max=RETRIES), real_time=True)
     slower = profile("lan", token_period=LOSSY_TOKEN_PERIOD, retries_max=RETRIES)
     singles, losses, sleepers = [], [], []
-    for number in range(1, rounds + 1):
-        step(f"{_round(number, rounds)}bare programs that sleep until the same instants")
-        seconds = min(base.seconds, SIDE_SECONDS_MAX)
-        sleepers.append(run_sleepers(sleepers=base.receivers, period=exact.timing.token_period, seconds=seconds))
-        step(f"{_round(number, rounds)}one message at a time, a token every millisecond")
-        singles.append(run_ring(replace(exact, rate=SLOW_RATE)))
-        step(f"{_round(number, rounds)}three senders, 1 % loss into one receiver")
-        losses.append(run_ring(replace(exact, senders=3, rate=RATE, loss=LOSS, timing=slower)))
+    with processors_awake():
+        for number in range(1, rounds + 1):
+            step(f"{_round(number, rounds)}bare programs that sleep until the same instants")
+            seconds = min(base.seconds, SIDE_SECONDS_MAX)
+            sleepers.append(run_sleepers(sleepers=base.receivers, period=exact.timing.token_period, seconds=seconds))
+            step(f"{_round(number, rounds)}one message at a time, a token every millisecond")
+            singles.append(run_ring(replace(exact, rate=SLOW_RATE)))
+            step(f"{_round(number, rounds)}three senders, 1 % loss into one receiver")
+            losses.append(run_ring(replace(exact, senders=3, rate=RATE, loss=LOSS, timing=slower)))
     real_time: Figures = {"real_time": all(each.real_time for each in singles + losses)}
     for share in (50, 99):
         late = [percentile(each, share / 100) / MICROSECOND for each in sleepers]

@@ -154,7 +154,8 @@ def ring(
     CAP_SYS_NICE: then no ordinary program of this machine can hold up a release. Where it is refused, the figures
     include the wait for other programs. The report says which it was; throughput is always measured without it. As many
     bare programs that do nothing but sleep until the same instants show what the machine itself allows: no release can
-    be more exact than they are.
+    be more exact than they are. Meanwhile a program that does nothing keeps each processor awake, as `idle=poll` does
+    on a dedicated machine: the host of a virtual one takes its time to wake a processor that sleeps.
 
     A long run shows that memory stays flat: --only throughput --seconds 300. Of its journals only the last segments are
     kept, some 200 MB for each receiver. The exit code is 1 when the figures mean nothing, such as when the order was

@@ -47,6 +47,8 @@ PROGRAM_WAIT_MAX: Final = 20.0  # seconds
 
 _KIB: Final = 1 << 10
 _GIB: Final = 1 << 30
+_IDLE_GOVERNOR: Final = "/sys/devices/system/cpu/cpuidle/current_governor"
+_HALT_POLL: Final = "/sys/module/haltpoll/parameters/guest_halt_poll_ns"
 _UDP_SEGMENT: Final = 103  # <linux/udp.h>
 _UDP_GRO: Final = 104
 _REFUSES_TRAINS: Final = frozenset((errno.EINVAL, errno.EIO, errno.ENOPROTOOPT, errno.EOPNOTSUPP))
@@ -73,7 +75,7 @@ class Finding:
 
 def examine(directory: Path) -> Iterator[Finding]:
     """Every check, one after another; journals would be written in `directory`."""
-    yield from (cores(), clock(), real_time())
+    yield from (cores(), clock(), real_time(), wakefulness())
     yield from (multicast(), multicast_route(), socket_buffers(), trains(), ports())
     yield from (descriptors(), disk(directory), java(), etcd(), namespaces())
 
@@ -117,6 +119,19 @@ def real_time() -> Finding:
         Status.NOTE,
         "real-time scheduling is not permitted",
         "Grant CAP_SYS_NICE, so that other programs do not delay releases.",
+    )
+
+
+def wakefulness() -> Finding:
+    """A processor that has gone to sleep wakes late, and on a virtual machine the host decides when."""
+    governor, polls = _read(_IDLE_GOVERNOR).strip(), _read(_HALT_POLL).strip()
+    if governor != "haltpoll" or polls != "0":
+        return Finding("wakefulness", Status.GOOD, f"processors fall asleep by the rule {governor or 'of the kernel'}")
+    return Finding(
+        "wakefulness",
+        Status.NOTE,
+        "processors of this virtual machine sleep as soon as they have nothing to do",
+        "Boot with idle=poll, or let them wait (guest_halt_poll_ns), where releases must be exact to less than 1 ms.",
     )
 
 

@@ -320,14 +320,24 @@ class Receiver:
             self._effects += self._passing.confirm(ack.token) if self._is_mine(ack.token + 1) else []
 
     def _heard(self, token: int, now: Instant) -> None:
-        self._resilience.hear(token)
+        if token > self._resilience.heard_through:
+            self._resilience.hear(token)
+            self._silence.heard(now, own=self._is_mine(token))
         if self._stopped:
             return
         if isinstance(self._token, EventToken):
             self._token.confirmed(token - 1)
             self._silence.notice_overtaken(now)
-        if self._ordering.whole(token) and self._desk.acknowledged(token, now):
+        if not self._ordering.whole(token) or self._came_too_late(token, now):
+            return
+        if self._desk.acknowledged(token, now):
             self._ordering.completed(token)
+
+    def _came_too_late(self, token: int, now: Instant) -> bool:
+        """Whether there is no time left to ask for the messages that an acknowledgment names."""
+        if not self._course.of(token).timed or self._ordering.holds_messages(token):
+            return False
+        return self._notices_silence() and self._silence.outwaited(token, now)
 
     # The order.
 

@@ -2,10 +2,11 @@
 
 Only the lowest acknowledgment that may exist is awaited by the clock: the one after the highest that was heard. Those
 after it are late because it is. To run a recovery for each of them would change nothing, since nothing can be asked for
-them yet, and the awaited one declares a failure before any of them would; so a ring that falls behind its schedule
-costs its receivers nothing. When it turns out that one was sent and lost after all, its waits are counted from its own
-instant, as if it had been awaited all the time. Only a site that was asleep has waited for nobody: its waits begin when
-it is awake again.
+them yet, and the awaited one declares a failure before any of them would. Where a ring is behind its schedule the
+awaited one has just become possible, with the last one heard, so it is given T_R / 2 from there: to ask for it at once
+would cost a ring its time to catch up. When it turns out that one was sent and lost after all, its waits are counted
+from its own instant, as if it had been awaited all the time. Only a site that was asleep has waited for nobody: its
+waits begin when it is awake again.
 """
 
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from fairtape.ring.resilience import Resilience
 class Silence:
     """Watches over the acknowledgments of one formation."""
 
-    __slots__ = ("_awake_since", "_course", "_desk", "_looked_at", "_ordering", "_resilience", "_watched")
+    __slots__ = ("_awake_since", "_course", "_desk", "_known_at", "_looked_at", "_ordering", "_resilience", "_watched")
 
     def __init__(self, *, course: Course, ordering: Ordering, resilience: Resilience, desk: RecoveryDesk) -> None:
         self._course = course
@@ -28,11 +29,17 @@ class Silence:
         self._resilience = resilience
         self._desk = desk
         self._watched = course.latest.first_token  # the lowest token whose silence has not been noticed yet
+        self._known_at: Instant = 0  # by when the next site knows the highest acknowledgment, and can send its own
         self._looked_at: Instant = 0
         self._awake_since: Instant = 0
 
+    def heard(self, now: Instant, *, own: bool) -> None:
+        """An acknowledgment above all others was received; an own one is still on its way to the next site."""
+        self._look(now)
+        self._known_at = now + self._course.latest.timing.one_way_max if own else now
+
     def noticed_at(self) -> Instant:
-        """When the next unheard acknowledgment is overdue: t_e + T_R / 2. RMP has no such instant."""
+        """When the next unheard acknowledgment is missed, at the latest when its waits are over. RMP has no instant."""
         if not self._course.latest.timed or not self._desk.has_room:
             return NEVER
         ordering = self._ordering
@@ -41,19 +48,38 @@ class Silence:
             self._watched += 1
         if self._watched > self._resilience.heard_through + 1:
             return NEVER
-        formation = self._course.of(self._watched)
-        return formation.scheduled_at(self._watched) + formation.timing.one_way_max
+        due_at, timing = self._due_at(self._watched), self._course.of(self._watched).timing
+        if self._watched <= self._resilience.heard_through:
+            return due_at
+        # Held back, but not beyond the last of its waits, which would end in a failure.
+        return max(due_at, min(self._known_at + timing.one_way_max, due_at + timing.retries_max * timing.retry_period))
 
     def notice(self, now: Instant, is_mine: Callable[[int], bool]) -> None:
         """Begin to recover what is overdue. A site that is late itself awaits nobody."""
         self._look(now)
-        while (since := self.noticed_at()) <= now:
+        while self.noticed_at() <= now:
             if not is_mine(self._watched):
-                self._desk.overdue(self._watched, max(since, self._awake_since), now)
+                self._desk.overdue(self._watched, max(self._due_at(self._watched), self._awake_since), now)
             self._watched += 1
 
+    def outwaited(self, token: int, now: Instant) -> bool:
+        """Whether an acknowledgment that came without all of its messages came when all waits were over.
+
+        What it was not asked for, because it was not yet possible, counts as if it had been (decision 30).
+        """
+        since = max(self._due_at(token), self._awake_since)
+        if token < self._watched or since > now:
+            return False
+        self._desk.overdue(token, since, now)
+        return token not in self._desk.running
+
+    def _due_at(self, token: int) -> Instant:
+        """t_e + T_R / 2: when an acknowledgment of a ring on schedule has arrived, and its waits begin."""
+        formation = self._course.of(token)
+        return formation.scheduled_at(token) + formation.timing.one_way_max
+
     def _look(self, now: Instant) -> None:
-        """While anything is missing its recovery wakes this site in every T_R: a longer absence was sleep."""
+        """While anything is missing this site hears something or is woken in every T_R: a longer absence was sleep."""
         if now - self._looked_at > 2 * self._course.latest.timing.retry_period:
             self._awake_since = now
         self._looked_at = now
