@@ -1,5 +1,6 @@
 """Real-time scheduling: for a process that serves, all of its threads, where the kernel grants it."""
 
+import multiprocessing
 import os
 import threading
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import pytest
 from fairtape.deployment.description import Deployment, RealTime
 from fairtape.deployment.drafting import Draft, create_deployment
 from fairtape.deployment.scheduling import THREADS, Scheduling
+from fairtape.deployment.wakefulness import processors_awake
 from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.driver import may_run_in_real_time
 
@@ -63,3 +65,15 @@ def test_what_is_refused_is_told_and_ends_whoever_cannot_do_without(deployment: 
     assert "as the kernel grants no other" in Scheduling(deployment).words
     with pytest.raises(Complaint, match=r"process\.real_time is true, and the kernel refuses it"):
         Scheduling(replace(deployment, real_time=RealTime.ALWAYS))
+
+
+def test_a_processor_is_kept_awake_by_a_program_that_everybody_is_preferred_to() -> None:
+    with processors_awake():
+        kept = {
+            processor: os.sched_getscheduler(child.pid)
+            for child in multiprocessing.active_children()
+            if child.pid is not None
+            for processor in os.sched_getaffinity(child.pid)
+        }
+    assert kept == dict.fromkeys(os.sched_getaffinity(0), os.SCHED_IDLE)
+    assert not multiprocessing.active_children()

@@ -9,9 +9,9 @@ from fairtape.bench.figures import percentile
 from fairtape.bench.ring import Outcome, messages_per_packet, run_bare, run_ring, run_sleepers
 from fairtape.bench.setting import Setting
 from fairtape.bench.unsealed import OpenSeal
-from fairtape.bench.wakefulness import processors_awake
 from fairtape.core.instants import MICROSECOND
 from fairtape.core.timing import profile
+from fairtape.deployment.wakefulness import processors_awake
 from fairtape.wire.frames import DATAGRAM_MAX
 
 Figure: TypeAlias = float | bool | str | list[str] | list[dict[str, float]]

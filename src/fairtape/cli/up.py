@@ -1,6 +1,7 @@
 """`fairtape up`: run the sites and reformation servers of a deployment on this machine, and print what befalls them."""
 
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +13,7 @@ from fairtape.deployment.company import Company
 from fairtape.deployment.description import read_deployment
 from fairtape.deployment.premises import claimed
 from fairtape.deployment.processes import Interrupts
+from fairtape.deployment.wakefulness import processors_awake
 
 EXIT_BROKEN: Final = 1
 SECONDS: Final = (0.1, 1e9)
@@ -20,20 +22,26 @@ SECONDS: Final = (0.1, 1e9)
 @click.command()
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.option("--restart", is_flag=True, help="Start a process again that ends by itself.")
+@click.option("--keep-awake", is_flag=True, help="Let no processor of this machine sleep, for exact releases.")
 @click.option("--seconds", type=float, help="How long.  [default: until Ctrl-C]")
 @click.pass_context
-def up(ctx: click.Context, *, directory: Path, restart: bool, seconds: float | None) -> None:
+def up(ctx: click.Context, *, directory: Path, restart: bool, keep_awake: bool, seconds: float | None) -> None:
     """Run the sites and servers of a deployment on this machine.
 
     Each is a process of its own. What the reformation servers decide and what the sites notice is printed as it happens
     and kept in DIRECTORY/run/notices.log. A process that ends is told of, and started again only with --restart, or
     when a drill asks for it. Ctrl-C ends all of them cleanly: journals are complete and can be gone on from.
 
+    A virtual machine's processor that has gone to sleep wakes milliseconds late, and so does a release. --keep-awake
+    runs a program on each that does nothing and that every other program is preferred to. It costs electricity;
+    `fairtape doctor` says whether it is worth it, and how to configure a machine so that it is not needed.
+
     The exit code is 1 when a process ended by itself and was not started again.
     """
     check_within("--seconds", seconds, *SECONDS)
     deployment = read_deployment(directory)
-    with claimed(deployment.folder), Interrupts() as interrupts:
+    awake = processors_awake() if keep_awake else nullcontext()
+    with claimed(deployment.folder), Interrupts() as interrupts, awake:
         company = Company(deployment, say=click.echo, restart=restart)
         ends_at = time.monotonic() + (seconds or SECONDS[1])
         try:

@@ -131,7 +131,7 @@ def wakefulness() -> Finding:
         "wakefulness",
         Status.NOTE,
         "processors of this virtual machine sleep as soon as they have nothing to do",
-        "Boot with idle=poll, or let them wait (guest_halt_poll_ns), where releases must be exact to less than 1 ms.",
+        "Boot with idle=poll or use `fairtape up --keep-awake` where releases must be exact to a millisecond.",
     )
 
 

@@ -1,4 +1,4 @@
-"""Processors that do not fall asleep while something exact is measured.
+"""Processors that do not fall asleep while something exact is done.
 
 A processor without work is put to sleep, and on a virtual machine it is then the host that decides when it runs again:
 milliseconds may pass. A dedicated machine is configured so that its processors never sleep (`idle=poll`). Here one
@@ -23,7 +23,11 @@ def processors_awake() -> Iterator[None]:
         for name, number in names.items():
             crew.start(name, stay_awake, number)
         crew.await_ready(set(names))
-        yield
+        try:
+            yield
+        finally:
+            for name in names:
+                crew.kill(name)  # whoever is preferred to nobody would hear an order late
 
 
 def stay_awake(link: Link, processor: int) -> None:
