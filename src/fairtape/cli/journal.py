@@ -290,17 +290,21 @@ def _message_fields(message: Message) -> dict[str, Any]:
         "late": message.late,
         "payload": message.payload.hex(),
     }
-    trade = _trade_fields(message.payload)
-    return fields | {"trade": trade} if trade else fields
+    if trade := _trade_fields(message.payload):
+        fields["trade"] = trade
+    elif words := _notice_words(message.payload):
+        fields["notice"] = words
+    return fields
 
 
 def _shown(payload: bytes) -> str:
-    """A trade in words, text as text, anything else in hex."""
-    trade = _trade_fields(payload)
-    if trade:
+    """A trade or a notice in words, text as text, anything else in hex."""
+    if trade := _trade_fields(payload):
         side = f" {trade['side']}" if trade["side"] else ""
         venue = f"@{trade['venue']}" if trade["venue"] else ""
         return f"{trade['symbol']}{venue} {trade['quantity']} at {trade['price']}{side}"
+    if words := _notice_words(payload):
+        return words
     head, more = payload[:PAYLOAD_SHOWN_MAX], "…" if len(payload) > PAYLOAD_SHOWN_MAX else ""
     if head.isascii() and head.decode("ascii").isprintable():
         return f'"{head.decode("ascii")}{more}"'
@@ -326,6 +330,14 @@ def _trade_fields(payload: bytes) -> dict[str, Any] | None:
         "trade_id": trade.trade_id,
         "side": " ".join(flag.name.lower() for flag in TradeFlag if trade.flags & flag and flag.name),
     }
+
+
+def _notice_words(payload: bytes) -> str | None:
+    """What a venue says beside its trades; None for any other message."""
+    from fairtape.market.notices import in_words, notice_in
+
+    notice = notice_in(payload)
+    return None if notice is None else in_words(notice)
 
 
 def _report_fields(report: Report) -> dict[str, Any]:

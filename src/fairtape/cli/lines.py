@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from fairtape.cli.journal import format_instant
 from fairtape.core.effects import FormationChange, Release
+from fairtape.market.notices import Notice, VenueStatus, in_words
 from fairtape.market.prices import format_fixed
 from fairtape.ring.layout import decode_formation
 from fairtape.wire.frames import Malformed, NodeId
@@ -41,6 +42,11 @@ class TextLines:
             f" {format_fixed(trade.price):>14} {format_fixed(trade.quantity):>14}{mark}\n"
         )
 
+    def notice(self, sequence: int, committed_at: str, release: Release, source: NodeId, notice: Notice) -> str:
+        """What a venue says beside its trades."""
+        mark = "  late" if release.late else ""
+        return f"{sequence:>9}  {committed_at}  {_name(source, self._names):<5} {in_words(notice)}{mark}\n"
+
     def change(self, change: FormationChange) -> str:
         """A change of formation, where it stands in the order."""
         members = " ".join(_members(change, self._names))
@@ -73,6 +79,20 @@ class JsonLines:
                 "quantity": format_fixed(trade.quantity),
                 "traded_at_ns": trade.traded_at,
                 "trade_id": trade.trade_id,
+            }
+        )
+
+    def notice(self, sequence: int, _committed_at: str, release: Release, source: NodeId, notice: Notice) -> str:
+        """What a venue says beside its trades."""
+        return _packed(
+            {
+                "kind": "notice",
+                "sequence": sequence,
+                "commit_at_ns": release.commit_at,
+                "late": release.late,
+                "source": _name(source, self._names),
+                "revises": None if isinstance(notice, VenueStatus) else notice.number,
+                "notice": in_words(notice),
             }
         )
 

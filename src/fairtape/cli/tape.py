@@ -15,6 +15,7 @@ from fairtape.cli.journal import format_instant
 from fairtape.cli.lines import JsonLines, TextLines, TradeRecord
 from fairtape.cli.outlet import Outlet
 from fairtape.deployment.following import Following
+from fairtape.market.notices import notice_in
 from fairtape.market.trades import TRADE_SIZE, BadTrade, records
 from fairtape.runtime.journal import Entry, Turning
 from fairtape.wire.blocks import unpack_messages
@@ -148,12 +149,14 @@ class Tape:
         committed_at = format_instant(release.commit_at)
         count.late = release.count if release.late else 0
         for sequence, source, payloads in _bodies(entry):
-            for number, trade in enumerate(_trades(payloads), sequence):
-                if trade is None:
-                    count.others += 1
-                else:
+            for number, (payload, trade) in enumerate(zip(payloads, _trades(payloads), strict=True), sequence):
+                if trade is not None:
                     count.trades += 1
                     yield self._lines.trade(number, committed_at, release, source, trade)
+                    continue
+                count.others += 1
+                if (notice := notice_in(payload)) is not None:
+                    yield self._lines.notice(number, committed_at, release, source, notice)
 
 
 def _bodies(entry: Entry) -> Iterator[tuple[int, NodeId, list[bytes]]]:

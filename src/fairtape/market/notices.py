@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Final, TypeAlias
 
 from fairtape.core.instants import Instant
-from fairtape.market.prices import FIXED_MAX
+from fairtape.market.prices import FIXED_MAX, format_fixed
 from fairtape.market.symbols import SYMBOL_MAX, VENUE_NAME_MAX, BadName, Symbol, checked_symbol, checked_venue
 from fairtape.market.trades import TRADE_SIZE, BadTrade, Trade
 from fairtape.market.trades import decode as decode_trade
@@ -159,3 +159,25 @@ def _check_names(venue: str, symbol: str) -> None:
             checked_venue(venue)
     except BadName as error:
         raise BadNotice(str(error)) from None
+
+
+def notice_in(payload: bytes) -> Notice | None:
+    """The notice in one message; None for any other message."""
+    try:
+        return decode_notice(payload) if is_notice(payload) else None
+    except BadNotice:
+        return None
+
+
+def in_words(notice: Notice) -> str:
+    """What a notice says, for a person."""
+    match notice:
+        case Cancel(number, venue, symbol):
+            return f"number {number} is canceled: {symbol}{venue and f'@{venue}'}"
+        case Correction(number, trade):
+            place = f"{trade.symbol}{trade.venue_name and f'@{trade.venue_name}'}"
+            return (
+                f"number {number} is corrected: {place} {format_fixed(trade.quantity)} at {format_fixed(trade.price)}"
+            )
+        case VenueStatus(venue, status):
+            return f"{venue} is {status.name.lower()}"

@@ -1,0 +1,46 @@
+"""Taking a trade back, or putting it right, as the venue that published it.
+
+A trade is named by its number in the order. What else a notice must say of it, its venue and its symbol, is read from a
+journal of this machine, and so is who published it: nobody else is believed.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from fairtape.market.notices import BadNotice, Correction, decode_notice, is_notice
+from fairtape.market.trades import BadTrade, Trade, decode
+from fairtape.runtime.complaints import Complaint
+from fairtape.runtime.journal.format import SUFFIX
+from fairtape.runtime.journal.reader import Journal
+from fairtape.wire.frames import NodeId
+
+JOURNALS: Final = "journals"
+_REMEDY: Final = "name a trade by its number, as `fairtape listen` prints it"
+
+
+def trade_in(directory: Path, number: int) -> tuple[Trade, NodeId]:
+    """The trade with this number in the order, and the source that published it."""
+    journals = list(_journals(directory))
+    if not journals:
+        raise Complaint(f"there is no journal below {str(directory)!r}; run this where a site of the ring runs")
+    for journal in journals:
+        for message in journal.messages(from_sequence=number, to_sequence=number, ordered=True):
+            return _trade(message.payload, number), message.source
+    raise Complaint(f"NUMBER is {number}, which the order has not reached; {_REMEDY}")
+
+
+def _trade(payload: bytes, number: int) -> Trade:
+    """A trade, or what a correction says that it was: that has a number of its own."""
+    try:
+        if is_notice(payload) and isinstance(notice := decode_notice(payload), Correction):
+            return notice.trade
+        return decode(payload)
+    except (BadNotice, BadTrade):
+        raise Complaint(f"NUMBER is {number}, which is no trade; {_REMEDY}") from None
+
+
+def _journals(directory: Path) -> Iterator[Journal]:
+    """The journals of the ring that runs here, those written last first: each start may have journals of its own."""
+    segments = sorted((directory / JOURNALS).rglob(f"*{SUFFIX}"), key=lambda path: path.stat().st_mtime, reverse=True)
+    return map(Journal.open, dict.fromkeys(path.parent for path in segments))
