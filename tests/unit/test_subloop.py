@@ -63,3 +63,14 @@ def test_nobody_is_blamed_while_the_primary_loop_stands_still() -> None:
     junction.advance(11, 10 * TIMING.reform_delay)
     assert junction.suspicion is None
     assert junction.deadline() == NEVER
+
+
+def test_a_break_takes_back_what_was_passed_and_nobody_is_waited_for_until_it_is_held_again() -> None:
+    site = loop(5)
+    site.hear(11, 2, 0)
+    assert site.advance(40, 0) == [12]
+    assert site.deadline() < NEVER
+    assert site.advance(11, RETRY) == []
+    assert site.deadline() == NEVER
+    assert site.stable_through == 10
+    assert site.advance(12, RETRY) == [12]

@@ -44,6 +44,8 @@ class Subloop:
 
     def advance(self, complete_through: int, now: Instant) -> list[int]:
         """This site holds everything up to a primary token: the secondary tokens that it must send now."""
+        if complete_through < self._held_through:
+            self._fall_back(complete_through)
         self._held_through = complete_through
         if self.suspicion is not None:
             return []
@@ -65,6 +67,14 @@ class Subloop:
         if self.suspicion is not None or self._ready_at == NEVER:
             return NEVER
         return min(self._repeat_at, self._ready_at + self.formation.timing.reform_delay)
+
+    def _fall_back(self, complete_through: int) -> None:
+        """A Break took tokens back: what was passed of them means nothing, and nobody is waited for any more."""
+        turns = (complete_through - self.formation.first_token) // self.formation.stride
+        passed_through = self.formation.first_token + max(turns, -1) * self.formation.stride
+        self.passed_through = min(self.passed_through, passed_through)
+        self._repeat_at = self._ready_at = NEVER
+        self._attempts = 0
 
     @property
     def _next(self) -> int:
