@@ -137,3 +137,16 @@ def test_a_clock_that_was_set_back_does_not_silence_a_reader() -> None:
 @pytest.mark.parametrize("position", [Position(1, 7), Position(2, 0)])
 def test_nothing_is_put_together_that_did_not_come(position: Position) -> None:
     assert PastReader().entry_after(position) is None
+
+
+def test_one_who_holds_a_longer_entry_that_was_left_behind_is_shown_the_one_that_counts() -> None:
+    reader = PastReader()
+    reader.start(0)
+    for past in answered(ask(0), [entry(1, 1_000)]):
+        if past.chunks:
+            reader.take(past, 0)
+    last = reader.first_missing(Position(1, 0))
+    assert last > 0
+    short = entry(1, 10)
+    reader.take(answered(ask(0, last, 1), [short])[0], 0)
+    assert reader.entry_after(Position(1, 0)) == short

@@ -150,6 +150,8 @@ def answer(
     size, room = chunk_size(datagram_max), min(question.chunks_max, WINDOW)
     for encoded in entries:
         chunks, check = -(-len(encoded) // size), crc32(encoded)
+        if first >= chunks:  # whoever asks has another entry in mind: let it see ours
+            first = 0
         for chunk in range(first, chunks):
             if not room:
                 return
