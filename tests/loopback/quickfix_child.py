@@ -55,17 +55,17 @@ class Trader(fix.Application):  # type: ignore[misc]  # the engine has no types
         self.begun = Event()
         self.complete = Event()
 
-    def onCreate(self, session: fix.SessionID) -> None:  # noqa: N802 - the engine's name
+    def onCreate(self, session: fix.SessionID) -> None:  # noqa: N802 - its name
         self.session = session
 
-    def onLogon(self, session: fix.SessionID) -> None:  # noqa: N802, ARG002
+    def onLogon(self, session: fix.SessionID) -> None:  # noqa: N802, ARG002 - its name
         self.logons += 1
         self.begun.set()
 
-    def onLogout(self, session: fix.SessionID) -> None:  # noqa: N802
+    def onLogout(self, session: fix.SessionID) -> None:  # noqa: N802 - its name
         pass
 
-    def toAdmin(self, message: fix.Message, session: fix.SessionID) -> None:  # noqa: N802, ARG002
+    def toAdmin(self, message: fix.Message, session: fix.SessionID) -> None:  # noqa: N802, ARG002 - its name
         kind = type_of(message)
         if kind == "A":
             message.setField(fix.StringField(553, self.username))
@@ -74,7 +74,7 @@ class Trader(fix.Application):  # type: ignore[misc]  # the engine has no types
         if kind == "3":
             self.rejects.append(message.toString())
 
-    def fromAdmin(self, message: fix.Message, session: fix.SessionID) -> None:  # noqa: N802, ARG002
+    def fromAdmin(self, message: fix.Message, session: fix.SessionID) -> None:  # noqa: N802, ARG002 - its name
         kind = type_of(message)
         if kind == "3":
             self.rejects.append(message.toString())
@@ -86,10 +86,10 @@ class Trader(fix.Application):  # type: ignore[misc]  # the engine has no types
                 self.begun.set()
                 self.complete.set()
 
-    def toApp(self, message: fix.Message, session: fix.SessionID) -> None:  # noqa: N802
+    def toApp(self, message: fix.Message, session: fix.SessionID) -> None:  # noqa: N802 - its name
         pass
 
-    def fromApp(self, message: fix.Message, session: fix.SessionID) -> None:  # noqa: N802, ARG002
+    def fromApp(self, message: fix.Message, session: fix.SessionID) -> None:  # noqa: N802, ARG002 - its name
         name = fix.ClOrdID()
         message.getField(name)
         self.reports.append(name.getValue())

@@ -12,7 +12,7 @@ import quickfix44 as fix44
 from loopback.quickfix_child import SETTINGS, type_of
 from loopback.quickfix_child import Trader as Counting
 
-PATIENCE_SECONDS = 100.0
+PATIENCE_SECONDS = 180.0
 PAUSE_SECONDS = 0.002
 CERTAINTY = 20_002
 SEQUENCE = 20_001
@@ -30,7 +30,7 @@ class Trader(Counting):
         self.told: list[tuple[str, str, str, str, str]] = []
         self.done: set[str] = set()
 
-    def fromApp(self, message: fix.Message, session: fix.SessionID) -> None:  # noqa: N802, ARG002
+    def fromApp(self, message: fix.Message, session: fix.SessionID) -> None:  # noqa: N802, ARG002 - its name
         if type_of(message) != "8":
             self.rejects.append(message.toString())
             return

@@ -27,12 +27,13 @@ PROMISED = (
     "customers_complete",
     "customer_gaps",
     "receiver_killed",
+    "report",
 )
 SURVIVORS = 8
 
 
 def demonstrate(*arguments: object) -> dict[str, Any]:
-    code, output, errors = run("demo", "--json", *arguments)
+    code, output, errors = run("demo", "--json", "--no-report", *arguments)
     assert code == 0, errors
     report = json.loads(output)
     assert isinstance(report, dict)
@@ -109,6 +110,7 @@ def test_ctrl_c_ends_with_the_report_of_what_was_done(tmp_path: Path) -> None:
     assert "delivered 0" not in " ".join(output.split())
     assert "one order at all 9 sites  yes" in output
     assert "the floors closed early" in output
+    assert "make the report: fairtape pipeline run" in output
     assert "30 of 30 in 3 regions heard exactly what was released" in " ".join(output.split())
 
 
@@ -133,7 +135,8 @@ def test_no_site_outlives_a_parent_that_was_killed(tmp_path: Path) -> None:
 
 @pytest.mark.alone
 def test_a_site_that_dies_unasked_is_told_and_the_others_prove_what_they_have(tmp_path: Path) -> None:
-    demo = start("demo", "--seconds", 600, "--customers", 0, "--json", "--journals", tmp_path / "journals")
+    few = ("--customers", 0, "--no-report")
+    demo = start("demo", "--seconds", 600, *few, "--json", "--journals", tmp_path / "journals")
     await_release(demo)
     os.kill(holder_of(tmp_path / "journals" / "8-tokyo" / "lock"), signal.SIGKILL)
     code, output, _ = finish(demo)

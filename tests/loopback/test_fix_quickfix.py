@@ -74,12 +74,15 @@ class Recorder:
 
 
 class BreakingWire:
-    """Carries connections to wherever the acceptor listens; the first ones break after a number of bytes."""
+    """Carries connections to wherever the acceptor listens; the first ones break after a number of bytes.
+
+    Bytes of both ways count together, so that every break comes: more have to get through than all of them wait for.
+    """
 
     def __init__(self, to: Callable[[], int], *, breaks: int, seed: int) -> None:
         chance = random.Random(seed)
         self._to = to
-        self._budgets = [(chance.randrange(2), chance.randint(2_000, 16_000)) for _ in range(breaks)]
+        self._budgets = [chance.randint(2_000, 16_000) for _ in range(breaks)]
         self.broken = 0
 
     async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -88,26 +91,24 @@ class BreakingWire:
         except OSError:
             writer.transport.abort()
             return
-        side, budget = self._budgets[0] if self._budgets else (0, sys.maxsize)
-        budgets = [sys.maxsize, sys.maxsize]
-        budgets[side] = budget
-        ways = [(reader, onward[1], budgets[0]), (onward[0], writer, budgets[1])]
-        tasks = [asyncio.create_task(self._pump(*way)) for way in ways]
+        left = [self._budgets[0] if self._budgets else sys.maxsize]
+        ways = [(reader, onward[1]), (onward[0], writer)]
+        tasks = [asyncio.create_task(self._pump(*way, left)) for way in ways]
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
             task.cancel()
         for each in (writer, onward[1]):
             each.transport.abort()
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, budget: int) -> None:
-        while octets := await reader.read(4_096):
-            writer.write(octets[:budget])
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, left: list[int]) -> None:
+        while left[0] > 0 and (octets := await reader.read(4_096)):
+            writer.write(octets[: max(left[0], 0)])
+            breaks = left[0] > 0 >= left[0] - len(octets)
+            left[0] -= len(octets)
             await writer.drain()
-            budget -= len(octets)
-            if budget <= 0:
+            if breaks:
                 self.broken += 1
                 del self._budgets[0]
-                return
 
 
 def judge(client: str, username: str, password: str) -> str | None:

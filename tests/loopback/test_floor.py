@@ -1,18 +1,35 @@
-"""A floor on real sockets: markets are opened, orders meet, the arbiter reports, and every journal gives the same."""
+"""A floor on real sockets: `up` runs its arbiter and its gateway, orders meet, and every journal gives the same."""
 
 import json
+import ssl
 import time
 from pathlib import Path
 
 import pytest
 
+import fairtape
+from fairtape.apps.gateway_events import EventKind, OrderEvent
 from fairtape.cli import run as run_here
+from fairtape.deployment.loopback import free_ports
 from fairtape.market.order_codec import TRADE_REPORT_KIND
 from fairtape.runtime.journal import Journal
+from loopback.certificates import Authority
 from loopback.commands import await_line, finish, interrupt, run, start
 
 PATIENCE = 60.0  # seconds, for a machine that is busy with other things
 FIELDS = 'operators = ["XNYS"]\narbiters = { s1 = "XTKS" }\ncommit_passes = 1 #'
+PASSWORD = "secret-of-nobody"  # noqa: S105 - of nobody
+
+
+def describe(folder: Path) -> tuple[str, ssl.SSLContext]:
+    """List an arbiter and a gateway with a certificate; where traders connect, and whom they trust."""
+    authority = Authority(folder.with_name("authority"))
+    gate = authority.identity("gate")
+    at = f"127.0.0.1:{free_ports(1)[0]}"
+    file = folder / "deployment.toml"
+    gateway = f'XCHI = {{ entry = "{at}", cert_file = "{gate.certificate}", key_file = "{gate.key}" }}'
+    file.write_text(f"{file.read_text().replace('commit_passes = 3', FIELDS)}\n[gateways]\n{gateway}\n")
+    return at, ssl.create_default_context(cafile=str(authority.certificate))
 
 
 def open_market(folder: Path) -> None:
@@ -28,6 +45,15 @@ def fund(folder: Path, account: str) -> None:
         assert run_here(["accounts", "fund", str(folder), account, asset, amount, "--source", "XNYS"]) == 0
 
 
+def gateway_is_announced(folder: Path, words: str) -> bool:
+    """In the log that operators read, as soon as it has caught up."""
+    give_up_at = time.monotonic() + PATIENCE
+    while time.monotonic() < give_up_at:
+        if words in (folder / "run" / "notices.log").read_text():
+            return True
+    return False
+
+
 def reports(folder: Path) -> int:
     """How many messages of arbiters site 2 has released."""
     messages = Journal.open(folder / "journals" / "s2").messages()
@@ -38,15 +64,13 @@ def reports(folder: Path) -> int:
 @pytest.mark.timeout(300)
 def test_traders_meet_and_all_journals_give_the_same_floor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "floor"
-    assert run("init", folder, "--sites", 3, "--profile", "metro", "--reformers", 1)[0] == 0
-    file = folder / "deployment.toml"
-    file.write_text(file.read_text().replace("commit_passes = 3", FIELDS))
+    assert run("init", folder, "--sites", 3, "--profile", "metro", "--reformers", 1, "--sources", 4)[0] == 0
+    at, tls = describe(folder)
+    assert run_here(["accounts", "add", str(folder), "ann", "--password", PASSWORD]) == 0
     sites = start("up", folder)
     try:
-        await_line(sites, "see how they fare")
+        assert "3 sites, 1 arbiter, 1 gateway and 1 reformation server" in await_line(sites, "see how they fare")
         open_market(folder)
-        arbiter = start("floor", "arbiter", folder, "s1")
-        await_line(arbiter, "reports as XTKS")
         fund(folder, "ann")
         fund(folder, "bob")
         give_up_at = time.monotonic() + PATIENCE
@@ -59,11 +83,17 @@ def test_traders_meet_and_all_journals_give_the_same_floor(tmp_path: Path, capsy
         assert "at 10, bob to ann; tentative" in capsys.readouterr().out
         assert run_here(["floor", "order", *buy[:2], "buy", "99999", "ACME", "--price", "10", "--source", "XLON"]) == 1
         assert "refused at token" in capsys.readouterr().err
-        interrupt(arbiter)
-        assert "0 accusations" in finish(arbiter)[2]
+        assert gateway_is_announced(folder, f"XCHI.gateway: entry at {at}")
+        with fairtape.trade(at, account="ann", password=PASSWORD, tls=tls) as ann:
+            ann.order("ACME", "buy", 1, "0.05")
+            event = ann.event(PATIENCE)
+            assert isinstance(event, OrderEvent)
+            assert event.kind is EventKind.SEQUENCED
     finally:
         interrupt(sites)
-        finish(sites)
+        ended = finish(sites)
+    assert ended[0] == 0, ended
+    assert "0 accusations" in (folder / "run" / "s1.arbiter.err").read_text()
     assert run_here(["floor", "replay", str(folder), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["agree"]

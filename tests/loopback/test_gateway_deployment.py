@@ -82,6 +82,19 @@ def test_mistakes_at_the_commands_are_one_sentence_each(tmp_path: Path, capsys: 
         (("gateway", folder, "--source", "XLON"), "none of --entry, --fix and --ouch is given"),
         (("gateway", folder, "--source", "XLON", "--fix", "here"), "--fix is 'here'; give an address such as"),
         (("gateway", folder, "--source", "XLON", "--entry", "127.0.0.1:0"), "is not running; start it with"),
+        (
+            ("gateway", folder, "--source", "XLON", "--fix", "a:1", "--key-file", "k"),
+            "key_file is given without cert_file",
+        ),
+        (("gateway", folder, "--source", "XLON", "--fix", "a:1", "--notional", "0"), "--notional is 0; give from 1 to"),
+        (
+            ("gateway", folder, "--source", "XPAR", "--fix", "a:1"),
+            "--source is 'XPAR'; the deployment knows XNYS (101)",
+        ),
+        (
+            ("accounts", "fund", folder, "ann", "cash", "-1x", "--source", "XNYS"),
+            "AMOUNT: '-1x' is not a decimal number",
+        ),
         (("accounts", "add", folder, "a b", "--password", PASSWORD), "account is 'a b'"),
         (("accounts", "token", folder, "eve"), "there is no such login"),
         (("accounts", "fund", folder, "ann", "cash", "1", "--source", "XNYS"), "is not running; start it with"),

@@ -14,6 +14,7 @@ from fairtape.entry.fix_server import FixServer
 from fairtape.entry.house import House
 from fairtape.formats import fix_messages as fix
 from fairtape.formats.fix_messages import OrderEntry, read
+from fairtape.market.orders import Cancel
 from fairtape.market.prices import ONE
 from fairtape.nodes.fix.desk import FixDesk
 from fairtape.nodes.fix.effects import HangUp, LoggedOff, LoggedOn, Received, SessionEffect, Transmit
@@ -217,5 +218,24 @@ def test_what_happens_while_an_engine_is_away_waits_for_it(tmp_path: Path) -> No
         assert isinstance(commit, fix.ExecutionReport)
         assert (trade.exec_type, trade.certainty) == (fix.ExecType.TRADE, fix.Certainty.TENTATIVE)
         assert (commit.certainty, commit.cum_qty) == (fix.Certainty.COMMITTED, 4 * ONE)
+
+    run(tmp_path, play)
+
+
+def test_a_cancel_that_two_lives_of_a_gateway_entered_is_told_once(tmp_path: Path) -> None:
+    """What a killed gateway had sent may find its place after its next life has entered it again."""
+
+    async def play(house: House, port: int, stores: dict[str, MemoryStore]) -> None:
+        ann = await Engine("ann", SECRET).log_on(port)
+        ann.send(order("o1", 1))
+        await ann.reports(2)
+        for _ in range(2):
+            assert house.gateway.again(Cancel(0, 0, "ann", "o1"), time.time_ns()).entered
+        house.sync()
+        ann.send(order("o2", 1))
+        told = await ann.reports(3)
+        kinds = {(each.cl_ord_id, each.exec_type) for each in told if isinstance(each, fix.ExecutionReport)}
+        taken = (fix.ExecType.PENDING_NEW, fix.ExecType.NEW)
+        assert kinds == {("o1", fix.ExecType.CANCELED), *(("o2", kind) for kind in taken)}
 
     run(tmp_path, play)

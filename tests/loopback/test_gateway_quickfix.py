@@ -29,8 +29,8 @@ pytest.importorskip("quickfix", reason="no wheel of QuickFIX for this Python or 
 
 CHILD = Path(__file__).with_name("quickfix_trader_child.py")
 DRILLS = os.environ.get("FAIRTAPE_DRILLS") == "all"
-ORDERS = 1_200 if DRILLS else 300
-BREAKS = 12 if DRILLS else 6
+ORDERS = 2_000 if DRILLS else 1_000
+BREAKS = 20 if DRILLS else 10
 
 
 class Market:
@@ -79,7 +79,7 @@ async def engine(port: int, orders: int, folder: Path) -> dict[str, Any]:
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
     child = await asyncio.create_subprocess_exec(*arguments, stdout=asyncio.subprocess.PIPE, env=environment)
     try:
-        output, _ = await asyncio.wait_for(child.communicate(), 200)
+        output, _ = await asyncio.wait_for(child.communicate(), 280)
     finally:
         if child.returncode is None:
             child.kill()
@@ -115,7 +115,7 @@ def test_a_real_engine_trades_over_breaking_wires_and_a_crash(tmp_path: Path) ->
     names = [f"T{number:06}" for number in range(1, ORDERS + 1)]
     bought = [name for name in names if int(name[1:]) % 4]
     assert told["rejects"] == []
-    assert wire.broken >= BREAKS // 2  # how far the bytes reach depends on how often they are sent again
+    assert wire.broken == BREAKS
     assert told["logons"] > wire.broken
     counted = Counter((name, kind, certainty) for name, kind, certainty, _, _ in told["reports"] if kind != "A")
     expected = Counter(

@@ -1,4 +1,7 @@
-"""One Spark for all tests of the pipeline: they are one group, so that one process runs them (`--dist loadgroup`)."""
+"""One Spark for all tests of the pipeline: they are one group, so that one process runs them (`--dist loadgroup`).
+
+Those who only read tables share one set of them.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +11,8 @@ import pytest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from pipeline.shared_tables import Made
 
 HERE = Path(__file__).parent
 
@@ -27,3 +32,11 @@ def spark() -> "Iterator[SparkSession]":
     session = spark_session("local[2]", memory="1g", settings=few)
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def made(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> "Made":
+    """Tables that are read, and not changed."""
+    from pipeline.shared_tables import make
+
+    return make(spark, tmp_path_factory.mktemp("shared"))

@@ -1,23 +1,29 @@
-"""A driver that streams journals into a table in a process of its own, to be killed; a line for each batch it ended."""
+"""A driver that streams journals into tables in a process of its own, to be killed; a line for each step it takes."""
 
 import sys
+from pathlib import Path
 
 from fairtape.pipeline import spark_session
-from fairtape.pipeline.ingest import stream_journals
+from fairtape.pipeline.jobs import run_stream
 
 
-def main(journals: str, table: str, checkpoint: str, max_rows: str) -> None:
-    spark = spark_session("local[1]", memory="512m")
-    query = stream_journals(
-        spark, journals, table, max_rows=int(max_rows), checkpoint=checkpoint, trigger_period="0 seconds"
+def main(journals: str, tables: str, checkpoint: str, max_rows: str) -> None:
+    settings = {"spark.sql.shuffle.partitions": "1", "spark.default.parallelism": "1"}
+    spark = spark_session("local[1]", memory="512m", settings=settings)
+    run_stream(
+        spark,
+        f"{journals}/*",
+        Path(tables),
+        checkpoint=checkpoint,
+        step=tell,
+        max_rows=int(max_rows),
+        trigger_period="0 seconds",
     )
-    told = -1
-    while not query.awaitTermination(0.02):  # type: ignore[arg-type]  # parts of a second are served
-        progress = query.lastProgress
-        if progress is not None and progress["batchId"] > told:
-            told = progress["batchId"]
-            sys.stdout.write(f"{told}\n")
-            sys.stdout.flush()
+
+
+def tell(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pipeline.market_values import Market
-from pipeline.test_tables import rows, same
+from pipeline.shared_tables import rows
+from pipeline.test_tables import same
 
 pytest.importorskip("pyspark", reason="the extra `pipeline` (PySpark) is not installed")
 

@@ -1,11 +1,5 @@
 """Tables from journals: every number once, whoever dies, whatever is lost, whoever comes again."""
 
-import os
-import random
-import shutil
-import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,8 +25,6 @@ from fairtape.pipeline.schemas import MESSAGES, SCHEMAS
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-KILLS = 20 if os.environ.get("FAIRTAPE_DRILLS") == "all" else 2
-CHILD = Path(__file__).with_name("stream_child.py")
 LANE = LaneName(0, 1)
 
 
@@ -126,6 +118,23 @@ def test_of_two_writers_at_once_one_wins_and_the_other_adds_nothing(tmp_path: Pa
         folder.commit([files[1]], {LANE: Mark(51)}, {LANE: Mark(61)})
 
 
+def test_a_table_that_grows_with_another_takes_each_step_once_and_no_step_that_does_not_follow(tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    pipeline.append(journal, pipeline.tokens(4))
+    folder = DeltaFolder(tmp_path / "table", MESSAGES)
+    file = write_parquet(folder.folder, iter(_some_batches(journal)), MESSAGES)
+    assert file is not None
+    steps = [{LANE: Mark(number, "ab")} for number in (1, 41, 51)]
+    folder.replace([], steps[0])
+    for _ in range(2):
+        folder.extend([file], steps[0], steps[1])
+        assert (sequences(folder.folder), folder.marks()) == (list(range(1, 41)), steps[1])
+    folder.extend([], steps[1], steps[2])  # numbers came, and none of them makes a row
+    assert (len(sequences(folder.folder)), folder.marks()) == (40, steps[2])
+    with pytest.raises(Complaint, match="was changed by another job while this one made rows for it"):
+        folder.extend([file], steps[0], steps[1])
+
+
 def test_a_break_and_changes_of_formation_are_rows(spark: "SparkSession", tmp_path: Path) -> None:
     journal, table = tmp_path / "journal", tmp_path / "table"
     history: list[Any] = pipeline.tokens(2)
@@ -177,33 +186,3 @@ def test_a_journal_that_was_cut_after_it_was_taken_in_is_refused(spark: "SparkSe
             values.mark(writer, again)
     with pytest.raises(Exception, match="was cut and went on"):
         ingest_journals(spark, journal, table)
-
-
-@pytest.mark.timeout(900)
-def test_a_driver_that_is_killed_and_a_checkpoint_that_is_lost_double_and_lose_nothing(
-    spark: "SparkSession", tmp_path: Path
-) -> None:
-    journal, table, checkpoint = tmp_path / "journal", tmp_path / "table", tmp_path / "checkpoint"
-    pipeline.append(journal, pipeline.tokens(40 * KILLS, size=25), size_max=64 << 10)
-    chance = random.Random(5)
-    for kill in range(KILLS):
-        _stream_and_die(journal, table, checkpoint, batches=chance.randint(1, 3))
-        if kill % 2:
-            shutil.rmtree(checkpoint, ignore_errors=True)
-    query = stream_journals(spark, journal, table, available_now=True, checkpoint=checkpoint)
-    query.awaitTermination()
-    shutil.rmtree(checkpoint)
-    stream_journals(spark, journal, table, available_now=True, checkpoint=checkpoint).awaitTermination()
-    ingest_journals(spark, journal, tmp_path / "batch")
-    assert content(table) == content(tmp_path / "batch")
-    assert sequences(table) == list(range(1, 1000 * KILLS + 1))
-
-
-def _stream_and_die(journal: Path, table: Path, checkpoint: Path, *, batches: int) -> None:
-    """Stream until so many batches have ended, then `kill -9` the driver with all that belongs to it."""
-    command = [sys.executable, str(CHILD), str(journal), str(table), str(checkpoint), "100"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as child:
-        assert child.stdout is not None
-        for _ in range(batches):
-            assert child.stdout.readline()
-        os.killpg(child.pid, signal.SIGKILL)

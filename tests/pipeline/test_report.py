@@ -2,6 +2,7 @@
 
 import csv
 import hashlib
+import math
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,8 +15,21 @@ pytest.importorskip("pyspark", reason="the extra `pipeline` (PySpark) is not ins
 import pipeline.report_values as values
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.pipeline.pages import Page, Section, Table, Verdict
-from fairtape.pipeline.plots import BarPlot, Line, LinePlot, figure, thinned, ticks, told_duration, told_share
+from fairtape.pipeline.plots import (
+    BarPlot,
+    Candle,
+    CandlePlot,
+    Line,
+    LinePlot,
+    figure,
+    thinned,
+    ticks,
+    told_duration,
+    told_share,
+)
 from fairtape.pipeline.report import make_report
+from fairtape.pipeline.report_names import Names
+from fairtape.pipeline.report_sections import outage_section, volume_section
 from fairtape.runtime.complaints import Complaint
 
 if TYPE_CHECKING:
@@ -31,7 +45,7 @@ def rows(path: Path) -> list[dict[str, str]]:
 def report(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Path:
     tables = values.write_tables(tmp_path_factory.mktemp("tables"))
     out = tmp_path_factory.mktemp("report")
-    made = make_report(spark, tables, out)
+    made = make_report(spark, tables, out, names=Names(sites={3: "Tokyo"}, sources={101: "XTKS"}))
     assert all(path.exists() for path in (made.page, *made.files))
     return out
 
@@ -47,10 +61,26 @@ def test_the_page_stands_alone_and_has_every_section(report: Path) -> None:
 
 def test_sentences_say_whether_it_is_good(report: Path) -> None:
     page = (report / "index.html").read_text()
-    assert 'good">95.8 % of 1,200 messages' in page
+    assert 'good">95.8&nbsp;% of 1,200 messages' in page
     assert 'bad">5 of 3,600 deliveries were late' in page
     assert "Every number is there exactly once" in page
-    assert "changed its formation once; the longest silence was 1.25 s" in page
+    assert "was formed anew once; the longest silence was 1.25&nbsp;s" in page
+
+
+def test_the_page_calls_sites_and_sources_by_their_names_where_it_has_some(report: Path) -> None:
+    page = (report / "index.html").read_text()
+    assert "<td>Tokyo</td>" in page
+    assert "<td>site 2</td>" in page
+    assert "XTKS" in page
+    assert "source 102" in page
+
+
+def test_the_spread_is_told_over_all_tokens(report: Path) -> None:
+    (found,) = pq.read_table(report / "data" / "spread_whole.parquet").to_pylist()
+    spreads = sorted(row["spread_ns"] for row in values.tables()["spreads"])
+    assert found["tokens"] == len(spreads)
+    assert found["max_ns"] == spreads[-1]
+    assert found["p99_ns"] == spreads[math.ceil(0.99 * len(spreads)) - 1]
 
 
 def test_data_beside_the_page_keep_their_integers(report: Path) -> None:
@@ -87,6 +117,52 @@ def test_an_empty_folder_gives_a_page_that_says_so(spark: "SparkSession", tmp_pa
     assert "no message was released" in made.page.read_text()
     with pytest.raises(Complaint, match="is no folder"):
         make_report(spark, tmp_path / "nowhere", tmp_path / "out")
+
+
+def test_a_formation_is_told_by_who_left_it_and_the_first_one_is_no_change() -> None:
+    first = {"formation": 1, "broken": False, "first_at_ns": SECOND, "silence_ns": None}
+    second = {"formation": 2, "broken": False, "first_at_ns": 9 * SECOND, "silence_ns": 3 * SECOND}
+    members = [{"formation": 1, "members": [7, 8, 9]}, {"formation": 2, "members": [7, 9]}]
+    section = outage_section([first, second], members, Names(sites={8: "Tokyo"}))
+    assert section.finding == "The ring was formed anew once; the longest silence was 3 s."
+    assert "00:00:09 formation 2, without Tokyo" in section.html()
+    assert "never stood still" in outage_section([first], members, Names()).finding
+
+
+def test_a_venue_that_does_not_trade_for_a_while_has_no_volume_then() -> None:
+    rows = [{"period_at_ns": at * SECOND, "venue": "XTKS", "trades": 4} for at in (0, 1, 4)]
+    plot = volume_section(rows, [], SECOND).plots[0]
+    assert isinstance(plot, LinePlot)
+    assert [y for _, y in plot.lines[0].points] == [4, 4, 0, 0, 4]
+
+
+def test_no_line_is_drawn_through_what_was_not_measured() -> None:
+    points = [(float(at * SECOND), 1.0) for at in (0, 1, 2, 6, 7)]
+    assert LinePlot(lines=[Line("", points)], period=SECOND).svg(300).count("<polyline") == 2
+    assert LinePlot(lines=[Line("", points)]).svg(300).count("<polyline") == 1
+
+
+def test_lines_beyond_the_last_colour_come_dashed() -> None:
+    lines = [Line(f"site {site}", [(0.0, 1.0), (float(SECOND), 2.0)]) for site in range(9)]
+    drawn = re.findall(r'<polyline class="([^"]+)"', LinePlot(lines=lines).svg(800))
+    assert len(set(drawn)) == 9
+
+
+def test_prices_on_an_axis_can_be_told_apart() -> None:
+    svg = CandlePlot(candles=[Candle(0.0, 20.31, 20.44, 20.29, 20.4)], period=SECOND).svg(400)
+    told = re.findall(r">([\d.]+)</text>", svg)
+    assert len(told) == len(set(told)) > 2
+
+
+def test_names_beside_bars_have_room() -> None:
+    svg = BarPlot(bars=[("MWMW", 1.0), ("IL", 2.0)]).svg(800)
+    start = float(re.findall(r'<rect class="c0" x="([\d.]+)"', svg)[0])
+    assert start > 4 * 11
+
+
+def test_a_number_stays_with_its_unit() -> None:
+    section = Section(title="t", verdict=Verdict.GOOD, finding="1.5 s and 3 % of 2 sites")
+    assert "1.5&nbsp;s and 3&nbsp;% of 2 sites" in section.html()
 
 
 def test_names_from_outside_cannot_become_markup() -> None:

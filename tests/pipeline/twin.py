@@ -13,6 +13,8 @@ from typing import Any
 from fairtape.core.effects import FormationChange, Ordered, Release
 from fairtape.core.instants import SECOND
 from fairtape.market.notices import BadNotice, Correction, VenueStatus, decode_notice
+from fairtape.market.order_codec import decode as decode_order
+from fairtape.market.orders import BadOrder, Cancel, NewOrder, Replace
 from fairtape.market.trades import BadTrade, Trade, decode
 from fairtape.ring.layout import decode_formation
 from fairtape.runtime.journal import Entry, Journal
@@ -61,6 +63,21 @@ class Twin:
                 except BadTrade:
                     continue
         return found
+
+    def entered(self) -> list[tuple[int, int, Ordered, int, int]]:
+        """Stripe, number, token, source and instant of entry of everything that says when it was entered."""
+        found = [
+            (stripe, number, ordered, source, each.traded_at) for stripe, number, ordered, source, each in self.trades()
+        ]
+        for stripe in sorted(self.tokens):
+            for number, ordered, source, payload in self.messages(stripe):
+                try:
+                    request = decode_order(payload)
+                except BadOrder:
+                    continue
+                if isinstance(request, NewOrder | Cancel | Replace):
+                    found.append((stripe, number, ordered, source, request.entered_at))
+        return sorted(found, key=lambda each: each[:2])
 
     def sales(self) -> list[Row]:
         open_: dict[tuple[int, int], Row] = {}
@@ -154,9 +171,9 @@ class Twin:
         values: dict[tuple[int, int, int], list[int]] = defaultdict(list)
         for (stripe, site), marks in self.marks.items():
             released = {ordered.token: mark.released_at for ordered, mark in marks}
-            for of, _, ordered, source, trade in self.trades():
+            for of, _, ordered, source, entered_at in self.entered():
                 if of == stripe and ordered.token in released:
-                    values[stripe, site, source].append(released[ordered.token] - trade.traded_at)
+                    values[stripe, site, source].append(released[ordered.token] - entered_at)
         return [
             {"stripe": stripe, "site": site, "source": source} | ranks(found)
             for (stripe, site, source), found in values.items()
@@ -182,9 +199,7 @@ class Twin:
         pairs: Counter[tuple[int, int, int]] = Counter()
         kept: Counter[tuple[int, int, int]] = Counter()
         for stripe in self.tokens:
-            entered = sorted(
-                (t.traded_at, number, source) for of, number, _, source, t in self.trades() if of == stripe
-            )
+            entered = sorted((at, number, source) for of, number, _, source, at in self.entered() if of == stripe)
             for (at, number, source), (later_at, later, other) in pairwise(entered):
                 if at < later_at and source != other:
                     pairs[stripe, source, other] += 1
@@ -214,8 +229,8 @@ class Twin:
 
     def delays(self) -> list[Row]:
         values: dict[tuple[int, int, int], list[int]] = defaultdict(list)
-        for stripe, _, ordered, source, trade in self.trades():
-            values[stripe, source, self.portal(stripe, ordered)].append(ordered.acknowledged_at - trade.traded_at)
+        for stripe, _, ordered, source, entered_at in self.entered():
+            values[stripe, source, self.portal(stripe, ordered)].append(ordered.acknowledged_at - entered_at)
         names = ("stripe", "source", "portal")
         return [dict(zip(names, key, strict=True)) | ranks(found) for key, found in values.items()]
 
@@ -263,7 +278,7 @@ class Twin:
             [row for row in rows if row["stripe"] == stripe]
             for rows in (self.spreads(), self.lateness(), self.pairs(), self.portals())
         )
-        entered = [trade.traded_at for of, _, _, _, trade in self.trades() if of == stripe]
+        entered = [at for of, _, _, _, at in self.entered() if of == stripe]
         row = {
             "stripe": stripe,
             "sites": max(each["sites"] for each in spreads),

@@ -1,6 +1,8 @@
 """The ledger in a database: written live, killed, rebuilt, and always the same rows."""
 
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from random import Random
 
@@ -145,3 +147,31 @@ def test_what_cannot_be_held_is_said_before_anything_is_written(tmp_path: Path) 
 def test_a_database_that_cannot_be_had_gives_one_sentence(address: str, said: str) -> None:
     with pytest.raises(Complaint, match=said):
         LedgerStore(address)
+
+
+def test_every_trade_is_two_transfers_of_the_view(tmp_path: Path) -> None:
+    """Cash one way and shares the other, out of what the givers had reserved."""
+    store = LedgerStore(tmp_path / "ledger.sqlite")
+    store.write([batch for batch, _ in batches(session(2))])
+    with store._engine.connect() as connection:
+        trades = connection.execute(
+            text("SELECT trade_id, symbol, buyer, seller, amount, quantity FROM trades ORDER BY trade_id")
+        ).all()
+        transfers = connection.execute(
+            text("SELECT * FROM transfers WHERE reason = :reason ORDER BY reference, asset"), {"reason": 3}
+        ).all()
+    expected: list[tuple[object, ...]] = []
+    for trade_id, symbol, buyer, seller, amount, quantity in trades:
+        expected.append((3, trade_id, "", buyer, 2, seller, 1, amount))
+        expected.append((3, trade_id, symbol, seller, 2, buyer, 1, quantity))
+    assert trades
+    assert [tuple(row) for row in transfers] == expected
+
+
+def test_a_database_of_another_program_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "other.sqlite"
+    with closing(sqlite3.connect(path)) as other, other:
+        other.execute("CREATE TABLE transfers (number INTEGER)")
+    for _ in range(2):
+        with pytest.raises(Complaint, match=r"cannot be used .*transfers"):
+            LedgerStore(path)

@@ -21,7 +21,7 @@ from fairtape.market.orders import (
     Side,
     TimeInForce,
 )
-from fairtape.market.prices import FIXED_MAX, FIXED_MIN
+from fairtape.market.prices import FIXED_MAX, FIXED_MIN, ONE
 from fairtape.market.rules.rule_codec import rule_fields, rule_of
 from fairtape.market.rules.values import (
     BadRule,
@@ -165,12 +165,12 @@ def test_no_kind_is_that_of_a_ticker_record() -> None:
         ({"account": "ä"}, "does not fit"),
         ({"client_id": "x" * 21}, "longer than its field"),
         ({"quantity": 0}, "quantity is 0"),
-        ({"quantity": -1}, "quantity is -1"),
+        ({"quantity": -ONE}, "quantity is -1; it must be above 0"),
         ({"quantity": 1 << 63}, "does not fit"),
         ({"price": 0}, "price is 0; a LIMIT order has one above 0"),
-        ({"price": -3}, "price is -3"),
-        ({"stop_price": 4}, "stop_price is 4; a LIMIT order has 0"),
-        ({"order_type": OrderType.MARKET}, "price is 10; a MARKET order has 0"),
+        ({"price": -3 * ONE}, "price is -3"),
+        ({"stop_price": 4 * ONE}, "stop_price is 4; a LIMIT order has 0"),
+        ({"order_type": OrderType.MARKET, "price": 10 * ONE}, "price is 10; a MARKET order has 0"),
         ({"order_type": OrderType.STOP_LIMIT}, "stop_price is 0"),
         ({"post_only": True, "time_in_force": TimeInForce.IOC}, "post_only is set"),
         ({"entered_at": -1}, "entered_at is -1"),

@@ -16,10 +16,11 @@ from unit.floor_values import Pit, fixed, market_of, plain, told
 
 Orders: TypeAlias = list[tuple[Any, ...]]
 
-ASX = "ASX, Equity market closing and settlement price determination"
+ASX = "ASX, Equity market closing and settlement price determination (rule)"
 UNSW = "UNSW Trading Engine Course, session 3, appendix: stock X under the new ASX algorithm, principles 1 to 3"
 MARKETGRID = "MarketGrid documentation, Single-Price Auction, example"
 KRX = "KRX, Execution method of market orders at single price auctions"
+KRX_1P = "KRX, Individual auction at a single price, matching price"
 JPX = "JPX, How to determine the contract price by the Itayose method (rule)"
 QUEDEX = "Quedex FAQ, auction algorithm (rule)"
 FPR = "Foucault, Pagano, Röell, Market Liquidity, ch. 1, the nine orders of exercise 2 as a call auction (given)"
@@ -46,6 +47,13 @@ KRX_2: Orders = [
     ("buy", 200),
     ("buy", 200, 10_500),
 ]
+KRX_ONE: Orders = [
+    *[("sell", q, p) for q, p in ((450, 7_860), (750, 7_850), (300, 7_840), (150, 7_830), (200, 7_830), (50, 7_830))],
+    *[("sell", q, p) for q, p in ((200, 7_820), (150, 7_810))],
+    *[("buy", q, p) for q, p in ((100, 7_850), (150, 7_840), (200, 7_830), (150, 7_830), (400, 7_820), (500, 7_810))],
+    ("buy", 650, 7_800),
+]
+KRX_MANY: Orders = [("buy", 200, 7_850), ("buy", 100, 7_840), ("sell", 100, 7_810), ("sell", 200, 7_800)]
 OVERLAP: Orders = [("buy", 100, 10.05), ("sell", 100, 10)]
 MIXED: Orders = [("buy", 100, 10.05), ("buy", 50, 10), ("sell", 100, 10), ("sell", 50, 10.05)]
 
@@ -56,6 +64,9 @@ EXAMPLES: list[tuple[str, Orders, float, float, Candidates, tuple[float, float, 
     (MARKETGRID, GRID, 100, 0, Candidates.TICKS, (12_400, 290, 190)),
     (f"{KRX}, example 1: a tick above the best bid", KRX_1, 100, 10_400, Candidates.BEYOND, (10_700, 200, 0)),
     (f"{KRX}, example 2: matched at 10,500", KRX_2, 100, 10_300, Candidates.BEYOND, (10_500, 400, 0)),
+    (f"{KRX_1P}: the only one, 600 at 7,830", KRX_ONE, 10, 0, Candidates.TICKS, (7_830, 600, -150)),
+    (f"{KRX_1P}: of several the last price", KRX_MANY, 10, 7_820, Candidates.TICKS, (7_820, 300, 0)),
+    (f"{KRX_1P}: or the closest to it", KRX_MANY, 10, 7_850, Candidates.TICKS, (7_840, 300, 0)),
     (
         f"{KRX}: only market orders trade at the last price",
         [("buy", 2), ("sell", 2)],

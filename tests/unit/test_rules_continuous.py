@@ -2,6 +2,7 @@
 
 Each example names where it comes from. Where a document states a rule without numbers, the numbers are ours and the
 source says "rule"; where it gives the numbers but we did not see its answer, the result is ours and it says "given".
+Where its numbers could not be found again they count as constructed after its rule, not as quoted: it says "after".
 """
 
 from fractions import Fraction
@@ -23,7 +24,7 @@ Trades: TypeAlias = list[tuple[float, float]]
 
 FPR = "Foucault, Pagano, Röell, Market Liquidity, ch. 1, exercise 2 and its solution table"
 SDIX = "SDIX, Continuous Matching for Baskets"
-EXAM = "SolutionInn, 'a continuous auction starts with an empty order book' (given; 7 shares in all)"
+EXAM = "SolutionInn, 'a continuous auction starts with an empty order book' (after; 7 shares in all)"
 WHITEBIT = "WhiteBIT documentation, Matching engine, order matching (rule)"
 JPX = "JPX, Trading Methods, Zaraba (rule)"
 SPEC = "TRMP 2001 §7.3: a buy at A and a sell at B < A (rule)"
@@ -42,7 +43,7 @@ MAKER: list[tuple[str, Orders, Trades]] = [
     (f"{FPR}, t=8", BUYS, [(3, 100), (4, 400)]),
     (f"{FPR}, t=9", [*BUYS, ("sell", 200)], [(2.5, 200)]),
     (SDIX, [*BASKETS, ("buy", 90, 3_060)], [(3_040, 20), (3_050, 60), (3_060, 10)]),
-    (f"{SDIX}, a smaller one stops at the best price", [*BASKETS, ("buy", 20, 3_060)], [(3_040, 20)]),
+    (f"{SDIX}, a smaller one stops at the best price (rule)", [*BASKETS, ("buy", 20, 3_060)], [(3_040, 20)]),
     (f"{EXAM}, 10:23", EMPTY_BOOK[:4], [(11, 2)]),
     (f"{EXAM}, 10:32", EMPTY_BOOK[:5], [(12, 2)]),
     (f"{EXAM}, 10:50", EMPTY_BOOK, [(12, 2), (11, 1)]),
@@ -53,9 +54,9 @@ MAKER: list[tuple[str, Orders, Trades]] = [
 ]
 
 CS = "Chatterjee and Samuelson, Bargaining under Incomplete Information (1983), sealed offers b ≥ s"
-CS_K = f"{CS}, price k·b + (1-k)·s"
+CS_K = f"{CS}, price k·b + (1-k)·s (rule), offers in twelfths as in the linear equilibrium of k=1/2"
 TAKER: list[tuple[str, Orders, Trades]] = [
-    (f"{CS_K}, k=1, uniform values 1 and 0: offers 9 and 3 twelfths", [("sell", 1, 3), ("buy", 1, 9)], [(9, 1)]),
+    (f"{CS_K}, k=1, values 1 and 0: offers 9 and 3", [("sell", 1, 3), ("buy", 1, 9)], [(9, 1)]),
     (f"{CS_K}, k=0, the same offers", [("buy", 1, 9), ("sell", 1, 3)], [(3, 1)]),
     (f"{CS_K}, k=1, values 3/4 and 1/4", [("sell", 1, 5), ("buy", 1, 7)], [(7, 1)]),
     (f"{CS_K}, k=0, values 3/4 and 1/4", [("buy", 1, 7), ("sell", 1, 5)], [(5, 1)]),
@@ -70,8 +71,8 @@ TAKER: list[tuple[str, Orders, Trades]] = [
     (f"{EXAM}, 10:23, the same orders", EMPTY_BOOK[:4], [(9, 2)]),
 ]
 
-XETRA = "Deutsche Börse, Xetra MidPoint presentation, page 27: limits 17.18 and 17.26"
-TSX = "TSX, Dark Liquidity guide, 14.3.10: a dark limit of 10.01 meets sells of 10.00 at 10.005"
+XETRA = "Deutsche Börse, Xetra MidPoint presentation, page 27: limits 17.18 and 17.26 (after)"
+TSX = "TSX, Dark Liquidity guide, 14.3.10: a dark limit of 10.01 meets sells of 10.00 at 10.005 (after)"
 PATENT = "US patent on matching at the midpoint between the buy and the sell order price (rule)"
 MIDPOINT: list[tuple[str, Orders, Trades]] = [
     (XETRA, [("sell", 10_000, 17.18), ("buy", 10_000, 17.26)], [(17.22, 10_000)]),

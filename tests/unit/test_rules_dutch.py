@@ -2,6 +2,7 @@
 
 Each example names where it comes from. Where a document states a rule without numbers, the numbers are ours and the
 source says "rule"; where it gives the numbers but we did not see its answer, the result is ours and it says "given".
+Where its numbers could not be found again they count as constructed after its rule, not as quoted: it says "after".
 """
 
 from typing import TypeAlias
@@ -15,11 +16,11 @@ from fairtape.market.orders import TimeInForce
 from fairtape.market.rules.values import DutchClock
 from unit.floor_values import Pit, fixed, market_of, plain, told
 
-CAR = "Dutch auction encyclopedia entry, a company car from 15,000 down in steps of 1,000, taken at 10,000"
+CAR = "Encyclopedia entry 'Dutch auction', a company car from 15,000 down in steps of 1,000, taken at 10,000"
 CLEMENS = "Clemens Auctions, Dutch auctions: a pre-agreed decrement, the price at which the clock was stopped (rule)"
 SHOR = "M. Shor, Dictionary of Game Theory, Dutch auction: the amount on the clock when it was stopped (rule)"
 IBM = "IBM WebSphere Commerce, Dutch auctions: reduced over time until bidders have cleared the inventory (rule)"
-KRISHNA = "Krishna, Auction Theory, section 12.1: the open form of the discriminatory auction, six units, three bidders"
+KRISHNA = "Krishna, Auction Theory, section 12.1: the discriminatory auction in open form, 6 units, 3 bidders (after)"
 KRISHNA_BIDS = (50, 47, 40, 32, 15, 5, 42, 28, 20, 12, 7, 3, 45, 35, 24, 14, 9, 6)
 VICKREY = "Vickrey (1961), the Dutch auction is the sealed one at the first price (rule)"
 AALSMEER = "Kambil and van Heck (1998), Dutch flower auctions: the clock is set up again for the rest of a lot (rule)"

@@ -2,6 +2,7 @@
 
 Each example names where it comes from. Where a document states a rule without numbers, the numbers are ours and the
 source says "rule"; where it gives the numbers but we did not see its answer, the result is ours and it says "given".
+Where its numbers could not be found again they count as constructed after its rule, not as quoted: it says "after".
 """
 
 from itertools import product
@@ -14,21 +15,21 @@ from fairtape.market.rules.values import SecondPrice
 from unit.floor_values import Pit, market_of, plain
 
 BRANDLY = "M. Brandly, Vickrey auctions: high bidder bids more honestly (2012)"
-MITTWEIDA = "Mittweida Blockchain Academy, Second Price Sealed Bid, willingness to pay of A to F"
-UCLA = "I. Obara, UCLA Econ 145, Practice Questions II (2010), question 1 (given) "
+MITTWEIDA = "Mittweida Blockchain Academy, Second Price Sealed Bid, willingness to pay of A to F (after)"
+UCLA = "I. Obara, UCLA Econ 145, Practice Questions II (2010), question 1 (after), "
 RESERVE = "Second-price exercise with a seller's reserve r and two bidders, part b"
 SPEC = "TRMP 2001 §7.3: the highest bidder buys at the price offered by the second highest (rule)"
 VICKREY = "Vickrey, Counterspeculation, Auctions, and Competitive Sealed Tenders (1961)"
-KRISHNA = "Krishna, Auction Theory, section 12.1, six units and three bidders, uniform price"
+KRISHNA = "Krishna, Auction Theory, section 12.1, six units and three bidders, uniform price (after)"
 KRISHNA_BIDS = ((50, 1), (47, 1), (40, 1), (32, 1), (15, 1), (5, 1), (42, 1), (28, 1), (20, 1), (12, 1), (7, 1), (3, 1),
                 (45, 1), (35, 1), (24, 1), (14, 1), (9, 1), (6, 1))  # fmt: skip
 
 # (source, reserve, units, bids as (price, quantity), winners as {place of the bid: units}, the price or None)
 EXAMPLES: list[tuple[str, float, int, tuple[tuple[float, int], ...], dict[int, int], float | None]] = [
-    (f"{BRANDLY}: 1,000, 1,250 and 1,500", 1, 1, ((1_000, 1), (1_250, 1), (1_500, 1)), {2: 1}, 1_250),
+    (f"{BRANDLY}: 1,000, 1,250 and 1,500 (given)", 1, 1, ((1_000, 1), (1_250, 1), (1_500, 1)), {2: 1}, 1_250),
     (f"{BRANDLY}: the winner says 2,000", 1, 1, ((1_000, 1), (1_250, 1), (2_000, 1)), {2: 1}, 1_250),
     (MITTWEIDA, 1, 1, ((100, 1), (90, 1), (85, 1), (80, 1), (75, 1), (70, 1)), {0: 1}, 90),
-    (f"{MITTWEIDA}: A, B, C and E are a ring (given)", 1, 1, ((100, 1), (80, 1), (70, 1)), {0: 1}, 80),
+    (f"{MITTWEIDA}: A, B, C and E are a ring", 1, 1, ((100, 1), (80, 1), (70, 1)), {0: 1}, 80),
     (f"{UCLA}a: 0.5, 0.7, 0.2", 0.01, 1, ((0.5, 1), (0.7, 1), (0.2, 1)), {1: 1}, 0.5),
     (f"{UCLA}c: reserve 0.2, one bid above it", 0.2, 1, ((0.5, 1), (0.1, 1)), {0: 1}, 0.2),
     (f"{UCLA}c: nobody reaches the reserve", 0.2, 1, ((0.1, 1), (0.15, 1)), {}, None),

@@ -7,6 +7,7 @@ gave back. If a balance moved in any other way the books would not close, and th
 
 from collections import defaultdict
 from collections.abc import Iterable
+from typing import Final
 
 from fairtape.apps.floor_outputs import (
     Cancelled,
@@ -22,6 +23,7 @@ from fairtape.market.ledger import Ledger
 from fairtape.market.prices import ONE
 from fairtape.market.transfers import Batch, Part, Reason, Settlement, Standing, Transfer
 
+_OWNED: Final = (Sequenced, Cancelled, Replaced)  # told of one account's order
 _OPEN, _HELD = Part.AVAILABLE, Part.RESERVED
 
 
@@ -37,15 +39,13 @@ class Bookkeeper:
         batch = Batch(token, sequence)
         touched: dict[str, None] = {}
         for output in outputs:
-            if isinstance(output, Sequenced):
+            if isinstance(output, _OWNED):
                 touched[output.account] = None
             elif isinstance(output, TentativeFill):
                 touched[output.trade.buyer] = touched[output.trade.seller] = None
             elif isinstance(output, Committed):
                 touched[output.trade.buyer] = touched[output.trade.seller] = None
                 batch.settlements.append(_settlement(output.trade))
-            elif isinstance(output, Cancelled | Replaced):
-                touched[output.account] = None
             elif isinstance(output, Funded):
                 touched[output.account] = None
                 batch.transfers.append(_funding(output))

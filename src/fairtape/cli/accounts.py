@@ -6,8 +6,7 @@ from typing import Final
 import click
 
 from fairtape.deployment.description import read_deployment
-from fairtape.deployment.door import door_of
-from fairtape.market.prices import BadNumber, parse_fixed
+from fairtape.market.prices import BadNumber, format_sum, parse_fixed
 from fairtape.runtime.complaints import Complaint
 
 CASH_WORD: Final = "cash"
@@ -81,33 +80,31 @@ def close(*, directory: Path, name: str, address: str | None) -> None:
     click.echo(f"{name} may not log in any more")
 
 
-@accounts.command()
+@accounts.command(context_settings={"ignore_unknown_options": True})  # an amount below zero is no option
 @_DIRECTORY
 @click.argument("name")
 @click.argument("asset")
 @click.argument("amount")
 @click.option("--source", required=True, metavar="NAME|NUMBER", help="The operator's source; no gateway may use it.")
-def fund(*, directory: Path, name: str, asset: str, amount: str, source: str) -> None:
+@click.pass_context
+def fund(ctx: click.Context, *, directory: Path, name: str, asset: str, amount: str, source: str) -> None:
     """Pay cash or shares into an account, or out of it.
 
     ASSET is "cash" or a symbol, AMOUNT a decimal number; below zero it is a withdrawal. The payment is a message in
     the order like any other, so every replica books it at the same place. What the account has not is not paid out.
+    The exit code is 1 where the floor refuses it. Nobody needs a login to be paid, but one to trade.
     """
-    from fairtape.deployment.messages import publish_once, source_named
+    from fairtape.cli.floor import entered, tell
     from fairtape.market.administration import CASH, Funding
-    from fairtape.market.order_codec import encode
-    from fairtape.market.orders import BadOrder
-    from fairtape.runtime.clock import SharedClock
 
-    door = door_of(directory)
-    if not door.is_open():
-        raise Complaint(f"the deployment in {str(directory)!r} is not running; start it with: {door.command}")
-    me = source_named(door, source)
     try:
         value = parse_fixed(amount)
-        asset_name = CASH if asset == CASH_WORD else asset
-        payload = encode(Funding(me, SharedClock().now(), name, asset_name, value))
-    except (BadNumber, BadOrder) as error:
-        raise Complaint(f"AMOUNT is {amount!r} of {asset!r} for {name!r}: {error}") from None
-    publish_once(door.plan_for(me), me, [payload])
-    click.echo(f"{amount} {asset} for {name} is in the order")
+    except BadNumber as bad:
+        raise Complaint(f"AMOUNT: {bad}") from None
+    asset_name = CASH if asset == CASH_WORD else asset
+    answer, floor = entered(
+        directory, source, lambda gateway, number: Funding(gateway, number, name, asset_name, value)
+    )
+    account = floor.ledger.accounts.get(name)
+    has = 0 if account is None else account.balance(asset_name).total
+    tell(ctx, answer, f"{amount} {asset} for {name}, who has {format_sum(has)} now")

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.live import Live
 
 from fairtape.cli.demo_floor import show_floor
+from fairtape.cli.demo_report import TABLES, commands, write_page
 from fairtape.core.instants import SECOND, Instant
 from fairtape.core.timing import Timing
 from fairtape.demo.findings import Findings
@@ -49,6 +50,9 @@ LINE_PERIOD: Final = 2 * SECOND  # between two lines where there is no terminal
     type=click.Path(path_type=Path),
     help="A new folder for the journals.  [default: temporary]",
 )
+@click.option(
+    "--report/--no-report", "wants_page", default=True, show_default=True, help="End with the pipeline and its page."
+)
 @click.option("--json", "as_json", is_flag=True, help="The report as one JSON object and nothing else.")
 @click.option(
     "--floor",
@@ -69,6 +73,7 @@ def demo(
     kills: bool,
     mesh: bool,
     journals: Path | None,
+    wants_page: bool,
     as_json: bool,
 ) -> None:
     """Run a whole market on this machine and prove its order.
@@ -76,7 +81,8 @@ def demo(
     Nine sites on five continents stand in one token loop, and six trading floors publish into it. Every site is a
     process of its own with real UDP sockets; the delays of the real distances and losses are injected where datagrams
     arrive. Customers in three regions hear two sites each. Half-way one of the sites is killed: a reformation server
-    forms the ring anew without it, another site takes over its customers, and none of them misses a trade.
+    forms the ring anew without it, another site takes over its customers, and none of them misses a trade. It ends
+    with the pipeline: Spark makes tables of the journals, and of those a page for people who were not there.
 
     Ctrl-C closes the floors and reports what was done; a second one leaves at once. The journals stay, so that they can
     be looked at; the report says how to remove them. The exit code is 1 when something failed, the order is not the
@@ -96,7 +102,13 @@ def demo(
     )
     with _folder(journals) as folder, _audience() as audience:
         findings = play(world, folder, audience)
-    click.echo(json.dumps(findings.as_json()) if as_json else report(findings, temporary=journals is None))
+    if not as_json:
+        click.echo(report(findings, temporary=journals is None))
+    page = _page(findings, folder) if wants_page and not findings.interrupted else None
+    if as_json:
+        click.echo(json.dumps(findings.as_json() | {"report": None if page is None else str(page)}))
+    else:
+        click.echo(_page_words(page, folder))
     if findings.failures or not findings.one_order or findings.missed:
         ctx.exit(EXIT_BROKEN)
     ctx.exit(EXIT_INTERRUPTED if findings.interrupted else 0)
@@ -188,11 +200,26 @@ def report(findings: Findings, *, temporary: bool) -> str:
         *_wrapped(rows),
         f"journals: {first_journal.parent}",
         f"look at one: fairtape journal cat {shlex.quote(str(first_journal))} --limit 20",
-        f"prove them all: fairtape journal verify {folder}/*",
+        f"prove them all: fairtape journal verify {folder}/[1-9]-*",
     ]
     if temporary:
         lines.append(f"remove them: rm -r {folder}")
     return "\n".join(lines)
+
+
+def _page(findings: Findings, folder: Path) -> Path | None:
+    """The page of the pipeline, or a sentence that says why there is none."""
+    try:
+        return write_page(findings.journals.values(), folder)
+    except Complaint as complaint:
+        click.echo(f"fairtape: there is no report: {complaint}", err=True)
+        return None
+
+
+def _page_words(page: Path | None, folder: Path) -> str:
+    if page is None:
+        return f"make the report: {commands(folder)}"
+    return f"tables: {folder / TABLES}\nreport: {page}"
 
 
 def _but(findings: Findings) -> str:

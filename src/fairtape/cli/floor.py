@@ -16,6 +16,7 @@ from fairtape.deployment.door import door_of
 from fairtape.deployment.floor_entry import Answer, Making, enter, fills_of
 from fairtape.deployment.floor_settings import COMMIT_PASSES, COMMIT_PASSES_MAX
 from fairtape.deployment.messages import source_named
+from fairtape.deployment.node import exit_with
 from fairtape.market.administration import Action, Control, OpenMarket
 from fairtape.market.orders import BadOrder, Cancel, NewOrder, OrderType, Side, TimeInForce
 from fairtape.market.prices import BadNumber, format_fixed, parse_fixed
@@ -84,8 +85,8 @@ def open_market(
     def making(gateway: int, number: int) -> OpenMarket:
         return OpenMarket(gateway, number, name, rule, wanted["tick"], wanted["lot"], *bounds)
 
-    answer, _ = _entered(directory, source, making)
-    _tell(ctx, answer, f"{name} trades as {type(rule).__name__}, tick {terms['tick']}, lot {terms['lot']}")
+    answer, _ = entered(directory, source, making)
+    tell(ctx, answer, f"{name} trades as {type(rule).__name__}, tick {terms['tick']}, lot {terms['lot']}")
 
 
 @floor.command()
@@ -97,11 +98,11 @@ def open_market(
 def market(ctx: click.Context, *, directory: Path, symbol: str, action: str, source: str | None) -> None:
     """Halt, resume, uncross or close a market."""
     name, wanted = _symbol(symbol), Action[action.upper()]
-    answer, _ = _entered(directory, source, lambda gateway, number: Control(gateway, number, name, wanted))
-    _tell(ctx, answer, f"{name}: {action}")
+    answer, _ = entered(directory, source, lambda gateway, number: Control(gateway, number, name, wanted))
+    tell(ctx, answer, f"{name}: {action}")
 
 
-@floor.command()
+@floor.command(context_settings={"ignore_unknown_options": True})  # a quantity below zero is no option
 @_DIRECTORY
 @click.argument("account")
 @click.argument("side", type=click.Choice([each.name.lower() for each in Side]))
@@ -162,11 +163,11 @@ def order(
     def making(gateway: int, number: int) -> NewOrder:
         return wanted._replace(gateway=gateway, gateway_number=number)
 
-    answer, floor = _entered(directory, source, making)
+    answer, floor = entered(directory, source, making)
     customer = floor.customers.get(account)
     waiting = None if customer is None else customer.orders.get(name)
     left = "done" if waiting is None else f"{format_fixed(waiting[1].open)} of {quantity} wait in the book of {symbol}"
-    _tell(ctx, answer, f"order {name}: {left}")
+    tell(ctx, answer, f"order {name}: {left}")
     for fill in fills_of(answer, account, name):
         trade = fill.trade
         click.echo(
@@ -183,8 +184,8 @@ def order(
 @click.pass_context
 def cancel(ctx: click.Context, *, directory: Path, account: str, order_id: str, source: str | None) -> None:
     """Take what is left of an order out of its market."""
-    answer, _ = _entered(directory, source, lambda gateway, number: Cancel(gateway, number, account, order_id))
-    _tell(ctx, answer, f"order {order_id} is cancelled")
+    answer, _ = entered(directory, source, lambda gateway, number: Cancel(gateway, number, account, order_id))
+    tell(ctx, answer, f"order {order_id} is cancelled")
 
 
 @floor.command()
@@ -233,21 +234,25 @@ def replay(ctx: click.Context, *, journals: tuple[Path, ...], commit_passes: int
 @floor.command()
 @_DIRECTORY
 @click.argument("site")
-def arbiter(*, directory: Path, site: str) -> None:
+@click.option("--parent", type=int, hidden=True, help="End together with this process.")
+def arbiter(*, directory: Path, site: str, parent: int | None) -> None:
     """Report what a site's tokens trade, until Ctrl-C.
 
     The file of the deployment names the source of each arbiter, as in `[floor.arbiters]` with a line `s1 = "XNYS"`.
+    `fairtape up` runs all that are named there.
     """
     deployment = read_deployment(directory)
     node = deployment.node(site, Kind.SITE, field="SITE")
     source = deployment.floor.arbiters.get(node.number)
     if source is None:
         raise Complaint(f"SITE is {site!r}; [floor.arbiters] of the deployment names no source for it: add one")
-    arbitrate(deployment, node, source)
+    if parent is not None:
+        exit_with(parent)
+    arbitrate(deployment, node, source, patient=parent is not None)
 
 
-def _entered(directory: Path, source: str | None, making: Making) -> tuple[Answer, Floor]:
-    """The answer to a request, and the floor as it was at that place."""
+def entered(directory: Path, source: str | None, making: Making) -> tuple[Answer, Floor]:
+    """Enter a request: the answer to it, and the floor as it was at that place."""
     door = door_of(directory)
     if not door.is_open():
         raise Complaint(f"the deployment in {str(directory)!r} is not running; start it with: {door.command}")
@@ -259,7 +264,8 @@ def _entered(directory: Path, source: str | None, making: Making) -> tuple[Answe
             raise Complaint(str(bad)) from None
 
 
-def _tell(ctx: click.Context, answer: Answer, words: str) -> None:
+def tell(ctx: click.Context, answer: Answer, words: str) -> None:
+    """Print what became of a request; one that was refused ends the command."""
     if answer.refusal is not None:
         click.echo(f"refused at token {answer.token}: {answer.refusal}", err=True)
         ctx.exit(EXIT_REFUSED)

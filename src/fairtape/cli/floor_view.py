@@ -3,7 +3,7 @@
 import json
 import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.table import Table
 
 from fairtape.apps.floor import Floor
-from fairtape.apps.floor_outputs import Committed, Execution, TentativeFill, Voided
+from fairtape.apps.floor_outputs import BUYER_TOOK, SELLER_TOOK, Committed, Execution, TentativeFill, Voided
 from fairtape.cli.words import counted
 from fairtape.core.effects import Ordered
 from fairtape.deployment.audience import Audience
@@ -27,10 +27,11 @@ from fairtape.deployment.floor_reading import FloorReader, Step
 from fairtape.deployment.floor_settings import FloorSettings
 from fairtape.deployment.following import Following
 from fairtape.deployment.node import JOURNALS
+from fairtape.deployment.processes import Interrupts
 from fairtape.deployment.ring import source_of, source_seat
 from fairtape.market.administration import CASH
 from fairtape.market.markets import Market
-from fairtape.market.prices import ONE, format_fixed
+from fairtape.market.prices import format_fixed, format_sum
 from fairtape.market.rules.values import DutchClock
 from fairtape.runtime.clock import SharedClock
 from fairtape.runtime.complaints import Complaint
@@ -42,6 +43,8 @@ SHOWN_MAX: Final = 6  # markets side by side
 HASH_SHOWN: Final = 16  # hexadecimal digits
 ACCOUNTS_SHOWN: Final = 40
 DIGESTS_MAX: Final = 100_000  # tokens at which two journals can be compared
+
+_TOOK: Final = {BUYER_TOOK: "buy", SELLER_TOOK: "sell"}  # neither did in an auction
 
 _Place = tuple[int, int]
 """Formation and token."""
@@ -101,7 +104,8 @@ def _book(market: Market, depth: int) -> Table:
     terms = market.terms
     state = "halted" if market.halted else type(market.rule).__name__
     last = f", last {format_fixed(market.last)}" if market.last else ""
-    table = Table("bid", "price", "offer", title=f"{terms.symbol} · {state}{last}", title_justify="left", box=None)
+    title = f"{terms.symbol} · {state}{last}"
+    table = Table("bid", "price", "offer", title=title, title_justify="left", min_width=len(title), box=None)
     if market.is_sealed:
         table.add_row("", "sealed", "")
         return table
@@ -178,7 +182,8 @@ def trades_view(directory: Path, symbol: str | None, last: int | None, *, as_jso
 
 def _trade_fields(trade: Execution, *, committed: bool) -> dict[str, Any]:
     return {
-        **trade._asdict(),
+        **{name: value for name, value in trade._asdict().items() if name != "traded_at"},
+        "aggressor": _TOOK.get(trade.aggressor),
         "price": format_fixed(trade.price),
         "quantity": format_fixed(trade.quantity),
         "traded_at_ns": trade.traded_at,
@@ -298,8 +303,8 @@ def _show_replayed(each: _Replayed) -> None:
     )
     for name, account in sorted(ledger.accounts.items())[:ACCOUNTS_SHOWN]:
         held = (
-            f"{'cash' if asset == CASH else asset} {_amount(balance.total)}"
-            + (f" ({_amount(balance.reserved)} reserved)" if balance.reserved else "")
+            f"{'cash' if asset == CASH else asset} {format_sum(balance.total)}"
+            + (f" ({format_sum(balance.reserved)} reserved)" if balance.reserved else "")
             for asset, balance in sorted(account.balances.items())
             if balance.total
         )
@@ -308,19 +313,21 @@ def _show_replayed(each: _Replayed) -> None:
         click.echo(f"  … and {len(ledger.accounts) - ACCOUNTS_SHOWN:,} more accounts; --json names the digest of all")
 
 
-def _amount(value: int) -> str:
-    """Sums of a ledger may be larger than any price."""
-    whole, rest = divmod(value, ONE)
-    return f"{whole}.{rest:09}".rstrip("0").rstrip(".")
-
-
 # Arbiters.
 
 
-def arbitrate(deployment: Deployment, node: Node, source: NodeId) -> None:
-    """Report what a site's tokens trade, until SIGINT."""
-    clock = SharedClock()
+def arbitrate(deployment: Deployment, node: Node, source: NodeId, *, patient: bool = False) -> None:
+    """Report what a site's tokens trade, until SIGINT or SIGTERM. A patient one waits for the site's journal."""
     journal = deployment.folder / JOURNALS / node.name
+    with Interrupts() as interrupts:
+        while patient and not interrupts.count and not journal.exists():
+            time.sleep(LIVE_PERIOD)
+        if not interrupts.count:
+            _arbitrate(deployment, node, source, journal, lambda: interrupts.count > 0)
+
+
+def _arbitrate(deployment: Deployment, node: Node, source: NodeId, journal: Path, ended: Callable[[], bool]) -> None:
+    clock = SharedClock()
     if not journal.exists():
         raise Complaint(f"site {node.name} has no journal on this machine; start it with: fairtape up")
     plan = door_of(deployment.folder).plan_for(source)
@@ -330,7 +337,7 @@ def arbitrate(deployment: Deployment, node: Node, source: NodeId) -> None:
         driver = Driver([source_seat(plan, machine, producer=arbiter)], clock)
         click.echo(f"the arbiter of {node.name} reports as {deployment.name_of(source)}", err=True)
         try:
-            driver.run()
+            driver.run(ended)
         finally:
             driver.close()
             click.echo(f"{arbiter.reports:,} reports, {arbiter.accusations:,} accusations", err=True)

@@ -1,16 +1,21 @@
 """`fairtape gateway`: order entry into a deployment."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, Final
 
 import click
 
 from fairtape.cli.limits import check_within
 from fairtape.deployment.description import read_deployment
 from fairtape.deployment.door import door_of
+from fairtape.deployment.gateway_options import LIMITS, GatewayOptions, limits_of
+from fairtape.deployment.node import exit_with
 from fairtape.runtime.complaints import Complaint
-from fairtape.runtime.udp import Address
+from fairtape.runtime.udp import PORT_MAX, Address
 
-PORT_MAX = 65_535
+PLACES: Final = ("entry", "fix", "ouch")
+FILES: Final = ("cert_file", "key_file")
 
 
 @click.command()
@@ -19,59 +24,52 @@ PORT_MAX = 65_535
 @click.option("--entry", metavar="HOST:PORT", help="Where the Python client connects.")
 @click.option("--fix", metavar="HOST:PORT", help="Where FIX 4.4 engines connect.")
 @click.option("--ouch", metavar="HOST:PORT", help="Where OUCH 4.2 clients connect (SoupBinTCP).")
-@click.option("--comp-id", default="FAIRTAPE", show_default=True, help="Our name in FIX sessions.")
+@click.option("--cert-file", type=click.Path(path_type=Path), help="Speak TLS, with this certificate (PEM).")
+@click.option("--key-file", type=click.Path(path_type=Path), help="Its key, without a passphrase.")
+@click.option("--comp-id", help="Our name in FIX sessions.  [default: FAIRTAPE]")
 @click.option("--accounts", metavar="URL", help="A database of logins.  [default: floor/accounts.sqlite in DIRECTORY]")
 @click.option("--ledger", metavar="FILE|URL", help="Project the ledger into this database.")
-@click.option("--orders-per-s", default=1_000, show_default=True, help="Requests of one account in a second.")
-@click.option("--open-orders", default=1_000, show_default=True, help="Open orders of one account.")
-@click.option("--notional", default=100_000_000, show_default=True, help="Open orders of one account, in cash.")
-def gateway(
-    *,
-    directory: Path,
-    source: str,
-    entry: str | None,
-    fix: str | None,
-    ouch: str | None,
-    comp_id: str,
-    accounts: str | None,
-    ledger: str | None,
-    orders_per_s: int,
-    open_orders: int,
-    notional: int,
-) -> None:
+@click.option("--orders-per-s", type=int, help="Requests of one account in a second.  [default: 1000]")
+@click.option("--open-orders", type=int, help="Open orders of one account.  [default: 1000]")
+@click.option("--notional", type=int, help="Open orders of one account, in cash.  [default: 100000000]")
+@click.option("--parent", type=int, hidden=True, help="End together with this process.")
+def gateway(*, directory: Path, source: str, parent: int | None, **given: Any) -> None:
     """Let traders enter orders into a deployment.
 
     Until Ctrl-C, traders with a login (`fairtape accounts add`) enter orders with the Python client, FIX 4.4 or OUCH
-    4.2, and hear what the sequence makes of them. At least one of --entry, --fix and --ouch says where. Several
-    gateways may run at once; the sequence decides between them. When a trade commits, and who may let money in, says
-    [floor] in the deployment's file.
+    4.2, and hear what the sequence makes of them. Several gateways may run at once; the sequence decides between them.
+
+    Whatever is not given here is taken from [gateways] in the deployment's file, where it names this source; `fairtape
+    up` runs those that are listed there. When a trade commits, and who may let money in, says [floor].
     """
     # All that a site and a database are made of comes with it, which `fairtape --help` need not wait for.
-    from fairtape.apps.gateway import GatewayLimits
-    from fairtape.deployment.gateways import GatewayOptions, run_gateway
+    from fairtape.deployment.gateways import run_gateway
     from fairtape.deployment.messages import source_named
-    from fairtape.market.prices import ONE
 
-    check_within("--orders-per-s", orders_per_s, 1, 1_000_000)
-    check_within("--open-orders", open_orders, 1, 10_000)
-    check_within("--notional", notional, 1, 9_000_000_000)
-    places = {"--entry": entry, "--fix": fix, "--ouch": ouch}
-    if not any(places.values()):
-        raise Complaint("none of --entry, --fix and --ouch is given; say where traders connect")
-    options = GatewayOptions(
-        entry=_address("--entry", entry),
-        fix=_address("--fix", fix),
-        ouch=_address("--ouch", ouch),
-        comp_id=comp_id,
-        accounts=accounts,
-        ledger=ledger,
-        limits=GatewayLimits(requests_per_s=orders_per_s, open_orders_max=open_orders, notional_max=notional * ONE),
-    )
     deployment, door = read_deployment(directory), door_of(directory)
-    if not door.is_open():
-        raise Complaint(f"the deployment in {str(directory)!r} is not running; start it with: {door.command}")
     me = source_named(door, source)
-    run_gateway(deployment, door.plan_for(me), me, door.names[me], options, _say)
+    options = _options(deployment.gateways.get(door.names[me], GatewayOptions()), given)
+    if parent is not None:
+        exit_with(parent)
+    elif not door.is_open():
+        raise Complaint(f"the deployment in {str(directory)!r} is not running; start it with: {door.command}")
+    run_gateway(deployment, me, options, _say, patient=parent is not None)
+
+
+def _options(listed: GatewayOptions, given: dict[str, Any]) -> GatewayOptions:
+    """What the command says, and the file where the command says nothing."""
+    for name, bounds in LIMITS.items():
+        check_within(f"--{name.replace('_', '-')}", given[name], *bounds)
+    chosen = {name: value for name, value in given.items() if value is not None and name not in LIMITS}
+    chosen |= {name: _address(f"--{name}", chosen[name]) for name in PLACES if name in chosen}
+    limits = limits_of({name: given[name] for name in LIMITS}, otherwise=listed.limits)
+    options = replace(listed, **chosen, limits=limits)
+    if not options.serves:
+        raise Complaint("none of --entry, --fix and --ouch is given; say where traders connect")
+    if (options.cert_file is None) != (options.key_file is None):
+        one, other = FILES if options.key_file is None else reversed(FILES)
+        raise Complaint(f"{one} is given without {other}; give both, or none")
+    return options
 
 
 def _say(addresses: dict[str, Address]) -> None:
@@ -79,9 +77,7 @@ def _say(addresses: dict[str, Address]) -> None:
         click.echo(f"{name} at {host}:{port}")
 
 
-def _address(option: str, text: str | None) -> Address | None:
-    if text is None:
-        return None
+def _address(option: str, text: str) -> Address:
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isdigit() or int(port) > PORT_MAX:
         raise Complaint(f"{option} is {text!r}; give an address such as 127.0.0.1:9101")

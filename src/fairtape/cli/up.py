@@ -1,6 +1,7 @@
 """`fairtape up`: run the sites and reformation servers of a deployment on this machine, and print what befalls them."""
 
 import time
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Final
@@ -10,7 +11,7 @@ import click
 from fairtape.cli.limits import check_within
 from fairtape.cli.words import counted
 from fairtape.deployment.company import Company
-from fairtape.deployment.description import read_deployment
+from fairtape.deployment.description import Deployment, read_deployment
 from fairtape.deployment.premises import claimed
 from fairtape.deployment.processes import Interrupts
 from fairtape.deployment.wakefulness import processors_awake
@@ -32,6 +33,9 @@ def up(ctx: click.Context, *, directory: Path, restart: bool, keep_awake: bool, 
     and kept in DIRECTORY/run/notices.log. A process that ends is told of, and started again only with --restart, or
     when a drill asks for it. Ctrl-C ends all of them cleanly: journals are complete and can be gone on from.
 
+    The trading floor runs with them as far as the file lists it: its arbiters under [floor.arbiters], order entry under
+    [gateways].
+
     A virtual machine's processor that has gone to sleep wakes milliseconds late, and so does a release. --keep-awake
     runs a program on each that does nothing and that every other program is preferred to. It costs electricity;
     `fairtape doctor` says whether it is worth it, and how to configure a machine so that it is not needed.
@@ -47,7 +51,7 @@ def up(ctx: click.Context, *, directory: Path, restart: bool, keep_awake: bool, 
         try:
             company.start()
             click.echo(
-                f"{counted(len(deployment.sites), 'site')} and"
+                f"{', '.join(_parts(deployment))} and"
                 f" {counted(len(deployment.reformers), 'reformation server')}; see how they fare"
                 f" from another terminal with: fairtape status {directory}",
                 err=True,
@@ -56,3 +60,11 @@ def up(ctx: click.Context, *, directory: Path, restart: bool, keep_awake: bool, 
         finally:
             company.stop()
     ctx.exit(EXIT_BROKEN if company.lost else 0)
+
+
+def _parts(deployment: Deployment) -> Iterator[str]:
+    """What runs beside the reformation servers."""
+    yield counted(len(deployment.sites), "site")
+    for listed, noun in ((deployment.floor.arbiters, "arbiter"), (deployment.gateways, "gateway")):
+        if listed:
+            yield counted(len(listed), noun)

@@ -359,7 +359,7 @@ def _welcome(line: bytes) -> dict[str, Any]:
     if words.get("is") == "closed":
         raise LockedOut(str(words.get("reason")))
     if words.get("is") != "welcome":
-        raise OSError("it is no gateway")
+        raise OSError("it is no gateway, or one that speaks TLS")
     return words
 
 

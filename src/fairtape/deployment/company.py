@@ -7,11 +7,17 @@ from typing import Final
 from fairtape.deployment.bulletin import RunFolder
 from fairtape.deployment.description import Deployment
 from fairtape.deployment.stations import edge_names
-from fairtape.deployment.supervisor import Ended, Supervisor, Wrapping
+from fairtape.deployment.supervisor import ARBITER, GATEWAY, Ended, Supervisor, Wrapping
 from fairtape.deployment.words import with_names
 
 LOOK_PERIOD: Final = 0.1  # seconds
 RESTART_DELAY: Final = 1.0  # seconds: one that dies at once must not keep a machine busy
+
+
+def floor_names(deployment: Deployment) -> list[str]:
+    """The processes of the trading floor that the deployment's file lists: arbiters, then gateways."""
+    arbiters = [f"{deployment.name_of(site)}{ARBITER}" for site in deployment.floor.arbiters]
+    return [*arbiters, *(f"{source}{GATEWAY}" for source in deployment.gateways)]
 
 
 class Company:
@@ -40,12 +46,12 @@ class Company:
         self.run.take_starts()
         for node in (*self.deployment.reformers, *self.deployment.sites):
             self.supervisor.start(node.name)
-        for name in edge_names(self.deployment):
+        for name in (*edge_names(self.deployment), *floor_names(self.deployment)):
             self.supervisor.start(name)
 
     def stop(self) -> None:
-        """End all of them cleanly."""
-        for ended in self.supervisor.stop():
+        """End all of them cleanly; the floor first, while there is a ring that takes what it has taken."""
+        for ended in (*self.supervisor.stop(*floor_names(self.deployment)), *self.supervisor.stop()):
             if ended.code != 0:
                 self.lost.add(ended.name)
                 self._say(str(ended))
@@ -58,8 +64,8 @@ class Company:
             self._note_end(ended)
         now = time.monotonic()
         for name in self.run.take_starts():
-            known = name in self.deployment.nodes or name in edge_names(self.deployment)
-            if known and name not in self.supervisor.names:
+            beside = (*edge_names(self.deployment), *floor_names(self.deployment))
+            if name in (*self.deployment.nodes, *beside) and name not in self.supervisor.names:
                 self._start_at.setdefault(name, now)
         for name in [name for name, at in self._start_at.items() if at <= now]:
             del self._start_at[name]

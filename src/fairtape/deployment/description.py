@@ -11,6 +11,7 @@ from typing import Final
 from fairtape.core.instants import MICROSECOND, MILLISECOND, Duration
 from fairtape.core.timing import PERIOD_MAX, PROFILES, RETRIES_MAX, BadTiming, Timing, profile
 from fairtape.deployment.floor_settings import COMMIT_PASSES, COMMIT_PASSES_MAX, FloorSettings
+from fairtape.deployment.gateway_options import LIMITS, GatewayOptions, limits_of
 from fairtape.deployment.tables import Table
 from fairtape.edge.settings import EdgeSettings, StationPlace
 from fairtape.market.stripes import FEED_NAME_MAX, VERSION_MAX
@@ -90,6 +91,7 @@ class Deployment:
     access: Access  # to the store
     real_time: RealTime
     edge: EdgeSettings | None  # None: no site speaks to customers
+    gateways: Mapping[str, GatewayOptions]  # by the names of their sources
     floor: FloorSettings = _ANY_FLOOR
     stripe: int = 0
     datagram_max: int = DATAGRAM_MAX
@@ -187,8 +189,10 @@ def _deployment(folder: Path, table: Table) -> Deployment:
         real_time=_real_time(process),
         edge=_edge(folder, table.table("edge", optional=True), nodes, stripe),
         floor=_floor(table.table("floor", optional=True), nodes),
+        gateways=_gateways(folder, table.table("gateways", optional=True), nodes),
         charter=_charter(table, nodes),
     )
+    _refuse_shared_sources(table, found)
     for each in (journal, clock, process, store, table):
         each.finish()
     return found
@@ -324,6 +328,41 @@ def _floor(floor: Table, nodes: Mapping[str, Node]) -> FloorSettings:
     arbiters.finish()
     floor.finish()
     return FloorSettings(commit_passes=passes, operators=operators or None, arbiters=reporting)
+
+
+def _gateways(folder: Path, gateways: Table, nodes: Mapping[str, Node]) -> dict[str, GatewayOptions]:
+    """Order entry, by the sources through which it speaks. Files are named from the folder on."""
+    found = {}
+    for name, fields in gateways.items():
+        _source(gateways, name, name, nodes)
+        places = {each: _address(fields, each) for each in ("entry", "fix", "ouch") if each in fields}
+        if not places:
+            raise gateways.wrong(name, name, "it needs entry, fix or ouch: where traders connect")
+        cert, key = (fields.take(each, str, "") for each in ("cert_file", "key_file"))
+        if bool(cert) != bool(key):
+            raise fields.wrong("cert_file" if cert else "key_file", cert or key, "cert_file and key_file go together")
+        ledger = fields.take("ledger", str, "")
+        found[name] = GatewayOptions(
+            **places,
+            cert_file=folder / cert if cert else None,
+            key_file=folder / key if key else None,
+            comp_id=fields.take("comp_id", str, "FAIRTAPE"),
+            accounts=fields.take("accounts", str, None),
+            ledger=(ledger if "://" in ledger else str(folder / ledger)) if ledger else None,
+            limits=limits_of({each: fields.number(each, *bounds, None) for each, bounds in LIMITS.items()}),
+        )
+        fields.finish()
+    return found
+
+
+def _refuse_shared_sources(table: Table, deployment: Deployment) -> None:
+    """A source is one process: whoever reports for a site cannot be a gateway, too."""
+    holders: dict[str, str] = {name: f"gateways.{name}" for name in deployment.gateways}
+    for site, source in deployment.floor.arbiters.items():
+        name, place = deployment.name_of(source), f"floor.arbiters.{deployment.name_of(site)}"
+        other = holders.setdefault(name, place)
+        if other != place:
+            raise table.wrong(place, name, f"{other} is that source, too; each needs its own")
 
 
 def _source(table: Table, field: str, name: str, nodes: Mapping[str, Node]) -> NodeId:

@@ -118,7 +118,11 @@ def _text(draft: Draft) -> Iterator[str]:
     yield "[floor]  # what all replicas of the trading floor must agree on before the first message"
     yield f"commit_passes = {COMMIT_PASSES}  # N: a trade commits when so many tokens have passed"
     yield '# operators = ["XNYS"]  # sources that may open markets and let money in; without it, all may'
-    yield '# arbiters = { s1 = "XTKS" }  # as which source `fairtape floor arbiter` reports for a site'
+    yield '# arbiters = { s1 = "XTKS" }  # as which source a site reports its trades; `fairtape up` runs them'
+    yield ""
+    yield "# [gateways]  # order entry, by the source through which it speaks; `fairtape up` runs them"
+    yield '# XLON = { entry = "127.0.0.1:9101", fix = "127.0.0.1:9102", ouch = "127.0.0.1:9103" }'
+    yield "# More fields: ledger, cert_file and key_file (TLS), comp_id, accounts, orders_per_s, open_orders, notional."
     yield ""
     yield "# Every node has a number of its own, from 1 on, and an address at which it listens (UDP)."
     yield "[sites]"

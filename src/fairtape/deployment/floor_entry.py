@@ -11,7 +11,7 @@ from fairtape.core.effects import Ordered
 from fairtape.deployment.door import Door
 from fairtape.deployment.floor_reading import FloorReader
 from fairtape.deployment.messages import publish_once
-from fairtape.market.administration import Control, OpenMarket
+from fairtape.market.administration import Control, Funding, OpenMarket
 from fairtape.market.order_codec import encode
 from fairtape.market.orders import Cancel, NewOrder, Replace
 from fairtape.runtime.clock import SharedClock
@@ -21,7 +21,7 @@ from fairtape.wire.frames import NodeId
 ANSWER_PERIOD_MAX: Final = 10.0  # seconds for the commit delay, and for a reformation
 LOOK_PERIOD: Final = 0.02  # seconds
 
-Request = NewOrder | Cancel | Replace | OpenMarket | Control
+Request = NewOrder | Cancel | Replace | OpenMarket | Control | Funding
 Making = Callable[[NodeId, int], Request]
 """A request of this gateway under this number."""
 

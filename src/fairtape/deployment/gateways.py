@@ -6,21 +6,26 @@ it has taken and what its FIX sessions remember. The floor itself is nowhere: it
 
 import asyncio
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Final
 
 from fairtape.apps.books import Bookkeeper
-from fairtape.apps.gateway import Gateway, GatewayLimits
+from fairtape.apps.gateway import Gateway
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.deployment.audience import Audience
+from fairtape.deployment.bulletin import Bulletin, RunFolder
 from fairtape.deployment.description import Deployment
+from fairtape.deployment.door import door_of
 from fairtape.deployment.following import Following
+from fairtape.deployment.gateway_options import GatewayOptions
 from fairtape.deployment.messages import Postman
+from fairtape.deployment.processes import Interrupts
 from fairtape.deployment.ring import RingPlan
+from fairtape.deployment.supervisor import GATEWAY
 from fairtape.deployment.tuning import Tuner
 from fairtape.entry.doorman import Doorman
 from fairtape.entry.fix_orders import FixOrders
@@ -29,6 +34,7 @@ from fairtape.entry.house import House
 from fairtape.entry.native import NativeDesk
 from fairtape.entry.ouch_server import SILENCE_MAX, OuchDesk
 from fairtape.entry.streams import StreamServer
+from fairtape.entry.tls import server_context
 from fairtape.market.administration import Pulse
 from fairtape.market.order_codec import encode
 from fairtape.market.transfers import Batch
@@ -48,27 +54,22 @@ LOOK_PERIOD: Final = 2 * MILLISECOND  # between two looks at the journal
 ENTRIES_MAX: Final = 256  # that are applied before traders are heard again
 FAREWELL_PERIOD: Final = 5 * SECOND  # for what was taken to have its place, at the end
 PULSE_PERIOD: Final = 250 * MILLISECOND  # of silence, after which tentative trades are helped to commit
+PATIENT_PERIOD: Final = 0.1  # seconds between two looks for a site to follow
 REFRESH_PERIOD: Final = 2 * SECOND  # between two looks at the logins
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatewayOptions:
-    """How a gateway is run."""
-
-    entry: Address | None = None  # where the native protocol is spoken
-    fix: Address | None = None
-    ouch: Address | None = None
-    comp_id: str = "FAIRTAPE"  # what FIX clients call us
-    accounts: str | None = None  # a URL instead of the file in the folder
-    ledger: str | None = None  # where the ledger is projected to; None: nowhere
-    limits: GatewayLimits = field(default_factory=GatewayLimits)
 
 
 def accounts_of(folder: Path, address: str | None = None) -> Accounts:
     """The logins of a deployment."""
     if address is None:
-        (folder / FLOOR).mkdir(exist_ok=True)
+        _floor_folder(folder)
     return Accounts(address or folder / FLOOR / "accounts.sqlite")
+
+
+def _floor_folder(folder: Path) -> Path:
+    """What is in it is nobody else's: hashes of passwords, and what traders said."""
+    floor = folder / FLOOR
+    floor.mkdir(mode=0o700, exist_ok=True)
+    return floor
 
 
 class GatewayProcess:
@@ -82,11 +83,11 @@ class GatewayProcess:
         self._floor = deployment.floor
         self._audience = Audience(deployment)
         self._closing = ExitStack()
+        self._tls = None if options.tls_files is None else server_context(*options.tls_files)
         with ExitStack() as opening:
             self._accounts = accounts_of(deployment.folder, options.accounts)
             opening.callback(self._accounts.close)
-            floor = deployment.folder / FLOOR
-            floor.mkdir(exist_ok=True)
+            floor = _floor_folder(deployment.folder)
             self._postman = Postman(plan, me)
             opening.callback(self._postman.close)
             self._now = self._postman.clock.now
@@ -140,19 +141,20 @@ class GatewayProcess:
     async def _serve(self, servers: ExitStack) -> None:
         options = self._options
         if options.entry is not None:
-            native = StreamServer("--entry", NativeDesk(self._house, self._doorman).converse)
+            native = StreamServer("entry", NativeDesk(self._house, self._doorman).converse, tls=self._tls)
             self.addresses["entry"] = await native.start(*options.entry)
             servers.callback(native.close)
         if options.ouch is not None:
             desk = OuchDesk(self._house, self._doorman)
-            ouch = StreamServer("--ouch", desk.converse, silence_max=SILENCE_MAX)
+            ouch = StreamServer("ouch", desk.converse, silence_max=SILENCE_MAX, tls=self._tls)
             self.addresses["ouch"] = await ouch.start(*options.ouch)
             servers.callback(ouch.close)
         if options.fix is not None:
             application = FixOrders(self._house)
             ours = options.comp_id
             desk_of_fix = FixDesk(ours, store_of=self._session_of, judge=self._doorman.judge)
-            fix = FixServer(desk_of_fix, application, sync=self._sync, now=self._now, look=self._doorman.look)
+            look = self._doorman.look
+            fix = FixServer(desk_of_fix, application, sync=self._sync, now=self._now, look=look, tls=self._tls)
             self.addresses["fix"] = await fix.start(*options.fix)
             servers.callback(fix.close)
             known = self._sessions.clients(ours)
@@ -231,12 +233,25 @@ class GatewayProcess:
 
 def run_gateway(
     deployment: Deployment,
-    plan: RingPlan,
     me: NodeId,
-    name: str,
     options: GatewayOptions,
     started: Callable[[dict[str, Address]], None],
+    *,
+    patient: bool = False,
 ) -> None:
-    """Run a gateway until SIGINT or SIGTERM."""
-    process = GatewayProcess(deployment, plan, me, name, options)
-    asyncio.run(process.run(started))
+    """Run a gateway until SIGINT or SIGTERM. A patient one waits for a site that it can follow."""
+    name, door = deployment.name_of(me), door_of(deployment.folder)
+    bulletin = Bulletin(RunFolder(deployment.folder), f"{name}{GATEWAY}")
+
+    def tell(addresses: dict[str, Address]) -> None:
+        bulletin.note(", ".join(f"{kind} at {host}:{port}" for kind, (host, port) in addresses.items()))
+        started(addresses)
+
+    with Interrupts() as interrupts:
+        audience = Audience(deployment)
+        while patient and not interrupts.count and audience.choose(None, time.time_ns()) is None:
+            time.sleep(PATIENT_PERIOD)
+        if not interrupts.count:
+            process = GatewayProcess(deployment, door.plan_for(me), me, name, options)
+            asyncio.run(process.run(tell))
+    bulletin.close({"name": f"{name}{GATEWAY}", "ended": True})

@@ -1,7 +1,7 @@
 """The processes of a deployment that one command runs: started, watched, started again if asked to, ended together.
 
-Each is `fairtape node` in a session of its own, so that the Ctrl-C of a terminal reaches only the command, which then
-ends them politely; and each ends by itself when the command is gone, however it went.
+Each is a `fairtape` command in a session of its own, so that the Ctrl-C of a terminal reaches only the one that runs
+them, which then ends them politely; and each ends by itself when that one is gone, however it went.
 """
 
 import os
@@ -18,7 +18,10 @@ from fairtape.deployment.bulletin import RunFolder
 
 STOP_PERIOD_MAX: Final = 10.0  # seconds for all to write their journals, before they are ended by force
 LOOK_PERIOD: Final = 0.02  # seconds
-BESIDE: Final = ".edge"  # behind a site's name: the retransmit server beside it; no node has such a name
+# Behind the name of a node, which has no dot: what runs beside a site, or as a source.
+BESIDE: Final = ".edge"  # the retransmit server of a site
+ARBITER: Final = ".arbiter"  # of a site: reports what its tokens trade
+GATEWAY: Final = ".gateway"  # the order entry of a source
 WORDS_MAX: Final = 4_096  # bytes of what a process said last
 
 Wrapping = Callable[[str], Sequence[str]]  # the words before a node's command, such as those that enter a namespace
@@ -57,9 +60,8 @@ class Supervisor:
     def start(self, name: str, *options: str) -> None:
         """Start a node that does not run."""
         assert name not in self._children
-        node, beside, _ = name.partition(BESIDE)
-        role = "edge" if beside else "node"
-        command = [*self._wrapping(node), sys.executable, "-m", "fairtape", role, str(self._folder), node, *options]
+        node = name.partition(".")[0]
+        command = [*self._wrapping(node), sys.executable, "-m", "fairtape", *self._words(name), *options]
         with self._errors(name).open("wb") as errors:
             self._children[name] = subprocess.Popen(  # noqa: S603 - our own command
                 [*command, "--parent", str(os.getpid())],
@@ -94,6 +96,17 @@ class Supervisor:
                 child.kill()
                 child.wait()
         return self.ended()
+
+    def _words(self, name: str) -> list[str]:
+        """The command of `fairtape` that runs it."""
+        node, dot, role = name.partition(".")
+        folder = str(self._folder)
+        words = {
+            BESIDE: ["edge", folder, node],
+            ARBITER: ["floor", "arbiter", folder, node],
+            GATEWAY: ["gateway", folder, "--source", node],
+        }
+        return words.get(dot + role, ["node", folder, node])
 
     def _errors(self, name: str) -> Path:
         return self._run.path / f"{name}.err"

@@ -95,6 +95,9 @@ class Table:
         for name in list(self._fields):
             yield name, self.table(name)
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._fields
+
     def finish(self) -> None:
         """Refuse what nobody asked for."""
         for name, value in self._fields.items():

@@ -238,11 +238,24 @@ class FixOrders:
     def _report(self, client: str, event: OrderEvent) -> None:
         if event.kind is EventKind.REJECTED and event.asked in (Asked.CANCEL, Asked.REPLACE):
             replaces, about = event.asked is Asked.REPLACE, event.previous_id
+            if self._is_settled(event):
+                return
             name = event.client_id if replaces else self._cancels.pop((event.account, about), about)
             answer = Answer(0, Cause.ORDER, event.reason)
             self._send(client, self._cancel_reject(event.account, about, name, replaces, answer, event.at))
         elif event.kind is not EventKind.FUNDED and not (event.kind is EventKind.REJECTED and event.stands):
             self._send(client, self._event_report(event))
+
+    def _is_settled(self, event: OrderEvent) -> bool:
+        """Whether a cancel came twice, and the first one did it.
+
+        A gateway that was killed enters again what has no place yet, and what it had sent may still find one: the order
+        is gone as its owner wished, and nobody here waits for another answer.
+        """
+        order = self._house.gateway.blotter.order(event.account, event.previous_id)
+        waits = (event.account, event.previous_id) in self._cancels
+        cancelled = order is not None and not order.open and order.filled < order.quantity
+        return event.asked is Asked.CANCEL and cancelled and not waits
 
     def _event_report(self, event: OrderEvent) -> fix.ExecutionReport:
         exec_type, certainty = _KINDS[event.kind]

@@ -10,11 +10,13 @@ password takes long, and others must not wait for it.
 """
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeAlias
 
 from fairtape.core.instants import SECOND, Instant
+from fairtape.entry.streams import nowhere, secured
 from fairtape.formats.fix import BadFix, FixMessage, FixStream, Flaw
 from fairtape.formats.fix_admin import Logon
 from fairtape.formats.fix_dictionary import BusinessReason, RejectReason, Tag
@@ -22,7 +24,6 @@ from fairtape.formats.fix_messages import OrderEntry, read
 from fairtape.nodes.edge.effects import Close, Write
 from fairtape.nodes.fix.desk import UNKNOWN_BODY_MAX, FixDesk
 from fairtape.nodes.fix.effects import FromClient, Received, SessionEvent
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.udp import Address
 
 BACKLOG: Final = 128
@@ -61,9 +62,17 @@ class FixServer:
     """One acceptor on one address."""
 
     def __init__(
-        self, desk: FixDesk, application: Application, *, sync: Sync, now: Now, look: Look | None = None
+        self,
+        desk: FixDesk,
+        application: Application,
+        *,
+        sync: Sync,
+        now: Now,
+        look: Look | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._look = look
+        self._tls = tls
         self._screens: dict[int, _Screen] = {}
         self._desk = desk
         self._application = application
@@ -81,11 +90,10 @@ class FixServer:
         """Listen; the answer is where. A `Complaint` where nothing can listen there."""
         loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(lambda: _Stream(self), host, port, backlog=BACKLOG)
+            make = lambda: _Stream(self)  # noqa: E731 - what the event loop asks for
+            self._server = await loop.create_server(make, host, port, backlog=BACKLOG, **secured(self._tls))
         except OSError as error:
-            raise Complaint(
-                f"fix is {host}:{port}, where nothing can listen ({error.strerror}); choose another address"
-            ) from None
+            raise nowhere("fix", host, port, error) from None
         self._end = loop.create_future()
         bound_host, bound_port = self._server.sockets[0].getsockname()[:2]
         return bound_host, bound_port

@@ -6,7 +6,7 @@ Break takes it away again before it commits.
 """
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, TypeAlias
 
 from fairtape.apps.gateway_events import Asked, Cause, EventKind, OrderEvent
 from fairtape.core.instants import SECOND, Instant
@@ -29,6 +29,13 @@ _REASONS: Final[Mapping[Cause, str]] = {  # of Rejected: the letters of the spec
     Cause.BUSY: "H",
 }
 OTHER: Final = "O"
+# What OUCH says of an order and this market does not know is always the same.
+_NO_FIRM: Final = ""
+_DISPLAYED: Final = "Y"
+_UNKNOWN_HERE: Final = ("O", "N", 0, "N")  # capacity, intermarket sweep, minimum quantity, cross type
+_LIVE: Final = "L"
+_NO_WEIGHT: Final = ""
+_Terms: TypeAlias = tuple[str, str, int, str, int, int, str, str, int, str, str, int, str, str]
 
 
 class Untold(ValueError):
@@ -82,9 +89,9 @@ def message_of(event: OrderEvent) -> ouch.Outbound | None:
     at = event.at % DAY_PERIOD
     match event.kind:
         case EventKind.SEQUENCED:
-            return _accepted(event, at)
+            return ouch.Accepted(at, *_terms(event, event.quantity), _NO_WEIGHT)
         case EventKind.REPLACED:
-            return _replaced(event, at)
+            return ouch.Replaced(at, *_terms(event, event.open), event.previous_id, _NO_WEIGHT)
         case EventKind.FILLED:
             flag = "R" if event.took else "A"
             terms = (_shares(event.last_quantity), _price(event.last_price), flag, event.trade_id)
@@ -100,47 +107,10 @@ def message_of(event: OrderEvent) -> ouch.Outbound | None:
     return None
 
 
-def _accepted(event: OrderEvent, at: Instant) -> ouch.Outbound:
-    return ouch.Accepted(
-        at,
-        event.client_id,
-        _LETTERS[event.side],
-        _shares(event.quantity),
-        event.symbol,
-        _limit(event),
-        _force(event),
-        "",
-        "Y",
-        event.order,
-        "O",
-        "N",
-        0,
-        "N",
-        "L",
-        "",
-    )
-
-
-def _replaced(event: OrderEvent, at: Instant) -> ouch.Outbound:
-    return ouch.Replaced(
-        at,
-        event.client_id,
-        _LETTERS[event.side],
-        _shares(event.open),
-        event.symbol,
-        _limit(event),
-        _force(event),
-        "",
-        "Y",
-        event.order,
-        "O",
-        "N",
-        0,
-        "N",
-        "L",
-        event.previous_id,
-        "",
-    )
+def _terms(event: OrderEvent, shares: int) -> _Terms:
+    """An order as Accepted and Replaced name it, from its token to its state."""
+    ours = (event.client_id, _LETTERS[event.side], _shares(shares), event.symbol, _limit(event), _force(event))
+    return *ours, _NO_FIRM, _DISPLAYED, event.order, *_UNKNOWN_HERE, _LIVE
 
 
 def _limit(event: OrderEvent) -> int:

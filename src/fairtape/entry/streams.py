@@ -8,9 +8,10 @@ writes later: `can_write` says whether there is room, and `writable` when there 
 import asyncio
 import ssl
 from collections.abc import Callable
-from typing import Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from fairtape.core.instants import SECOND, Duration
+from fairtape.entry.tls import HANDSHAKE_DELAY
 from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.udp import Address
 
@@ -106,11 +107,9 @@ class StreamServer:
         loop = asyncio.get_running_loop()
         try:
             make = lambda: _Connection(self)  # noqa: E731 - what the event loop asks for
-            self._server = await loop.create_server(make, host, port, backlog=BACKLOG, ssl=self._tls)
+            self._server = await loop.create_server(make, host, port, backlog=BACKLOG, **secured(self._tls))
         except OSError as error:
-            raise Complaint(
-                f"{self._name} is {host}:{port}, where nothing can listen ({error.strerror}); choose another address"
-            ) from None
+            raise nowhere(self._name, host, port, error) from None
         bound_host, bound_port = self._server.sockets[0].getsockname()[:2]
         return bound_host, bound_port
 
@@ -120,6 +119,17 @@ class StreamServer:
             self._server.close()
         for connection in list(self.connections):
             connection.close()
+
+
+def secured(tls: ssl.SSLContext | None) -> dict[str, Any]:
+    """What an event loop wants to be told of TLS. Whoever does not agree on keys in time is let go."""
+    return {} if tls is None else {"ssl": tls, "ssl_handshake_timeout": HANDSHAKE_DELAY / SECOND}
+
+
+def nowhere(name: str, host: str, port: int, error: OSError) -> Complaint:
+    """The sentence about an address. asyncio repeats the address before the reason."""
+    why = (error.strerror or str(error)).rpartition(": ")[2]
+    return Complaint(f"{name} is {host}:{port}, where nothing can listen ({why}); choose another address")
 
 
 class _Connection(asyncio.Protocol):

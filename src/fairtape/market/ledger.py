@@ -11,7 +11,7 @@ from hashlib import sha256
 from typing import Final, TypeAlias
 
 from fairtape.market.administration import CASH
-from fairtape.market.prices import Quantity
+from fairtape.market.prices import Quantity, format_fixed, format_sum
 from fairtape.market.symbols import Symbol
 
 ACCOUNTS_MAX: Final = 1 << 20
@@ -85,7 +85,7 @@ class Ledger:
         account = self.accounts.get(name)
         if amount < 0 and (account is None or account.balance(asset).available < -amount):
             available = 0 if account is None else account.balance(asset).available
-            return f"amount is {amount}; only {available} are available to withdraw"
+            return f"amount is {format_fixed(amount)}; only {format_sum(available)} are available to withdraw"
         if account is None:
             if len(self.accounts) == self._accounts_max:
                 return f"account is {name}; the ledger is full with {self._accounts_max} accounts"

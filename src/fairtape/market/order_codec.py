@@ -24,7 +24,7 @@ from fairtape.market.orders import (
     Side,
     TimeInForce,
 )
-from fairtape.market.prices import FIXED_MAX
+from fairtape.market.prices import FIXED_MAX, format_fixed
 from fairtape.market.rules.rule_codec import rule_fields, rule_of
 from fairtape.market.rules.values import BadRule
 from fairtape.market.symbols import SYMBOL_MAX
@@ -165,13 +165,16 @@ def _flaw_of_new_order(payload: bytes) -> str:
     ):
         if number not in choices:
             return f"{field} is {number}; it must be one of {', '.join(map(str, choices))}"
-    for field, number, least in (("quantity", quantity, 1), ("entered_at", at, 0)):
-        if number < least:
-            return f"{field} is {number}; it must be at least {least}"
+    if quantity <= 0:
+        return f"quantity is {format_fixed(quantity)}; it must be above 0"
+    if at < 0:
+        return f"entered_at is {at}; it must be at least 0"
     kind = _TYPES[head[3]]
     for field, number, kinds in (("price", price, _PRICED), ("stop_price", stop, _STOPPED)):
         if number < 0 or (number > 0) != (kind in kinds):
-            return f"{field} is {number}; a {kind.name} order has {'one above 0' if kind in kinds else '0'}"
+            return (
+                f"{field} is {format_fixed(number)}; a {kind.name} order has {'one above 0' if kind in kinds else '0'}"
+            )
     return "post_only is set; only a limit order for the day can promise to rest"
 
 
@@ -237,7 +240,7 @@ def _text(field: str, padded: bytes) -> str:
     """1 or more printable ascii characters without blanks, and zeros behind them alone."""
     text = padded.rstrip(b"\0").decode("latin-1")
     if not text or not text.isascii() or not text.isprintable() or " " in text:
-        raise BadOrder(f"{field} is {padded!r}; it must be printable ascii characters without blanks, at least one")
+        raise BadOrder(f"{field} is {text!r}; it must be printable ascii characters without blanks, at least one")
     return text
 
 

@@ -50,6 +50,12 @@ def format_fixed(value: int) -> str:
     return f"-{text}" if value < 0 else text
 
 
+def format_sum(value: int) -> str:
+    """The same for what a ledger adds up, which is not below 0 and may be larger than any price."""
+    whole, decimals = divmod(value, ONE)
+    return f"{whole}.{decimals:0{DECIMALS}}".rstrip("0").rstrip(".")
+
+
 def _shifted(digits: int, places: int) -> int | None:
     """`digits` times ten to the power `places`; None where that is not a whole number."""
     scale: int = 10 ** abs(places)

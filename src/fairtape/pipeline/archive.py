@@ -17,10 +17,13 @@ from fairtape.pipeline.java import Java, cache_directory, find_java
 from fairtape.runtime.complaints import Complaint
 
 AOT_RELEASE: Final = 25  # from this one on Java keeps more than classes: an AOT cache, made in one step
-MAKE_SECONDS_MAX: Final = 900.0  # some ten seconds on an idle machine
+MAKE_SECONDS_MAX: Final = 1_800.0  # half a minute on an idle machine, mostly Java's own work on what it learned
+SAID_MAX: Final = 400  # characters of what went wrong that a complaint repeats
 MAKING: Final = "FAIRTAPE_ARCHIVE"  # names the file to a session that makes one
 
-_SILENT: Final = ("-Xshare:auto", "-Xlog:disable", "-Xlog:all=off")
+_SILENT: Final = ("-Xlog:disable", "-Xlog:all=off")
+_CLASSES_SILENT: Final = ("-Xshare:auto", *_SILENT)
+"""With an AOT cache Java refuses to be told about sharing: it goes on without one that does not fit by itself."""
 
 _LESSON: Final = """
 from pyspark import SparkContext
@@ -48,12 +51,13 @@ def archive_path(java: Java) -> Path:
 def archive_flags(java: Java) -> list[str]:
     """What Java is told: to use the archive, to make it, or nothing where there is none."""
     is_aot = java.release >= AOT_RELEASE
+    silent = _SILENT if is_aot else _CLASSES_SILENT
     if making := os.environ.get(MAKING):
-        return [f"-XX:AOTCacheOutput={making}" if is_aot else f"-XX:ArchiveClassesAtExit={making}", *_SILENT]
+        return [f"-XX:AOTCacheOutput={making}" if is_aot else f"-XX:ArchiveClassesAtExit={making}", *silent]
     path = archive_path(java)
     if not path.exists():
         return []
-    return [f"-XX:AOTCache={path}" if is_aot else f"-XX:SharedArchiveFile={path}", *_SILENT]
+    return [f"-XX:AOTCache={path}" if is_aot else f"-XX:SharedArchiveFile={path}", *silent]
 
 
 def make_archive(*, again: bool = False) -> Path:
@@ -71,9 +75,8 @@ def make_archive(*, again: bool = False) -> Path:
             command, env=environment, capture_output=True, text=True, timeout=MAKE_SECONDS_MAX, check=False
         )
         if ended.returncode or not draft.exists():
-            raise Complaint(
-                f"the class archive {path} was not made; Java said: {(ended.stderr or ended.stdout)[-400:]}"
-            )
+            said = (ended.stderr or ended.stdout).strip().rpartition("\n")[2]  # of a traceback the last line tells
+            raise Complaint(f"the class archive {path} was not made: {said[-SAID_MAX:] or 'nothing was said'}")
         draft.replace(path)
     except subprocess.TimeoutExpired:
         raise Complaint(f"the class archive {path} was not made in {MAKE_SECONDS_MAX:.0f} s; try again later") from None

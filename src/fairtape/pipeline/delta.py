@@ -93,6 +93,25 @@ class DeltaFolder:
             return True
         raise Complaint(f"table {self.folder} is written by too many at once; {COMMIT_TRIES_MAX} commits failed")
 
+    def extend(self, files: Sequence[Written], before: Mapping[LaneName, Mark], now: Mapping[LaneName, Mark]) -> None:
+        """Add what another table got between these marks. Whoever did the same meanwhile has done it for both."""
+        for _ in range(COMMIT_TRIES_MAX):
+            table = self._opened() or self._made()
+            found = _marks(table)
+            if found == now:
+                return
+            if found != before:
+                raise Complaint(
+                    f"table {self.folder} was changed by another job while this one made rows for it; nothing was "
+                    "written. Let one job at a time make tables, and run it again"
+                )
+            try:
+                _commit(table, files, _properties(now, {}), "append")
+            except CommitFailedError:
+                continue
+            return
+        raise Complaint(f"table {self.folder} is written by too many at once; {COMMIT_TRIES_MAX} commits failed")
+
     def replace(self, files: Sequence[Written], made_of: Mapping[LaneName, Mark]) -> None:
         """Let these files be all of the table, which is made of another one that stood at these marks.
 

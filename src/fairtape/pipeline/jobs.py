@@ -1,9 +1,11 @@
 """Jobs: read, transform, write. From journals to every table of `fairtape.pipeline.schemas`.
 
-`deliveries` grows by what is new, each number exactly once (`fairtape.pipeline.ingest`). All other tables are functions
-of it and are made anew, whole: so a correction that comes in the evening changes the bar of the morning, a batch and a
-stream end with the same rows, and a job that dies leaves nothing to repair. Every table says in its newest commit up to
-which numbers of which journals it goes; one that is up to date is not made again.
+`deliveries` grows by what is new, each number exactly once (`fairtape.pipeline.ingest`). Tables whose rows stay as they
+are (`GROWING`) grow with it, by the numbers that they lack: only they read payloads, so nobody reads an old payload
+again. All others are functions of those and are made anew, whole: so a correction that comes in the evening changes the
+bar of the morning, a batch and a stream end with the same rows, and a job that dies leaves nothing to repair. Every
+table says in its newest commit up to which numbers of which journals it goes; one that is up to date is not made again.
+What is made whole costs in proportion to the history: exact percentiles need all values, and a floor all requests.
 
 While a stream runs, the tables are made anew from time to time, at most as often as a fixed share of the machine's time
 allows. What happens live is the business of the sites, not of a table.
@@ -12,11 +14,13 @@ allows. What happens live is the business of the sites, not of a table.
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -25,8 +29,9 @@ from fairtape.pipeline import transforms_fairness as fair
 from fairtape.pipeline import transforms_floor as floor
 from fairtape.pipeline import transforms_market as market
 from fairtape.pipeline.delta import DeltaFolder, Written, write_parquet
+from fairtape.pipeline.growth import has_grown, lane_rows, new_in_order, new_of_lanes, order_rows
 from fairtape.pipeline.ingest import ingest_journals, stream_journals
-from fairtape.pipeline.lanes import Offsets
+from fairtape.pipeline.lanes import LaneName, Offsets
 from fairtape.pipeline.schemas import TABLES, Arrow
 from fairtape.runtime.complaints import Complaint
 
@@ -34,6 +39,7 @@ RAW: Final = "deliveries"
 REFRESH_SHARE: Final = 0.25  # of the time, at most, goes into making tables anew while a stream runs
 REFRESH_PERIOD: Final = 10.0  # seconds, at least, between two times
 POLL_PERIOD: Final = 0.5  # seconds
+FILES_MAX: Final = 256  # of a table that grows: beyond it its small files are joined
 
 Journals: TypeAlias = Iterable[Path | str] | Path | str
 Step: TypeAlias = Callable[[str], None]
@@ -114,16 +120,22 @@ def _total(marks: Offsets) -> int:
 
 
 def refresh(spark: SparkSession, folder: Path | str, *, step: Step | None = None) -> tuple[str, ...]:
-    """Make every table that is behind `deliveries`; which ones."""
+    """Bring every table up to `deliveries`; which ones were behind."""
     say = step or _say_nothing
     files, marks = folder_of(folder, RAW).snapshot()
     made: list[str] = []
-    sources = _Sources(spark, Path(folder), files)
+    sources = _Sources(spark, Path(folder), files, marks)
     for name, recipe in RECIPES.items():
         target = folder_of(folder, name)
-        if marks and target.marks() != marks:
+        before = target.marks()
+        if marks and before != marks:
             say(f"making {name}")
-            _write(recipe(sources), name, target, marks)
+            if before and name in GROWING and has_grown(before, marks):
+                target.extend(_written(recipe(sources.beyond(before)), name, target), before, marks)
+                if len(target.files()) > FILES_MAX:
+                    target.compact()
+            else:
+                target.replace(_written(recipe(sources), name, target), marks)
             made.append(name)
     return tuple(made)
 
@@ -131,10 +143,11 @@ def refresh(spark: SparkSession, folder: Path | str, *, step: Step | None = None
 class _Sources:
     """The tables that others are made of, as they stood when this run began, or as it made them."""
 
-    def __init__(self, spark: SparkSession, folder: Path, raw: list[str]) -> None:
+    def __init__(self, spark: SparkSession, folder: Path, raw: list[str], marks: Offsets) -> None:
         self._spark = spark
         self._folder = folder
         self._raw = raw
+        self._marks = marks
 
     def __getitem__(self, name: str) -> DataFrame:
         files = self._raw if name == RAW else folder_of(self._folder, name).files()
@@ -145,6 +158,24 @@ class _Sources:
         """Every number once."""
         return order.one_order(self[RAW])
 
+    def beyond(self, before: Offsets) -> "_Beyond":
+        """The same, without what a table of these marks was made of."""
+        deliveries = self[RAW]
+        lanes = new_of_lanes(before, self._marks)
+        numbers = new_in_order(before, self._marks, self._firsts)
+        return _Beyond(
+            self._spark,
+            self._folder,
+            lane_rows(self._spark, deliveries, lanes),
+            order.one_order(deliveries, order_rows(self._spark, deliveries, numbers)),
+        )
+
+    @cached_property
+    def _firsts(self) -> dict[LaneName, int]:
+        """The first number of each lane."""
+        found = self[RAW].groupBy("stripe", "site").agg(F.min("sequence").alias("first")).collect()
+        return {LaneName(row["stripe"], row["site"]): row["first"] for row in found}
+
     @property
     def entered(self) -> DataFrame:
         """When messages were entered."""
@@ -154,6 +185,23 @@ class _Sources:
     def token_portals(self) -> DataFrame:
         """Which site put each token into the order."""
         return fair.token_portals(self.order, self["formations"])
+
+
+class _Beyond(_Sources):
+    """What came since, of `deliveries` and of the order."""
+
+    def __init__(self, spark: SparkSession, folder: Path, deliveries: DataFrame, order: DataFrame) -> None:
+        super().__init__(spark, folder, [], {})
+        self._deliveries = deliveries
+        self._order = order
+
+    def __getitem__(self, name: str) -> DataFrame:
+        return self._deliveries if name == RAW else super().__getitem__(name)
+
+    @property
+    def order(self) -> DataFrame:
+        """Every new number once."""
+        return self._order
 
 
 RECIPES: Final[Mapping[str, Callable[[_Sources], DataFrame]]] = {
@@ -185,6 +233,9 @@ RECIPES: Final[Mapping[str, Callable[[_Sources], DataFrame]]] = {
 }
 """What each table is made of, in an order in which nothing comes before what it needs."""
 
+GROWING: Final = frozenset({"trades", "notices", "orders", "releases"})
+"""Tables of which every row is made of one token of `deliveries`, and so stays as it is."""
+
 
 def folder_of(folder: Path | str, name: str) -> DeltaFolder:
     """The Delta table of this name."""
@@ -204,8 +255,8 @@ def read_files(spark: SparkSession, name: str, files: list[str]) -> DataFrame:
     return spark.read.schema(schema).parquet(*files) if files else spark.createDataFrame([], schema)
 
 
-def _write(frame: DataFrame, name: str, target: DeltaFolder, marks: Offsets) -> None:
-    """Executors write files, one commit makes them the table."""
+def _written(frame: DataFrame, name: str, target: DeltaFolder) -> list[Written]:
+    """Executors write files; the commit that makes them the table is the caller's."""
     schema = TABLES[name].schema
     chosen = frame.select(*schema.names)
     found = to_arrow_schema(chosen.schema)
@@ -216,7 +267,7 @@ def _write(frame: DataFrame, name: str, target: DeltaFolder, marks: Offsets) -> 
     ]
     assert not unlike, f"{name}: {', '.join(unlike)}"
     rows = chosen.mapInArrow(_writer(target.folder, schema), _FILE_DDL).collect()
-    target.replace([Written(*(row[field] for field in _FILE.names)) for row in rows], marks)
+    return [Written(*(row[field] for field in _FILE.names)) for row in rows]
 
 
 def _writer(folder: Path, schema: Arrow) -> Callable[[Iterator[Arrow]], Iterator[Arrow]]:

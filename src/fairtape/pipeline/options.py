@@ -46,7 +46,8 @@ class Options:
         given = {name.lower(): text for name, text in texts.items()}
         if "journals" not in given:
             raise Complaint(
-                "journals is missing; name the directories of journals: .option('journals', 'site-1,site-2')"
+                "journals is missing; name the directories of journals: .option('journals', 'site-1,site-2'), or a "
+                "replay port: .option('replay', 'HOST:PORT')"
             )
         if unknown := sorted(set(given) - set(_READERS)):
             raise Complaint(f"option {unknown[0]!r} is unknown; the source fairtape has {', '.join(_READERS)}")
@@ -88,17 +89,20 @@ def _directories(name: str, text: str) -> tuple[str, ...]:
             return tuple(str(each) for each in json.loads(text))
         except ValueError:
             raise Complaint(f"{name} is {text!r}, which is no list; give names between commas") from None
-    return _listed(name, text, lambda _, each: each)
+    return listed(name, text, lambda _, each: each)
 
 
-def _listed(name: str, text: str, read: Callable[[str, str], _T]) -> tuple[_T, ...]:
+def listed(name: str, text: str, read: Callable[[str, str], _T]) -> tuple[_T, ...]:
+    """Several between commas, each once."""
     found = tuple(dict.fromkeys(read(name, each.strip()) for each in text.split(",") if each.strip()))
     if not found:
         raise Complaint(f"{name} names none; leave the option out, or give at least one")
     return found
 
 
-def _number(least: int, most: int) -> Callable[[str, str], int]:
+def number_in(least: int, most: int) -> Callable[[str, str], int]:
+    """Reads a whole number within these bounds."""
+
     def read(name: str, text: str) -> int:
         try:
             number = int(text)
@@ -114,7 +118,7 @@ def _number(least: int, most: int) -> Callable[[str, str], int]:
 def _instant(name: str, text: str) -> Instant:
     """Nanoseconds UTC, or an ISO 8601 time with its zone."""
     if text.isdigit():
-        return _number(0, NUMBER_MAX)(name, text)
+        return number_in(0, NUMBER_MAX)(name, text)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -124,7 +128,8 @@ def _instant(name: str, text: str) -> Instant:
     return (moment - _EPOCH) // timedelta(microseconds=1) * MICROSECOND
 
 
-def _symbol(name: str, text: str) -> str:
+def symbol_of(name: str, text: str) -> str:
+    """A symbol, which must be one."""
     try:
         checked_symbol(text)
     except BadName as error:
@@ -155,14 +160,14 @@ def _start(name: str, text: str) -> Mapping[str, Mapping[str, Any]]:
 _READERS: Final[dict[str, Callable[[str, str], Any]]] = {
     "journals": _directories,
     "rows": _rows,
-    "first": _number(1, NUMBER_MAX),
-    "last": _number(0, NUMBER_MAX),
+    "first": number_in(1, NUMBER_MAX),
+    "last": number_in(0, NUMBER_MAX),
     "since": _instant,
     "until": _instant,
-    "symbols": lambda name, text: _listed(name, text, _symbol),
-    "stripes": lambda name, text: _listed(name, text, _number(0, STRIPE_MAX)),
-    "sites": lambda name, text: _listed(name, text, _number(0, NODE_MAX)),
-    "max_rows": _number(1, NUMBER_MAX),
+    "symbols": lambda name, text: listed(name, text, symbol_of),
+    "stripes": lambda name, text: listed(name, text, number_in(0, STRIPE_MAX)),
+    "sites": lambda name, text: listed(name, text, number_in(0, NODE_MAX)),
+    "max_rows": number_in(1, NUMBER_MAX),
     "ordered": _yes,
     "start": _start,
 }

@@ -4,6 +4,7 @@ A section says what it shows in its heading, whether that is good in its first l
 Exact numbers are in a table that opens on demand.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -38,11 +39,15 @@ svg text { font: 12px system-ui, sans-serif; fill: currentColor; } .grid { strok
 .up { fill: var(--good); stroke: var(--good); } .down { fill: var(--bad); stroke: var(--bad); }
 .scroll { overflow-x: auto; } table { border-collapse: collapse; font-size: .9rem; }
 th { text-align: left; font-weight: 500; color: var(--soft); font-size: .8rem; vertical-align: bottom; }
+.again { stroke-dasharray: 5 3; } .key { stroke-width: 4; }
 td, th { border-bottom: 1px solid var(--line); padding: .2rem .7rem .2rem 0; white-space: nowrap; }
 td.number, th.number { text-align: right; } summary { cursor: pointer; color: var(--soft); font-size: .9rem; }
+@media (max-width: 56rem) { td, th { padding-right: .5rem; } th { white-space: normal; } }
 nav { font-size: .9rem; margin: .75rem 0; } nav a { margin-right: .9rem; white-space: nowrap; }
 a { color: var(--c0); } code { font-size: .9em; } footer { margin: 3rem 0 1rem; font-size: .85rem; }
 """
+
+_UNIT: Final = re.compile(r"(\d) (%|n?s\b|[mµ]s\b|UTC\b)")
 
 
 class Verdict(Enum):
@@ -93,7 +98,7 @@ class Section:
     def html(self) -> str:
         """The section."""
         plots = "".join(figure(plot, f"{self.title}: {self.finding}") for plot in self.plots)
-        told = "".join(f"<p>{escape(sentence)}</p>" for sentence in self.told)
+        told = "".join(f"<p>{_prose(sentence)}</p>" for sentence in self.told)
         table = ""
         if self.table is not None and self.table.rows:
             table = self.table.html()
@@ -101,7 +106,7 @@ class Section:
                 table = f"<details><summary>The numbers</summary>{table}</details>"
         return (
             f'<section id="{escape(self.anchor)}"><h2>{escape(self.title)}</h2>'
-            f'<p class="verdict {self.verdict.value}">{escape(self.finding)}</p>{plots}{told}{table}</section>'
+            f'<p class="verdict {self.verdict.value}">{_prose(self.finding)}</p>{plots}{told}{table}</section>'
         )
 
 
@@ -117,11 +122,11 @@ class Page:
 
     def html(self) -> str:
         """The file."""
-        opening = "".join(f"<p>{escape(sentence)}</p>" for sentence in self.opening)
+        opening = "".join(f"<p>{_prose(sentence)}</p>" for sentence in self.opening)
         facts = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in self.facts)
         links = " ".join(f'<a href="#{escape(each.anchor)}">{escape(each.title)}</a>' for each in self.sections)
         sections = "".join(section.html() for section in self.sections)
-        closing = "".join(f"<p>{escape(sentence)}</p>" for sentence in self.closing)
+        closing = "".join(f"<p>{_prose(sentence)}</p>" for sentence in self.closing)
         return (
             '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -129,6 +134,11 @@ class Page:
             f"<h1>{escape(self.title)}</h1>{opening}<nav>{links}</nav>"
             f'<dl class="facts">{facts}</dl>{sections}<footer class="soft">{closing}</footer></body></html>\n'
         )
+
+
+def _prose(text: str) -> str:
+    """A sentence in which no line ends between a number and its unit."""
+    return _UNIT.sub("\\1&nbsp;\\2", escape(text))
 
 
 def _cell(kind: str, text: str, is_number: bool) -> str:

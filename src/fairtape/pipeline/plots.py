@@ -2,13 +2,15 @@
 
 Drawn here and not by a library because a page must stand alone, follow the reader's light or dark colours, and be
 readable on a phone: each plot is drawn for a width, with letters of the same size whatever that width is. Colours are
-classes (`c0` … `c5`) of the page's style sheet; everything else takes the colour of the text.
+classes (`c0` … `c5`) of the page's style sheet, and lines beyond them come dashed in the same colours; everything else
+takes the colour of the text.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from html import escape
+from itertools import pairwise
 from math import floor, log10
 from typing import Final, TypeAlias
 
@@ -18,9 +20,13 @@ WIDE: Final = 860
 NARROW: Final = 350
 HEIGHT: Final = 230
 ROW: Final = 26  # pixels of one bar
-LETTER: Final = 6.6  # pixels of a mean one at 12 px
+LETTERS: Final = {"mwMW%@…": 11.5, " .,:;'|iljft()-": 4.6}  # pixels of those at 12 px that are no usual ones
 LABEL_PART: Final = 0.4  # of the width that names beside bars may take
 COLOURS: Final = 6
+LINES_MAX: Final = 2 * COLOURS  # that can be told apart
+BREAK_PERIODS: Final = 1.5  # between two points of a line that is not drawn through
+ROWS: Final = 5  # level lines of a frame, about
+DECIMALS: Final = 2  # of a value that is alone
 POINTS_MAX: Final = 1_500  # of one line: a screen has no more
 
 Format: TypeAlias = Callable[[float], str]
@@ -47,6 +53,13 @@ def told_duration(value: float) -> str:
     return f"{value:.0f} ns"
 
 
+def told_in_steps(values: Sequence[float]) -> Format:
+    """A format for these, with as many decimals as tell one from the next."""
+    steps = [after - before for before, after in pairwise(values)]
+    decimals = max(0, -floor(log10(min(steps)) + 1e-9)) if steps else DECIMALS
+    return lambda value: f"{value:,.{decimals}f}"
+
+
 def told_instant(value: float) -> str:
     """The time of day, UTC."""
     return f"{datetime.fromtimestamp(value / SECOND, UTC):%H:%M:%S}"
@@ -68,12 +81,13 @@ class LinePlot:
     lines: Sequence[Line]
     told_x: Format = told_instant
     told_y: Format = told_number
+    period: float | None = None  # between points, where there are all: a line breaks where some are missing
     marks: Sequence[tuple[float, str]] = ()  # upright lines, with what happened there
     limits: Sequence[tuple[float, str]] = ()  # level lines, with what they mean
 
     def svg(self, width: int) -> str:
         """The plot, so many pixels wide."""
-        lines = [Line(line.name, thinned(line.points), line.dots) for line in self.lines if line.points]
+        lines = [Line(line.name, thinned(line.points), line.dots) for line in self.lines[:LINES_MAX] if line.points]
         if not lines:
             return _nothing(width)
         xs = [x for line in lines for x, _ in line.points] + [at for at, _ in self.marks]
@@ -84,8 +98,20 @@ class LinePlot:
         parts += [_mark(frame.x(at), frame, what) for at, what in self.marks]
         parts += [_limit(frame.y(at), frame, what) for at, what in self.limits]
         for number, line in enumerate(lines):
-            parts.append(_drawn(line, number % COLOURS, frame))
+            parts += [_drawn(piece, number, frame) for piece in self._pieces(line)]
         return _svg(width, frame.bottom + 24, parts)
+
+    def _pieces(self, line: Line) -> Iterator[Line]:
+        """The line, in as many pieces as its points lie together in: where nothing was measured nothing is drawn."""
+        begins = 0
+        for place in range(1, len(line.points) + 1):
+            ends = place == len(line.points)
+            if ends or self._is_gap(line.points[place - 1][0], line.points[place][0]):
+                yield Line(line.name, line.points[begins:place], line.dots)
+                begins = place
+
+    def _is_gap(self, before: float, after: float) -> bool:
+        return self.period is not None and after - before > BREAK_PERIODS * self.period
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,10 +126,10 @@ class BarPlot:
         """The plot, so many pixels wide."""
         if not self.bars:
             return _nothing(width)
-        names = max(len(name) for name, _ in self.bars) * LETTER + 10
+        names = max(_width(name) for name, _ in self.bars) + 10
         above = names > width * LABEL_PART  # then names stand over their bars
         left, row_height = (0.0, ROW + 16) if above else (names, ROW)
-        right = max(len(self.told(value)) for _, value in self.bars) * LETTER + 12
+        right = max(_width(self.told(value)) for _, value in self.bars) + 12
         most = max([value for _, value in self.bars] + [self.limit or 0.0]) or 1.0
         scale = (width - left - right) / most
         parts = []
@@ -138,7 +164,7 @@ class CandlePlot:
     """Open, high, low and close of each period."""
 
     candles: Sequence[Candle]
-    told_y: Format = told_number
+    period: float  # of one of them
 
     def svg(self, width: int) -> str:
         """The plot, so many pixels wide: as many of the last periods as can be told apart."""
@@ -146,7 +172,9 @@ class CandlePlot:
         if not candles:
             return _nothing(width)
         lows, highs = [each.low for each in candles], [each.high for each in candles]
-        frame = _Frame.around([each.at for each in candles], [*lows, *highs], width, 0, told_instant, self.told_y)
+        around = candles[0].at - self.period / 2, candles[-1].at + self.period / 2  # the first and last stand free
+        rows = ticks(min(lows), max(highs), ROWS)
+        frame = _Frame.around(around, [*lows, *highs], width, 0, told_instant, told_in_steps(rows))
         thick = max(1.0, min(8.0, 0.6 * (frame.right - frame.left) / len(candles)))
         parts = list(frame.axes())
         for each in candles:
@@ -174,7 +202,7 @@ def standalone(plot: Plot, width: int) -> str:
     style = (
         "<style>svg{color:#222;background:#fff}text{font:12px system-ui,sans-serif;fill:currentColor}"
         ".grid{stroke:#8884}.line{fill:none;stroke:#2563eb;stroke-width:1.6}.c0{fill:#2563eb}.line.c0{fill:none}"
-        ".limit,.mark{stroke:#888;stroke-dasharray:6 4}</style>"
+        ".limit,.mark{stroke:#888;stroke-dasharray:6 4}.key{stroke-width:4}</style>"
     )
     head, end, rest = plot.svg(width).partition(">")
     return head + end + style + rest
@@ -231,8 +259,8 @@ class _Frame:
     ) -> "_Frame":
         low, high = min(ys), max(ys)
         high = high if high > low else low + 1.0
-        rows = ticks(low, high, 5)
-        left = max(len(told_y(row)) for row in rows) * LETTER + 10
+        rows = ticks(low, high, ROWS)
+        left = max(_width(told_y(row)) for row in rows) + 10
         bounds = (min(xs), max(xs) if max(xs) > min(xs) else min(xs) + 1.0)
         return cls(left, width - 12, top + 10, top + HEIGHT, bounds, (low, high), told_x, told_y, rows)
 
@@ -247,24 +275,29 @@ class _Frame:
         for row in self.rows:
             y = self.y(row)
             parts.append(f'<line class="grid" x1="{self.left:.1f}" x2="{self.right}" y1="{y:.1f}" y2="{y:.1f}"/>')
-            parts.append(_text(self.left - 6, y + 4, self.told_y(row), "end"))
+            parts.append(_text(self.left - 6, y + 4, self.told_y(row) if row else "0", "end"))
         count = max(2, int((self.right - self.left) / 95))
         found = (_time_ticks if self.told_x is told_instant else ticks)(*self.xs, count)
         for at in found:
             text = self.told_x(at)
-            half = len(text) * LETTER / 2
+            half = _width(text) / 2
             x = min(max(self.x(at), self.left + half), self.right - half + 8)
             parts.append(_text(x, self.bottom + 18, text, "middle"))
         return parts
 
 
-def _drawn(line: Line, colour: int, frame: _Frame) -> str:
+def _drawn(line: Line, number: int, frame: _Frame) -> str:
     places = [(frame.x(x), frame.y(y)) for x, y in line.points]
     if line.dots or len(places) == 1:
         dots = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2"/>' for x, y in places)
-        return f'<g class="c{colour}">{dots}</g>'
+        return f'<g class="c{number % COLOURS}">{dots}</g>'
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-    return f'<polyline class="c{colour} line" points="{path}"><title>{escape(line.name)}</title></polyline>'
+    return f'<polyline class="{_stroke(number)}" points="{path}"><title>{escape(line.name)}</title></polyline>'
+
+
+def _stroke(number: int) -> str:
+    """The classes of a line: after the last colour comes the first one again, dashed."""
+    return f"c{number % COLOURS} line{' again' if number >= COLOURS else ''}"
 
 
 def _mark(x: float, frame: _Frame, what: str) -> str:
@@ -281,13 +314,22 @@ def _legend(names: Sequence[str], width: int) -> tuple[list[str], float]:
     """Names beside their colours, in as many rows as they need, and how high that is."""
     parts, x, y = [], 4.0, 14.0
     for number, name in enumerate(names):
-        needs = len(name) * LETTER + 30
+        needs = _width(name) + 32
         if x > 4 and x + needs > width:
             x, y = 4.0, y + 18
-        parts.append(f'<rect class="c{number % COLOURS}" x="{x}" y="{y - 9}" width="12" height="10" rx="2"/>')
-        parts.append(_text(x + 17, y, name, "start"))
+        parts.append(f'<line class="{_stroke(number)} key" x1="{x:.1f}" x2="{x + 14:.1f}" y1="{y - 4}" y2="{y - 4}"/>')
+        parts.append(_text(x + 19, y, name, "start"))
         x += needs
     return parts, y + 4
+
+
+def _width(text: str) -> float:
+    """About how many pixels a text takes. Fonts differ, so this is a wide one: room is better than a cut letter."""
+    return sum(next((width for some, width in LETTERS.items() if letter in some), _usual(letter)) for letter in text)
+
+
+def _usual(letter: str) -> float:
+    return 8.6 if letter.isupper() else 7.6
 
 
 def _text(x: float, y: float, text: str, anchor: str) -> str:

@@ -23,12 +23,13 @@ from deltalake.exceptions import DeltaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
-from fairtape.core.instants import SECOND
+from fairtape.core.instants import SECOND, Duration
 from fairtape.pipeline import regulator as bundle
 from fairtape.pipeline import report_figures as figures
 from fairtape.pipeline import report_sections as sections
 from fairtape.pipeline.pages import Page, Section
 from fairtape.pipeline.plots import told_duration
+from fairtape.pipeline.report_names import Names
 from fairtape.pipeline.schemas import TABLES, Arrow
 from fairtape.runtime.complaints import Complaint
 
@@ -61,9 +62,9 @@ class Tables:
         return self._spark.read.parquet(*files) if files else None
 
 
-def make_report(spark: SparkSession, tables: Path, out: Path) -> Report:
-    """Make the page, its data and the bundle."""
-    maker = _Maker(Tables(spark, tables), out)
+def make_report(spark: SparkSession, tables: Path, out: Path, *, names: Names | None = None) -> Report:
+    """Make the page, its data and the bundle. Names are for the page; data and bundle keep numbers."""
+    maker = _Maker(Tables(spark, tables), out, names or Names())
     page = maker.page()
     maker.regulate()
     path = out / "index.html"
@@ -74,9 +75,10 @@ def make_report(spark: SparkSession, tables: Path, out: Path) -> Report:
 class _Maker:
     """Figures on their way into a report: each is worked out once, kept as files, and told in a section."""
 
-    def __init__(self, tables: Tables, out: Path) -> None:
+    def __init__(self, tables: Tables, out: Path, names: Names) -> None:
         self._tables = tables
         self._out = out
+        self._names = names
         self.files: list[Path] = []
         for name in ("data", "regulator"):
             (out / name).mkdir(parents=True, exist_ok=True)
@@ -104,10 +106,12 @@ class _Maker:
         if self._span is None:
             return "There is nothing in these tables yet: no message was released."
         first, last = (datetime.fromtimestamp(at / SECOND, UTC) for at in (self._span.first_at, self._span.last_at))
+        same_day = first.date() == last.date()
+        ended = f"{last:%H:%M:%S}" if same_day else f"{last.day} {last:%B %Y, %H:%M:%S}"
         return (
             f"A network of sites merged the messages of many sources into one order and released it everywhere at the "
-            f"same instant, from {first:%Y-%m-%d %H:%M:%S} to {last:%Y-%m-%d %H:%M:%S} UTC. This page says how well, "
-            "from what every site wrote down. Green sentences are as it should be, orange ones are not."
+            f"same instant, on {first.day} {first:%B %Y} from {first:%H:%M:%S} to {ended} UTC. This page says how "
+            "well, from what every site wrote down. Green sentences are as it should be, orange ones are not."
         )
 
     def _facts(self, made: list[Section]) -> list[tuple[str, str]]:
@@ -120,8 +124,9 @@ class _Maker:
         return [
             ("it lasted", told_duration(lasted)),
             ("sites", f"{totals['sites']:,}"),
-            ("deliveries", f"{totals['deliveries'] or 0:,}"),
-            ("per second", f"{(totals['deliveries'] or 0) * SECOND / max(lasted, SECOND):,.0f}"),
+            ("messages", f"{totals['messages'] or 0:,}"),
+            ("messages per second", f"{(totals['messages'] or 0) * SECOND / max(lasted, SECOND):,.0f}"),
+            ("deliveries, over all sites", f"{totals['deliveries'] or 0:,}"),
             ("as it should be", f"{good} of {judged}"),
         ]
 
@@ -130,27 +135,43 @@ class _Maker:
         return sections.fairness_section(rows) if rows else sections.missing_section("Fairness", ["fairness"])
 
     def _spread(self) -> Section:
+        whole = self._rows("spread_whole", self._tables["spreads"], figures.spread_whole)
         rows = self._over_time("spread_over_time", "spreads", figures.spread_over_time)
-        return sections.spread_section(rows, self._changes())
+        return sections.spread_section(whole, rows, self._changes(), self._period)
 
     def _late(self) -> Section:
         rows = self._over_time("late_over_time", "releases", figures.late_over_time)
-        return sections.late_section(rows) if rows else sections.missing_section("Late messages", ["releases"])
+        if not rows:
+            return sections.missing_section("Late messages", ["releases"])
+        return sections.late_section(rows, self._changes(), self._period, self._names)
 
     def _latency(self) -> Section:
         rows = self._rows("latency", self._tables["latency"], lambda table: table.orderBy("stripe", "source", "site"))
-        return sections.latency_section(rows) if rows else sections.missing_section("Latency by source", ["latency"])
+        if not rows:
+            return sections.missing_section("Latency by source", ["latency"])
+        return sections.latency_section(rows, self._names)
 
     def _clock(self) -> Section:
         rows = self._over_time("clock_log", "releases", figures.clock_log)
         clocks = self._rows("clocks", self._tables["clocks"], lambda table: table.orderBy("stripe", "site"))
-        return sections.clock_section(rows, clocks) if rows else sections.missing_section("Clock bounds", ["releases"])
+        if not rows:
+            return sections.missing_section("Clock bounds", ["releases"])
+        return sections.clock_section(rows, clocks, self._period, self._names)
 
     def _outages(self) -> Section:
-        return sections.outage_section(self._changes())
+        formations = self._rows(
+            "formations",
+            self._tables["formations"],
+            lambda table: table.select("stripe", "formation", "members", "plan").orderBy("stripe", "formation"),
+        )
+        return sections.outage_section(self._changes(), formations, self._names)
 
     def _changes(self) -> sections.Rows:
         return self._rows("outages", self._tables["outages"], lambda table: table.orderBy("stripe", "formation"))
+
+    @property
+    def _period(self) -> Duration:
+        return self._span.period if self._span is not None else SECOND
 
     def _volume(self) -> Section:
         rows = self._over_time("volume_over_time", "sales", figures.volume_over_time)
@@ -173,7 +194,9 @@ class _Maker:
 
     def _completeness(self) -> Section:
         rows = self._rows("completeness", self._tables["deliveries"], figures.completeness)
-        return sections.completeness_section(rows) if rows else sections.missing_section("Completeness", ["deliveries"])
+        if not rows:
+            return sections.missing_section("Completeness", ["deliveries"])
+        return sections.completeness_section(rows, self._names)
 
     def _over_time(
         self, name: str, table: str, figure: Callable[[DataFrame, figures.Span], DataFrame]
@@ -226,7 +249,11 @@ class _Maker:
 
 
 def _totals(releases: DataFrame) -> DataFrame:
-    return releases.agg(F.countDistinct("site").alias("sites"), F.sum("messages").alias("deliveries"))
+    by_token = releases.groupBy("stripe", "token").agg(
+        F.max("messages").alias("messages"), F.sum("messages").alias("deliveries")
+    )
+    sites = releases.agg(F.countDistinct("site").alias("sites"))
+    return by_token.agg(F.sum("messages").alias("messages"), F.sum("deliveries").alias("deliveries")).crossJoin(sites)
 
 
 def _write_pieces(table: DataFrame, path: Path) -> None:

@@ -45,9 +45,17 @@ def span_of(releases: DataFrame) -> Span | None:
 def spread_over_time(spreads: DataFrame, span: Span) -> DataFrame:
     """period_at_ns, tokens, p50_ns, p99_ns, max_ns: from the first site that released a token to the last one."""
     found = spreads.where(F.col("sites") > 1).groupBy(span.begins("commit_at_ns"))
-    measures = (_rank("spread_ns", part).alias(name) for part, name in ((0.5, "p50_ns"), (0.99, "p99_ns")))
-    counted = found.agg(F.count(F.lit(1)).alias("tokens"), *measures, F.max("spread_ns").alias("max_ns"))
-    return counted.orderBy("period_at_ns")
+    return found.agg(*_spread_measures()).orderBy("period_at_ns")
+
+
+def spread_whole(spreads: DataFrame) -> DataFrame:
+    """tokens, p50_ns, p99_ns, max_ns: the same over all tokens."""
+    return spreads.where(F.col("sites") > 1).agg(*_spread_measures()).where("tokens > 0")
+
+
+def _spread_measures() -> list[Column]:
+    ranks = (_rank("spread_ns", part).alias(name) for part, name in ((0.5, "p50_ns"), (0.99, "p99_ns")))
+    return [F.count(F.lit(1)).alias("tokens"), *ranks, F.max("spread_ns").alias("max_ns")]
 
 
 def late_over_time(releases: DataFrame, span: Span) -> DataFrame:

@@ -3,13 +3,15 @@
 What is good is written here as limits with reasons, so that a reader can disagree with a number and not with a mood.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND
 from fairtape.market.prices import ONE
 from fairtape.pipeline.pages import Section, Table, Verdict
 from fairtape.pipeline.plots import (
+    LINES_MAX,
     BarPlot,
     Candle,
     CandlePlot,
@@ -19,6 +21,7 @@ from fairtape.pipeline.plots import (
     told_instant,
     told_share,
 )
+from fairtape.pipeline.report_names import Names
 
 Rows: TypeAlias = Sequence[Mapping[str, Any]]
 
@@ -27,6 +30,8 @@ LATE_MAX: Final = 0.001  # of deliveries
 WINDOW_0_MIN: Final = 0.9  # of messages: the best systems in one data centre reach 0.86 to 0.92
 CLOCK_MAX: Final = 100 * MICROSECOND  # MiFID II, RTS 25, for those who trade at high frequency
 OUTAGE_MAX: Final = 300 * MILLISECOND
+CHANGES_SHOWN_MAX: Final = 20
+NAMELESS: Final = "(no name)"
 PARTS: Final = ("p10", "p50", "p90", "p95", "p99", "p999", "p9999")
 
 
@@ -64,7 +69,13 @@ def fairness_section(rows: Rows) -> Section:
         told=(
             (
                 "The first bar is the share of messages with delivery window 0: the spread between sites is within the "
-                "error of their clocks. Published systems within one data centre reach 86 to 92 %."
+                "error of their clocks. Published systems within one data centre reach 86 to 92 %. Where all sites run "
+                "on one machine they read one clock, which hides nothing: then look at the spread below instead."
+            ),
+            (
+                "The second bar looks at trades that two sources entered one directly after the other. Within a token "
+                "the messages of a source stay together, so what was entered less than a token apart comes in either "
+                "order. The third is the messages that entered at the least used site by those at the most used one."
             ),
             (
                 "Outbound unfairness is the share of messages that some site released late or unlike the others; "
@@ -77,18 +88,23 @@ def fairness_section(rows: Rows) -> Section:
     )
 
 
-def latency_section(rows: Rows) -> Section:
+def latency_section(rows: Rows, names: Names) -> Section:
     """How long the news took."""
     totals: dict[int, list[int]] = {}
     for row in rows:
         totals.setdefault(row["source"], []).append(row["p50"])
-    bars = [(f"source {source}", float(sorted(found)[len(found) // 2])) for source, found in sorted(totals.items())]
+    bars = [(names.source(source), float(sorted(found)[len(found) // 2])) for source, found in sorted(totals.items())]
     middles = [value for _, value in bars]
     widest = max(middles, default=0.0) - min(middles, default=0.0)
     table = Table(
         ("source", "site", "messages", *PARTS),
         [
-            (f"{row['source']}", f"{row['site']}", f"{row['count']:,}", *(told_duration(row[part]) for part in PARTS))
+            (
+                names.source(row["source"]),
+                names.site(row["site"]),
+                f"{row['count']:,}",
+                *(told_duration(row[part]) for part in PARTS),
+            )
             for row in rows
         ],
     )
@@ -109,30 +125,32 @@ def latency_section(rows: Rows) -> Section:
     )
 
 
-def spread_section(rows: Rows, changes: Rows) -> Section:
+def spread_section(whole: Rows, rows: Rows, changes: Rows, period: int) -> Section:
     """How far apart sites released the same thing."""
-    worst = max((row["max_ns"] for row in rows), default=0)
-    usual = sorted(row["p99_ns"] for row in rows)
-    p99 = usual[len(usual) // 2] if usual else 0
+    if not whole or not rows:
+        return Section(
+            title="Spread over time",
+            verdict=Verdict.NEITHER,
+            finding="Only one site's journal is here, so nothing can be compared.",
+        )
+    p50, p99, worst = (whole[0][name] for name in ("p50_ns", "p99_ns", "max_ns"))
     lines = [
         Line(name, [(row["period_at_ns"], row[column]) for row in rows])
-        for column, name in (("max_ns", "all tokens"), ("p99_ns", "99 in 100"), ("p50_ns", "half of them"))
+        for column, name in (("max_ns", "the widest"), ("p99_ns", "99 in 100 tokens"), ("p50_ns", "half of them"))
     ]
     return Section(
         title="Spread over time",
-        verdict=_verdict(p99 <= SPREAD_MAX) if rows else Verdict.NEITHER,
-        finding=f"99 in 100 tokens were released everywhere within {told_duration(p99)}; the widest spread was "
-        f"{told_duration(worst)}."
-        if rows
-        else "Only one site's journal is here, so nothing can be compared.",
+        verdict=_verdict(p99 <= SPREAD_MAX),
+        finding=f"99 in 100 tokens were released everywhere within {told_duration(p99)}, half of them within "
+        f"{told_duration(p50)}; the widest spread was {told_duration(worst)}.",
         told=(
             (
                 "The spread of a token is the time from the first site that released it to the last one. Low and flat "
                 "is good; a peak is a moment in which customers of one site heard the market before others."
             ),
-            *(("Dashed upright lines are changes of formation.",) if changes else ()),
+            *_told_marks(changes),
         ),
-        plots=[LinePlot(lines=lines, told_y=told_duration, marks=_marks(changes))] if rows else (),
+        plots=[LinePlot(lines=lines, told_y=told_duration, period=period, marks=_marks(changes))],
         table=Table(
             ("period (UTC)", "tokens", "p50", "p99", "max"),
             [
@@ -147,7 +165,7 @@ def spread_section(rows: Rows, changes: Rows) -> Section:
     )
 
 
-def late_section(rows: Rows) -> Section:
+def late_section(rows: Rows, changes: Rows, period: int, names: Names) -> Section:
     """What came after its instant."""
     total, late = sum(row["messages"] for row in rows), sum(row["late"] for row in rows)
     share = late / total if total else 0.0
@@ -161,22 +179,25 @@ def late_section(rows: Rows) -> Section:
                 f"up to {told_share(LATE_MAX)} is within what a network of this kind loses to the weather. A late "
                 "message is marked as late wherever it is shown: nobody takes it for a fair one."
             ),
+            *_told_marks(changes),
         ),
         plots=[
             LinePlot(
-                lines=_by_site(rows, lambda row: row["late"] / row["messages"] if row["messages"] else 0.0),
+                lines=_by_site(rows, lambda row: row["late"] / row["messages"] if row["messages"] else 0.0, names),
                 told_y=told_share,
+                period=period,
+                marks=_marks(changes),
             )
         ],
     )
 
 
-def clock_section(rows: Rows, clocks: Rows) -> Section:
+def clock_section(rows: Rows, clocks: Rows, period: int, names: Names) -> Section:
     """How far clocks can be trusted."""
     worst = max((row["bound_max_ns"] for row in rows), default=0)
     steps = sum(row["steps_back"] for row in clocks)
     stepped = f" Clocks stepped back {_times(steps)}." if steps else " No clock stepped back."
-    names = ("bound_min_ns", "bound_p50_ns", "bound_max_ns", "step_max_ns")
+    bounds = ("bound_min_ns", "bound_p50_ns", "bound_max_ns")
     return Section(
         title="Clock bounds",
         verdict=_verdict(worst <= CLOCK_MAX and not steps),
@@ -190,8 +211,9 @@ def clock_section(rows: Rows, clocks: Rows) -> Section:
         ),
         plots=[
             LinePlot(
-                lines=_by_site(rows, lambda row: row["bound_max_ns"]),
+                lines=_by_site(rows, lambda row: row["bound_max_ns"], names),
                 told_y=told_duration,
+                period=period,
                 limits=[(CLOCK_MAX, "RTS 25")] if worst < 20 * CLOCK_MAX else (),
             )
         ],
@@ -199,11 +221,11 @@ def clock_section(rows: Rows, clocks: Rows) -> Section:
             ("site", "releases", "least bound", "median", "greatest", "steps back", "greatest step"),
             [
                 (
-                    f"{row['site']}",
+                    names.site(row["site"]),
                     f"{row['releases']:,}",
-                    *(told_duration(row[name] or 0) for name in names[:3]),
+                    *(told_duration(row[name] or 0) for name in bounds),
                     f"{row['steps_back']:,}",
-                    told_duration(row[names[3]] or 0),
+                    told_duration(row["step_max_ns"] or 0),
                 )
                 for row in clocks
             ],
@@ -211,58 +233,79 @@ def clock_section(rows: Rows, clocks: Rows) -> Section:
     )
 
 
-def outage_section(rows: Rows) -> Section:
-    """When the tape stood still."""
+def outage_section(rows: Rows, formations: Rows, names: Names) -> Section:
+    """When the tape stood still. The first formation is how it began, and no change."""
     silences = [row for row in rows if row["silence_ns"] is not None]
     worst = max((row["silence_ns"] for row in silences), default=0)
     broken = sum(bool(row["broken"]) for row in rows)
-    finding = f"The network changed its formation {_times(len(rows))}; the longest silence was {told_duration(worst)}."
+    finding = f"The ring was formed anew {_times(len(silences))}; the longest silence was {told_duration(worst)}."
     if not silences:
         finding = "The tape never stood still: no formation changed while it ran."
     if broken:
         finding += f" It broke {_times(broken)}: numbers may have been used otherwise since."
+    whats = _whats(formations, names)
+    bars = [
+        (
+            f"{told_instant(row['first_at_ns'] or 0)} {whats.get(row['formation'], '')}".strip(),
+            row["silence_ns"],
+        )
+        for row in silences[:CHANGES_SHOWN_MAX]
+    ]
     return Section(
         title="Outages",
         verdict=_verdict(worst <= OUTAGE_MAX and not broken),
         finding=finding,
         told=(
             (
-                "Each bar is a change of formation (a site failed, left or came back): the time between the last token "
-                f"before it and the first one after it. Up to {told_duration(OUTAGE_MAX)} is what a failed site costs "
-                "by default. Nothing is lost in a silence: messages wait for the next token."
+                "Each bar is a change of formation (a site failed, left or came back, or stripes were planned anew): "
+                "the time between the last token before it and the first one after it. A planned change stops nothing; "
+                f"a failed site costs up to {told_duration(OUTAGE_MAX)} where sites are near, and seconds where oceans "
+                "are between them. Nothing is lost in a silence: messages wait for the next token."
             ),
         ),
-        plots=[
-            BarPlot(
-                bars=[
-                    (f"{told_instant(row['first_at_ns'] or 0)} formation {row['formation']}", row["silence_ns"])
-                    for row in silences[:20]
-                ],
-                told=told_duration,
-            )
-        ]
-        if silences
-        else (),
+        plots=[BarPlot(bars=bars, told=told_duration)] if silences else (),
     )
+
+
+def _whats(formations: Rows, names: Names) -> dict[int, str]:
+    """Of each formation: who was no longer in it, and who was new, beside the one before."""
+    found: dict[int, str] = {}
+    before: set[int] | None = None
+    for row in formations:
+        members = None if row["members"] is None else set(row["members"])
+        told = [f"formation {row['formation']}"]
+        if before is not None and members is not None:
+            told += [f"without {names.site(site)}" for site in sorted(before - members)]
+            told += [f"with {names.site(site)}" for site in sorted(members - before)]
+        found[row["formation"]] = ", ".join(told)
+        before = members
+    return found
 
 
 def volume_section(rows: Rows, busy: Rows, period: int) -> Section:
     """How much was traded, and where."""
     total = sum(row["trades"] for row in rows)
-    venues: dict[str, list[tuple[float, float]]] = {}
+    totals: Counter[str] = Counter()
     for row in rows:
-        point = (row["period_at_ns"], row["trades"] * SECOND / period)
-        venues.setdefault(row["venue"] or "(no name)", []).append(point)
+        totals[row["venue"] or NAMELESS] += row["trades"]
+    shown = [venue for venue, _ in totals.most_common(LINES_MAX)]
+    left_out = f" Of {len(totals):,} venues the {len(shown)} busiest are drawn." if len(totals) > len(shown) else ""
+    lines = [Line(venue, _rates(rows, venue, period)) for venue in sorted(shown)]
+    venues = "1 venue" if len(totals) == 1 else f"{len(totals):,} venues"
     return Section(
         title="Volume",
         verdict=Verdict.NEITHER,
-        finding=f"{total:,} trades of {len(venues):,} venues are in the tape.",
-        told=("Trades per second of each venue; below, the symbols that traded most.",),
-        plots=[
-            LinePlot(lines=[Line(name, points) for name, points in sorted(venues.items())][:6]),
-            BarPlot(bars=[(row["symbol"], row["trades"]) for row in busy]),
-        ],
+        finding=f"{total:,} trades of {venues} are in the tape.",
+        told=(f"Lines are trades per second of each venue.{left_out} Bars are the symbols that traded most.",),
+        plots=[LinePlot(lines=lines), BarPlot(bars=[(row["symbol"], row["trades"]) for row in busy])],
     )
+
+
+def _rates(rows: Rows, venue: str, period: int) -> list[tuple[float, float]]:
+    """Trades per second of a venue in every period, those among them in which it had none."""
+    trades = {row["period_at_ns"]: row["trades"] for row in rows if (row["venue"] or NAMELESS) == venue}
+    first, last = (choose(row["period_at_ns"] for row in rows) for choose in (min, max))
+    return [(at, trades.get(at, 0) * SECOND / period) for at in range(first, last + 1, period)]
 
 
 def bars_section(rows: Rows, symbol: str, period: int) -> Section:
@@ -292,17 +335,18 @@ def bars_section(rows: Rows, symbol: str, period: int) -> Section:
                 "when they were made; cancelled ones are left out, corrected ones are as they really were."
             ),
         ),
-        plots=[CandlePlot(candles=candles)],
+        plots=[CandlePlot(candles=candles, period=period)],
         table=table,
     )
 
 
-def completeness_section(rows: Rows) -> Section:
+def completeness_section(rows: Rows, names: Names) -> Section:
     """Whether everything is there."""
     missing, repeated = sum(row["missing"] for row in rows), sum(row["repeated"] for row in rows)
     total = sum(row["messages"] for row in rows)
     good = not missing and not repeated
-    finding = f"Every number is there exactly once, at {len(rows):,} journals with {total:,} deliveries in all."
+    journals = "1 journal" if len(rows) == 1 else f"{len(rows):,} journals"
+    finding = f"Every number is there exactly once, in {journals} with {total:,} deliveries in all."
     if not good:
         finding = f"{missing:,} numbers are missing and {repeated:,} stand twice."
     return Section(
@@ -310,13 +354,18 @@ def completeness_section(rows: Rows) -> Section:
         verdict=_verdict(good),
         finding=finding,
         told=(
-            "Counted from the first to the last number of each journal. A hole would be seen here, whatever it hid.",
+            (
+                "Counted from the first to the last number of each journal. A hole would be seen here, whatever it "
+                "hid. A journal that ends earlier than the others is of a site that failed or left."
+            ),
         ),
         table=Table(
             ("stripe", "site", "first", "last", "messages", "missing", "repeated"),
             [
-                tuple(
-                    f"{row[name]:,}" for name in ("stripe", "site", "first", "last", "messages", "missing", "repeated")
+                (
+                    f"{row['stripe']}",
+                    names.site(row["site"]),
+                    *(f"{row[name]:,}" for name in ("first", "last", "messages", "missing", "repeated")),
                 )
                 for row in rows
             ],
@@ -344,14 +393,20 @@ def _share(value: float | None) -> str:
 
 
 def _marks(changes: Rows) -> list[tuple[float, str]]:
-    return [(row["first_at_ns"], f"formation {row['formation']}") for row in changes if row["first_at_ns"]]
+    return [(row["first_at_ns"], f"formation {row['formation']}") for row in changes if row["silence_ns"] is not None]
 
 
-def _by_site(rows: Rows, value: Any) -> list[Line]:
+def _told_marks(changes: Rows) -> tuple[str, ...]:
+    return ("Dashed upright lines are changes of formation.",) if _marks(changes) else ()
+
+
+def _by_site(rows: Rows, value: Callable[[Mapping[str, Any]], float], names: Names) -> list[Line]:
+    """A line for each site; of more than can be told apart, for those that rise highest."""
     sites: dict[int, list[tuple[float, float]]] = {}
     for row in rows:
         sites.setdefault(row["site"], []).append((row["period_at_ns"], value(row)))
-    return [Line(f"site {site}", points) for site, points in sorted(sites.items())]
+    highest = sorted(sites, key=lambda site: max(y for _, y in sites[site]), reverse=True)[:LINES_MAX]
+    return [Line(names.site(site), sites[site]) for site in sorted(highest)]
 
 
 def _times(count: int) -> str:

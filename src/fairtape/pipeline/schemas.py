@@ -89,6 +89,35 @@ STRETCHES: Final = pa.schema(
 SCHEMAS: Final = {"messages": MESSAGES, "trades": TRADES, "stretches": STRETCHES}
 """What the option `rows` of the data source chooses from."""
 
+_REPLAYED_PLACE: Final = [
+    pa.field("stripe", pa.int32(), nullable=False),  # of the edge
+    *_fields("site formation token", optional=True),
+    pa.field("sequence", pa.int64()),  # none where a message does not say its own
+]
+_REPLAYED_NUMBER: Final = [pa.field("session", pa.string(), nullable=False), *_fields("stripe_number")]
+_ABSENT: Final = [pa.field(field.name, field.type) for field in _TIMES]
+
+REPLAYED: Final = {
+    "messages": pa.schema(
+        [
+            *_REPLAYED_PLACE,
+            pa.field("kind", pa.string(), nullable=False),  # trade, correction, broken, opaque, mark, directory
+            *_fields(" ".join(_SOURCE), optional=True),
+            *_ABSENT,
+            pa.field("payload", pa.binary(), nullable=False),  # as it is at the edge
+            *_REPLAYED_NUMBER,
+        ]
+    ),
+    "trades": pa.schema(
+        [*_REPLAYED_PLACE, *_fields(" ".join(_SOURCE), optional=True), *_ABSENT, *_TRADE, *_REPLAYED_NUMBER]
+    ),
+}
+"""What the data source gives of a replay port: the columns of MESSAGES and TRADES, and where it stands at the edge.
+
+`site`, `formation`, `token`, `incarnation`, `source_number` and the times of the order are always null, because a
+replay port carries no release marks; `source` is null but for opaque payloads, `sequence` for what does not say its
+own."""
+
 _ONCE: Final = [_STRIPE, *_fields("sequence token source acknowledged_at_ns commit_at_ns")]
 """Where a message stands in the order, without the site that told it: contents are the same everywhere."""
 

@@ -33,6 +33,7 @@ QUIET: Final = Path(__file__).with_name("log4j2.properties")
 MEMORY: Final = "2g"
 LOG_SHOWN_MAX: Final = 400  # characters of it that a complaint repeats
 
+_STARVED: Final = "Python worker failed to connect back"
 _SENTENCE: Final = re.compile(r"fairtape\.runtime\.[\w.]*(?:Complaint|Damaged): (.+)")
 _DAMAGE: Final = re.compile(r"(.+) is damaged at byte (\d+), sequence (\d+): (.+)")
 
@@ -92,6 +93,11 @@ def in_sentences() -> Iterator[None]:
         yield
     except PySparkException as error:
         told = _SENTENCE.search(str(error))
+        if told is None and _STARVED in str(error):
+            raise Complaint(
+                "Spark gave up on a Python process that did not start within ten seconds, because this machine is very "
+                "busy; what was committed is whole: run it again"
+            ) from None
         if told is None:
             raise
         damage = _DAMAGE.fullmatch(told[1])

@@ -1,12 +1,14 @@
-"""The data source `fairtape`: journals as batch and streaming DataFrames.
+"""The data source `fairtape`: journals, or a retransmit server's replay port, as batch and streaming DataFrames.
 
     register(spark)
     spark.read.format("fairtape").option("journals", "journals/*").load()
     spark.readStream.format("fairtape").option("journals", "journals/*").option("rows", "trades").load()
+    spark.read.format("fairtape").option("replay", "10.0.0.7:17001").option("plan", "plans/00001.toml").load()
 
-What to read is said by options (`fairtape.pipeline.options`), what comes by `fairtape.pipeline.schemas`. An offset
-is the number that is due, per stripe and site. Planning reads heads on the driver; executors read stretches in parallel
-and hand over Arrow batches. Executors need this package, and see the journals under the same names.
+What to read is said by options (`fairtape.pipeline.options`, `fairtape.pipeline.replay_options`), what comes by
+`fairtape.pipeline.schemas`. An offset is the number that is due, per stripe and site, or per session of a replay.
+Planning reads heads on the driver; executors read stretches in parallel and hand over Arrow batches. Executors need
+this package, and see journals and plans under the same names.
 """
 
 import json
@@ -21,8 +23,10 @@ from pyspark.sql.types import StructType
 
 from fairtape.pipeline.lanes import Lanes, Offsets, Stretch, offsets_from_json, offsets_to_json
 from fairtape.pipeline.options import Options
+from fairtape.pipeline.replay_options import ReplayOptions
+from fairtape.pipeline.replay_source import ReplayReader, ReplayStreamReader
 from fairtape.pipeline.rows import batches, stretches_batch
-from fairtape.pipeline.schemas import SCHEMAS, Arrow
+from fairtape.pipeline.schemas import REPLAYED, SCHEMAS, Arrow
 from fairtape.runtime.complaints import Complaint
 
 FORMAT = "fairtape"
@@ -30,7 +34,7 @@ FORMAT = "fairtape"
 
 def register(spark: SparkSession) -> None:
     """Make `format("fairtape")` known to this session."""
-    spark.dataSource.register(JournalSource)
+    spark.dataSource.register(TapeSource)
 
 
 class Task(InputPartition):
@@ -41,8 +45,8 @@ class Task(InputPartition):
         self.stretches = list(stretches)
 
 
-class JournalSource(DataSource):
-    """Journals of sites, in the order that they hold."""
+class TapeSource(DataSource):
+    """Journals of sites, in the order that they hold; or, with the option `replay`, what a server replays."""
 
     @classmethod
     def name(cls) -> str:
@@ -51,21 +55,28 @@ class JournalSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns of the chosen rows."""
-        return from_arrow_schema(SCHEMAS[self._options.rows])
+        chosen = self._chosen
+        schemas = REPLAYED if isinstance(chosen, ReplayOptions) else SCHEMAS
+        return from_arrow_schema(schemas[chosen.rows])
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - the columns are ours to say
         """For `spark.read`."""
-        return JournalReader(self._options)
+        chosen = self._chosen
+        return ReplayReader(chosen) if isinstance(chosen, ReplayOptions) else JournalReader(chosen)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802 - Spark's name
         """For `spark.readStream`."""
-        if self._options.ordered:
+        chosen = self._chosen
+        if isinstance(chosen, ReplayOptions):
+            return ReplayStreamReader(chosen)
+        if chosen.ordered:
             raise Complaint("ordered is true, and a stream reads only what is released; leave it out, or use a batch")
-        return JournalStreamReader(self._options)
+        return JournalStreamReader(chosen)
 
     @property
-    def _options(self) -> Options:
-        return Options.of(self.options)
+    def _chosen(self) -> Options | ReplayOptions:
+        is_replay = any(name.lower() == "replay" for name in self.options)
+        return ReplayOptions.of(self.options) if is_replay else Options.of(self.options)
 
 
 class JournalReader(DataSourceReader):

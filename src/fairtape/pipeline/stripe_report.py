@@ -125,11 +125,17 @@ def _compared(proposal: Proposal, studied: Study) -> Section:
     ours, *others = proposal.verdicts
     heard = min((each.stripes_per_portfolio for each in others), default=0.0)
     held = studied.held.told if studied.held else "no days"
+    finding = (
+        f"A customer hears {ours.stripes_per_portfolio:.1f} stripes for a portfolio of related stocks; with the best "
+        f"of the others {heard:.1f}."
+    )
+    verdict = Verdict.GOOD if ours.stripes_per_portfolio <= heard else Verdict.BAD
+    if studied.held is None or not studied.held.portfolios:
+        finding, verdict = "The history is too short to say which stocks are related.", Verdict.NEITHER
     return Section(
         title="Beside other plans",
-        verdict=Verdict.GOOD if ours.stripes_per_portfolio <= heard else Verdict.BAD,
-        finding=f"A customer hears {ours.stripes_per_portfolio:.1f} stripes for a portfolio of related stocks; with "
-        f"the best of the others {heard:.1f}.",
+        verdict=verdict,
+        finding=finding,
         told=(
             (
                 f"Judged on {held}, which the plan was not made from. Time over is the part of the time in which the "

@@ -21,11 +21,12 @@ from fairtape.pipeline.schemas import MESSAGE, PERCENTILES, TABLES, Arrow
 _ONCE = ("stripe", "sequence", "token", "source", "acknowledged_at_ns", "commit_at_ns")
 
 
-def one_order(deliveries: DataFrame) -> DataFrame:
+def one_order(deliveries: DataFrame, part: DataFrame | None = None) -> DataFrame:
     """Every number once, whichever sites delivered it: contents are the same everywhere, as reconciliation proves.
 
     Of each stripe the journal that begins first tells it to its end, the next one goes on from there, and so on. So a
-    site that failed or joined later leaves no hole, and most numbers come from one journal.
+    site that failed or joined later leaves no hole, and most numbers come from one journal. Of a `part` of the
+    deliveries, which has some numbers as all sites delivered them, only these are told.
     """
     extents = deliveries.groupBy("stripe", "site").agg(
         F.min("sequence").alias("first"), F.max("sequence").alias("until")
@@ -34,7 +35,8 @@ def one_order(deliveries: DataFrame) -> DataFrame:
     told = extents.withColumn("begin", F.greatest("first", F.max("until").over(earlier) + 1))
     tellers = told.where("begin <= until").select("stripe", "site", "begin", "until")
     mine = F.col("sequence").between(F.col("begin"), F.col("until"))
-    return deliveries.join(F.broadcast(tellers), ["stripe", "site"]).where(mine).drop("begin", "until")
+    rows = deliveries if part is None else part
+    return rows.join(F.broadcast(tellers), ["stripe", "site"]).where(mine).drop("begin", "until")
 
 
 def trades(order: DataFrame) -> DataFrame:

@@ -4,6 +4,9 @@ Each batch is one transaction that also notes how far the projection has come. S
 exactly where it was: it hands in the same batches again, and those that are noted change nothing. Rebuilt from the
 journal, the tables come out identical, row by row.
 
+A settlement is told by its trade alone: buyer, seller, cash and shares stand there once. `transfers` is a view that
+shows its two transfers among all others, so that whoever adds up sees every amount leave one place and reach another.
+
 Whoever is behind hands in several batches at once, which then share one transaction, and one wait for the disk.
 """
 
@@ -23,14 +26,18 @@ from sqlalchemy import (
     SmallInteger,
     String,
     Table,
+    TableClause,
+    column,
     delete,
+    event,
     insert,
     select,
+    table,
     update,
 )
 
 from fairtape.market.ledger import Account, Ledger
-from fairtape.market.transfers import Batch, Part, Reason, Settlement
+from fairtape.market.transfers import Batch, Part, Reason, Settlement, Standing, Transfer
 from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.database import opened
 
@@ -47,7 +54,7 @@ PROJECTION: Final = Table(
     Column("token", BigInteger, nullable=False),  # the last one that is in the tables
     Column("sequence", BigInteger, nullable=False),  # the number of the next message
     Column("trade_id", BigInteger, nullable=False),  # the last one that is settled
-    Column("transfer", BigInteger, nullable=False),  # the number of the last one
+    Column("movement", BigInteger, nullable=False),  # the number of the last one
 )
 BALANCES: Final = Table(
     "balances",
@@ -57,8 +64,8 @@ BALANCES: Final = Table(
     Column("available", BigInteger, nullable=False),
     Column("reserved", BigInteger, nullable=False),
 )
-TRANSFERS: Final = Table(
-    "transfers",
+MOVEMENTS: Final = Table(  # all transfers that are no settlement
+    "movements",
     METADATA,
     Column("number", _KEY, primary_key=True, autoincrement=False),
     Column("reason", SmallInteger, nullable=False),
@@ -84,10 +91,25 @@ TRADES: Final = Table(
     Column("buy_order", BigInteger, nullable=False),
     Column("sell_order", BigInteger, nullable=False),
 )
-_SETTLED_ROWS: Final = 2
-# Members of an enumeration are no plain integers, for which a driver has its short way.
-_SETTLEMENT, _AVAILABLE, _RESERVED = int(Reason.SETTLEMENT), int(Part.AVAILABLE), int(Part.RESERVED)
-_TABLES: Final = ((BALANCES, ("account", "asset")), (TRANSFERS, ("number",)), (TRADES, ("trade_id",)))
+_PLACES: Final = ("reason", "reference", "asset", "giver", "giver_part", "taker", "taker_part", "amount")
+TRANSFERS: Final[TableClause] = table("transfers", *(column(name) for name in _PLACES))
+_BOTH: Final = f"{Part.RESERVED:d}, {{}}, {Part.AVAILABLE:d}"  # out of what the one reserved, to the other
+_TRANSFERS_VIEW: Final = f"""CREATE VIEW transfers ({", ".join(_PLACES)}) AS
+    SELECT {", ".join(_PLACES)} FROM movements
+    UNION ALL
+    SELECT {Reason.SETTLEMENT:d}, trade_id, '', buyer, {_BOTH.format("seller")}, amount FROM trades
+    UNION ALL
+    SELECT {Reason.SETTLEMENT:d}, trade_id, symbol, seller, {_BOTH.format("buyer")}, quantity FROM trades
+"""  # noqa: S608 - our own names
+_NOTHING: Final = {"token": 0, "sequence": 1, "trade_id": 0, "movement": 0}
+_TABLES: Final = ((BALANCES, ("account", "asset")), (MOVEMENTS, ("number",)), (TRADES, ("trade_id",)))
+
+
+@event.listens_for(METADATA, "after_create")
+def _show_transfers(_tables: object, connection: Connection, **_: object) -> None:
+    """Make the view anew. A database whose `transfers` is no view was another program's, and is refused here."""
+    connection.exec_driver_sql("DROP VIEW IF EXISTS transfers")
+    connection.exec_driver_sql(_TRANSFERS_VIEW)
 
 
 class LedgerStore:
@@ -99,14 +121,14 @@ class LedgerStore:
         with self._engine.begin() as connection:
             row = connection.execute(select(PROJECTION)).one_or_none()
             if row is None:
-                noted = {"id": 1, "token": 0, "sequence": 1, "trade_id": 0, "transfer": 0}
+                noted = {"id": 1, **_NOTHING}
                 connection.execute(insert(PROJECTION).values(noted))
                 row = connection.execute(select(PROJECTION)).one()
         self.token: int = row.token
         self.sequence: int = row.sequence
         self._trade_id: int = row.trade_id
-        self._transfer: int = row.transfer
-        self._insert_transfers = _positional(TRANSFERS, self._engine)
+        self._movement: int = row.movement
+        self._insert_movements = _positional(MOVEMENTS, self._engine)
         self._insert_trades = _positional(TRADES, self._engine)
         self._upsert_balances = _upsert(self._engine)
 
@@ -117,31 +139,33 @@ class LedgerStore:
 
     def write(self, batches: Iterable[Batch]) -> None:
         """Write batches in one transaction; those that are in the tables already change nothing."""
-        trades: list[tuple[Any, ...]] = []
-        transfers: list[tuple[Any, ...]] = []
-        standings: dict[tuple[str, str], tuple[Any, ...]] = {}
-        token, sequence, number, trade_id = self.token, self.sequence, self._transfer, self._trade_id
+        trades: list[Settlement] = []
+        movements: list[tuple[Any, ...]] = []
+        standings: dict[tuple[str, str], Standing] = {}
+        token, sequence, movement, trade_id = self.token, self.sequence, self._movement, self._trade_id
         for batch in batches:
-            for settlement in batch.settlements:
-                if settlement.trade_id > trade_id:
-                    trade_id = settlement.trade_id
-                    trades.append(settlement)
-                    transfers += _settled(number, settlement)
-                    number += _SETTLED_ROWS
+            fresh = [settlement for settlement in batch.settlements if settlement.trade_id > trade_id]
+            trades += fresh
+            trade_id = fresh[-1].trade_id if fresh else trade_id
             if batch.token > token:
                 token, sequence = batch.token, batch.sequence
-                for transfer in batch.transfers:
-                    number += 1
-                    transfers.append((number, *(int(each) if isinstance(each, int) else each for each in transfer)))
-                standings |= {(standing[0], standing[1]): standing for standing in batch.standings}
-        if token == self.token and number == self._transfer:
+                movements += (_row(number, each) for number, each in enumerate(batch.transfers, movement + 1))
+                movement += len(batch.transfers)
+                standings |= {(each.account, each.asset): each for each in batch.standings}
+        if (token, trade_id) == (self.token, self._trade_id):
             return
         _check(standings.values())
         with self._engine.begin() as connection:
-            self._rows(connection, trades, transfers, list(standings.values()))
-            noted = {"token": token, "sequence": sequence, "trade_id": trade_id, "transfer": number}
+            for statement, rows in (
+                (self._insert_trades, trades),
+                (self._insert_movements, movements),
+                (self._upsert_balances, list(standings.values())),
+            ):
+                if rows:
+                    connection.exec_driver_sql(statement, rows)
+            noted = {"token": token, "sequence": sequence, "trade_id": trade_id, "movement": movement}
             connection.execute(update(PROJECTION).values(noted))
-        self.token, self.sequence, self._transfer, self._trade_id = token, sequence, number, trade_id
+        self.token, self.sequence, self._movement, self._trade_id = token, sequence, movement, trade_id
 
     def ledger(self) -> Ledger:
         """The ledger as the tables have it."""
@@ -150,7 +174,7 @@ class LedgerStore:
             for name, asset, available, reserved in connection.execute(select(BALANCES)):
                 balance = ledger.accounts.setdefault(name, Account(name)).balance(asset)
                 balance.available, balance.reserved = available, reserved
-            for row in connection.execute(select(TRANSFERS).where(TRANSFERS.c.reason == Reason.FUNDING)):
+            for row in connection.execute(select(MOVEMENTS).where(MOVEMENTS.c.reason == Reason.FUNDING)):
                 came = row.amount if row.giver_part == Part.OUTSIDE else -row.amount
                 ledger.outside[row.asset] = ledger.outside.get(row.asset, 0) - came
         return ledger
@@ -171,49 +195,30 @@ class LedgerStore:
         """A digest of all rows: equal for a store that was written live and one that was rebuilt."""
         digest = sha256()
         with self._engine.connect() as connection:
-            for table, keys in _TABLES:
-                ordered = select(table).order_by(*(table.c[key] for key in keys))
+            for each, keys in _TABLES:
+                ordered = select(each).order_by(*(each.c[key] for key in keys))
                 rows = connection.execution_options(yield_per=READ_ROWS).execute(ordered)
                 for row in rows:
-                    digest.update(f"{table.name}{tuple(row)}".encode())
+                    digest.update(f"{each.name}{tuple(row)}".encode())
         return digest.digest()
 
     def clear(self) -> None:
         """Forget everything: after a Break that took tokens away, it is projected anew from the journal."""
         with self._engine.begin() as connection:
-            for table, _ in _TABLES:
-                connection.execute(delete(table))
-            noted = {"token": 0, "sequence": 1, "trade_id": 0, "transfer": 0}
-            connection.execute(update(PROJECTION).values(noted))
-        self.token, self.sequence, self._transfer, self._trade_id = 0, 1, 0, 0
+            for each, _ in _TABLES:
+                connection.execute(delete(each))
+            connection.execute(update(PROJECTION).values(_NOTHING))
+        self.token, self.sequence, self._movement, self._trade_id = 0, 1, 0, 0
 
     def close(self) -> None:
         """Let go of the database."""
         self._engine.dispose()
 
-    def _rows(
-        self,
-        connection: Connection,
-        trades: list[tuple[Any, ...]],
-        transfers: list[tuple[Any, ...]],
-        standings: list[tuple[Any, ...]],
-    ) -> None:
-        for statement, rows in (
-            (self._insert_trades, trades),
-            (self._insert_transfers, transfers),
-            (self._upsert_balances, standings),
-        ):
-            if rows:
-                connection.exec_driver_sql(statement, rows)
 
-
-def _settled(number: int, settlement: Settlement) -> tuple[tuple[Any, ...], ...]:
-    """Two transfers behind this number: cash one way, shares the other."""
-    trade, _, symbol, _, quantity, amount, buyer, seller, _, _ = settlement
-    return (
-        (number + 1, _SETTLEMENT, trade, "", buyer, _RESERVED, seller, _AVAILABLE, amount),
-        (number + 2, _SETTLEMENT, trade, symbol, seller, _RESERVED, buyer, _AVAILABLE, quantity),
-    )
+def _row(number: int, transfer: Transfer) -> tuple[Any, ...]:
+    """Members of an enumeration are no plain integers, for which a driver has its short way."""
+    reason, reference, asset, giver, giver_part, taker, taker_part, amount = transfer
+    return number, int(reason), reference, asset, giver, int(giver_part), taker, int(taker_part), amount
 
 
 def _mark(engine: Engine) -> str:
@@ -221,11 +226,11 @@ def _mark(engine: Engine) -> str:
     return "?" if engine.dialect.paramstyle == "qmark" else "%s"
 
 
-def _positional(table: Table, engine: Engine) -> str:
+def _positional(to: Table, engine: Engine) -> str:
     """An insert by position. SQLAlchemy's own, by name, takes three times as long for many rows."""
-    names = ", ".join(column.name for column in table.columns)
-    marks = ", ".join(_mark(engine) for _ in table.columns)
-    return f"INSERT INTO {table.name} ({names}) VALUES ({marks})"  # noqa: S608 - our own names
+    names = ", ".join(each.name for each in to.columns)
+    marks = ", ".join(_mark(engine) for _ in to.columns)
+    return f"INSERT INTO {to.name} ({names}) VALUES ({marks})"  # noqa: S608 - our own names
 
 
 def _upsert(engine: Engine) -> str:
@@ -234,7 +239,7 @@ def _upsert(engine: Engine) -> str:
     return f"{_positional(BALANCES, engine)} ON CONFLICT (account, asset) DO UPDATE SET {changes}"
 
 
-def _check(standings: Iterable[tuple[Any, ...]]) -> None:
+def _check(standings: Iterable[Standing]) -> None:
     for account, asset, available, reserved in standings:
         if max(available, reserved) > AMOUNT_MAX:
             raise Complaint(f"the balance of {asset or 'cash'} of {account} is larger than a database can hold")

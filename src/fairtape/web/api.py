@@ -5,8 +5,8 @@ with status 400 and an object that names the field and the remedy.
 """
 
 from asyncio import CancelledError, create_task
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
 from functools import wraps
 from importlib.resources import files
 from time import time_ns
@@ -15,8 +15,9 @@ from typing import Any, Final
 from anyio import CapacityLimiter, to_thread
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from fairtape.client.errors import ClientError
 from fairtape.market.prices import DECIMALS, ONE
@@ -28,12 +29,29 @@ from fairtape.web.wishes import Refusal
 
 ARROW: Final = "application/vnd.apache.arrow.stream"
 READERS_MAX: Final = 4  # who read the past at a time; others wait
+ANSWERS_MAX: Final = 16  # ranges of the past under way, of at most some 15 MB each; others are told to come back
+RETRY: Final = {"retry-after": "1"}
 CLOSES: Final = {"connection": "close", "cache-control": "no-store"}
 PAGE_RULES: Final = (
     "default-src 'none'; connect-src 'self' ws: wss:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 )
 
 Answer = Callable[[Request], Any]
+
+
+class Told(StreamingResponse):
+    """A long answer: written piece by piece in another thread, as fast as it is read, and counted while it lasts."""
+
+    def __init__(
+        self, pieces: Iterator[bytes], answering: Callable[[], AbstractContextManager[None]], **how: Any
+    ) -> None:
+        super().__init__(pieces, **how)
+        self._answering = answering
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Tell it."""
+        with self._answering():
+            await super().__call__(scope, receive, send)
 
 
 class Api:
@@ -45,6 +63,7 @@ class Api:
         self._archive = archive
         self._title = title
         self._readers = CapacityLimiter(READERS_MAX)
+        self._answers = 0  # ranges of the past that are under way
         self._page = files("fairtape.web").joinpath("page.html").read_text()
 
     def app(self) -> Starlette:
@@ -119,12 +138,23 @@ class Api:
         if form not in ("json", "arrow"):
             raise Refusal("format", f"format is {form[:40]!r}; expected json or arrow")
         wanted, due = Range.of(query), self._stage.hub.ticker.due
-        part = await to_thread.run_sync(self._archive.read, wanted, due, limiter=self._readers)
+        if self._answers >= ANSWERS_MAX:
+            sentence = f"{ANSWERS_MAX} others read the past; come back in a moment"
+            return JSONResponse({"field": "path", "told": sentence}, status_code=503, headers=CLOSES | RETRY)
+        with self._answering():
+            part = await to_thread.run_sync(self._archive.read, wanted, due, limiter=self._readers)
         if form == "arrow":
-            octets = await to_thread.run_sync(part.to_arrow, limiter=self._readers)
-            return Response(octets, media_type=ARROW, headers=CLOSES | {"fairtape-next": str(part.following)})
-        content = await to_thread.run_sync(part.to_json, limiter=self._readers)
-        return JSONResponse(content, headers=CLOSES)
+            headers = CLOSES | {"fairtape-next": str(part.following)}
+            return Told(part.arrow(), self._answering, media_type=ARROW, headers=headers)
+        return Told(part.json(), self._answering, media_type="application/json", headers=CLOSES)
+
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        self._answers += 1
+        try:
+            yield
+        finally:
+            self._answers -= 1
 
     @asynccontextmanager
     async def _lifespan(self, _app: Starlette) -> AsyncIterator[dict[str, Any]]:

@@ -6,6 +6,7 @@ WebSocket has rules of its own.
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Final, cast
 
 from uvicorn.config import Config
@@ -20,6 +21,20 @@ HEAD_PERIOD_MAX: Final = 10.0  # seconds
 ANSWER_PERIOD_MAX: Final = 60.0  # seconds
 CONNECTIONS_SPARE: Final = 256  # beyond the customers: those who knock, and those who ask by HTTP
 _END: Final = b"\r\n\r\n"
+
+
+class Answering(H11Protocol):
+    """A request that is being answered; the time for that ends with the connection."""
+
+    def allow(self, period: float, give_up: Callable[[], None]) -> None:
+        """Call this unless the connection has ended by then."""
+        self._allowed = asyncio.get_running_loop().call_later(period, give_up)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The answer is over, one way or the other."""
+        if hasattr(self, "_allowed"):
+            self._allowed.cancel()
+        super().connection_lost(exc)
 
 
 class Door(asyncio.Protocol):
@@ -52,10 +67,11 @@ class Door(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """A part of the request; once its head is whole, uvicorn has the rest."""
         self._head += data
-        if _END in self._head:
-            self._let_in()
-        elif len(self._head) > HEAD_MAX:
+        end = self._head.find(_END)
+        if end > HEAD_MAX or (end < 0 and len(self._head) > HEAD_MAX):
             self._give_up()
+        elif end >= 0:
+            self._let_in()
 
     def shutdown(self) -> None:
         """The server ends."""
@@ -63,12 +79,12 @@ class Door(asyncio.Protocol):
 
     def _let_in(self) -> None:
         self._leave()
-        inner = H11Protocol(config=self._config, server_state=self._state, app_state=self._app_state)
+        inner = Answering(config=self._config, server_state=self._state, app_state=self._app_state)
         self.transport.set_protocol(inner)
         inner.connection_made(self.transport)
         inner.data_received(bytes(self._head))
         if not isinstance(self.transport.get_protocol(), WebSocketLine):
-            asyncio.get_running_loop().call_later(ANSWER_PERIOD_MAX, self._end_answer)
+            inner.allow(ANSWER_PERIOD_MAX, self._end_answer)
 
     def _end_answer(self) -> None:
         """Every answer closes its connection; one that is still there has a reader who does not read."""

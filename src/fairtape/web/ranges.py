@@ -1,5 +1,6 @@
 """A range of the past, by number or by time, for those who ask by HTTP: read from the journal, in another thread."""
 
+import io
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from fairtape.client.records import Notice, Placed, Single
 from fairtape.client.selection import Selection
 from fairtape.core.instants import Instant
 from fairtape.runtime.journal import Damaged, Entry, Journal, Turning
-from fairtape.web.forms import trade_told
+from fairtape.web.forms import ROWS_MAX, packed, trade_told
 from fairtape.web.wishes import Refusal
 from fairtape.wire.frames import NUMBER_MAX
 
@@ -74,24 +75,41 @@ class Part:
         """How many trades."""
         return sum(item.rows for item in self.items if isinstance(item, Lot))
 
-    def to_json(self) -> dict[str, Any]:
-        """Everything in its order."""
-        records: list[dict[str, Any]] = []
+    def json(self) -> Iterator[bytes]:
+        """Everything in its order, piece by piece."""
+        yield b'{"records":['
+        comma = b""
         for item in self.items:
-            if isinstance(item, Lot):
-                records += [{"kind": "trade", **trade_told(trade)} for trade in item.records()]
-            else:
-                records.append(told(item))
-        return {"records": records, "next": self.following}
+            for told_records in _told(item):
+                yield comma + b",".join(map(packed, told_records))
+                comma = b","
+        yield b'],"next":%d}' % self.following
 
-    def to_arrow(self) -> bytes:
-        """The trades as an Arrow stream; what else there is has no column."""
-        sink = pa.BufferOutputStream()
+    def arrow(self) -> Iterator[bytes]:
+        """The trades as an Arrow stream, piece by piece; what else there is has no column."""
+        sink = io.BytesIO()
         with pa.ipc.new_stream(sink, SCHEMA) as stream:
             for item in self.items:
                 if isinstance(item, Lot) and item.rows:
                     stream.write_batch(item.to_arrow())
-        return bytes(sink.getvalue())
+                    yield _emptied(sink)
+        yield _emptied(sink)
+
+
+def _told(item: Lot | Single | Notice) -> Iterator[list[dict[str, Any]]]:
+    """An item as objects, some at a time."""
+    if not isinstance(item, Lot):
+        yield [told(item)]
+        return
+    for first in range(0, item.rows, ROWS_MAX):
+        yield [{"kind": "trade", **trade_told(trade)} for trade in item.slice(first, ROWS_MAX).records()]
+
+
+def _emptied(sink: io.BytesIO) -> bytes:
+    octets = sink.getvalue()
+    sink.seek(0)
+    sink.truncate()
+    return octets
 
 
 class Archive:

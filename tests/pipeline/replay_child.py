@@ -1,0 +1,26 @@
+"""A retransmit server over a journal in a process of its own: tells its replay port, and serves until it is ended."""
+
+import sys
+from pathlib import Path
+
+from fairtape.edge.catalogue import Catalogue
+from fairtape.edge.library import Library
+from fairtape.edge.server import Server
+from fairtape.runtime.carriers import LOOPBACK
+from fairtape.runtime.clock import SharedClock
+from unit.edge_runtime.edge_journals import SETTINGS
+
+
+def main(folder: str, journal: str) -> None:
+    library = Library(Path(journal), SETTINGS, Catalogue(Path(folder), 0))
+    while library.keep_up():
+        pass
+    server = Server(SETTINGS, SETTINGS.stations["s1"], library, SharedClock(), interface=LOOPBACK)
+    host, port = server.addresses[1]
+    sys.stdout.write(f"{host}:{port}\n")
+    sys.stdout.flush()
+    server.run(lambda: False)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,52 @@
+"""What a table lacks, held against sets of numbers."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("pyspark", reason="the extra `pipeline` (PySpark) is not installed")
+
+from fairtape.pipeline.growth import has_grown, new_in_order, new_of_lanes
+from fairtape.pipeline.lanes import LaneName, Mark, Offsets
+
+SITES = 4
+lanes = st.dictionaries(
+    st.integers(1, SITES), st.tuples(st.integers(1, 30), st.integers(0, 20), st.integers(0, 20)), min_size=1
+)  # of each site: the first number, how many were there before, and how many came
+
+
+@given(lanes, st.sets(st.integers(1, SITES)))
+def test_new_numbers_are_those_that_a_lane_brought_and_none_had(
+    lanes: dict[int, tuple[int, int, int]], late: set[int]
+) -> None:
+    had: dict[int, set[int]] = {}
+    before: Offsets = {}
+    now: Offsets = {}
+    has: dict[int, set[int]] = {}
+    for site, (first, length, more) in lanes.items():
+        name = LaneName(0, site)
+        end = first + length + more
+        has[site] = set(range(first, end))
+        now[name] = Mark(end, "b")
+        if site not in late:
+            had[site] = set(range(first, first + length))
+            before[name] = Mark(first + length, "b" if not more else "a")
+    firsts = {LaneName(0, site): first for site, (first, _, _) in lanes.items()}
+    spans = new_in_order(before, now, firsts).get(0, [])
+    found = [number for begin, end in spans for number in range(begin, end)]
+    told = set().union(*had.values()) if had else set()
+    brought = set().union(*has.values())
+    assert len(found) == len(set(found))
+    assert set(found) & brought == brought - told
+    assert has_grown(before, now)
+    for name, (begin, end) in new_of_lanes(before, now).items():
+        new = has[name.site] - had.get(name.site, set())
+        assert {number for number in range(begin, end) if number in has[name.site]} == new
+
+
+def test_a_table_of_other_numbers_has_not_grown() -> None:
+    lane, other = LaneName(0, 1), LaneName(0, 2)
+    assert has_grown({lane: Mark(5, "a")}, {lane: Mark(5, "a"), other: Mark(3, "c")})
+    assert not has_grown({lane: Mark(5, "a")}, {lane: Mark(5, "b")})
+    assert not has_grown({lane: Mark(5, "a")}, {lane: Mark(4, "a")})
+    assert not has_grown({lane: Mark(5, "a")}, {other: Mark(9, "a")})

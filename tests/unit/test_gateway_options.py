@@ -1,0 +1,84 @@
+"""The `[gateways]` of a deployment file, and the options of `fairtape gateway` before it."""
+
+from pathlib import Path
+
+import pytest
+
+from fairtape.apps.gateway import GatewayLimits
+from fairtape.deployment.company import floor_names
+from fairtape.deployment.description import FILE, Deployment, read_deployment
+from fairtape.deployment.drafting import Draft, create_deployment
+from fairtape.deployment.gateway_options import USUAL_LIMITS, GatewayOptions, limits_of
+from fairtape.entry.tls import server_context
+from fairtape.market.prices import ONE
+from fairtape.runtime.complaints import Complaint
+
+
+def made(folder: Path, text: str) -> Deployment:
+    """A deployment whose file ends with these lines."""
+    create_deployment(folder, Draft(loops=(3,), hosts=("192.0.2.1",), profile="metro"))
+    file = folder / FILE
+    file.write_text(f"{file.read_text()}\n{text}\n")
+    return read_deployment(folder)
+
+
+def test_gateways_are_read_as_they_are_written(tmp_path: Path) -> None:
+    deployment = made(
+        tmp_path / "d",
+        '[gateways.XLON]\nentry = "127.0.0.1:9101"\nledger = "floor/ledger.sqlite"\norders_per_s = 7\nnotional = 5\n'
+        'cert_file = "keys/entry.pem"\nkey_file = "keys/entry.key"\n'
+        '[gateways.XTKS]\nfix = "127.0.0.1:9102"\nledger = "postgresql+psycopg://host/name"',
+    )
+    folder = deployment.folder
+    assert deployment.gateways == {
+        "XLON": GatewayOptions(
+            entry=("127.0.0.1", 9101),
+            ledger=str(folder / "floor/ledger.sqlite"),
+            cert_file=folder / "keys/entry.pem",
+            key_file=folder / "keys/entry.key",
+            limits=GatewayLimits(requests_per_s=7, notional_max=5 * ONE),
+        ),
+        "XTKS": GatewayOptions(fix=("127.0.0.1", 9102), ledger="postgresql+psycopg://host/name"),
+    }
+
+
+def test_a_deployment_runs_the_floor_that_its_file_lists(tmp_path: Path) -> None:
+    assert floor_names(made(tmp_path / "none", "")) == []
+    text = '[gateways]\nXLON = { ouch = "127.0.0.1:9103" }\n[floor.arbiters]\ns2 = "XTKS"'
+    assert floor_names(made(tmp_path / "some", text)) == ["s2.arbiter", "XLON.gateway"]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ('[gateways.XPAR]\nentry = "127.0.0.1:1"', "gateways.XPAR is 'XPAR'; expected one of the sources XNYS, XLON"),
+        ("[gateways.XLON]", "gateways.XLON is 'XLON'; it needs entry, fix or ouch: where traders connect"),
+        ('[gateways.XLON]\nentry = "here"', "gateways.XLON.entry is 'here'; expected HOST:PORT"),
+        ('[gateways.XLON]\nfix = "a:1"\ncert_file = "c"', "cert_file is 'c'; cert_file and key_file go together"),
+        ('[gateways.XLON]\nfix = "a:1"\nopen_orders = 0', "gateways.XLON.open_orders is 0; expected from 1 to 10,000"),
+        ('[gateways.XLON]\nfix = "a:1"\nsoup = 1', "gateways.XLON.soup is 1; no such field is known"),
+        (
+            '[gateways.XLON]\nfix = "a:1"\n[floor.arbiters]\ns1 = "XLON"',
+            "floor.arbiters.s1 is 'XLON'; gateways.XLON is that source, too; each needs its own",
+        ),
+    ],
+)
+def test_a_mistake_is_named_with_its_remedy(tmp_path: Path, text: str, complaint: str) -> None:
+    with pytest.raises(Complaint) as told:
+        made(tmp_path / "d", text)
+    assert complaint in str(told.value)
+
+
+def test_limits_that_are_left_out_stay_as_they_are() -> None:
+    assert limits_of({}) == USUAL_LIMITS
+    listed = limits_of({"open_orders": 3, "orders_per_s": None})
+    assert limits_of({"notional": 2}, otherwise=listed) == GatewayLimits(open_orders_max=3, notional_max=2 * ONE)
+
+
+def test_a_certificate_that_cannot_serve_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(Complaint, match=r"cert_file is .* cannot be read \(No such file or directory\)"):
+        server_context(tmp_path / "none.pem", tmp_path / "none.key")
+    nonsense = tmp_path / "nonsense.pem"
+    nonsense.write_text("nonsense")
+    with pytest.raises(Complaint, match="which do not go together"):
+        server_context(nonsense, nonsense)
