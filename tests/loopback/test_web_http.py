@@ -16,7 +16,7 @@ from websockets.sync.client import ClientConnection
 
 import unit.journal_values as values
 from fairtape.client.lots import SCHEMA
-from fairtape.web import door, ranges
+from fairtape.web import api, door, ranges
 from loopback.web_customers import PATIENCE, await_status, customer, get, get_json, make_site, served
 from unit.client.tape_values import trade
 
@@ -105,6 +105,25 @@ def test_a_scan_for_a_rare_symbol_is_bounded_and_can_be_gone_on_with(
     with served(make_site(tmp_path, 30)) as server:
         assert get_json(server, "/v1/trades?from=1&symbols=XYZ") == {"records": [], "next": 13}
         assert get_json(server, "/v1/trades?from=25&symbols=XYZ") == {"records": [], "next": 31}
+
+
+def test_a_long_answer_is_written_in_pieces_and_is_one_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranges, "ROWS_MAX", 2)
+    with served(make_site(tmp_path, 30)) as server:
+        part = get_json(server, "/v1/trades?from=1&limit=29")
+        assert [each["sequence"] for each in part["records"] if each["kind"] == "trade"] == list(range(1, 30))
+        assert part["next"] == 30
+
+
+def test_whoever_asks_while_too_many_are_answered_is_told_to_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with served(make_site(tmp_path, 3)) as server:
+        monkeypatch.setattr(api, "ANSWERS_MAX", 0)
+        code, body = get(server, "/v1/trades?from=1")
+        assert (code, json.loads(body)["told"]) == (503, "0 others read the past; come back in a moment")
+        monkeypatch.undo()
+        assert get_json(server, "/v1/trades?from=1")["next"] == 4
 
 
 def test_who_does_not_read_its_answer_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

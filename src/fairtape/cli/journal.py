@@ -110,6 +110,21 @@ def _limited(story: Iterator[Message | FormationChange], limit: int | None) -> I
         yield told
 
 
+@journal.command()
+@click.argument("directory", type=Directory)
+@click.argument("file", type=click.Path(path_type=Path))
+def export(directory: Path, file: Path) -> None:
+    """Write the trades of the journal in DIRECTORY to FILE.
+
+    The end of its name says the format: .parquet, .csv, .dbn or .itch (ITCH 5.0, a length before each message). Every
+    field and nanosecond is kept; a format that has no room for a trade refuses it, except ITCH, where it goes out in
+    the wide message of fairtape's own. Trades stand as they were published: cancels and corrections are not applied.
+    """
+    from fairtape.cli.journal_export import export_trades
+
+    click.echo(export_trades(directory, file))
+
+
 @journal.command("verify", short_help="Prove journals, and that they hold the same order.")
 @click.argument("directories", type=Directory, nargs=-1, required=True)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object with everything found.")

@@ -12,19 +12,22 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from fairtape.cli.journal import parse_instant
 from fairtape.cli.limits import check_within
 from fairtape.cli.words import counted
-from fairtape.core.instants import SECOND, Duration
+from fairtape.core.instants import SECOND, Duration, Instant
 from fairtape.deployment.door import Door, door_of
 from fairtape.deployment.publisher import RATES, SILENCE_MAX, SPEEDS, Ending, Pace, Published, publish
+from fairtape.deployment.recordings import recorded_trades, unpublished_columns
 from fairtape.deployment.ring import RingPlan
 from fairtape.deployment.timesort import by_time
 from fairtape.market.flow import SESSION_MAX, Flow, batches
 from fairtape.market.prices import FIXED_MAX
+from fairtape.market.symbols import BadName, checked_venue
 from fairtape.market.trades import Trades
 from fairtape.runtime.clock import SharedClock
 from fairtape.runtime.complaints import Complaint
-from fairtape.runtime.tradefiles import TIME_UNITS, ignored_columns, read_trades
+from fairtape.runtime.tradefiles import TIME_UNITS
 from fairtape.wire.frames import NodeId
 
 EXIT_FAILED: Final = 1
@@ -46,6 +49,8 @@ REACHED_MIN: Final = 0.9  # of the rate that was asked for; below it the user is
 @click.option(
     "--time-unit", type=click.Choice(list(TIME_UNITS)), help="What a time counts that is a number.  [default: ns]"
 )
+@click.option("--midnight", metavar="TIME", help="Where the times of a day of ITCH begin, with its zone.")
+@click.option("--venue", default="", help="Whose the trades of a day of ITCH are.")
 @click.option("--speed", type=float, help="Times the recorded speed, in the order of time.")
 @click.option("--rate", type=float, help="Trades per second, in the order of the file.")
 @click.option("--max", "count_max", type=int, help="At most so many trades.")
@@ -59,6 +64,8 @@ def publish_command(
     file: Path | None,
     source: str | None,
     time_unit: str | None,
+    midnight: str | None,
+    venue: str,
     speed: float | None,
     rate: float | None,
     count_max: int | None,
@@ -68,7 +75,9 @@ def publish_command(
     """Publish a file of trades into a ring.
 
     The ring is the one that `fairtape listen DIRECTORY` or `fairtape up DIRECTORY` runs. FILE is CSV or Parquet with a
-    time, a symbol, a price and a quantity, and perhaps a venue, whose name every trade carries, a trade_id and a side.
+    time, a symbol, a price and a quantity, and perhaps a venue, whose name every trade carries, a trade_id and a side;
+    or DBN; or a day of ITCH 5.0 (.itch), of which the executions are published under their match numbers.
+
     Without --speed or --rate the trades go out as fast as the ring takes them. The command ends when every trade has
     its place in the order.
 
@@ -82,13 +91,15 @@ def publish_command(
     me = _node(source, door)
     plan = door.plan_for(me)
     if file is not None:
-        supply: _Recorded | _Generated = _Recorded(file, time_unit, count_max)
+        supply: _Recorded | _Generated = _Recorded(
+            file, time_unit, None if midnight is None else parse_instant(midnight), _venue(venue), count_max
+        )
     else:
         assert generate is not None
         supply = _Generated(min(generate, count_max or generate), door.names[me], seed)
     pace = Pace(rate=rate, speed=speed)
     survey = _survey(supply.trades())
-    if file is not None and (ignored := ignored_columns(file)):
+    if file is not None and (ignored := unpublished_columns(file)):
         click.echo(f"not published, because a trade has no place for it: {', '.join(ignored)}", err=True)
     _tell_period(pace.period(survey.count, survey.span), pace)
     with _bar(survey.count) as progress:
@@ -138,6 +149,13 @@ def _node(wanted: str | None, door: Door) -> NodeId:
     raise Complaint(f"--source is {wanted!r}; the ring knows {names}")
 
 
+def _venue(name: str) -> str:
+    try:
+        return checked_venue(name) if name else ""
+    except BadName as error:
+        raise Complaint(f"--venue: {error}") from None
+
+
 def _number(node: NodeId) -> int:
     """How people count sources: from 1."""
     return node - FIRST_SOURCE if node > FIRST_SOURCE else node
@@ -159,10 +177,13 @@ class _Recorded:
 
     file: Path
     time_unit: str | None
+    midnight_at: Instant | None
+    venue: str
     count_max: int | None
 
     def trades(self) -> Iterator[Trades]:
-        return _limited(read_trades(self.file, time_unit=self.time_unit), self.count_max)
+        found = recorded_trades(self.file, time_unit=self.time_unit, midnight_at=self.midnight_at, venue=self.venue)
+        return _limited(found, self.count_max)
 
 
 class _Generated:

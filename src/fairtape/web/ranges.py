@@ -102,7 +102,7 @@ def _told(item: Lot | Single | Notice) -> Iterator[list[dict[str, Any]]]:
         yield [told(item)]
         return
     for first in range(0, item.rows, ROWS_MAX):
-        yield [{"kind": "trade", **trade_told(trade)} for trade in item.slice(first, ROWS_MAX).records()]
+        yield [{"kind": "trade", **trade_told(trade)} for trade in item.slice(first, first + ROWS_MAX).records()]
 
 
 def _emptied(sink: io.BytesIO) -> bytes:
