@@ -22,7 +22,9 @@ COMMANDS: Final = {
         "A ring", "fairtape.cli.listen", "listen", "Print the one order of a deployment, or of a ring started here."
     ),
     "publish": Entry("A ring", "fairtape.cli.publish", "publish_command", "Publish a file of trades into a ring."),
-    "revise": Entry("A ring", "fairtape.cli.revise", "revise", "Cancel or correct a trade; halt a venue."),
+    "revise": Entry(
+        "A ring", "fairtape.cli.revise", "revise", "Cancel or correct a trade, halt a venue, open it again."
+    ),
     "web": Entry("A ring", "fairtape.cli.web", "web", "Serve the ticker of a site by WebSocket and HTTP."),
     "init": Entry("A deployment", "fairtape.cli.init", "init", "Make a deployment: its file and everybody's keys."),
     "up": Entry("A deployment", "fairtape.cli.up", "up", "Run the sites and servers of a deployment on this machine."),

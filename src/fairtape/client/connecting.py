@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from fairtape.client.backlog import Backlog, Policy
 from fairtape.client.errors import ClientError, told
@@ -96,6 +97,10 @@ def _addresses(target: str) -> list[str]:
     for address in addresses:
         if address.partition("://")[0] not in SCHEMES:
             raise ClientError(f"target is {address!r}; an address is such as 'ws://127.0.0.1:8765'")
+        try:
+            urlsplit(address).port  # noqa: B018 - asking for it is what checks it
+        except ValueError as error:
+            raise ClientError(f"target is {address!r}: {error}; an address is such as 'ws://127.0.0.1:8765'") from None
     if len(addresses) > SERVERS_MAX:
         raise ClientError(f"target names {len(addresses)} addresses; give at most {SERVERS_MAX}")
     return addresses

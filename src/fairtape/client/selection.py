@@ -31,8 +31,9 @@ class Selection:
 
     @classmethod
     def of(cls, symbols: Iterable[str] | str | None, stripes: Iterable[int] | int | None) -> "Selection":
-        """The selection that a user names: one symbol or stripe, or several."""
-        chosen = None if symbols is None else _checked_symbols((symbols,) if isinstance(symbols, str) else symbols)
+        """The selection that a user names: one symbol or stripe, or several; in one text, with commas."""
+        names = symbols.split(",") if isinstance(symbols, str) else symbols
+        chosen = None if names is None else _checked_symbols(names)
         return cls(chosen, None if stripes is None else _checked_stripes(stripes))
 
     def __str__(self) -> str:

@@ -1,5 +1,6 @@
 """A deployment that runs on this machine: all of its sites and servers under one supervisor, and what they say."""
 
+import signal
 import time
 from collections.abc import Callable
 from typing import Final
@@ -52,7 +53,7 @@ class Company:
     def stop(self) -> None:
         """End all of them cleanly; the floor first, while there is a ring that takes what it has taken."""
         for ended in (*self.supervisor.stop(*floor_names(self.deployment)), *self.supervisor.stop()):
-            if ended.code != 0:
+            if ended.code not in (0, -signal.SIGTERM):  # one that was told to end before it could listen has ended well
                 self.lost.add(ended.name)
                 self._say(str(ended))
         self._read_log()

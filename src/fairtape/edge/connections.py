@@ -18,6 +18,7 @@ ACCEPTS_MAX: Final = 64  # in one turn
 READ_MAX: Final = 4_096  # bytes of one client in one turn: a client has little to say
 KERNEL_BUFFER: Final = 256 << 10  # bytes that the kernel is asked to keep for a client: what lies there is not counted
 LINGER_PERIOD: Final[Duration] = 2 * SECOND  # for a client to take its last bytes
+PAUSE_PERIOD: Final[Duration] = SECOND // 10  # before asking a system again that had no room for one more
 
 
 @dataclass(slots=True)
@@ -38,6 +39,7 @@ class Connections:
         self._selector = selector
         self._clients: dict[int, _Client] = {}
         self._next = 1
+        self._listens_again_at: Instant = NEVER  # NEVER: it listens
         host, port = at
         try:
             self._listener = socket.create_server((host, port), backlog=BACKLOG)
@@ -75,7 +77,10 @@ class Connections:
                 self._flush(client, now)
 
     def wake(self, now: Instant) -> None:
-        """Whoever does not even take its last bytes is let go."""
+        """Whoever does not even take its last bytes is let go; and the door may be opened again."""
+        if self._listens_again_at <= now:
+            self._listens_again_at = NEVER
+            self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         for client in [each for each in self._clients.values() if each.closes_at <= now]:
             self._drop(client)
 
@@ -83,7 +88,8 @@ class Connections:
         """Let go of everybody."""
         for client in list(self._clients.values()):
             self._drop(client)
-        self._selector.unregister(self._listener)
+        if self._listens_again_at == NEVER:
+            self._selector.unregister(self._listener)
         self._listener.close()
 
     def _accept(self, _events: int, now: Instant) -> None:
@@ -92,8 +98,10 @@ class Connections:
                 stream, _ = self._listener.accept()
             except BlockingIOError:
                 return
-            except OSError:
+            except OSError:  # whoever knocks stays at the door: to look at once again would only spin
                 self.refused += 1
+                self._listens_again_at = now + PAUSE_PERIOD
+                self._selector.unregister(self._listener)
                 return
             stream.settimeout(0)
             with suppress(OSError):

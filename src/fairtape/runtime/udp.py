@@ -24,6 +24,7 @@ Address: TypeAlias = tuple[str, int]
 TRAIN_MAX: Final = 64  # segments of one call, in every kernel that knows UDP_SEGMENT
 # With its Ethernet, IP and UDP headers a train must stay below 64 KiB, or the kernel cuts it up before the device.
 TRAIN_BYTES_MAX: Final = 65_535 - 14 - 20 - 8
+REFUSING_MAX: Final = 4_096  # addresses that are remembered to take no trains
 BUFFER_SIZE: Final = 4 << 20  # asked of the kernel for each direction
 PORT_MAX: Final = 65_535
 SEND_WAIT_MAX: Final = 1 * MILLISECOND  # how long one `send` may stand before a full queue
@@ -83,7 +84,7 @@ class UdpSocket:
         self._socket = bound
         self._deaf_to = deaf_to
         self._trains = trains and _allows(bound, _SOL_UDP, _UDP_SEGMENT, 0)
-        self._refusing: set[Address] = set()  # a subset of the address book, hence bounded
+        self._refusing: set[Address] = set()
         if trains:
             _allows(bound, _SOL_UDP, _UDP_GRO, 1)
         _allows(bound, socket.SOL_SOCKET, _SO_RXQ_OVFL, 1)
@@ -137,6 +138,8 @@ class UdpSocket:
                 self._count(len(train), failure)
                 return give_up_at
             # The route to this address takes no trains (a device without checksums, a smaller path): remembered.
+            if len(self._refusing) >= REFUSING_MAX:
+                self._refusing.clear()  # strangers ask a retransmit server: to try each once more costs little
             self._refusing.add(address)
         for datagram in train:
             failure, give_up_at = self._transmit((datagram,), (), address, give_up_at)

@@ -1,0 +1,41 @@
+"""The streams of a retransmit server at the limit of what the system gives."""
+
+import resource
+import selectors
+import socket
+
+from fairtape.edge.connections import PAUSE_PERIOD, Connections
+
+
+class Desk:
+    """Takes note of who came."""
+
+    def __init__(self) -> None:
+        self.came: list[int] = []
+
+    def connected(self, connection: int, _now: int) -> None:
+        self.came.append(connection)
+
+    def disconnected(self, connection: int) -> None:
+        self.came.remove(connection)
+
+
+def test_a_system_without_room_is_asked_again_after_a_pause_and_not_at_once() -> None:
+    desk, selector = Desk(), selectors.DefaultSelector()
+    connections = Connections(("127.0.0.1", 0), desk, selector)  # type: ignore[arg-type]  # as much of a desk as is asked
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.create_connection(connections.address):
+        ((key, events),) = selector.select(5)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+        try:
+            key.data(events, 0)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert connections.refused == 1
+        assert selector.select(0) == []
+        connections.wake(PAUSE_PERIOD)
+        ((key, events),) = selector.select(5)
+        key.data(events, PAUSE_PERIOD)
+        assert desk.came == [1]
+    connections.close()
+    selector.close()
