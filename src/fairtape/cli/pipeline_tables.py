@@ -119,7 +119,7 @@ def vacuum(tables: Path, hours: int, rehearse: bool) -> None:
 def prepare() -> None:
     """Keep Spark's classes, already parsed, in the user's cache: every later start takes half the time.
 
-    It takes some ten seconds and 160 MB, once for each Java and Spark.
+    It takes minutes on a small machine and some 180 MB, once for each Java and Spark.
     """
     needed()
     from fairtape.pipeline.archive import make_archive
