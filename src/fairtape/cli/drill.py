@@ -15,6 +15,7 @@ from fairtape.deployment.company import Company
 from fairtape.deployment.description import Deployment, Kind, read_deployment
 from fairtape.deployment.drills import DUTIES, Fault, Field, Plan, hold
 from fairtape.deployment.premises import claimed, is_running
+from fairtape.runtime.complaints import Complaint
 
 EXIT_BROKEN: Final = 1
 SECONDS: Final = (0.0, 3_600.0)
@@ -66,6 +67,8 @@ def drill(
     for name in sites:
         if name not in DUTIES:
             deployment.node(name, Kind.SITE, Kind.REFORMER, field="SITE")
+    if {site.name for site in deployment.sites} <= set(sites):
+        raise Complaint("SITE names every site; leave one out, whose side of it can be told")
     plan = Plan(
         fault=Fault(fault),
         victims=sites,
