@@ -68,11 +68,7 @@ class JsonLines:
         """A trade in its place in the order."""
         return _packed(
             {
-                "kind": "trade",
-                "sequence": sequence,
-                "commit_at_ns": release.commit_at,
-                "late": release.late,
-                "source": _name(source, self._names),
+                **self._place("trade", sequence, release, source),
                 "venue": trade.venue.decode(),
                 "symbol": trade.symbol.decode(),
                 "price": format_fixed(trade.price),
@@ -86,11 +82,7 @@ class JsonLines:
         """What a venue says beside its trades."""
         return _packed(
             {
-                "kind": "notice",
-                "sequence": sequence,
-                "commit_at_ns": release.commit_at,
-                "late": release.late,
-                "source": _name(source, self._names),
+                **self._place("notice", sequence, release, source),
                 "revises": None if isinstance(notice, VenueStatus) else notice.number,
                 "notice": in_words(notice),
             }
@@ -109,6 +101,16 @@ class JsonLines:
                 "members": _members(change, self._names),
             }
         )
+
+    def _place(self, kind: str, sequence: int, release: Release, source: NodeId) -> dict[str, object]:
+        """What every message has."""
+        return {
+            "kind": kind,
+            "sequence": sequence,
+            "commit_at_ns": release.commit_at,
+            "late": release.late,
+            "source": _name(source, self._names),
+        }
 
 
 def _packed(fields: Mapping[str, object]) -> str:

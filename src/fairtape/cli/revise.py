@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import click
 
 from fairtape.cli.limits import check_within
 from fairtape.deployment.door import Door, door_of
-from fairtape.deployment.publisher import Ending, say
+from fairtape.deployment.messages import publish_once
 from fairtape.deployment.revision import trade_in
 from fairtape.market.notices import NUMBER_MAX, Cancel, Correction, Notice, Status, VenueStatus, encode_notice
 from fairtape.market.prices import BadNumber, format_fixed, parse_fixed
@@ -17,8 +17,6 @@ from fairtape.market.trades import BadTrade, Trade
 from fairtape.runtime.clock import SharedClock
 from fairtape.runtime.complaints import Complaint
 from fairtape.wire.frames import NodeId
-
-EXIT_FAILED: Final = 1
 
 Command = TypeVar("Command", bound=Callable[..., None])
 
@@ -111,10 +109,7 @@ def _publish(directory: Path, source: NodeId, notice: Notice) -> None:
     door = _door(directory)
     if source not in door.names:
         raise Complaint(f"it was published by source {source}, which is none of this ring's; nobody else may revise it")
-    published = say(door.plan_for(source), source, encode_notice(notice))
-    if published.ending is not Ending.COMPLETE:
-        click.echo(f"fairtape: the notice has no place in the order: {published.ending.value}", err=True)
-        raise click.exceptions.Exit(EXIT_FAILED)
+    publish_once(door.plan_for(source), source, [encode_notice(notice)])
 
 
 def _fixed(name: str, text: str) -> int:

@@ -1,8 +1,7 @@
 """A feed that reads a file of trades: CSV, Parquet, a day of ITCH 5.0, or DBN.
 
 A trade in a file has its row as its number, and nobody put it into an order: it has no token and no release. DBN knows
-when it was received; of other files it is when this client read them. CSV and Parquet are read piece by piece; a day of
-ITCH and a DBN file are taken whole, because the price of an execution may stand anywhere before it.
+when it was received; of other files it is when this client read them.
 """
 
 import time
@@ -18,17 +17,10 @@ from fairtape.client.lots import PLACE_DTYPE, ROWS_MAX, Lot, Values
 from fairtape.client.records import ABSENT
 from fairtape.client.sales import Sales
 from fairtape.core.instants import Instant
-from fairtape.formats.dbn import read_dbn
-from fairtape.formats.itch_columns import to_arrow
-from fairtape.formats.itch_trades import trades_of
+from fairtape.deployment.recordings import DBN, ITCH, TABLES, is_one_of, read_recording
 from fairtape.market.trades import Trades
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.tradefiles import read_trades
 
-TABLES: Final = (".csv", ".parquet")
-DBN: Final = (".dbn", ".dbn.zst")
-ITCH: Final = (".itch", ".itch50", ".nasdaq_itch50")
-BROKEN: Final = "B"  # the ITCH message that makes a trade void
 SUFFIXES: Final = (*TABLES, *DBN, *ITCH)
 
 
@@ -87,24 +79,15 @@ class FileFeed:
         return LastSales(1, through, sales.lot())
 
     def _opened(self) -> Iterator[tuple[Trades, Values | None]]:
-        name = self._path.name.lower()
-        if name.endswith(TABLES):
+        if is_one_of(self._path, TABLES):
             return ((trades, None) for trades in read_trades(self._path))
-        try:
-            octets = self._path.read_bytes()
-        except OSError as error:
-            raise Complaint(f"{self._path} cannot be read: {error.strerror}") from None
-        if name.endswith(DBN):
-            found = read_dbn(octets)
-            return iter([(found.trades, found.received_at)])
-        if self._midnight_at is None:
+        if self._midnight_at is None and is_one_of(self._path, ITCH):
             raise ClientError(
                 f"{self.title} counts its times from midnight; say which one: midnight=datetime(…, tzinfo=…)"
             )
-        tables = to_arrow(octets)
-        if BROKEN in tables:
-            self._broken = tables[BROKEN]["match_number"].to_numpy()
-        return iter([(trades_of(tables, midnight_at=self._midnight_at, venue=self._venue), None)])
+        found = read_recording(self._path, midnight_at=self._midnight_at or 0, venue=self._venue)
+        self._broken = found.broken
+        return iter([(found.trades, found.received_at)])
 
     def _lots(self, pieces: Iterator[tuple[Trades, Values | None]]) -> Iterator[Lot]:
         following = 1

@@ -1,12 +1,9 @@
-"""Publishing trades into a ring as one of its sources: at once, at a rate, or at the speed at which they were made.
-
-What a venue says beside its trades goes the same way.
-"""
+"""Publishing trades into a ring as one of its sources: at once, at a rate, or at the speed at which they were made."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -58,38 +55,6 @@ class Pace:
             elapsed: Instants = ((trades["traded_at"] - opened_at) / self.speed).astype(np.int64)
             return elapsed
         return np.zeros(len(trades), np.int64)
-
-
-class Supply(Protocol):
-    """A producer that comes to an end."""
-
-    published: int
-    exhausted: bool
-
-    def deadline(self) -> Instant | None:
-        """When it wants to be woken."""
-
-    def wake(self, now: Instant) -> None:
-        """Publish what is due."""
-
-
-class Saying:
-    """A producer of one message."""
-
-    def __init__(self, source: Source, message: bytes) -> None:
-        self._source = source
-        self._message = message
-        self.published = 0
-        self.exhausted = False
-
-    def deadline(self) -> Instant | None:
-        """At once."""
-        return None if self.exhausted else 0
-
-    def wake(self, now: Instant) -> None:
-        """Publish it."""
-        self.published += self._source.publish([self._message], now)
-        self.exhausted = self.published > 0
 
 
 class Feed:
@@ -155,23 +120,14 @@ class Published:
 def publish(
     plan: RingPlan, me: NodeId, batches: Iterator[Trades], pace: Pace, progress: Callable[[int], None]
 ) -> Published:
-    """Publish trades; `progress` hears how many are acknowledged."""
-    return _publish(plan, me, lambda source: Feed(source, batches, pace), progress)
+    """Publish until everything is acknowledged, until Ctrl-C, or until the ring is silent while trades are under way.
 
-
-def say(plan: RingPlan, me: NodeId, message: bytes) -> Published:
-    """Publish one message."""
-    return _publish(plan, me, lambda source: Saying(source, message), lambda _: None)
-
-
-def _publish(
-    plan: RingPlan, me: NodeId, supply_of: Callable[[Source], Supply], progress: Callable[[int], None]
-) -> Published:
-    """Publish until all is acknowledged, until Ctrl-C, or until the ring is silent while something is under way."""
+    `progress` hears how many are acknowledged.
+    """
     clock = SharedClock()
     source = source_of(plan, me, clock)
-    supply = supply_of(source)
-    driver = Driver([source_seat(plan, source, producer=supply)], clock)
+    feed = Feed(source, batches, pace)
+    driver = Driver([source_seat(plan, source, producer=feed)], clock)
     began_at = heard_at = clock.now()
     acknowledged = 0
     ending = Ending.INTERRUPTED
@@ -184,7 +140,7 @@ def _publish(
         if source.acked_through > acknowledged:
             acknowledged = source.acked_through
             progress(acknowledged)
-        if supply.exhausted and source.idle:
+        if feed.exhausted and source.idle:
             ending = Ending.COMPLETE
         elif now - heard_at > SILENCE_MAX:
             ending = Ending.SILENT
@@ -194,4 +150,4 @@ def _publish(
         driver.run(ended)
     finally:
         driver.close()
-    return Published(supply.published, source.acked_through, source.counts["resent"], heard_at - began_at, ending)
+    return Published(feed.published, source.acked_through, source.counts["resent"], heard_at - began_at, ending)

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from fairtape.market.notices import BadNotice, Correction, decode_notice, is_notice
+from fairtape.deployment.folder import JOURNALS
+from fairtape.market.notices import Correction, notice_in
 from fairtape.market.trades import BadTrade, Trade, decode
 from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.journal.format import SUFFIX
 from fairtape.runtime.journal.reader import Journal
 from fairtape.wire.frames import NodeId
 
-JOURNALS: Final = "journals"
 _REMEDY: Final = "name a trade by its number, as `fairtape listen` prints it"
 
 
@@ -32,11 +32,11 @@ def trade_in(directory: Path, number: int) -> tuple[Trade, NodeId]:
 
 def _trade(payload: bytes, number: int) -> Trade:
     """A trade, or what a correction says that it was: that has a number of its own."""
+    if isinstance(notice := notice_in(payload), Correction):
+        return notice.trade
     try:
-        if is_notice(payload) and isinstance(notice := decode_notice(payload), Correction):
-            return notice.trade
         return decode(payload)
-    except (BadNotice, BadTrade):
+    except BadTrade:
         raise Complaint(f"NUMBER is {number}, which is no trade; {_REMEDY}") from None
 
 
