@@ -17,6 +17,7 @@ from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.stores import Access
 
 HOSTS = ("192.0.2.1", "192.0.2.2")
+ETCD = "etcd:https://192.0.2.9:2379/market"
 
 
 def made(folder: Path, **options: object) -> Deployment:
@@ -26,7 +27,7 @@ def made(folder: Path, **options: object) -> Deployment:
 
 def test_what_was_asked_for_is_what_is_read(tmp_path: Path) -> None:
     deployment = made(
-        tmp_path / "new", resilience="majority", excess="halt", remedy="replace", reformers=3, sources=1, store="etcd:x"
+        tmp_path / "new", resilience="majority", excess="halt", remedy="replace", reformers=3, sources=1, store=ETCD
     )
     charter = deployment.charter
     assert [loop.tour for loop in charter.loops] == [(1, 2, 3), (4, 5)]
@@ -35,7 +36,7 @@ def test_what_was_asked_for_is_what_is_read(tmp_path: Path) -> None:
     assert deployment.timing == PROFILES["metro"]
     assert [node.name for node in deployment.reformers] == ["x1", "x2", "x3"]
     assert [node.name for node in deployment.of_kind(Kind.SOURCE)] == ["XNYS"]
-    assert deployment.store == "etcd:x"
+    assert deployment.store == ETCD
     assert not deployment.shared_clock
     assert {node.host for node in deployment.sites} == set(HOSTS)
 
@@ -92,7 +93,10 @@ def test_a_profile_is_overridden_field_by_field(tmp_path: Path) -> None:
         ('excess = "continue"', 'excess = "stop"', r"order\.excess is 'stop'; expected one of halt, continue"),
         ('carrier = "multicast"', 'carrier = "pigeon"', r"network\.carrier is 'pigeon'; expected one of multicast"),
         ("ttl = 1", "ttl = 256", r"network\.ttl is 256; expected from 0 to 255"),
-        ('data_group = "', 'data_group = "1', r"network: data group is '1239.*'; it must be an IPv4 multicast"),
+        ('data_group = "', 'data_group = "1', r"network\.data_group is '1239.*'; expected HOST:PORT, a name or"),
+        ('data_group = "239', 'data_group = "10', r"network: data group is '10\..*'; it must be an IPv4 multicast"),
+        ('url = "sqlite:', 'url = "sqlit:', r"store is 'sqlit:.*'; give sqlite:PATH or etcd:"),
+        ('url = "sqlite:', 'url = "etcd:', r"store is 'etcd:.*'; give etcd:http://HOST:PORT/PREFIX"),
         ('sync = "interval"', 'sync = "often"', r"journal\.sync is 'often'; expected one of token, interval, never"),
         ('[store]', '[shop]', r"lacks store; give a table there"),
         ('[store]', '[store]\nca_file = "x"', r"store\.ca_file is 'x'; only a store of etcd takes it: take it out"),
@@ -127,9 +131,6 @@ def test_real_time_scheduling_is_used_where_it_is_granted_unless_the_file_says_o
     file = tmp_path / "new" / FILE
     file.write_text(file.read_text().replace(f"real_time = {written}", ""))
     assert read_deployment(tmp_path / "new").real_time is RealTime.AUTO
-
-
-ETCD = "etcd:https://192.0.2.9:2379/market"
 
 
 def test_the_way_into_a_store_is_named_from_the_folder_on(tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ from fairtape.deployment.drafting import (
 )
 from fairtape.ring.charter import Excess, Remedy
 from fairtape.runtime.complaints import Complaint
+from fairtape.runtime.stores import check_store
+from fairtape.runtime.udp import is_host
 
 SITES: Final = 5
 EXCESS: Final = "When more fail than the order can survive: wait for them, or go on with a Break."
@@ -81,6 +83,10 @@ def init(
     check_within("--reformers", reformers, 1, REFORMERS_MAX)
     check_within("--sources", sources, 1, SOURCES_MAX)
     check_within("--edge", edge, 1, EDGE_STRIPES_MAX)
+    for host in address:
+        if not is_host(host):
+            raise Complaint(f"--address is {host!r}; give the name or the IPv4 address of a machine")
+    check_store(store)
     if not _RESILIENCE.fullmatch(resilience):
         raise Complaint(f'--resilience is {resilience!r}; give a number, "majority" or "all"')
     draft = Draft(

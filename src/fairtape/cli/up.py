@@ -14,6 +14,7 @@ from fairtape.deployment.company import Company
 from fairtape.deployment.description import Deployment, read_deployment
 from fairtape.deployment.premises import claimed
 from fairtape.deployment.processes import Interrupts
+from fairtape.deployment.readiness import check_ready
 from fairtape.deployment.wakefulness import processors_awake
 
 EXIT_BROKEN: Final = 1
@@ -46,6 +47,7 @@ def up(ctx: click.Context, *, directory: Path, restart: bool, keep_awake: bool, 
     deployment = read_deployment(directory)
     awake = processors_awake() if keep_awake else nullcontext()
     with claimed(deployment.folder), Interrupts() as interrupts, awake:
+        check_ready(deployment)
         company = Company(deployment, say=click.echo, restart=restart)
         ends_at = time.monotonic() + (seconds or SECONDS[1])
         try:

@@ -23,8 +23,8 @@ from fairtape.runtime.clock import SharedClock, SystemClock
 from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.journal import Sync
 from fairtape.runtime.journal.writer import SYNC_PERIOD
-from fairtape.runtime.stores import Access
-from fairtape.runtime.udp import PORT_MAX, Address
+from fairtape.runtime.stores import Access, check_store
+from fairtape.runtime.udp import PORT_MAX, Address, is_host
 from fairtape.wire.frames import DATAGRAM_MAX, NODE_MAX, STRIPE_MAX, NodeId
 
 VERSION: Final = 1
@@ -160,10 +160,11 @@ def read_deployment(folder: Path) -> Deployment:
     """The deployment of a folder; a `Complaint` says what is wrong with its file."""
     if not (folder / FILE).exists():
         raise Complaint(f"folder {str(folder)!r} holds no deployment; make one with: fairtape init {folder}")
-    return _deployment(folder, Table.load(folder / FILE))
+    return understand(folder, Table.load(folder / FILE))
 
 
-def _deployment(folder: Path, table: Table) -> Deployment:
+def understand(folder: Path, table: Table) -> Deployment:
+    """The deployment that a file describes."""
     version = table.number("version", 0, 1 << 16)
     if version != VERSION:
         raise table.wrong("version", version, f"this program reads version {VERSION}")
@@ -172,7 +173,7 @@ def _deployment(folder: Path, table: Table) -> Deployment:
     nodes = _nodes(table)
     journal, clock, store = table.table("journal", optional=True), table.table("clock"), table.table("store")
     process = table.table("process", optional=True)
-    url = store.take("url", str)
+    url = _url(store)
     declared = clock.number("declared_bound_us", 1, PERIOD_MAX // MICROSECOND, None)
     found = Deployment(
         folder=folder,
@@ -205,6 +206,15 @@ def _real_time(process: Table) -> RealTime:
     if not isinstance(word, str) or word not in choices:
         raise process.wrong("real_time", value, 'expected "auto", true or false')
     return choices[word]
+
+
+def _url(store: Table) -> str:
+    url = store.take("url", str)
+    try:
+        check_store(url)
+    except Complaint as complaint:
+        raise Complaint(f"{store.file}: {complaint}") from None
+    return url
 
 
 def _store(folder: Path, url: str) -> str:
@@ -261,8 +271,8 @@ def _node(members: Table, name: str, kind: Kind, fields: Table) -> Node:
 def _address(fields: Table, name: str) -> Address:
     text = fields.take(name, str)
     host, _, port = text.rpartition(":")
-    if not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= PORT_MAX:
-        raise fields.wrong(name, text, f"expected HOST:PORT with a port from 1 to {PORT_MAX}")
+    if not is_host(host) or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= PORT_MAX:
+        raise fields.wrong(name, text, f"expected HOST:PORT, a name or an IPv4 address and a port from 1 to {PORT_MAX}")
     return host, int(port)
 
 

@@ -11,11 +11,12 @@ from typing import Final
 
 from fairtape.core.timing import PROFILES
 from fairtape.deployment.capacity import cores_here, refuse_overload, sites_max
-from fairtape.deployment.description import FILE, Deployment, read_deployment
+from fairtape.deployment.description import FILE, Deployment, understand
 from fairtape.deployment.floor_settings import COMMIT_PASSES
 from fairtape.deployment.keyring import write_keys
 from fairtape.deployment.loopback import free_ports
 from fairtape.deployment.stations import catalogue_of
+from fairtape.deployment.tables import Table
 from fairtape.market.stripe_planning import plan_by_rate
 from fairtape.market.stripes import DAY, Endpoint, StripePlan
 from fairtape.market.symbols import VENUES, universe
@@ -84,12 +85,12 @@ def create_deployment(folder: Path, draft: Draft) -> Deployment:
     if (folder / FILE).exists():
         raise Complaint(f"folder {str(folder)!r} holds a deployment already; name another folder, or remove that one")
     text = "\n".join(_text(draft)) + "\n"
+    deployment = understand(folder, Table.parse(folder / FILE, text.encode()))  # before anything is written
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise Complaint(f"folder {str(folder)!r} holds other files and no deployment; name a new or empty folder")
         (folder / FILE).write_text(text)
-        deployment = read_deployment(folder)
         write_keys(deployment)
         if draft.edge:
             catalogue_of(deployment).add(_first_plan(draft))
@@ -232,7 +233,7 @@ def _surroundings(draft: Draft) -> Iterator[str]:
     yield "sync_period_ms = 100"
     yield ""
     yield "[store]  # where reformation servers agree; sqlite for one machine, etcd for several"
-    yield f'url = "{draft.store}"'
+    yield f"url = {json.dumps(draft.store, ensure_ascii=False)}"
     if draft.store.startswith("etcd:"):
         yield "# For a cluster with TLS (https) or users; files are named from this folder on, and only reformation"
         yield "# servers need them:"

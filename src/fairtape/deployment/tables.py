@@ -38,11 +38,17 @@ class Table:
         """The whole file."""
         try:
             with file.open("rb") as opened:
-                return cls(file, tomllib.loads(opened.read(FILE_SIZE_MAX).decode()))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise Complaint(f"{file} is no TOML: {error}; correct that line") from None
+                return cls.parse(file, opened.read(FILE_SIZE_MAX))
         except OSError as error:
             raise Complaint(f"{file} cannot be read ({error.strerror}); correct its permissions") from None
+
+    @classmethod
+    def parse(cls, file: Path, content: bytes) -> "Table":
+        """What a file of this content holds."""
+        try:
+            return cls(file, tomllib.loads(content.decode()))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise Complaint(f"{file} is no TOML: {error}; correct that line") from None
 
     def take(self, name: str, kind: type[Kind], default: Any = _MISSING) -> Kind:
         """The field of this name; `default` where it is left out, if it may be."""

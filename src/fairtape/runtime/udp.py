@@ -9,11 +9,13 @@ UDP may lose, but not silently: whatever the kernel would not take or could not 
 """
 
 import errno
+import re
 import socket
 import struct
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from ipaddress import AddressValueError, IPv4Address
 from typing import Final, TypeAlias
 
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND
@@ -30,6 +32,8 @@ PORT_MAX: Final = 65_535
 SEND_WAIT_MAX: Final = 1 * MILLISECOND  # how long one `send` may stand before a full queue
 SEND_RETRY_DELAY: Final = 50 * MICROSECOND
 
+_HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
+_NUMBERS: Final = re.compile(r"[0-9.]+")
 _SOL_UDP: Final = socket.IPPROTO_UDP
 _UDP_SEGMENT: Final = 103
 _UDP_GRO: Final = 104
@@ -195,6 +199,19 @@ def trains(datagrams: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
         room -= length
     if datagrams:
         yield datagrams[start:]
+
+
+def is_host(text: str) -> bool:
+    """Whether it can be the name or the IPv4 address of a machine."""
+    if not _HOST.fullmatch(text):
+        return False
+    if not _NUMBERS.fullmatch(text):
+        return True
+    try:
+        IPv4Address(text)
+    except AddressValueError:
+        return False
+    return True
 
 
 def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:

@@ -454,7 +454,7 @@ def _lock(directory: Path) -> int:
     """Make the directory and hold its lock; a second writer is refused."""
     try:
         if not directory.is_dir():
-            directory.mkdir(parents=True)
+            directory.mkdir(parents=True, exist_ok=True)  # a retransmit server may be first
             sync_directory(directory.parent)
         lock = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:

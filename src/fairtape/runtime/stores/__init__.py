@@ -26,8 +26,18 @@ __all__ = [
     "SqliteStore",
     "Store",
     "StoreDesk",
+    "check_store",
     "open_store",
 ]
+
+
+def check_store(url: str) -> None:
+    """Refuse a URL that names no store; whether one is there is another question."""
+    kind, _, place = url.partition(":")
+    if kind not in ("sqlite", "etcd") or not place:
+        raise Complaint(f"store is {url!r}; give sqlite:PATH or etcd:http://HOST:PORT/PREFIX")
+    if kind == "etcd":
+        endpoints_of(place)
 
 
 def open_store(url: str, *, access: Access = OPEN, patience: float = PATIENCE) -> Store:
@@ -35,11 +45,9 @@ def open_store(url: str, *, access: Access = OPEN, patience: float = PATIENCE) -
 
     One try at the file or at an endpoint takes at most `patience` seconds.
     """
+    check_store(url)
     kind, _, place = url.partition(":")
-    match kind:
-        case "sqlite" if place:
-            return SqliteStore(Path(place), patience=patience)
-        case "etcd" if place:
-            endpoints, prefix = endpoints_of(place)
-            return EtcdStore(endpoints, prefix, patience=patience, access=access)
-    raise Complaint(f"store is {url!r}; give sqlite:PATH or etcd:http://HOST:PORT/PREFIX")
+    if kind == "sqlite":
+        return SqliteStore(Path(place), patience=patience)
+    endpoints, prefix = endpoints_of(place)
+    return EtcdStore(endpoints, prefix, patience=patience, access=access)
