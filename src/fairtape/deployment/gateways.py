@@ -24,6 +24,7 @@ from fairtape.deployment.following import Following
 from fairtape.deployment.gateway_options import GatewayOptions
 from fairtape.deployment.messages import Postman
 from fairtape.deployment.processes import Interrupts
+from fairtape.deployment.projecting import Projector
 from fairtape.deployment.ring import RingPlan
 from fairtape.deployment.supervisor import GATEWAY
 from fairtape.deployment.tuning import Tuner
@@ -42,6 +43,7 @@ from fairtape.nodes.fix.desk import FixDesk
 from fairtape.nodes.fix.store import FixStore
 from fairtape.runtime.accounts import Accounts
 from fairtape.runtime.complaints import Complaint
+from fairtape.runtime.database import Away
 from fairtape.runtime.fixstore import FixFile
 from fairtape.runtime.intake import Intake
 from fairtape.runtime.journal import Entry, Turning
@@ -75,10 +77,20 @@ def _floor_folder(folder: Path) -> Path:
 class GatewayProcess:
     """One gateway, until it is stopped."""
 
-    def __init__(self, deployment: Deployment, plan: RingPlan, me: NodeId, name: str, options: GatewayOptions) -> None:
+    def __init__(
+        self,
+        deployment: Deployment,
+        plan: RingPlan,
+        me: NodeId,
+        name: str,
+        options: GatewayOptions,
+        say: Callable[[str], None],
+    ) -> None:
         self.addresses: dict[str, Address] = {}
         self._me = me
+        self._say = say
         self._heard_at = 0
+        self._logins_old = False
         self._options = options
         self._floor = deployment.floor
         self._audience = Audience(deployment)
@@ -91,7 +103,7 @@ class GatewayProcess:
             self._postman = Postman(plan, me)
             opening.callback(self._postman.close)
             self._now = self._postman.clock.now
-            self._store = None if options.ledger is None else LedgerStore(options.ledger)
+            self._projector = None if options.ledger is None else Projector(LedgerStore(options.ledger), say)
             intake = Intake(floor / f"{name}.intake")
             self._sessions = FixFile(floor / f"{name}.fix.sqlite")
             opening.callback(self._sessions.close)
@@ -110,16 +122,25 @@ class GatewayProcess:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop.set)
         with self._closing:
-            while await self._follow():
-                if stop.is_set():
-                    return
-            self._house.recover()
-            with ExitStack() as servers:
-                await self._serve(servers)
-                started(self.addresses)
-                await self._until(stop.is_set)
-            deadline = self._now() + FAREWELL_PERIOD
-            await self._until(lambda: self._postman.idle or self._now() > deadline)
+            if self._projector is not None:
+                self._projector.start()
+            try:
+                await self._live(stop, started)
+            finally:
+                if self._projector is not None:
+                    await self._projector.close(FAREWELL_PERIOD / SECOND)
+
+    async def _live(self, stop: asyncio.Event, started: Callable[[dict[str, Address]], None]) -> None:
+        while await self._follow():
+            if stop.is_set():
+                return
+        self._house.recover()
+        with ExitStack() as servers:
+            await self._serve(servers)
+            started(self.addresses)
+            await self._until(stop.is_set)
+        deadline = self._now() + FAREWELL_PERIOD
+        await self._until(lambda: self._postman.idle or self._now() > deadline)
 
     async def _until(self, ended: Callable[[], bool]) -> None:
         refresh_at = self._now() + REFRESH_PERIOD
@@ -129,7 +150,17 @@ class GatewayProcess:
                 await asyncio.sleep(LOOK_PERIOD / SECOND)
             if self._now() >= refresh_at:
                 refresh_at = self._now() + REFRESH_PERIOD
-                await asyncio.get_running_loop().run_in_executor(None, self._accounts.refresh)
+                await self._refresh()
+
+    async def _refresh(self) -> None:
+        try:
+            await asyncio.to_thread(self._accounts.refresh)
+        except Away as error:
+            if not self._logins_old:
+                self._say(f"logins: {error}. Those of before stay in force")
+            self._logins_old = True
+        else:
+            self._logins_old = False
 
     def _pulse(self) -> None:
         """Where nobody says anything no token is delivered, and trades would wait for their commit: say something."""
@@ -208,14 +239,14 @@ class GatewayProcess:
         ordered = each.ordered
         to.apply(ordered)
         gateway = to.gateway if isinstance(to, House) else to
-        if self._store is not None:
+        if self._projector is not None:
             sequence = ordered.sequence + ordered.count
             yield self._books.keep(gateway.outputs, token=ordered.token, sequence=sequence)
 
     async def _rebuild(self) -> None:
         """After a Break that took applied tokens away: from the journal, which has been cut to what stands."""
-        if self._store is not None:
-            self._store.clear()
+        if self._projector is not None:
+            await self._projector.restart()
         self._following.close()
         self._following, self._tuner = self._tuned()
         gateway, self._books = self._newborn()
@@ -227,8 +258,8 @@ class GatewayProcess:
         self._house.rebuilt(gateway)
 
     async def _write(self, batches: list[Batch]) -> None:
-        if batches and self._store is not None:
-            await asyncio.get_running_loop().run_in_executor(None, self._store.write, batches)
+        if self._projector is not None:
+            await self._projector.add(batches)
 
 
 def run_gateway(
@@ -252,6 +283,6 @@ def run_gateway(
         while patient and not interrupts.count and audience.choose(None, time.time_ns()) is None:
             time.sleep(PATIENT_PERIOD)
         if not interrupts.count:
-            process = GatewayProcess(deployment, door.plan_for(me), me, name, options)
+            process = GatewayProcess(deployment, door.plan_for(me), me, name, options, bulletin.note)
             asyncio.run(process.run(tell))
     bulletin.close({"name": f"{name}{GATEWAY}", "ended": True})

@@ -14,6 +14,7 @@ import hashlib
 import hmac
 import secrets
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -22,7 +23,7 @@ from sqlalchemy import Boolean, Column, Engine, Insert, MetaData, String, Table,
 
 from fairtape.market.orders import ACCOUNT_MAX
 from fairtape.runtime.complaints import Complaint
-from fairtape.runtime.database import opened
+from fairtape.runtime.database import Away, answering, opened
 
 LOGINS_MAX: Final = 100_000
 SECRET_MAX: Final = 128  # characters of a password: no more is hashed for anybody
@@ -71,8 +72,8 @@ class Accounts:
         self.refresh()
 
     def refresh(self) -> None:
-        """Take notice of what other processes have changed."""
-        with self._engine.connect() as connection:
+        """Take notice of what other processes have changed. Raises `Away` where the database does not answer."""
+        with answering(), self._engine.connect() as connection:
             logins = {row.name: Login(*row) for row in connection.execute(select(LOGINS).limit(LOGINS_MAX))}
         customers: dict[str, set[str]] = {}
         for login in logins.values():
@@ -103,7 +104,8 @@ class Accounts:
     def verify(self, name: str, secret: str) -> bool:
         """Whether this is the password or the token of a login. As slow for a name that nobody has."""
         if name not in self._logins:
-            self.refresh()
+            with suppress(Away):  # those who are known are let in meanwhile
+                self.refresh()
         login = self._logins.get(name)
         if len(secret) > SECRET_MAX:
             return False

@@ -3,17 +3,39 @@
 SQLite is opened with a write-ahead log and full synchronisation: what a transaction committed outlives a power failure.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import Engine, MetaData, create_engine, event
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import (
+    ArgumentError,
+    DBAPIError,
+    InterfaceError,
+    NoSuchModuleError,
+    OperationalError,
+    SQLAlchemyError,
+)
 
 from fairtape.runtime.complaints import Complaint
 
 BUSY_PERIOD: Final = 5.0  # seconds that a statement waits for another process
 _PRAGMAS: Final = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL", "PRAGMA foreign_keys = ON")
+
+
+class Away(Complaint):
+    """A database that was there does not answer, and may again."""
+
+
+@contextmanager
+def answering() -> Iterator[None]:
+    """Whatever a driver says of a database that is away becomes `Away`."""
+    try:
+        yield
+    except (OperationalError, InterfaceError) as error:
+        raise Away(f"the database does not answer ({_why(error)}); see whether it runs") from None
 
 
 def opened(address: str | Path, metadata: MetaData) -> Engine:
@@ -22,7 +44,8 @@ def opened(address: str | Path, metadata: MetaData) -> Engine:
     try:
         url = make_url(text)
         sqlite = url.get_backend_name() == "sqlite"
-        engine = create_engine(url, connect_args={"timeout": BUSY_PERIOD} if sqlite else {})
+        # A server may have ended since a connection was made: it is tried before it is used.
+        engine = create_engine(url, connect_args={"timeout": BUSY_PERIOD} if sqlite else {}, pool_pre_ping=not sqlite)
         if sqlite:
             event.listen(engine, "connect", _make_durable)
         metadata.create_all(engine)
@@ -35,8 +58,7 @@ def opened(address: str | Path, metadata: MetaData) -> Engine:
             f"database is {_shown(text)}; name a file, or a URL such as postgresql+psycopg://host/name"
         ) from None
     except (DBAPIError, SQLAlchemyError) as error:
-        why = str(getattr(error, "orig", None) or error).splitlines()[0]
-        raise Complaint(f"database {_shown(text)} cannot be used ({why}); name another one") from None
+        raise Complaint(f"database {_shown(text)} cannot be used ({_why(error)}); name another one") from None
     return engine
 
 
@@ -45,6 +67,11 @@ def _make_durable(connection: Any, _record: object) -> None:
     for pragma in _PRAGMAS:
         cursor.execute(pragma)
     cursor.close()
+
+
+def _why(error: SQLAlchemyError) -> str:
+    """The first line of what the driver said."""
+    return str(getattr(error, "orig", None) or error).splitlines()[0]
 
 
 def _shown(text: str) -> str:

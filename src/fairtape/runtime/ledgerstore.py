@@ -23,6 +23,7 @@ from sqlalchemy import (
     Engine,
     Integer,
     MetaData,
+    Row,
     SmallInteger,
     String,
     Table,
@@ -39,7 +40,7 @@ from sqlalchemy import (
 from fairtape.market.ledger import Account, Ledger
 from fairtape.market.transfers import Batch, Part, Reason, Settlement, Standing, Transfer
 from fairtape.runtime.complaints import Complaint
-from fairtape.runtime.database import opened
+from fairtape.runtime.database import answering, opened
 
 AMOUNT_MAX: Final = (1 << 63) - 1  # what a column holds
 READ_ROWS: Final = 10_000  # that are read at once
@@ -102,7 +103,6 @@ _TRANSFERS_VIEW: Final = f"""CREATE VIEW transfers ({", ".join(_PLACES)}) AS
     SELECT {Reason.SETTLEMENT:d}, trade_id, symbol, seller, {_BOTH.format("buyer")}, quantity FROM trades
 """  # noqa: S608 - our own names
 _NOTHING: Final = {"token": 0, "sequence": 1, "trade_id": 0, "movement": 0}
-_TABLES: Final = ((BALANCES, ("account", "asset")), (MOVEMENTS, ("number",)), (TRADES, ("trade_id",)))
 
 
 @event.listens_for(METADATA, "after_create")
@@ -138,7 +138,10 @@ class LedgerStore:
         return self._trade_id
 
     def write(self, batches: Iterable[Batch]) -> None:
-        """Write batches in one transaction; those that are in the tables already change nothing."""
+        """Write batches in one transaction; those that are in the tables already change nothing.
+
+        Raises `Away` where the database does not answer; the same batches can be handed in again.
+        """
         trades: list[Settlement] = []
         movements: list[tuple[Any, ...]] = []
         standings: dict[tuple[str, str], Standing] = {}
@@ -155,7 +158,7 @@ class LedgerStore:
         if (token, trade_id) == (self.token, self._trade_id):
             return
         _check(standings.values())
-        with self._engine.begin() as connection:
+        with answering(), self._engine.begin() as connection:
             for statement, rows in (
                 (self._insert_trades, trades),
                 (self._insert_movements, movements),
@@ -195,17 +198,21 @@ class LedgerStore:
         """A digest of all rows: equal for a store that was written live and one that was rebuilt."""
         digest = sha256()
         with self._engine.connect() as connection:
-            for each, keys in _TABLES:
-                ordered = select(each).order_by(*(each.c[key] for key in keys))
-                rows = connection.execution_options(yield_per=READ_ROWS).execute(ordered)
+            balances: Iterable[Row[Any]] = sorted(
+                connection.execute(select(BALANCES))
+            )  # databases sort texts variously
+            streams = connection.execution_options(yield_per=READ_ROWS)
+            movements = streams.execute(select(MOVEMENTS).order_by(MOVEMENTS.c.number))
+            trades = streams.execute(select(TRADES).order_by(TRADES.c.trade_id))
+            for each, rows in ((BALANCES, balances), (MOVEMENTS, movements), (TRADES, trades)):
                 for row in rows:
                     digest.update(f"{each.name}{tuple(row)}".encode())
         return digest.digest()
 
     def clear(self) -> None:
         """Forget everything: after a Break that took tokens away, it is projected anew from the journal."""
-        with self._engine.begin() as connection:
-            for each, _ in _TABLES:
+        with answering(), self._engine.begin() as connection:
+            for each in (BALANCES, MOVEMENTS, TRADES):
                 connection.execute(delete(each))
             connection.execute(update(PROJECTION).values(_NOTHING))
         self.token, self.sequence, self._movement, self._trade_id = 0, 1, 0, 0
