@@ -47,6 +47,9 @@ def test_the_last_sale_and_the_volume_of_a_symbol_are_exact(tmp_path: Path) -> N
         ("/v1/trades?from=0", "from", "above 0"),
         ("/v1/trades?limit=1000000", "limit", "100,000"),
         ("/v1/trades?from=1&since_ns=5", "since_ns", "both"),
+        ("/v1/trades?from=2&to=1", "to", "before 2"),
+        ("/v1/trades?since_ns=9&until_ns=8", "until_ns", "before 9"),
+        ("/v1/trades?from=9", "from", "has come to 2"),
         ("/v1/trades?symbols=", "symbols", "symbol"),
         ("/v1/trades?colour=red", "colour", "no field"),
         ("/v1/trades?format=xml", "format", "json or arrow"),
@@ -60,6 +63,13 @@ def test_a_bad_request_is_answered_with_the_field_and_the_remedy(
         told = json.loads(body)
         assert (code, told["field"]) == (400, field)
         assert words in told["told"]
+
+
+def test_who_asks_for_the_websocket_by_http_is_told_what_it_is(tmp_path: Path) -> None:
+    with served(make_site(tmp_path, 2)) as server:
+        code, body = get(server, "/v1/ticker")
+        assert code == 426
+        assert "is a WebSocket; connect to it as ws://" in json.loads(body)["told"]
 
 
 def test_a_range_by_number_goes_on_where_the_last_one_ended(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from fairtape.client.errors import ClientError
 from fairtape.market.prices import DECIMALS, ONE
 from fairtape.market.symbols import BadName, checked_symbol
 from fairtape.web.forms import trade_told
+from fairtape.web.lines import PATH as TICKER
 from fairtape.web.ranges import Archive, Range
 from fairtape.web.stage import Stage
 from fairtape.web.wishes import Refusal
@@ -30,6 +31,7 @@ from fairtape.web.wishes import Refusal
 ARROW: Final = "application/vnd.apache.arrow.stream"
 READERS_MAX: Final = 4  # who read the past at a time; others wait
 ANSWERS_MAX: Final = 16  # ranges of the past under way, of at most some 15 MB each; others are told to come back
+UPGRADE: Final = {"upgrade": "websocket"}
 RETRY: Final = {"retry-after": "1"}
 CLOSES: Final = {"connection": "close", "cache-control": "no-store"}
 PAGE_RULES: Final = (
@@ -166,6 +168,9 @@ class Api:
 
 
 async def _unknown(request: Request, _error: Exception) -> Response:
+    if request.url.path == TICKER:
+        sentence = f"{TICKER} is a WebSocket; connect to it as ws://{request.url.netloc[:60]}{TICKER}"
+        return JSONResponse({"field": "path", "told": sentence}, status_code=426, headers=CLOSES | UPGRADE)
     sentence = f"there is nothing at {request.url.path[:60]}; / is the page, and names of the API begin with /v1/"
     return JSONResponse({"field": "path", "told": sentence}, status_code=404, headers=CLOSES)
 

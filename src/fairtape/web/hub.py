@@ -23,7 +23,7 @@ from fairtape.web.customers import QUEUE_MAX, Customer, Line, TooSlow
 from fairtape.web.forms import ROWS_MAX, Form, framed
 from fairtape.web.replays import Replay
 from fairtape.web.ticker import Ticker
-from fairtape.web.wishes import Refusal, Wish
+from fairtape.web.wishes import Overload, Refusal, Wish
 
 CUSTOMERS_MAX: Final = 2_000
 CHANNELS_MAX: Final = 512  # different subscriptions
@@ -108,7 +108,7 @@ class Hub:
         """A new customer. Raises `Refusal` where there are too many."""
         if len(self.customers) >= self.limits.customers_max:
             self.counts["refused"] += 1
-            raise Refusal("connection", f"{len(self.customers):,} customers are here, as many as may; come back later")
+            raise Overload("connection", f"{len(self.customers):,} customers are here, as many as may; come back later")
         customer = Customer(line, queue_max=self.limits.queue_max)
         self.customers.add(customer)
         self.counts["admitted"] += 1
@@ -127,10 +127,12 @@ class Hub:
             raise Refusal("from", f"from is {start}, and the order has come to {due - 1}; give at most {due}")
         past = start < due or (isinstance(wish.start, AtNumber) and start < wish.start.sequence)
         if past and customer not in self._replaying and len(self._replaying) >= self.limits.replays_max:
-            raise Refusal("from", f"{len(self._replaying)} customers read the past, as many as may; come back later")
+            raise Overload("from", f"{len(self._replaying)} customers read the past, as many as may; come back later")
         key = wish.symbols, wish.stripes, wish.form
         if key not in self._channels and len(self._channels) >= self.limits.channels_max:
-            raise Refusal("symbols", f"there are {len(self._channels)} different subscriptions, as many as may be")
+            raise Overload(
+                "symbols", f"{len(self._channels)} different subscriptions are here, as many as may; come later"
+            )
         self._leave(customer)
         customer.subscribe(wish, Replay(self.ticker, start) if past else None)
         self._channels.setdefault(key, Channel(customer.selection, wish.form)).members[customer] = None

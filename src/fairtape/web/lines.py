@@ -22,7 +22,7 @@ from websockets.server import ServerProtocol
 from fairtape.web.customers import Customer
 from fairtape.web.forms import packed, text_frame
 from fairtape.web.hub import AWAY, FULL, Hub
-from fairtape.web.wishes import Refusal, Verb, Wish, request_of, wish_of_query
+from fairtape.web.wishes import Overload, Refusal, Verb, Wish, request_of, wish_of_query
 
 PATH: Final = "/v1/ticker"
 REQUEST_MAX: Final = 64 << 10  # bytes of a message of a customer
@@ -202,10 +202,10 @@ class WebSocketLine(asyncio.Protocol):
         return False
 
     def _rebuke(self, refusal: Refusal) -> None:
-        self._hub.counts["bad_requests"] += 1
-        full = refusal.field == "connection"
+        full = isinstance(refusal, Overload)
+        self._hub.counts["refused" if full else "bad_requests"] += 1
         told: dict[str, object] = {"kind": "error", "field": refusal.field, "told": str(refusal)}
-        self.end(FULL if full else BAD_REQUEST, f"bad {refusal.field}"[:60], told)
+        self.end(FULL if full else BAD_REQUEST, "too many" if full else f"bad {refusal.field}"[:60], told)
 
     def _refuse(self, status: int, refusal: Refusal) -> None:
         response = self._socket.reject(status, packed({"field": refusal.field, "told": str(refusal)}).decode() + "\n")

@@ -49,7 +49,12 @@ class Range:
         start, since = _number(query, "from"), _number(query, "since_ns")
         if start is not None and since is not None:
             raise Refusal("since_ns", "from and since_ns are both given; begin with a number or with an instant")
-        to, limit = _number(query, "to"), _number(query, "limit")
+        to, until, limit = _number(query, "to"), _number(query, "until_ns"), _number(query, "limit")
+        for field, first, last in (("to", start, to), ("until_ns", since, until)):
+            if first is not None and last is not None and last < first:
+                raise Refusal(
+                    field, f"{field} is {last}, before {first}, with which the range begins; give a later one"
+                )
         if limit is not None and not 1 <= limit <= LIMIT_MAX:
             raise Refusal("limit", f"limit is {limit}; it must be from 1 to {LIMIT_MAX:,}")
         names = query.get("symbols")
@@ -58,7 +63,7 @@ class Range:
             start=start,
             since=since,
             end=NUMBER_MAX if to is None else to + 1,
-            until=_number(query, "until_ns"),
+            until=until,
             limit=LIMIT if limit is None else limit,
         )
 
@@ -147,6 +152,10 @@ class Archive:
 
     def _start(self, wanted: Range, due: int) -> int:
         if wanted.start is not None:
+            if wanted.start > due:
+                raise Refusal(
+                    "from", f"from is {wanted.start}, and the order has come to {due - 1}; give at most {due}"
+                )
             return wanted.start
         return first_number(self._journal) if wanted.since is None else self._place(wanted.since, due)
 

@@ -40,6 +40,10 @@ class Refusal(Exception):
         self.field = field
 
 
+class Overload(Refusal):
+    """What could be done, but not now: as many are served as may be."""
+
+
 class Slow(Enum):
     """What becomes of a customer who is slower than the order, once as much waits as may."""
 

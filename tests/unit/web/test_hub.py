@@ -17,7 +17,7 @@ from fairtape.web.customers import NOTICES_MAX, QUEUE_MIN
 from fairtape.web.forms import Form
 from fairtape.web.hub import PAUSE_MIN, ROUND_PERIOD, TOO_SLOW, Limits, pause_after
 from fairtape.web.stage import DELAY_GOAL, DELAY_GOOD, LATE_MIN, PROMPT_MIN, Pace
-from fairtape.web.wishes import Refusal, Slow, Wish
+from fairtape.web.wishes import Overload, Refusal, Slow, Wish
 from unit.client.tape_values import SYMBOLS
 from unit.web.web_values import NOW, House, Pipe
 
@@ -276,7 +276,7 @@ def test_there_are_no_more_customers_subscriptions_and_replays_than_may_be(tmp_p
     limits = Limits(customers_max=4, channels_max=2, replays_max=1)
     house = House(tmp_path, released=5, limits=limits)
     pipes = [house.enter() for _ in range(4)]
-    with pytest.raises(Refusal, match="come back later"):
+    with pytest.raises(Overload, match="come back later"):
         house.enter()
     one, two, three, four = (pipe.customer for pipe in pipes)
     assert one is not None
@@ -285,10 +285,10 @@ def test_there_are_no_more_customers_subscriptions_and_replays_than_may_be(tmp_p
     assert four is not None
     house.hub.subscribe(one, Wish(symbols=("ABC",)))
     house.hub.subscribe(two, Wish(symbols=("DEF",)))
-    with pytest.raises(Refusal, match="different subscriptions"):
+    with pytest.raises(Overload, match="different subscriptions"):
         house.hub.subscribe(three, Wish())
     house.hub.subscribe(three, Wish(symbols=("ABC",), start=AtNumber(1)))
-    with pytest.raises(Refusal, match="read the past"):
+    with pytest.raises(Overload, match="read the past"):
         house.hub.subscribe(four, Wish(symbols=("ABC",), start=AtNumber(1)))
     house.hub.dismiss(two)
     house.hub.subscribe(four, Wish())
