@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 from rich.live import Live
 
@@ -57,8 +58,6 @@ LINE_PERIOD: Final = 2 * SECOND  # between two lines where there is no terminal
 @click.option(
     "--floor",
     is_flag=True,
-    expose_value=False,
-    callback=show_floor,
     help="Instead: traders on four continents, in simulated time, and their arbiter is killed.",
 )
 @click.pass_context
@@ -75,6 +74,7 @@ def demo(
     journals: Path | None,
     wants_page: bool,
     as_json: bool,
+    floor: bool,
 ) -> None:
     """Run a whole market on this machine and prove its order.
 
@@ -88,6 +88,9 @@ def demo(
     be looked at; the report says how to remove them. The exit code is 1 when something failed, the order is not the
     same everywhere, or a customer missed something.
     """
+    if floor:
+        _refuse_beside_floor(ctx)
+        show_floor(ctx)
     _refuse(seconds=seconds, loss=loss, rate=rate, seed=seed, customers=customers)
     groups = loopback_groups(mesh=mesh)
     world = World(
@@ -112,6 +115,12 @@ def demo(
     if findings.failures or not findings.one_order or findings.missed:
         ctx.exit(EXIT_BROKEN)
     ctx.exit(EXIT_INTERRUPTED if findings.interrupted else 0)
+
+
+def _refuse_beside_floor(ctx: click.Context) -> None:
+    for option in ctx.command.params:
+        if option.name != "floor" and ctx.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE:
+            raise Complaint(f"{option.opts[0]} is given, and --floor plays one session, always the same; leave it out")
 
 
 def _refuse(*, seconds: float, loss: float, rate: float, seed: int, customers: int) -> None:

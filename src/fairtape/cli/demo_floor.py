@@ -1,6 +1,6 @@
 """`fairtape demo --floor`: traders on four continents, and what becomes of their trades when the arbiter dies."""
 
-from typing import Final
+from typing import Final, NoReturn
 
 import click
 
@@ -10,10 +10,8 @@ from fairtape.simulation.facts import Violation
 EXIT_BROKEN: Final = 1
 
 
-def show_floor(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
-    """The callback of the flag: play the session, tell it, and end the command."""
-    if not wanted or ctx.resilient_parsing:
-        return
+def show_floor(ctx: click.Context) -> NoReturn:
+    """Play the session, tell it, and end the command."""
     session = TradingFloor()
     try:
         for line in session.play():

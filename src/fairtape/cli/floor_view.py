@@ -19,7 +19,9 @@ from fairtape.apps.floor import Floor
 from fairtape.apps.floor_outputs import BUYER_TOOK, SELLER_TOOK, Committed, Execution, TentativeFill, Voided
 from fairtape.cli.words import counted
 from fairtape.core.effects import Ordered
+from fairtape.core.instants import Instant
 from fairtape.deployment.audience import Audience
+from fairtape.deployment.bulletin import Bulletin, RunFolder, Status
 from fairtape.deployment.description import FILE, Deployment, Node, read_deployment
 from fairtape.deployment.door import door_of
 from fairtape.deployment.floor_arbiter import Arbiter
@@ -29,6 +31,7 @@ from fairtape.deployment.following import Following
 from fairtape.deployment.node import JOURNALS
 from fairtape.deployment.processes import Interrupts
 from fairtape.deployment.ring import source_of, source_seat
+from fairtape.deployment.supervisor import ARBITER
 from fairtape.market.administration import CASH
 from fairtape.market.markets import Market
 from fairtape.market.prices import format_fixed, format_sum
@@ -336,8 +339,29 @@ def _arbitrate(deployment: Deployment, node: Node, source: NodeId, journal: Path
         arbiter = Arbiter(node.number, machine, reader)
         driver = Driver([source_seat(plan, machine, producer=arbiter)], clock)
         click.echo(f"the arbiter of {node.name} reports as {deployment.name_of(source)}", err=True)
+        name = f"{node.name}{ARBITER}"
+        bulletin = Bulletin(RunFolder(deployment.folder), name)
+
+        def page(now: Instant) -> Status:
+            return {
+                "name": name,
+                "kind": "arbiter",
+                "node": source,
+                "written_at_ns": now,
+                "reports": arbiter.reports,
+                "accusations": arbiter.accusations,
+                "token": reader.floor.token,
+                "trades": reader.floor.trade_count,
+                "tentative": sum(1 for _ in reader.floor.tentative()),
+            }
+
+        def ends() -> bool:
+            bulletin.keep_posted(clock.now(), page)
+            return ended()
+
         try:
-            driver.run(ended)
+            driver.run(ends)
         finally:
             driver.close()
+            bulletin.close({**page(clock.now()), "ended": True})
             click.echo(f"{arbiter.reports:,} reports, {arbiter.accusations:,} accusations", err=True)

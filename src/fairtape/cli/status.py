@@ -13,9 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from fairtape.deployment.bulletin import RunFolder, Status
+from fairtape.deployment.company import floor_names
 from fairtape.deployment.description import Deployment, Kind, Node, read_deployment
 from fairtape.deployment.stations import edge_names
-from fairtape.deployment.supervisor import BESIDE
+from fairtape.deployment.supervisor import ARBITER, BESIDE, GATEWAY
 
 EXIT_DOWN: Final = 1
 WATCH_PERIOD: Final = 0.5  # seconds
@@ -49,12 +50,13 @@ def status(ctx: click.Context, *, directory: Path, as_json: bool, watch: bool) -
                 time.sleep(WATCH_PERIOD)
                 live.update(_view(deployment, run), refresh=True)
     else:
-        Console().print(_view(deployment, run))
+        console = Console()
+        console.print(_view(deployment, run), soft_wrap=not console.is_terminal)
     ctx.exit(0 if _pages(deployment, run) else EXIT_DOWN)
 
 
 def _pages(deployment: Deployment, run: RunFolder) -> dict[str, Status]:
-    return run.statuses([*deployment.nodes, *edge_names(deployment)])
+    return run.statuses([*deployment.nodes, *edge_names(deployment), *_floor_processes(deployment)])
 
 
 def _view(deployment: Deployment, run: RunFolder) -> Group:
@@ -69,10 +71,42 @@ def _view(deployment: Deployment, run: RunFolder) -> Group:
     parts: list[Any] = [sites, Text(), servers]
     if deployment.edge is not None:
         parts += [Text(), _edge_table(deployment, pages)]
+    listed = floor_names(deployment)
+    shown = [name for name in _floor_processes(deployment) if name in listed or name in pages]
+    if shown:
+        parts += [Text(), _floor_table(shown, pages)]
     sources = [pages[node.name] for node in deployment.of_kind(Kind.SOURCE) if node.name in pages]
     if sources:
         parts += [Text(), *(Text(_source_line(page)) for page in sources)]
     return Group(*parts)
+
+
+def _floor_processes(deployment: Deployment) -> list[str]:
+    """All that there may be: an arbiter of each site, and a gateway of each source."""
+    arbiters = [f"{node.name}{ARBITER}" for node in deployment.sites]
+    return [*arbiters, *(f"{node.name}{GATEWAY}" for node in deployment.of_kind(Kind.SOURCE))]
+
+
+def _floor_table(names: list[str], pages: dict[str, Status]) -> Table:
+    table = Table("floor", "token", "trades", "tentative", "does", box=None, pad_edge=False)
+    for name in names:
+        page = pages.get(name)
+        if page is None:
+            table.add_row(name, "-", "-", "-", "does not run")
+        else:
+            table.add_row(name, *(f"{page[each]:,}" for each in ("token", "trades", "tentative")), _floor_words(page))
+    return table
+
+
+def _floor_words(page: Status) -> str:
+    if page["kind"] == "arbiter":
+        return f"{page['reports']:,} reports, {page['accusations']:,} accusations"
+    words = [", ".join(f"{kind} at {address}" for kind, address in page["addresses"].items()) or "catches up"]
+    if page["pending"]:
+        words.append(f"{page['pending']:,} requests wait for their place")
+    if page["ledger_waiting"]:
+        words.append(f"{page['ledger_waiting']:,} tokens wait for the ledger")
+    return "; ".join(words)
 
 
 def _edge_table(deployment: Deployment, pages: dict[str, Status]) -> Table:

@@ -10,7 +10,7 @@ Nothing here is part of the protocol. A process that cannot write its news goes 
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -18,11 +18,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from fairtape.core.instants import MILLISECOND, Instant
 from fairtape.runtime.complaints import Complaint
 from fairtape.wire.frames import NodeId
 
 RUN: Final = "run"
 NOTICES: Final = "notices.log"
+STATUS_PERIOD: Final = 500 * MILLISECOND
 FRESH_PERIOD_MAX: Final = 5.0  # seconds: a status that is older tells of a process that stands still
 
 Status = dict[str, Any]
@@ -117,6 +119,7 @@ class Bulletin:
         self._path = run.path / f"{name}.json"
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="bulletin")
         self._writing: Future[None] | None = None
+        self._post_at: Instant = 0
         self._log = os.open(run.path / NOTICES, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
     def post(self, status: Mapping[str, Any]) -> None:
@@ -125,6 +128,12 @@ class Bulletin:
             return
         page = {"pid": os.getpid(), "life": life_of(os.getpid()), **status}
         self._writing = self._writer.submit(_write_quietly, self._path, page)
+
+    def keep_posted(self, now: Instant, page: Callable[[Instant], Status]) -> None:
+        """Post a page when it is time for a new one. To be called often."""
+        if now >= self._post_at:
+            self._post_at = now + STATUS_PERIOD
+            self.post(page(now))
 
     def note(self, text: str) -> None:
         """One line for the operator."""

@@ -15,9 +15,9 @@ from typing import Final
 
 from fairtape.apps.books import Bookkeeper
 from fairtape.apps.gateway import Gateway
-from fairtape.core.instants import MILLISECOND, SECOND
+from fairtape.core.instants import MILLISECOND, SECOND, Instant
 from fairtape.deployment.audience import Audience
-from fairtape.deployment.bulletin import Bulletin, RunFolder
+from fairtape.deployment.bulletin import Bulletin, RunFolder, Status
 from fairtape.deployment.description import Deployment
 from fairtape.deployment.door import door_of
 from fairtape.deployment.following import Following
@@ -84,11 +84,12 @@ class GatewayProcess:
         me: NodeId,
         name: str,
         options: GatewayOptions,
-        say: Callable[[str], None],
+        bulletin: Bulletin,
     ) -> None:
         self.addresses: dict[str, Address] = {}
         self._me = me
-        self._say = say
+        self._bulletin = bulletin
+        self._name = name
         self._heard_at = 0
         self._logins_old = False
         self._options = options
@@ -103,7 +104,7 @@ class GatewayProcess:
             self._postman = Postman(plan, me)
             opening.callback(self._postman.close)
             self._now = self._postman.clock.now
-            self._projector = None if options.ledger is None else Projector(LedgerStore(options.ledger), say)
+            self._projector = None if options.ledger is None else Projector(LedgerStore(options.ledger), bulletin.note)
             intake = Intake(floor / f"{name}.intake")
             self._sessions = FixFile(floor / f"{name}.fix.sqlite")
             opening.callback(self._sessions.close)
@@ -114,6 +115,22 @@ class GatewayProcess:
             self._house = House(gateway, self._accounts, publish=self._postman.publish, now=self._now, intake=intake)
             opening.callback(self._house.close)
             self._closing = opening.pop_all()
+
+    def _page(self, now: Instant) -> Status:
+        gateway = self._house.gateway
+        return {
+            "name": f"{self._name}{GATEWAY}",
+            "kind": "gateway",
+            "node": self._me,
+            "written_at_ns": now,
+            "addresses": {kind: f"{host}:{port}" for kind, (host, port) in self.addresses.items()},
+            "token": gateway.floor.token,
+            "trades": gateway.floor.trade_count,
+            "tentative": sum(1 for _ in gateway.floor.tentative()),
+            "pending": len(gateway.pending),
+            "ledger_waiting": None if self._projector is None else self._projector.waiting,
+            "logins_old": self._logins_old,
+        }
 
     async def run(self, started: Callable[[dict[str, Address]], None]) -> None:
         """Catch up, serve until SIGINT or SIGTERM, and go when what was taken has its place."""
@@ -148,6 +165,7 @@ class GatewayProcess:
             if not await self._follow():
                 self._pulse()
                 await asyncio.sleep(LOOK_PERIOD / SECOND)
+            self._bulletin.keep_posted(self._now(), self._page)
             if self._now() >= refresh_at:
                 refresh_at = self._now() + REFRESH_PERIOD
                 await self._refresh()
@@ -157,7 +175,7 @@ class GatewayProcess:
             await asyncio.to_thread(self._accounts.refresh)
         except Away as error:
             if not self._logins_old:
-                self._say(f"logins: {error}. Those of before stay in force")
+                self._bulletin.note(f"logins: {error}. Those of before stay in force")
             self._logins_old = True
         else:
             self._logins_old = False
@@ -283,6 +301,6 @@ def run_gateway(
         while patient and not interrupts.count and audience.choose(None, time.time_ns()) is None:
             time.sleep(PATIENT_PERIOD)
         if not interrupts.count:
-            process = GatewayProcess(deployment, door.plan_for(me), me, name, options, bulletin.note)
+            process = GatewayProcess(deployment, door.plan_for(me), me, name, options, bulletin)
             asyncio.run(process.run(tell))
     bulletin.close({"name": f"{name}{GATEWAY}", "ended": True})

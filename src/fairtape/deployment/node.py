@@ -39,7 +39,6 @@ from fairtape.wire.governance import Posture
 
 JOURNALS: Final = "journals"
 ORDERS_PERIOD: Final = 50 * MILLISECOND  # between two looks at what a drill wants
-STATUS_PERIOD: Final = 500 * MILLISECOND
 SILENCE_MIN: Final = 50 * MILLISECOND  # a shorter pause between two releases is nothing to tell
 SILENCES_MAX: Final = 64
 NEAR_PERIOD: Final = 1 * SECOND  # a site that lags by no more has caught up in a moment
@@ -269,7 +268,6 @@ class _Errand:
         self._status = status
         self._orders = Orders()
         self._look_at: Instant = 0
-        self._post_at: Instant = 0
         self.heed: Callable[[Orders], None] = lambda _orders: None
         self.regularly: Callable[[], None] = lambda: None
         run.withdraw_orders(node.name)
@@ -282,11 +280,9 @@ class _Errand:
             orders = self._run.orders(self._node.name)
             if orders != self._orders:
                 self._obey(orders)
-                self._post_at = now
+                self._bulletin.post(self._page(now))
             self.regularly()
-        if now >= self._post_at:
-            self._post_at = now + STATUS_PERIOD
-            self._bulletin.post(self._page(now))
+        self._bulletin.keep_posted(now, self._page)
         return False
 
     def end(self) -> None:

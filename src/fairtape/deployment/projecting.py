@@ -30,6 +30,11 @@ class Projector:
         self._written = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
+    @property
+    def waiting(self) -> int:
+        """Batches that are not in the database yet."""
+        return len(self._waiting)
+
     def start(self) -> None:
         """From now on."""
         self._task = asyncio.create_task(self._run())

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fairtape.core.effects import Deliver, FormationChange
-from fairtape.core.instants import MILLISECOND, Instant
+from fairtape.core.instants import Instant
 from fairtape.deployment.bulletin import Bulletin, RunFolder, Status
 from fairtape.deployment.description import Deployment, Node, interface_at
 from fairtape.deployment.processes import Interrupts
@@ -19,7 +19,6 @@ from fairtape.edge.station import Station
 from fairtape.runtime.complaints import Complaint
 
 JOURNALS: Final = "journals"
-STATUS_PERIOD: Final = 500 * MILLISECOND
 
 
 def edge_of(deployment: Deployment) -> EdgeSettings:
@@ -112,7 +111,6 @@ def run_edge(deployment: Deployment, node: Node) -> None:
     server = Server(settings, place, library, clock, interface=interface_at(node.host))
     name = f"{node.name}{BESIDE}"
     bulletin = Bulletin(RunFolder(deployment.folder), name)
-    post_at: Instant = 0
 
     def page(now: Instant) -> Status:
         return {"name": name, "kind": "edge", "node": node.number, "written_at_ns": now, **server.status()}
@@ -120,11 +118,7 @@ def run_edge(deployment: Deployment, node: Node) -> None:
     with Interrupts() as interrupts:
 
         def ended() -> bool:
-            nonlocal post_at
-            now = clock.now()
-            if now >= post_at:
-                post_at = now + STATUS_PERIOD
-                bulletin.post(page(now))
+            bulletin.keep_posted(clock.now(), page)
             return interrupts.count > 0
 
         try:

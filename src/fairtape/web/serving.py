@@ -13,7 +13,7 @@ import uvloop
 
 from fairtape.core.instants import Instant
 from fairtape.deployment.audience import Audience
-from fairtape.deployment.description import FILE, read_deployment
+from fairtape.deployment.description import FILE, Kind, read_deployment
 from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.driver import spare_the_collector
 from fairtape.web.api import Api
@@ -46,7 +46,9 @@ class Target:
             return cls(directory=directory, title=f"journal {directory.name}")
         if site is None:
             raise Complaint(f"{str(directory)!r} holds a deployment; name the site to serve, such as s1")
-        audience = Audience(read_deployment(directory), wanted=site)
+        deployment = read_deployment(directory)
+        deployment.node(site, Kind.SITE, field="SITE")
+        audience = Audience(deployment, wanted=site)
         ((number, journal),) = audience.journals.items()
         if not journal.is_dir():
             raise Complaint(f"SITE is {site!r}, which has no journal here; start it with: fairtape up {directory}")

@@ -197,9 +197,8 @@ class Journal:
         """The journal in this directory, which may still be empty."""
         directory = Path(directory)
         if not directory.is_dir():
-            raise Complaint(
-                f"journal directory {str(directory)!r} does not exist; name the directory that a site writes"
-            )
+            found = "is no directory" if directory.exists() else "does not exist"
+            raise Complaint(f"journal directory {str(directory)!r} {found}; name the directory that a site writes")
         return cls(directory)
 
     def paths(self) -> list[Path]:
