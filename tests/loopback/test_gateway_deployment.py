@@ -1,7 +1,12 @@
 """A gateway of a deployment of real processes: traders trade, the gateway is killed, and nobody notices much."""
 
+import asyncio
+import os
 import re
+import signal
 import subprocess
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -10,13 +15,18 @@ import fairtape
 from fairtape import cli
 from fairtape.apps.gateway_events import OrderEvent
 from fairtape.client import OrderRefused, Trader
+from fairtape.deployment.bulletin import Bulletin, RunFolder
+from fairtape.deployment.description import read_deployment
 from fairtape.deployment.door import door_of
+from fairtape.deployment.gateway_options import GatewayOptions
+from fairtape.deployment.gateways import GatewayProcess
 from fairtape.deployment.messages import publish_once
 from fairtape.market.administration import OpenMarket
 from fairtape.market.order_codec import encode
 from fairtape.market.prices import ONE
 from fairtape.market.rules.values import Continuous
 from fairtape.runtime.ledgerstore import LedgerStore
+from fairtape.runtime.udp import Address
 from loopback.commands import PATIENCE, finish, interrupt, run, start
 from loopback.test_deployment import await_members, deployment
 
@@ -38,19 +48,24 @@ def opened(folder: Path, *more: object) -> tuple[subprocess.Popen[str], str]:
     return process, line.removeprefix("entry at ").strip()
 
 
+def furnish(folder: Path) -> None:
+    """Two logins with something to trade, and a market."""
+    for name in ("ann", "bob"):
+        assert run("accounts", "add", folder, name, "--password", PASSWORD)[0] == 0
+    door = door_of(folder)
+    terms = OpenMarket(101, 1, "MSFT", Continuous(), ONE // 100, ONE)
+    publish_once(door.plan_for(101), 101, [encode(terms)])
+    for words in (("ann", "MSFT", "100"), ("bob", "cash", "1000")):
+        assert run("accounts", "fund", folder, *words, "--source", "XNYS")[0] == 0
+
+
 @pytest.mark.alone
 @pytest.mark.timeout(300)
 def test_traders_trade_though_their_gateway_is_killed(tmp_path: Path) -> None:
     folder, ledger = tmp_path / "deployment", tmp_path / "ledger.sqlite"
     with deployment(folder, "--sites", 2, "--profile", "metro", "--reformers", 1):
         await_members(folder, "s1", "s2")
-        for name in ("ann", "bob"):
-            assert run("accounts", "add", folder, name, "--password", PASSWORD)[0] == 0
-        door = door_of(folder)
-        terms = OpenMarket(101, 1, "MSFT", Continuous(), ONE // 100, ONE)
-        publish_once(door.plan_for(101), 101, [encode(terms)])
-        for words in (("ann", "MSFT", "100"), ("bob", "cash", "1000")):
-            assert run("accounts", "fund", folder, *words, "--source", "XNYS")[0] == 0
+        furnish(folder)
         process, at = opened(folder, "--ledger", ledger)
         with fairtape.trade(at, account="ann", password=PASSWORD) as ann:
             ann.order("MSFT", "sell", 10, 5, client_id="a1")
@@ -74,6 +89,53 @@ def test_traders_trade_though_their_gateway_is_killed(tmp_path: Path) -> None:
         store = LedgerStore(ledger)
         assert (store.settled, store.imbalance()) == (1, [])
         assert store.ledger().accounts["bob"].balance("MSFT").available == 4 * ONE
+
+
+@pytest.mark.alone
+@pytest.mark.timeout(300)
+def test_a_gateway_whose_floor_was_taken_back_is_rebuilt_under_its_traders(tmp_path: Path) -> None:
+    """A Break that takes tokens back is rare and cannot be made at will: here the floor is declared stale instead."""
+    folder, ledger = tmp_path / "deployment", tmp_path / "ledger.sqlite"
+    with deployment(folder, "--sites", 2, "--profile", "metro", "--reformers", 1):
+        await_members(folder, "s1", "s2")
+        furnish(folder)
+        options = GatewayOptions(entry=("127.0.0.1", 0), ledger=str(ledger))
+        bulletin = Bulletin(RunFolder(folder), "XLON.gateway")
+        process = GatewayProcess(read_deployment(folder), door_of(folder).plan_for(102), 102, "XLON", options, bulletin)
+        trading: list[Future[None]] = []
+
+        def play(address: Address) -> None:
+            try:
+                trade(f"{address[0]}:{address[1]}")
+            finally:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        def trade(at: str) -> None:
+            with (
+                fairtape.trade(at, account="ann", password=PASSWORD) as ann,
+                fairtape.trade(at, account="bob", password=PASSWORD) as bob,
+            ):
+                ann.order("MSFT", "sell", 10, 5, client_id="a1")
+                bob.order("MSFT", "buy", 4, 5, client_id="b1")
+                assert told(bob, 3) == ["sequenced", "filled", "committed"]
+                before = process._house.gateway
+                before.stale = True
+                with pytest.raises(OrderRefused, match="waits for the sequence; try again"):
+                    bob.order("MSFT", "buy", 2, 5, client_id="b2")
+                assert run("accounts", "fund", folder, "bob", "cash", "1", "--source", "XNYS")[0] == 0
+                while process._house.gateway is before:
+                    time.sleep(0.01)
+                bob.order("MSFT", "buy", 2, 5, client_id="b2")
+                while "committed" not in told(bob, 1):
+                    pass
+
+        with ThreadPoolExecutor(1) as traders:
+            asyncio.run(process.run(lambda at: trading.append(traders.submit(play, at["entry"]))))
+            trading[0].result(PATIENCE)
+        store = LedgerStore(ledger)
+        assert store.imbalance() == []
+        assert store.settled == 2
+        assert store.ledger().accounts["bob"].balance("MSFT").available == 6 * ONE
 
 
 def test_mistakes_at_the_commands_are_one_sentence_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
