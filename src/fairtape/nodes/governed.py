@@ -237,6 +237,10 @@ class GovernedReceiver(Receiver):
             raise Malformed("a formation that was noted before")
         if change.formation > self._reached and change.token <= self.complete_through:
             raise Disagreement(change.token - 1)
+        if change.formation > self._reached and change.sequence < self.next_sequence:
+            # The formation that left our last messages behind was itself followed before it ordered any: no journal
+            # tells of it, and the next one begins with a higher token, but with the number that they had.
+            raise Disagreement(self.journal_end.token - 1)
         if change.sequence != self.next_sequence:
             raise Malformed("a formation that does not continue the order")
         self._noted = change

@@ -66,8 +66,9 @@ class Shelf:
         while self.entries and (isinstance(self.entries[-1], FormationChange) or self.entries[-1].token > token):
             for table in (self.entries, self._encoded, self._positions):
                 table.pop()
-        self.released_through = min(self.released_through, token)
-        return self.recovered()
+        recovered = self.recovered()
+        self.released_through = recovered.released_through  # an entry that was released and cut counts no more
+        return recovered
 
     def released_sequence(self) -> int:
         """The number of the first message that was not released."""
