@@ -156,7 +156,8 @@ class Ticker:
                 self.late += delivery.late
 
     def _recount(self, end: int) -> None:
-        """Numbers from `end` on were used otherwise before: count again without them. A Break is rare, and says so."""
+        """Numbers from `end` on were used otherwise before: count again without them, as a server that starts there."""
+        self._first = max(self._first, end - BACK_MAX)
         self.sales, self.messages, self.late = Sales(self._first), 0, 0
         past = Reading(self.journal, self._first)
         while past.due < end and (found := past.take(period=ADVANCE_PERIOD)):

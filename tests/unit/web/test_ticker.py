@@ -3,11 +3,13 @@
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fairtape.client.sales import Sales
 from fairtape.market.notices import Cancel, encode_notice
+from fairtape.web import ticker as ticker_module
 from fairtape.web.ticker import TAIL_ROWS_MAX, Tail, Ticker
 from fairtape.web.wishes import Wish
 from unit.client import tape_values
@@ -91,6 +93,18 @@ def test_behind_a_break_numbers_are_told_again_and_counted_once(tmp_path: Path) 
     assert ticker.messages == 14
     assert numbers_of(ticker.sales.lot()) == [11, 12, 13, 14]
     assert ticker.tail.first == 7
+
+
+def test_behind_a_break_no_more_is_read_back_than_at_a_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    house = House(tmp_path, released=6)
+    monkeypatch.setattr(ticker_module, "BACK_MAX", 4)
+    house.site.release(3)
+    house.play()
+    house.site.go_back(token=tape_values.order(6)[-1].token, following=7)
+    house.site.release(8)
+    house.play(rounds=3)
+    ticker = house.hub.ticker
+    assert (ticker.sales.since, ticker.messages, ticker.due) == (3, 12, 15)
 
 
 def test_a_cancel_that_a_break_takes_out_of_the_order_counts_no_more(tmp_path: Path) -> None:
