@@ -14,7 +14,7 @@ from fairtape.edge.catalogue import Catalogue, Unplanned
 from fairtape.edge.library import Library
 from fairtape.edge.server import Server
 from fairtape.edge.settings import EdgeSettings
-from fairtape.edge.standings import checkpoint_path
+from fairtape.edge.standings import checkpoint_path, memory_path
 from fairtape.edge.station import Station
 from fairtape.runtime.complaints import Complaint
 
@@ -105,7 +105,8 @@ def run_edge(deployment: Deployment, node: Node) -> None:
     journal.mkdir(parents=True, exist_ok=True)
     clock = deployment.clock()
     try:
-        library = Library(journal, settings, catalogue_of(deployment))
+        memory = memory_path(deployment.folder, node.name)
+        library = Library(journal, settings, catalogue_of(deployment), memory=memory)
     except Unplanned as missing:
         raise Complaint(str(missing)) from None
     server = Server(settings, place, library, clock, interface=interface_at(node.host))

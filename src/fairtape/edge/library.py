@@ -5,7 +5,8 @@ older messages are read again. The journal's release marks decide what is in it:
 not released does not exist here.
 
 A journal that was cut since (the site came back, and the others had gone on without its last messages) is read again
-from the beginning, for numbers may have changed.
+from the beginning, for numbers may have changed. A library that has a file for its memory goes on from there when it is
+opened again.
 """
 
 from collections import deque
@@ -17,13 +18,16 @@ from typing import Final
 from fairtape.core.effects import FormationChange, Ordered
 from fairtape.core.instants import Duration
 from fairtape.edge.catalogue import Catalogue, Unplanned
+from fairtape.edge.memory import Chapter, Memory, load, save
 from fairtape.edge.reckoning import Reckoning
+from fairtape.edge.recovery import is_proved
 from fairtape.edge.settings import EdgeSettings
+from fairtape.edge.standings import Checkpoint
 from fairtape.market.stripes import StripePlan
 from fairtape.nodes.edge.archive import SHELF_BYTES_MAX, Extent, Shelf
 from fairtape.nodes.edge.places import Places, reread
-from fairtape.nodes.edge.sessions import Session, Standing
-from fairtape.nodes.edge.striper import Opened, Step
+from fairtape.nodes.edge.sessions import Edition, Session, Standing
+from fairtape.nodes.edge.striper import Closed, Opened, Step
 from fairtape.runtime.journal import Cursor, Damaged, Entry, Journal, Turning
 
 ENTRIES_MAX: Final = 64  # of the journal in one turn, so that customers have theirs
@@ -35,7 +39,13 @@ class Library:
     """An archive of one site. Raises `Unplanned` at birth where the first plan is missing."""
 
     def __init__(
-        self, journal: Path, settings: EdgeSettings, catalogue: Catalogue, *, shelf_bytes_max: int = SHELF_BYTES_MAX
+        self,
+        journal: Path,
+        settings: EdgeSettings,
+        catalogue: Catalogue,
+        *,
+        memory: Path | None = None,
+        shelf_bytes_max: int = SHELF_BYTES_MAX,
     ) -> None:
         self.plans: dict[int, StripePlan] = {}  # whose sessions were opened
         self.words = ""  # why it cannot go on, if so
@@ -45,7 +55,9 @@ class Library:
         self._catalogue = catalogue
         self._shelf_bytes_max = shelf_bytes_max
         self._damages = 0
-        self._begin()
+        self._memory = memory
+        remembered = None if memory is None else load(memory, settings, catalogue)
+        self._begin(remembered if remembered is not None and self._proves(remembered.checkpoint) else None)
 
     @property
     def sequence(self) -> int:
@@ -92,17 +104,56 @@ class Library:
         """A number at or before the first message released at this time of day."""
         return self._shelf.number_since(session, since)
 
+    def remember(self) -> None:
+        """Write down what is known, if there is a file for it. Raises OSError."""
+        if self._memory is not None and (found := self._told()) is not None:
+            save(self._memory, found)
+
     def close(self) -> None:
         """Give the files back."""
         self._cursor.close()
 
-    def _begin(self) -> None:
-        self._places = Places(spacing=SPACING)
+    def _told(self) -> Memory | None:
+        """All that is known; None in the middle of a change, and before anything was released."""
+        standing = self._reckoning.standing
+        editions = self._places.editions
+        if standing is None or self._entry is None or not editions or standing.edition is not editions[-1]:
+            return None
+        chapters = [Chapter(edition, extents) for edition in editions if (extents := self._extents(edition))]
+        known = bool(chapters) and chapters[-1].edition is standing.edition
+        return Memory(Checkpoint(standing, *self._entry), chapters, self._places) if known else None
+
+    def _extents(self, edition: Edition) -> tuple[Extent, ...] | None:
+        """How far the sessions of an edition are; None where the shelf has forgotten one of them."""
+        found = [self._shelf.extent(edition.session(stripe.number)) for stripe in edition.stripes]
+        known = tuple(extent for extent in found if extent is not None)
+        return known if len(known) == len(found) else None
+
+    def _proves(self, checkpoint: Checkpoint) -> bool:
+        try:
+            return is_proved(checkpoint, self._journal)
+        except Damaged:
+            return False
+
+    def _begin(self, memory: Memory | None = None) -> None:
+        self._places = Places(spacing=SPACING) if memory is None else memory.places
+        self._entry: tuple[int, int] | None = None  # formation and token of the last one that was taken in
         self._shelf = Shelf(bytes_max=self._shelf_bytes_max, older=_Past(self._journal, self._places, self._catalogue))
-        self._reckoning = Reckoning(self._settings, self._catalogue)
-        self._cursor: Cursor = self._journal.entries()
+        standing = None if memory is None else memory.checkpoint.standing
+        if memory is not None:
+            self._entry = memory.checkpoint.formation, memory.checkpoint.token
+            self._reopen(memory.chapters)
+        self._reckoning = Reckoning(self._settings, self._catalogue, standing)
+        self._cursor: Cursor = self._journal.entries(from_sequence=1 if standing is None else standing.sequence)
         self._found: deque[Entry | Turning] = deque()  # in the journal, and not taken in yet
         self._shelve(self._reckoning.begun())
+
+    def _reopen(self, chapters: Sequence[Chapter]) -> None:
+        for edition, extents in ((each.edition, each.extents) for each in chapters):
+            self.plans[edition.plan.version] = edition.plan
+            self._shelf.take(Opened(edition, tuple(extent.following for extent in extents)), 0)
+            if all(extent.ended for extent in extents):
+                self._shelf.take(Closed(edition), 0)
 
     def _restart(self) -> None:
         self.restarts += 1
@@ -131,6 +182,7 @@ class Library:
             self._shelve(self._reckoning.begun())
             return
         self._shelve(self._reckoning.deliver(each.ordered))
+        self._entry = each.ordered.formation, each.ordered.token
         standing = self._reckoning.standing
         if standing is not None:
             self._places.note(standing)

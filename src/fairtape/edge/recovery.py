@@ -44,7 +44,7 @@ def recover(
     A site that releases meanwhile says from which sequence number on it keeps what it releases: the place is `before`.
     """
     checkpoint = load(sidecar, settings, catalogue)
-    if checkpoint is not None and (checkpoint.standing.sequence > before() or not _is_proved(checkpoint, journal)):
+    if checkpoint is not None and (checkpoint.standing.sequence > before() or not is_proved(checkpoint, journal)):
         checkpoint = None
     reckoning = Reckoning(settings, catalogue, None if checkpoint is None else checkpoint.standing)
     formation, token = (0, 0) if checkpoint is None else (checkpoint.formation, checkpoint.token)
@@ -72,7 +72,7 @@ def recover(
     return Found(None if standing is None else Checkpoint(standing, formation, token), tuple(changes))
 
 
-def _is_proved(checkpoint: Checkpoint, journal: Journal) -> bool:
+def is_proved(checkpoint: Checkpoint, journal: Journal) -> bool:
     """Whether the entry that a checkpoint counts in last stands where it says, and was released."""
     sequence = checkpoint.standing.sequence
     if sequence <= 1:

@@ -25,6 +25,7 @@ from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.udp import Address, UdpSocket, bind
 
 REQUESTS_MAX: Final = 512  # datagrams that are read in one turn
+REMEMBER_PERIOD: Final[Duration] = 60 * SECOND  # between two times that the library is written down
 LOOK_PERIOD: Final[Duration] = 5 * MILLISECOND  # between two looks at the journal
 CUSTOMERS_BYTES_MAX: Final = 16 << 20
 
@@ -44,6 +45,7 @@ class Server:
     ) -> None:
         """A `Complaint` where a socket cannot be had."""
         self.refusals = 0  # of guaranteed customers
+        self.forgets = False  # its memory cannot be written
         self._clock = clock
         self._library = library
         self._feed = place.feed
@@ -62,6 +64,7 @@ class Server:
             raise
         self._selector.register(self._requests.fd, selectors.EVENT_READ, self._hear)
         self._look_at: Instant = 0
+        self._remember_at = clock.now() + REMEMBER_PERIOD
 
     @property
     def addresses(self) -> tuple[Address, Address]:
@@ -103,6 +106,7 @@ class Server:
             "plan": self._library.plan,
             "sequence": max(self._library.sequence - 1, 0),
             "restarts": self._library.restarts,
+            "forgets": self.forgets,
             "connections": len(self._connections),
             "waiting_bytes": self._connections.waiting_bytes,
             "connections_refused": self._connections.refused,
@@ -117,6 +121,7 @@ class Server:
         self._connections.close()
         self._selector.close()
         self._requests.close()
+        self._remember()
         self._library.close()
 
     def _wait_period(self) -> Duration:
@@ -131,11 +136,21 @@ class Server:
     def _look(self, now: Instant) -> None:
         grew = self._library.keep_up()
         self._look_at = now if grew else now + LOOK_PERIOD  # there may be more
+        if now >= self._remember_at:
+            self._remember_at = now + REMEMBER_PERIOD
+            self._remember()
         if grew:
             for version, plan in self._library.plans.items():
                 if self._feed in plan.feeds and not self._retransmitter.follows(version):
                     self._retransmitter.follow(plan)
             self._desk.released(now)
+
+    def _remember(self) -> None:
+        """Where it cannot be written, the next start takes longer."""
+        try:
+            self._library.remember()
+        except OSError:
+            self.forgets = True
 
     def _hear(self, _events: int, now: Instant) -> None:
         origins: list[Address] = []

@@ -15,7 +15,7 @@ from fairtape.edge.settings import EdgeSettings
 from fairtape.nodes.edge.sessions import BadSession, Edition, Standing
 
 EDGE: Final = "edge"
-_VERSION: Final = 1
+_VERSION: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +32,22 @@ def checkpoint_path(folder: Path, site: str) -> Path:
     return folder / EDGE / f"{site}.json"
 
 
+def memory_path(folder: Path, site: str) -> Path:
+    """Where the retransmit server beside a site keeps what it knows."""
+    return folder / EDGE / f"{site}.memory"
+
+
 def save(path: Path, checkpoint: Checkpoint) -> None:
     """Write it whole or not at all. Raises OSError."""
+    write_whole(path, json.dumps(_fields(checkpoint)).encode())
+
+
+def write_whole(path: Path, *content: bytes) -> None:
+    """A file beside others of the edge. Raises OSError."""
     path.parent.mkdir(exist_ok=True)
     partial = path.with_name(f"{path.name}.part")
-    with partial.open("w") as file:
-        json.dump(_fields(checkpoint), file)
+    with partial.open("wb") as file:
+        file.writelines(content)
         file.flush()
         os.fdatasync(file.fileno())
     partial.replace(path)
@@ -57,14 +67,7 @@ def _fields(checkpoint: Checkpoint) -> dict[str, Any]:
         "version": _VERSION,
         "tag": edition.deployment,
         "core": edition.core,
-        "plan": mark_of(edition.plan),
-        "edition": {
-            "sequence": edition.sequence,
-            "begun_at": edition.begun_at,
-            "breaks": edition.breaks,
-            "after": edition.after,
-            "formation": edition.formation,
-        },
+        "edition": edition_fields(edition),
         "sequence": standing.sequence,
         "following": standing.following,
         "at": standing.at,
@@ -76,22 +79,38 @@ def _fields(checkpoint: Checkpoint) -> dict[str, Any]:
 def _checkpoint(fields: dict[str, Any], settings: EdgeSettings, catalogue: Catalogue) -> Checkpoint | None:
     if (fields["version"], fields["tag"], fields["core"]) != (_VERSION, settings.tag, settings.core):
         return None
-    plan, _ = catalogue.by_mark(int(fields["plan"]))
-    begun = fields["edition"]
-    one, other = begun["after"]
-    edition = Edition(
-        settings.tag,
-        plan,
-        settings.core,
-        sequence=int(begun["sequence"]),
-        begun_at=None if begun["begun_at"] is None else int(begun["begun_at"]),
-        breaks=int(begun["breaks"]),
-        after=(int(one), int(other)),
-        formation=int(begun["formation"]),
-    )
+    edition = edition_of(fields["edition"], settings, catalogue)
     following = tuple(map(int, fields["following"]))
     if len(following) != len(edition.stripes):
         return None
     formation, token = map(int, fields["entry"])
     standing = Standing(edition, int(fields["sequence"]), following, int(fields["at"]), int(fields["formation"]))
     return Checkpoint(standing, formation, token)
+
+
+def edition_fields(edition: Edition) -> dict[str, Any]:
+    """An edition, as JSON takes it."""
+    return {
+        "plan": mark_of(edition.plan),
+        "sequence": edition.sequence,
+        "begun_at": edition.begun_at,
+        "breaks": edition.breaks,
+        "after": edition.after,
+        "formation": edition.formation,
+    }
+
+
+def edition_of(fields: dict[str, Any], settings: EdgeSettings, catalogue: Catalogue) -> Edition:
+    """The edition in these fields. Raises `Unplanned`, or whatever nonsense raises."""
+    plan, _ = catalogue.by_mark(int(fields["plan"]))
+    one, other = fields["after"]
+    return Edition(
+        settings.tag,
+        plan,
+        settings.core,
+        sequence=int(fields["sequence"]),
+        begun_at=None if fields["begun_at"] is None else int(fields["begun_at"]),
+        breaks=int(fields["breaks"]),
+        after=(int(one), int(other)),
+        formation=int(fields["formation"]),
+    )

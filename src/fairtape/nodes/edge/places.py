@@ -6,7 +6,7 @@ it is full every other place goes, and new ones are noted half as often.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from fairtape.core.effects import FormationChange, Ordered
@@ -30,6 +30,30 @@ class Places:
         self._spacing = spacing
         self._places: list[Standing] = []
         self._editions: list[Edition] = []
+
+    @property
+    def editions(self) -> Sequence[Edition]:
+        """Those that are remembered, the oldest first."""
+        return self._editions
+
+    @property
+    def standings(self) -> Sequence[Standing]:
+        """The places, in order."""
+        return self._places
+
+    @property
+    def spacing(self) -> int:
+        """Messages between two places, by now."""
+        return self._spacing
+
+    @classmethod
+    def restored(cls, editions: Iterable[Edition], standings: Iterable[Standing], spacing: int) -> "Places":
+        """An index as it was; its standings are of these very editions."""
+        places = cls(spacing=spacing)
+        places._editions = list(editions)
+        places._places = list(standings)
+        places._numbers = sum(len(place.following) for place in places._places)
+        return places
 
     def note(self, standing: Standing) -> None:
         """Remember a place, unless it is near the last one. Called once per token, in order."""

@@ -1,0 +1,115 @@
+"""A library that is opened again: it goes on where it was, has everything, and believes no file against a journal."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fairtape.core.effects import Ordered
+from fairtape.edge.catalogue import Catalogue
+from fairtape.edge.library import Library
+from fairtape.runtime.journal import Journal, Sync, Writer
+from unit.edge.edge_values import edition, plan, tokens
+from unit.edge_runtime.edge_journals import SETTINGS, Content, catalogue, change, history, twin, write
+
+SECOND_PLAN = plan(2, stripes=3)
+
+
+def caught_up(folder: Path, plans: Catalogue) -> Library:
+    library = Library(folder / "s1", SETTINGS, plans, memory=folder / "edge" / "s1.memory", shelf_bytes_max=2_000)
+    while library.keep_up():
+        pass
+    return library
+
+
+def held(library: Library, sessions: dict[str, list[bytes]]) -> dict[str, list[bytes]]:
+    """Every message of these sessions, asked for in small."""
+    found: dict[str, list[bytes]] = {}
+    for session, messages in sessions.items():
+        extent = library.extent(session)
+        assert extent is not None
+        assert extent.following == len(messages) + 1
+        found[session] = []
+        while len(found[session]) < len(messages) and (piece := library.messages(session, len(found[session]) + 1, 50)):
+            found[session] += piece
+    return found
+
+
+@pytest.mark.parametrize("stops", [(2,), (7, 20, 21), (40, 41, 42, 43), (60,)])
+def test_it_goes_on_where_it_was_and_has_everything(
+    tmp_path: Path, stops: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, plans = history(second=SECOND_PLAN), catalogue(tmp_path, plan(), SECOND_PLAN)
+    writer = Writer.open(tmp_path / "s1", stripe=0, site=1, sync=Sync.NEVER)
+    rest: list[Content] = list(told)
+    sequence = 0
+    for stop in stops:
+        part = [rest.pop(0) for _ in range(min(stop, len(rest)))]
+        write(writer, part)
+        library = caught_up(tmp_path, plans)
+        library.remember()
+        sequence = library.sequence
+        library.close()
+    write(writer, rest)
+    writer.close()
+    begun: list[int] = []
+    entries = Journal.entries
+
+    def noted(self: Journal, *, from_sequence: int = 1, **how: object) -> object:
+        begun.append(from_sequence)
+        return entries(self, from_sequence=from_sequence, **how)  # type: ignore[arg-type]  # as it was asked
+
+    monkeypatch.setattr(Journal, "entries", noted)
+    library = caught_up(tmp_path, plans)
+    assert sequence > 1
+    assert 1 not in begun  # nothing was read twice
+    _, expected = twin(told, second=SECOND_PLAN)
+    assert held(library, expected) == expected
+    assert library.current(1) == edition(2).session(1)
+    assert set(library.plans) == {1, 2}
+
+
+def test_a_journal_that_was_cut_meanwhile_is_read_from_the_beginning(tmp_path: Path) -> None:
+    orders, plans = tokens(30, 4), catalogue(tmp_path)
+    writer = Writer.open(tmp_path / "s1", stripe=0, site=1, sync=Sync.NEVER)
+    write(writer, [change(orders[0], 1), *orders])
+    library = caught_up(tmp_path, plans)
+    library.remember()
+    library.close()
+    writer.cut_after(orders[9].token)
+    after = [replace(each, formation=2) for each in tokens(25, 4, first=orders[10].sequence)]
+    told: list[Content] = [change(orders[0], 1), *orders[:10], change(after[0], 2, broken=True), *after]
+    write(writer, told[11:])
+    writer.close()
+    library = caught_up(tmp_path, plans)
+    _, expected = twin(told)
+    assert held(library, expected) == expected
+
+
+@pytest.mark.parametrize("spoil", ["cut", "flip", "empty", "noise", "plan"])
+def test_a_file_that_makes_no_sense_is_as_good_as_none(tmp_path: Path, spoil: str) -> None:
+    told, plans = history(second=SECOND_PLAN), catalogue(tmp_path, plan(), SECOND_PLAN)
+    with Writer.open(tmp_path / "s1", stripe=0, site=1, sync=Sync.NEVER) as writer:
+        write(writer, told)
+    library = caught_up(tmp_path, plans)
+    library.remember()
+    library.close()
+    file = tmp_path / "edge" / "s1.memory"
+    content = file.read_bytes()
+    spoilt = {
+        "cut": content[:-9],
+        "flip": content[:-1] + bytes([content[-1] ^ 1]),
+        "empty": b"",
+        "noise": b"{}\n",
+        "plan": content.replace(b'"tag": "FT"', b'"tag": "XX"'),
+    }
+    file.write_bytes(spoilt[spoil])
+    _, expected = twin(told, second=SECOND_PLAN)
+    assert held(caught_up(tmp_path, plans), expected) == expected
+
+
+def test_nothing_is_written_down_before_anything_was_released(tmp_path: Path) -> None:
+    library = Library(tmp_path / "s1", SETTINGS, catalogue(tmp_path), memory=tmp_path / "edge" / "s1.memory")
+    library.remember()
+    assert not (tmp_path / "edge").exists()
+    assert not any(isinstance(each, Ordered) for each in library._found)
