@@ -194,12 +194,24 @@ class GovernedReceiver(Receiver):
         self._begin(formation, now)
         self._resilience.learn(survives_through)
         self._advance(now)
+        self.pass_empty_tokens(now)
+
+    def pass_empty_tokens(self, now: Instant) -> None:
+        """A formation says with which number it begins: whoever has all numbers before it lacks only empty tokens.
+
+        A journal tells of no empty token, so one that was restarted could not know it otherwise, nor those who ask it.
+        """
+        if self._unverified or self._noted is not None or self.complete_through >= self.fixed_through:
+            return
+        if self.next_sequence == self._course.of(self._course.begins_at).first_sequence:
+            self.catch_up_to(self.fixed_through, 0, now)
 
     def verify(self, now: Instant) -> None:
         """One who knows the latest formation says that nothing here contradicts it."""
         if self._unverified:
             self._unverified = False
             self._releases.verify(now)
+            self.pass_empty_tokens(now)
         self._timer = None
 
     def compare(self, complete_through: int) -> None:

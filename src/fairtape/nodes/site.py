@@ -421,6 +421,7 @@ class Site:
         for ordered in self._reclaimed:
             self.receiver.reclaim(ordered)
         self._reclaimed.clear()
+        self.receiver.pass_empty_tokens(now)
         self._entered(formation)
 
     def _entered(self, formation: Formation) -> None:
