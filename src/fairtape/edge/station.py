@@ -269,8 +269,10 @@ class Station:
 
     def _do_chores(self) -> None:
         """Remember the place, and get the next plans ready, in the thread."""
-        if self._chore is not None and not self._chore.done():
-            return
+        if self._chore is not None:
+            if not self._chore.done():
+                return
+            self._chore.result()  # a fault of ours ends the site's process, and is seen
         outlet = self._outlet
         checkpoint = None
         if outlet is not None and outlet.standing.sequence != self._saved and self._entry[1]:
