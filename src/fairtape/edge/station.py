@@ -272,7 +272,8 @@ class Station:
         if self._chore is not None:
             if not self._chore.done():
                 return
-            self._chore.result()  # a fault of ours ends the site's process, and is seen
+            if (fault := self._chore.exception()) is not None:  # ours; but no reason for a site to end
+                self._log(f"edge: getting ready failed ({fault!r})")
         outlet = self._outlet
         checkpoint = None
         if outlet is not None and outlet.standing.sequence != self._saved and self._entry[1]:
