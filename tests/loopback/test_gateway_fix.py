@@ -14,6 +14,8 @@ from fairtape.entry.fix_server import FixServer
 from fairtape.entry.house import House
 from fairtape.formats import fix_messages as fix
 from fairtape.formats.fix_messages import OrderEntry, read
+from fairtape.market.administration import Funding
+from fairtape.market.order_codec import encode
 from fairtape.market.orders import Cancel
 from fairtape.market.prices import ONE
 from fairtape.nodes.fix.desk import FixDesk
@@ -239,3 +241,28 @@ def test_a_cancel_that_two_lives_of_a_gateway_entered_is_told_once(tmp_path: Pat
         assert kinds == {("o1", fix.ExecType.CANCELED), *(("o2", kind) for kind in taken)}
 
     run(tmp_path, play)
+
+
+def test_what_is_no_order_of_fix_ends_nothing(tmp_path: Path) -> None:
+    """A withdrawal that is refused, names that are far too long: told, or left out, and the next order is taken."""
+
+    async def play(house: House, port: int, stores: dict[str, MemoryStore]) -> None:
+        ann = await Engine("ann", SECRET).log_on(port)
+        ann.send(order("o1", 1))
+        await ann.reports(2)
+        house._publish([encode(Funding(101, 1 << 60, "ann", "", -(1 << 62)))])
+        await asyncio.sleep(0.05)
+        ann.send(order("o" * 40_000, 1))
+        ann.send(order("o2", 1))
+        told = await ann.reports(2)
+        assert [each.cl_ord_id for each in told if isinstance(each, fix.ExecutionReport)] == ["o2", "o2"]
+
+    run(tmp_path, play)
+
+
+def test_many_heartbeats_hide_no_report() -> None:
+    store = MemoryStore()
+    store.sent(b"8=FIX.4.4\x0135=8\x0117=0.122\x0110=000\x01")
+    for _ in range(3_000):
+        store.sent(None)
+    assert last_told(store) == (0, 122)

@@ -11,7 +11,10 @@ from fairtape.entry.ouch_server import OuchDesk
 from fairtape.entry.streams import StreamServer
 from fairtape.formats import ouch
 from fairtape.formats import soupbintcp as soup
+from fairtape.market.administration import OpenMarket
+from fairtape.market.order_codec import encode
 from fairtape.market.prices import ONE
+from fairtape.market.rules.values import Continuous
 from loopback.belts import Belt, accounts_in
 
 PASSWORD = "secret-ann"  # noqa: S105 - of nobody
@@ -165,5 +168,18 @@ def test_logins_that_are_wrong_and_bytes_that_are_none_end_the_connection(tmp_pa
         await ann.packet()
         ann.say(soup.UnsequencedData(b"?"))
         assert await ann.packet() is None
+
+    run(tmp_path, play)
+
+
+def test_a_market_whose_trades_ouch_cannot_tell_takes_no_order(tmp_path: Path) -> None:
+    async def play(house: House, client: Callable[..., Awaitable[Client]]) -> None:
+        halves = OpenMarket(1, 1_000, "HALF", Continuous(), ONE // 100, ONE // 2)
+        finest = OpenMarket(1, 1_001, "FINE", Continuous(), ONE // 100_000, ONE)
+        house._publish([encode(halves), encode(finest)])
+        ann = await client("ann", PASSWORD)
+        assert isinstance(await ann.packet(), soup.LoginAccepted)
+        ann.ask(enter("a1", stock="HALF"), enter("a2", stock="FINE"), enter("a3"))
+        assert await ann.told(3) == ["J", "J", "A"]
 
     run(tmp_path, play)

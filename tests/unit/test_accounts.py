@@ -79,3 +79,11 @@ def test_a_login_that_cannot_be_is_told_in_one_sentence(tmp_path: Path, name: st
 
 def test_equal_passwords_are_kept_differently() -> None:
     assert hashed(SECRET) != hashed(SECRET)
+
+
+def test_half_a_character_is_no_password_and_no_fault(tmp_path: Path) -> None:
+    accounts = Accounts(tmp_path / "accounts.sqlite")
+    accounts.add("ann", "correct horse battery")
+    assert not accounts.verify("ann", "\ud800")
+    with pytest.raises(Complaint, match="no text"):
+        accounts.add("bob", "correct horse \ud800")

@@ -251,6 +251,9 @@ def test_a_reset_of_the_sequence_counts_whatever_its_number_is() -> None:
     (reject,) = stranger.say(b"4", 50, (36, b"49"))
     assert fields(reject, 35, 371, 373) == (b"3", b"36", b"5")
     assert stranger.store.next_in == 50
+    (reject,) = stranger.say(b"4", 50, (36, b"9223372036854775807"))
+    assert fields(reject, 35, 371, 373) == (b"3", b"36", b"5")
+    assert stranger.store.next_in == 50
 
 
 def test_a_gap_fill_goes_forward_only() -> None:

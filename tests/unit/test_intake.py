@@ -1,5 +1,7 @@
 """What a gateway has taken outlives it."""
 
+import os
+from errno import ENOSPC
 from pathlib import Path
 
 import pytest
@@ -67,3 +69,30 @@ def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
     assert path.read_bytes() == b"somebody's poem"
     with pytest.raises(Complaint, match="cannot hold a gateway's requests"):
         Intake(tmp_path / "no" / "folder")
+
+
+def test_a_disk_that_takes_a_part_leaves_no_torn_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "intake"
+    intake = Intake(path)
+    intake.take(1, b"a" * 50)
+    intake.sync()
+    write, room = os.write, [30]
+
+    def scant(file: int, octets: bytes) -> int:
+        if not room[0]:
+            raise OSError(ENOSPC, "no space left on device")
+        written = write(file, octets[: room[0]])
+        room[0] -= written
+        return written
+
+    monkeypatch.setattr(os, "write", scant)
+    intake.take(2, b"b" * 50)
+    with pytest.raises(OSError, match="no space left"):
+        intake.sync()
+    room[0] = 20  # a part, and the rest at the next call
+    monkeypatch.setattr(os, "write", lambda file, octets: write(file, octets[:20]))
+    intake.take(3, b"c" * 50)
+    intake.sync()
+    monkeypatch.undo()
+    intake.close()
+    assert Intake(path).waiting() == [b"a" * 50, b"b" * 50, b"c" * 50]

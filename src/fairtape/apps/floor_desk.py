@@ -24,7 +24,7 @@ from fairtape.market.book import Fill, Order, Why, cut
 from fairtape.market.ledger import Account, Ledger
 from fairtape.market.markets import Market
 from fairtape.market.orders import Cancel, NewOrder, OrderType, Replace
-from fairtape.market.prices import ONE, Price, Quantity, format_fixed
+from fairtape.market.prices import ONE, Price, Quantity, format_fixed, format_sum
 from fairtape.market.rules.values import Continuous, DutchClock
 from fairtape.market.symbols import Symbol
 
@@ -138,8 +138,8 @@ class Desk:
         if order.sign < 0:
             shares = account.balances.get(market.terms.symbol)
             available = 0 if shares is None else shares.available
-            return f"{format_fixed(available)} {market.terms.symbol} are available; the order sells more"
-        return f"{format_fixed(account.cash.available)} of cash is available; the order may cost more"
+            return f"{format_sum(available)} {market.terms.symbol} are available; the order sells more"
+        return f"{format_sum(account.cash.available)} of cash is available; the order may cost more"
 
     def _work(self, market: Market, order: Order, held: int) -> None:
         """Let an order trade. A market order that does not wait gives back at once what it did not need."""

@@ -29,7 +29,8 @@ from fairtape.market.administration import CASH
 from fairtape.market.markets import Market
 from fairtape.market.order_codec import CANCEL_KIND, NEW_ORDER_KIND, REPLACE_KIND, Message, decode, encode
 from fairtape.market.orders import BadOrder, Cancel, NewOrder, OrderType, Replace, Side
-from fairtape.market.prices import ONE, format_fixed
+from fairtape.market.prices import ONE, Price, format_fixed, format_sum
+from fairtape.market.symbols import Symbol
 from fairtape.nodes.edge.pacing import Pacer
 from fairtape.wire.blocks import unpack_messages
 
@@ -72,7 +73,7 @@ class Gateway:
         self.me = me
         self.floor = floor
         self.limits = limits or GatewayLimits()
-        self.blotter = blotter or Blotter()
+        self.blotter = blotter or Blotter(ceiling=self._ceiling)
         self.pending = PendingRequests()
         self.outputs: list[Output] = []  # of the last token, for whoever keeps books
         self.stale = False  # the floor must be rebuilt from the journal, and the gateway with it
@@ -126,7 +127,8 @@ class Gateway:
             return refusal
         asset, amount, exposure = self._difference(customer, request)
         refusal = self._unaffordable(customer, held, asset, amount) or self._over(request.account, held, exposure)
-        return refusal or self._send(Pending(request, asset, amount, exposure))
+        # The floor may refuse it, so what it would free is not free yet.
+        return refusal or self._send(Pending(request, asset, amount, max(exposure, 0)))
 
     def again(self, request: NewOrder | Cancel | Replace, now: Instant) -> Answer:
         """Enter once more, under a new number, what an earlier life of this gateway entered, unless it came through.
@@ -157,9 +159,10 @@ class Gateway:
 
     def turn(self, change: FormationChange) -> None:
         """A new formation. After a Break that took applied tokens away, `stale` is set."""
+        lost = self.floor.token >= change.token  # also to a formation that follows one which left no trace
         outputs = self.floor.turn(change)
-        if change.broken:
-            self.stale = self.stale or self.floor.token >= change.token
+        if change.broken or lost:
+            self.stale = self.stale or lost
             self.blotter.break_off(change.formation, outputs)
 
     # What goes out.
@@ -174,6 +177,11 @@ class Gateway:
         return self.blotter.drain()
 
     # Inside.
+
+    def _ceiling(self, symbol: Symbol) -> Price:
+        """The highest price of a market; 0 where it has none."""
+        market = self.floor.markets.get(symbol)
+        return 0 if market is None else market.terms.price_max
 
     def _mine(self, request: _Request, now: Instant) -> _Request:
         return request._replace(gateway=self.me, gateway_number=self._next_number, entered_at=now)
@@ -217,14 +225,14 @@ class Gateway:
         if amount <= max(available, 0):
             return None
         what = f"{asset} are" if asset else "of cash is"
-        return _refused(Cause.FUNDS, f"{format_fixed(max(available, 0))} {what} available; it takes {_shown(amount)}")
+        return _refused(Cause.FUNDS, f"{format_sum(max(available, 0))} {what} available; it takes {format_sum(amount)}")
 
     def _over(self, account: str, held: Held, exposure: int) -> Answer | None:
         notional = self.blotter.exposure(account) + held.exposure + exposure
         if exposure <= 0 or notional <= self.limits.notional_max:
             return None
         limit = format_fixed(self.limits.notional_max)
-        return _refused(Cause.LIMIT, f"the open orders would come to {_shown(notional)}; the limit is {limit}")
+        return _refused(Cause.LIMIT, f"the open orders would come to {format_sum(notional)}; the limit is {limit}")
 
     def _difference(self, customer: Customer, request: Replace) -> tuple[str, int, int]:
         """What a replace takes beyond what the order has set aside: asset, amount, exposure."""
@@ -266,11 +274,6 @@ def _cost(market: Market, customer: Customer, new: NewOrder, now: Instant) -> tu
     if new.order_type is OrderType.MARKET:
         return CASH, market.cost(market.order_of(new, 0, customer), now) // ONE
     return CASH, new.price * new.quantity // ONE  # a stop without a limit pays when it is reached
-
-
-def _shown(amount: int) -> str:
-    """A sum that may be larger than any price."""
-    return format_fixed(amount) if abs(amount) < 1 << 63 else f"{amount // ONE}"
 
 
 def _bodies(ordered: Ordered) -> Iterator[tuple[int, int, bytes, int]]:

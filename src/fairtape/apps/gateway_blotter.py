@@ -58,17 +58,26 @@ class OrderRecord:
     open: Quantity
     filled: Quantity = 0
     spent: int = 0  # in units of 1e-18
+    ceiling: Price = 0  # of its market, where it takes every price
 
     @property
     def exposure(self) -> int:
         """What is still open of it, at its limit."""
-        return self.price * self.open // ONE
+        return (self.price or self.ceiling) * self.open // ONE
 
 
 class Blotter:
     """All orders of the floor, and the latest events."""
 
-    def __init__(self, *, events_max: int = EVENTS_MAX, done_max: int = DONE_MAX) -> None:
+    def __init__(
+        self,
+        *,
+        events_max: int = EVENTS_MAX,
+        done_max: int = DONE_MAX,
+        ceiling: Callable[[Symbol], Price] = lambda _symbol: 0,
+    ) -> None:
+        """`ceiling` is the highest price of a market: at that an order counts which takes every price and waits."""
+        self._ceiling = ceiling
         self._orders: dict[int, OrderRecord] = {}
         self._names: dict[tuple[str, str], int] = {}
         self._done: OrderedDict[int, None] = OrderedDict()
@@ -172,6 +181,7 @@ class Blotter:
             request.stop_price,
             request.quantity,
             request.quantity,
+            ceiling=self._ceiling(request.symbol) if request.order_type is OrderType.MARKET else 0,
         )
         self._orders[order.number] = order
         self._names[order.account, order.client_id] = order.number

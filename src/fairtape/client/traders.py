@@ -356,6 +356,8 @@ class AsyncTrader:
 
 def _welcome(line: bytes) -> dict[str, Any]:
     words = words_of(line or b"{}")
+    if words.get("is") == "closed" and words.get("cause") == "busy":
+        raise OSError(str(words.get("reason")))  # it comes back later, as from a gateway that is not there
     if words.get("is") == "closed":
         raise LockedOut(str(words.get("reason")))
     if words.get("is") != "welcome":

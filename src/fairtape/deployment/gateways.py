@@ -92,6 +92,7 @@ class GatewayProcess:
         self._name = name
         self._heard_at = 0
         self._logins_old = False
+        self._fix_end: asyncio.Future[None] | None = None
         self._options = options
         self._floor = deployment.floor
         self._audience = Audience(deployment)
@@ -160,11 +161,14 @@ class GatewayProcess:
         await self._until(lambda: self._postman.idle or self._now() > deadline)
 
     async def _until(self, ended: Callable[[], bool]) -> None:
+        """Follow the ring until then. Raises what ended FIX entry, for a gateway without it must not go on silently."""
         refresh_at = self._now() + REFRESH_PERIOD
         while not ended():
             if not await self._follow():
                 self._pulse()
                 await asyncio.sleep(LOOK_PERIOD / SECOND)
+            if self._fix_end is not None and self._fix_end.done():
+                self._fix_end.result()
             self._bulletin.keep_posted(self._now(), self._page)
             if self._now() >= refresh_at:
                 refresh_at = self._now() + REFRESH_PERIOD
@@ -206,6 +210,7 @@ class GatewayProcess:
             fix = FixServer(desk_of_fix, application, sync=self._sync, now=self._now, look=look, tls=self._tls)
             self.addresses["fix"] = await fix.start(*options.fix)
             servers.callback(fix.close)
+            self._fix_end = asyncio.ensure_future(fix.ended())
             known = self._sessions.clients(ours)
             application.serve(fix, {client: self._sessions.session(ours, client) for client in known})
 
@@ -248,6 +253,7 @@ class GatewayProcess:
                 await self._rebuild()
                 return True
         await self._write(batches)
+        await asyncio.sleep(0)  # traders and signals have their turn, however much there is to follow
         return bool(found)
 
     def _apply(self, to: House | Gateway, each: Entry | Turning) -> Iterator[Batch]:
@@ -273,6 +279,7 @@ class GatewayProcess:
             for each in found:
                 batches += self._apply(gateway, each)
             await self._write(batches)
+            await asyncio.sleep(0)
         self._house.rebuilt(gateway)
 
     async def _write(self, batches: list[Batch]) -> None:

@@ -243,7 +243,9 @@ class FixOrders:
             name = event.client_id if replaces else self._cancels.pop((event.account, about), about)
             answer = Answer(0, Cause.ORDER, event.reason)
             self._send(client, self._cancel_reject(event.account, about, name, replaces, answer, event.at))
-        elif event.kind is not EventKind.FUNDED and not (event.kind is EventKind.REJECTED and event.stands):
+        elif event.kind is EventKind.REJECTED and (event.asked is not Asked.ORDER or event.stands):
+            return  # about no order of FIX, or one that stands
+        elif event.kind is not EventKind.FUNDED:
             self._send(client, self._event_report(event))
 
     def _is_settled(self, event: OrderEvent) -> bool:
@@ -354,8 +356,6 @@ def last_told(store: FixStore) -> tuple[int, int]:
         for _, octets in reversed(kept):
             if (found := _event_in(octets)) is not None:
                 return found
-        if not kept:
-            break
         last = first - 1
     return -1, 0
 

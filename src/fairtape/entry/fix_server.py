@@ -30,6 +30,7 @@ BACKLOG: Final = 128
 BUFFER_MAX: Final = 16 << 20  # bytes on their way to one client: a whole resend fits; whoever does not read is let go
 
 HELD_MAX: Final = 16 << 10  # bytes of somebody whose logon is being looked at
+FIELD_MAX: Final = 4 << 10  # bytes of one field of an order; a report repeats two of them, and must have room
 USERNAME: Final = 553
 PASSWORD: Final = 554
 
@@ -232,6 +233,7 @@ class FixServer:
             self._application.changed(client, event, now)
             return
         try:
+            _refuse_long_fields(event.message)
             value = read(event.message)
         except BadFix as refusal:
             flaw = refusal.flaw or Flaw(RejectReason.OTHER, None, str(refusal))
@@ -257,6 +259,14 @@ class FixServer:
         loop = asyncio.get_running_loop()
         delay = None if due_at is None else max(due_at - now, 0) / SECOND
         self._turn_later = None if delay is None else loop.call_later(delay, self.turn_soon)
+
+
+def _refuse_long_fields(message: FixMessage) -> None:
+    """What is told of a message repeats some of its fields, and must have room for them."""
+    for tag, value in message.pairs:
+        if len(value) > FIELD_MAX:
+            text = f"field {tag} has {len(value)} bytes; at most {FIELD_MAX} are taken"
+            raise BadFix.of(RejectReason.VALUE_INCORRECT, tag, text)
 
 
 def _text(message: FixMessage, tag: int) -> str:

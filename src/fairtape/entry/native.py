@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from fairtape.apps.gateway_events import EventKind, OrderEvent
-from fairtape.entry.doorman import Doorman
+from fairtape.entry.doorman import BUSY, TOO_OFTEN, Doorman
 from fairtape.entry.house import House
 from fairtape.entry.native_words import LINE_MAX, BadWords, line_of, request_of, words_of, words_of_event
 from fairtape.entry.streams import Line
@@ -179,7 +179,8 @@ class NativeConversation:
             reason = await self._desk.doorman.refusal(name, secret)
         self._checking = None
         if reason is not None:
-            self._line.write(line_of({"is": "closed", "reason": reason}))
+            cause = "busy" if reason in (BUSY, TOO_OFTEN) else "login"
+            self._line.write(line_of({"is": "closed", "cause": cause, "reason": reason}))
             self._line.close()
             return
         assert isinstance(name, str)

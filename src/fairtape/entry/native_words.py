@@ -38,7 +38,7 @@ def words_of(line: bytes) -> dict[str, Any]:
     """The object in a line."""
     try:
         words = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise BadWords("the line is no JSON; each line is one object") from None
     if not isinstance(words, dict):
         raise BadWords("the line is JSON but no object; each line is one object")

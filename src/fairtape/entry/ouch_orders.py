@@ -11,8 +11,10 @@ from typing import Final, TypeAlias
 from fairtape.apps.gateway_events import Asked, Cause, EventKind, OrderEvent
 from fairtape.core.instants import SECOND, Instant
 from fairtape.formats import ouch
+from fairtape.market.administration import OpenMarket
 from fairtape.market.orders import Cancel, NewOrder, OrderType, Replace, Side, TimeInForce
 from fairtape.market.prices import ONE
+from fairtape.market.rules.values import Continuous
 
 PRICE_UNIT: Final = ONE // 10_000
 DAY_PERIOD: Final = 86_400 * SECOND
@@ -64,6 +66,13 @@ def order_of(account: str, message: ouch.EnterOrder) -> NewOrder:
         TimeInForce.IOC if immediate else TimeInForce.DAY,
         message.display == "P" and not immediate,
     )
+
+
+def check_tellable(terms: OpenMarket) -> None:
+    """Raise `Untold` for a market whose trades OUCH could not tell: parts of shares, or prices finer than its own."""
+    step = terms.rule.step if isinstance(terms.rule, Continuous) and terms.rule.step else terms.tick
+    if terms.lot % ONE or step % PRICE_UNIT or terms.price_max > U32_MAX * PRICE_UNIT:
+        raise Untold("X")
 
 
 def replace_of(account: str, message: ouch.ReplaceOrder) -> Replace:

@@ -17,7 +17,7 @@ from fairtape.apps.gateway_events import Answer, Cause, EventKind, OrderEvent
 from fairtape.core.instants import SECOND, Duration, Instant
 from fairtape.entry.doorman import Doorman
 from fairtape.entry.house import House
-from fairtape.entry.ouch_orders import Untold, cancel_of, message_of, order_of, rejected, replace_of
+from fairtape.entry.ouch_orders import Untold, cancel_of, check_tellable, message_of, order_of, rejected, replace_of
 from fairtape.entry.streams import Line
 from fairtape.formats import ouch
 from fairtape.formats import soupbintcp as soup
@@ -201,7 +201,10 @@ class OuchConversation:
                     outbox.add(ouch.CancelReject(now % (86_400 * SECOND), request.order_token))
 
     def _enter(self, request: ouch.EnterOrder, outbox: Outbox, now: Instant) -> None:
+        market = self._desk.house.gateway.floor.markets.get(request.stock)
         try:
+            if market is not None:
+                check_tellable(market.terms)
             answer = self._desk.house.ask(self._login, order_of(self._login, request))
         except Untold:
             answer = Answer(0, Cause.VALUE)

@@ -15,6 +15,7 @@ from fairtape.market.prices import Quantity, format_fixed, format_sum
 from fairtape.market.symbols import Symbol
 
 ACCOUNTS_MAX: Final = 1 << 20
+ASSET_MAX: Final = (1 << 63) - 1  # units of one asset in all accounts together, as databases hold them
 ASSETS_MAX: Final = 1 << 12  # of one account, cash among them
 
 _Balances: TypeAlias = Mapping[str, list[int]]
@@ -83,9 +84,12 @@ class Ledger:
     def fund(self, name: str, asset: str, amount: int) -> str | None:
         """Let cash or shares in (or, below zero, out) of an account; why that cannot be."""
         account = self.accounts.get(name)
-        if amount < 0 and (account is None or account.balance(asset).available < -amount):
-            available = 0 if account is None else account.balance(asset).available
+        balance = None if account is None else account.balances.get(asset)
+        available = 0 if balance is None else balance.available
+        if amount < 0 and available < -amount:
             return f"amount is {format_fixed(amount)}; only {format_sum(available)} are available to withdraw"
+        if amount > 0 and amount - self.outside.get(asset, 0) > ASSET_MAX:
+            return f"amount is {format_fixed(amount)}; with it there would be more than {format_sum(ASSET_MAX)} in all"
         if account is None:
             if len(self.accounts) == self._accounts_max:
                 return f"account is {name}; the ledger is full with {self._accounts_max} accounts"

@@ -30,6 +30,7 @@ from fairtape.market.rules.values import (
 )
 
 _NOTHING: Final[tuple[Fill, ...]] = ()
+PRICE_MAX: Final = ANY_BUY - 1  # of a limit: above it stand those who take every price
 DAY: Final = TimeInForce.DAY
 FOK: Final = TimeInForce.FOK
 
@@ -49,6 +50,9 @@ def flaw_of(terms: OpenMarket) -> str | None:
         )
     if terms.price_max and terms.price_max < max(terms.price_min, terms.tick):
         return f"price_max is {format_fixed(terms.price_max)}; it must not be below price_min and the tick"
+    reference = terms.rule.reference if isinstance(terms.rule, CallAuction) else 0
+    if reference and not terms.price_min <= reference <= (terms.price_max or PRICE_MAX):
+        return f"reference is {format_fixed(reference)}; it must not be outside price_min and price_max"
     return None
 
 
@@ -99,8 +103,9 @@ class Market:
         terms = self.terms
         if price % terms.tick:
             return f"{field} is {format_fixed(price)}; ticks are {format_fixed(terms.tick)}"
-        if price < terms.price_min or (terms.price_max and price > terms.price_max):
-            bounds = f"{format_fixed(terms.price_min)} to {format_fixed(terms.price_max or ANY_BUY)}"
+        highest = terms.price_max or PRICE_MAX
+        if not terms.price_min <= price <= highest:
+            bounds = f"{format_fixed(terms.price_min)} to {format_fixed(highest)}"
             return f"{field} is {format_fixed(price)}; prices are from {bounds}"
         return None
 
@@ -267,7 +272,7 @@ class Market:
             candidates=candidates,
             tie=tie,
             without_limits=reference,
-            bounds=(terms.price_min, terms.price_max or ANY_BUY),
+            bounds=(terms.price_min, terms.price_max or PRICE_MAX),
             closed=isinstance(rule, BatchAuction),
         )
 

@@ -75,8 +75,9 @@ def encode(message: Message) -> bytes:
         payload = _encoded(message)
     except (struct.error, UnicodeEncodeError, BadRule) as error:
         raise BadOrder(f"{type(message).__name__} has a value that does not fit its field: {error}") from None
-    if decode(payload) != message:
-        raise BadOrder(f"{message} has a text that is longer than its field")
+    if (decoded := decode(payload)) != message:
+        name = next(name for name, one, other in zip(message._fields, message, decoded, strict=True) if one != other)
+        raise BadOrder(f"{name} of {type(message).__name__} is longer than its field; shorten it")
     return payload
 
 

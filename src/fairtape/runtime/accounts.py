@@ -107,7 +107,7 @@ class Accounts:
             with suppress(Away):  # those who are known are let in meanwhile
                 self.refresh()
         login = self._logins.get(name)
-        if len(secret) > SECRET_MAX:
+        if len(secret) > SECRET_MAX or not _is_text(secret):
             return False
         if secret.startswith(TOKEN_PREFIX):
             kept = login.token if login is not None else ""
@@ -121,6 +121,8 @@ class Accounts:
     def add(self, name: str, password: str, *, broker: str = "") -> None:
         """Make a login. A `Complaint` says why there cannot be one."""
         _check_name("account", name)
+        if not _is_text(password):
+            raise Complaint("the password has characters that are no text; leave them out")
         if not PASSWORD_MIN <= len(password) <= SECRET_MAX or password.startswith(TOKEN_PREFIX):
             raise Complaint(
                 f"the password has {len(password)} characters; it must have {PASSWORD_MIN} to {SECRET_MAX}, "
@@ -180,6 +182,15 @@ def _matches(password: str, kept: str) -> bool:
 
 def _scrypt(password: str, salt: bytes, cost: int, block: int, lanes: int) -> bytes:
     return hashlib.scrypt(password.encode(), salt=salt, n=cost, r=block, p=lanes, maxmem=_MEMORY_MAX, dklen=32)
+
+
+def _is_text(secret: str) -> bool:
+    """Whether it has bytes: JSON can say half of a character."""
+    try:
+        secret.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _digest(token: str) -> str:

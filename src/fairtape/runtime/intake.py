@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from fairtape.runtime.complaints import Complaint
+from fairtape.runtime.journal.cutting import sync_directory
 
 FILE_MAX: Final = 16 << 20  # bytes before what is done is thrown away
 PAYLOAD_MAX: Final = 4_096
@@ -64,7 +65,12 @@ class Intake:
         """All that was taken is on the disk when this returns."""
         if not self._out:
             return
-        os.write(self._file, self._out)
+        try:
+            _write_all(self._file, self._out)
+        except OSError:  # a torn record would hide all that is written behind it
+            os.ftruncate(self._file, self._size)
+            os.lseek(self._file, self._size, os.SEEK_SET)
+            raise
         self._size += len(self._out)
         self._out.clear()
         if self._urgent:
@@ -109,12 +115,21 @@ class Intake:
         fresh = self._path.with_name(f"{self._path.name}.new")
         file = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         os.lockf(file, os.F_TLOCK, 0)
-        os.write(file, content)
+        _write_all(file, content)
         os.fsync(file)
         fresh.replace(self._path)
+        sync_directory(self._path.parent)
         os.close(self._file)
         self._file, self._size = file, len(content)
         self._file_max = max(self._file_max, 2 * self._size)
+
+
+def _write_all(file: int, content: bytes | bytearray) -> None:
+    """A disk that is nearly full takes a part of what it is given, and says so only by a number."""
+    written = 0
+    with memoryview(content) as view:
+        while written < len(view):
+            written += os.write(file, view[written:])
 
 
 def _framed(record: bytes) -> bytes:

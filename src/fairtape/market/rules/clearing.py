@@ -68,7 +68,7 @@ def clear(
     demand, supply = _Curve(bids), _Curve(offers)
     limits = sorted({*demand.prices, *supply.prices} - {ANY_BUY, ANY_SELL})
     if not limits:
-        limits = [without_limits] if without_limits else []
+        limits = [without_limits] if without_limits and bounds[0] <= without_limits <= bounds[1] else []
     if candidates is Candidates.BEYOND and limits:
         beyond = (limits[0] - tick, limits[-1] + tick)
         limits = sorted({*limits, *(price for price in beyond if price and bounds[0] <= price <= bounds[1])})

@@ -69,13 +69,15 @@ def _prevent(maker: Order, taker: Order, cuts: list[Cut]) -> None:
 
 
 def fillable(taker: Order, opposite: Ladder) -> Quantity:
-    """How much of the taker the other side can fill, without its own account's orders."""
+    """How much of the taker the other side can fill. An order of its own account is stepped over or ends it there."""
     found, least = 0, -taker.key
     for order in opposite:
         if order.key < least or found >= taker.open:
             break
         if order.owner is not taker.owner or not taker.policy:
             found += order.open
+        elif taker.policy is not SelfTrade.CANCEL_OLDEST:
+            break
     return min(found, taker.open)
 
 

@@ -10,6 +10,7 @@ which the rightful owner fills without noticing.
 """
 
 from collections.abc import Iterable
+from typing import Final
 
 from fairtape.core.instants import NEVER, SECOND, Duration, Instant
 from fairtape.formats.fix import BEGIN_STRING, BadFix, FixMessage, FixStream, Flaw, Pair, StreamCounts
@@ -40,6 +41,8 @@ from fairtape.nodes.fix.effects import HangUp, LoggedOff, LoggedOn, Received, Re
 from fairtape.nodes.fix.options import FixOptions, Judge, Role, State
 from fairtape.nodes.fix.resending import compose, header, repetitions
 from fairtape.nodes.fix.store import FixStore
+
+NUMBER_MAX: Final = 1 << 62  # of a message: no store holds much more, and no session comes near
 
 
 class FixSession:
@@ -359,8 +362,8 @@ class FixSession:
         if message.msg_type != SequenceReset.MSG_TYPE:
             return number + 1
         new = SEQUENCE_RESET.read(message).new_seq_no
-        if new <= number:
-            text = f"NewSeqNo (36) is {new}; it must be more than {number}"
+        if not number < new <= NUMBER_MAX:
+            text = f"NewSeqNo (36) is {new}; it must be more than {number}, and at most {NUMBER_MAX}"
             raise BadFix.of(RejectReason.VALUE_INCORRECT, Tag.NEW_SEQ_NO, text)
         return new
 
@@ -388,8 +391,8 @@ class FixSession:
         """A reset without gap fill counts whatever its own number is; it never goes back."""
         try:
             new = SEQUENCE_RESET.read(message).new_seq_no
-            if new < self._store.next_in:
-                text = f"NewSeqNo (36) is {new}; it must be at least {self._store.next_in}"
+            if not self._store.next_in <= new <= NUMBER_MAX:
+                text = f"NewSeqNo (36) is {new}; it must be from {self._store.next_in} to {NUMBER_MAX}"
                 raise BadFix.of(RejectReason.VALUE_INCORRECT, Tag.NEW_SEQ_NO, text)
         except BadFix as refusal:
             self._send_reject(message, number, _flaw_of(refusal), now)

@@ -1,0 +1,21 @@
+"""What a gateway says at its door: whoever is too many comes back, whoever is wrong does not."""
+
+import pytest
+
+from fairtape.client.traders import LockedOut, _welcome
+from fairtape.entry.native_words import BadWords, line_of, words_of
+
+
+def test_a_gateway_that_is_busy_is_one_to_come_back_to() -> None:
+    with pytest.raises(OSError, match="try again"):
+        _welcome(line_of({"is": "closed", "cause": "busy", "reason": "too many are at the door; try again"}))
+
+
+def test_a_wrong_password_is_final() -> None:
+    with pytest.raises(LockedOut, match="wrong user name"):
+        _welcome(line_of({"is": "closed", "cause": "login", "reason": "wrong user name or password"}))
+
+
+def test_a_line_of_brackets_is_no_object() -> None:
+    with pytest.raises(BadWords, match="no JSON"):
+        words_of(b"[" * 100_000)

@@ -1,0 +1,102 @@
+"""What a floor must not do at its edges: half of an all-or-nothing, trades above what was reserved, sums too large."""
+
+import pytest
+
+from fairtape.apps.floor_outputs import Cancelled, TentativeFill
+from fairtape.apps.gateway import GatewayLimits
+from fairtape.core.effects import FormationChange
+from fairtape.market.administration import CASH, Funding, OpenMarket
+from fairtape.market.ledger import ASSET_MAX, Ledger
+from fairtape.market.markets import flaw_of
+from fairtape.market.order_codec import encode
+from fairtape.market.orders import SelfTrade, TimeInForce
+from fairtape.market.prices import FIXED_MAX, ONE
+from fairtape.market.rules.values import CallAuction, Continuous
+from unit.floor_values import OPERATOR, fixed, staged, the_rejection
+from unit.gateway_values import NOW, Sequence, buy, gateway_of, replace
+
+
+@pytest.mark.parametrize(
+    ("policy", "whole"),
+    [
+        (SelfTrade.ALLOW, True),
+        (SelfTrade.CANCEL_NEWEST, False),
+        (SelfTrade.CANCEL_OLDEST, True),
+        (SelfTrade.CANCEL_BOTH, False),
+        (SelfTrade.DECREMENT, False),
+    ],
+)
+def test_an_order_to_be_filled_whole_is_never_filled_in_part(policy: SelfTrade, whole: bool) -> None:
+    """Its own account's order stands in between, and prevention would end it there."""
+    stage = staged()
+    script = stage.script
+    stage.play(script.sell("bob", "b1", 5, 100), script.sell("ann", "own", 5, 101), script.sell("bob", "b2", 5, 102))
+    outputs = stage.play(script.buy("ann", "fok", 10, 102, time_in_force=TimeInForce.FOK, self_trade=policy))
+    filled = sum(each.trade.quantity for each in outputs if isinstance(each, TentativeFill))
+    assert filled == (fixed(10) if whole else 0)
+    assert any(isinstance(each, Cancelled) and each.client_id == "fok" for each in outputs) is not whole
+
+
+def test_a_reference_outside_the_bounds_opens_no_market() -> None:
+    terms = OpenMarket(OPERATOR, 1, "XYZ", CallAuction(reference=fixed(200)), fixed(0.01), ONE, 0, fixed(100))
+    assert "reference is 200; it must not be outside" in str(flaw_of(terms))
+    assert flaw_of(terms._replace(price_max=fixed(200))) is None
+
+
+def test_no_limit_is_as_high_as_that_of_those_who_take_every_price() -> None:
+    stage = staged()
+    script = stage.script
+    stage.play(OpenMarket(OPERATOR, script.next_number(OPERATOR), "FINE", Continuous(), 1, ONE))
+    order = script.buy("ann", "a1", 1, 1, symbol="FINE")._replace(price=FIXED_MAX)
+    assert "prices are from 0 to 9223372036.854775806" in the_rejection(stage.play(order))
+
+
+def test_an_account_may_be_rich_and_still_lack_something() -> None:
+    stage = staged()
+    script = stage.script
+    room = ASSET_MAX + stage.floor.ledger.outside[CASH]
+    stage.play(Funding(OPERATOR, script.next_number(OPERATOR), "ann", CASH, room))
+    assert "of cash is available; the order may cost more" in the_rejection(
+        stage.play(script.buy("ann", "a1", 9_000_000_000, 9_000_000_000))
+    )
+    more = stage.play(Funding(OPERATOR, script.next_number(OPERATOR), "ann", CASH, 1))
+    assert "with it there would be more than 9223372036.854775807 in all" in the_rejection(more)
+
+
+def test_refused_withdrawals_leave_nothing_behind() -> None:
+    ledger = Ledger()
+    ledger.fund("ann", CASH, 5)
+    for number in range(50):
+        assert ledger.fund("ann", f"X{number}", -1) is not None
+    assert list(ledger.accounts["ann"].balances) == [CASH]
+
+
+def test_a_replace_frees_nothing_of_the_limit_before_the_floor_has_taken_it() -> None:
+    gateway = gateway_of(101, GatewayLimits(notional_max=fixed(1_000)))
+    sequence = Sequence([gateway]).open("ann")
+    assert gateway.enter("ann", buy("ann", "a1", 10, 100), NOW).entered
+    sequence.settle()
+    assert gateway.replace("ann", replace("ann", "a1", "a2", 1, 1), NOW).entered
+    assert "would come to 1900" in gateway.enter("ann", buy("ann", "a3", 9, 100), NOW).reason
+    sequence.settle()
+    assert gateway.enter("ann", buy("ann", "a3", 9, 100), NOW).entered
+
+
+def test_a_market_order_that_waits_counts_at_the_highest_price() -> None:
+    gateway = gateway_of(101, GatewayLimits(notional_max=fixed(1_000)))
+    sequence = Sequence([gateway]).open("ann")
+    terms = OpenMarket(1, 1_000, "CALL", CallAuction(), fixed(0.01), ONE, 0, fixed(100))
+    sequence.deliver([(1, [encode(terms)])])
+    assert gateway.enter("ann", buy("ann", "a1", 9, symbol="CALL"), NOW).entered
+    sequence.settle()
+    assert "would come to 1100" in gateway.enter("ann", buy("ann", "a2", 2, symbol="CALL"), NOW).reason
+    assert gateway.enter("ann", buy("ann", "a3", 1, symbol="CALL"), NOW).entered
+
+
+def test_a_formation_that_takes_applied_tokens_back_makes_a_gateway_stale_though_it_is_not_broken_itself() -> None:
+    gateway = gateway_of(101)
+    sequence = Sequence([gateway]).open("ann")
+    gateway.turn(FormationChange(0, 2, sequence.token + 1, sequence.number, False, b"", 0))
+    assert not gateway.stale
+    gateway.turn(FormationChange(0, 3, sequence.token, 1, False, b"", 0))
+    assert gateway.stale
