@@ -8,6 +8,7 @@ from fairtape.formats.fix_messages import write
 from fairtape.formats.fix_time import format_instant
 from fairtape.nodes.fix.effects import LoggedOff, LoggedOn, Refused
 from fairtape.nodes.fix.options import FixOptions, State
+from fairtape.nodes.fix.session import AGAIN_AT_ONCE
 from unit.fix_world import ANN_KNOWS, SECRET, START, Pair, Stranger, fields, order, report
 
 ORDER = tuple(write(order("A"))[1:])
@@ -207,9 +208,38 @@ def test_messages_are_sent_again_as_repetitions_and_gap_fills() -> None:
     ]
     assert all(each.get(43) == b"Y" for each in answers)
     assert fields(answers[1], 11, 122, 52) == (b"A", format_instant(sent), format_instant(stranger.now))
+    stranger.now += SECOND
     (only,) = stranger.say(b"2", 4, (7, b"3"), (16, b"3"))
     assert fields(only, 11) == (b"B",)
     assert stranger.store.next_out == 6
+
+
+def test_much_is_sent_again_piece_by_piece_as_the_connection_takes_it() -> None:
+    stranger = Stranger()
+    stranger.log_on()
+    for number in range(1_000):
+        stranger.session.send(report(f"R{number}"), stranger.now)
+    stranger.heard()
+    asked = [stranger.octets(b"2", 2 + place, (7, b"2"), (16, b"0")) for place in range(50)]
+    found = stranger.send(b"".join(asked))
+    assert len(found) == AGAIN_AT_ONCE  # once, however often it was asked
+    assert stranger.session.deadline() == 0
+    stranger.session.send(report("new"), stranger.now)
+    assert stranger.heard() == []  # it comes behind what is sent again
+    stranger.session.fill_up(full=True)
+    stranger.session.wake(stranger.now)
+    assert stranger.heard() == []
+    deadline = stranger.session.deadline()
+    assert deadline is not None
+    assert deadline > stranger.now
+    stranger.session.fill_up(full=False)
+    while stranger.session.deadline() == 0:
+        stranger.session.wake(stranger.now)
+        found += stranger.heard()
+    assert [each.get(34) for each in found][-1] == b"1002"
+    start = max(place for place, each in enumerate(found) if each.get(34) == b"2")
+    names = [(each.get(11) or b"").decode() for each in found[start:] if each.msg_type == b"8"]
+    assert names == [*(f"R{number}" for number in range(1_000)), "new"]
 
 
 def test_what_is_no_longer_kept_is_filled() -> None:

@@ -27,7 +27,7 @@ from fairtape.nodes.fix.effects import FromClient, Received, SessionEvent
 from fairtape.runtime.udp import Address
 
 BACKLOG: Final = 128
-BUFFER_MAX: Final = 16 << 20  # bytes on their way to one client: a whole resend fits; whoever does not read is let go
+BUFFER_MAX: Final = 16 << 20  # bytes on their way to one client; whoever does not read is let go
 
 HELD_MAX: Final = 16 << 10  # bytes of somebody whose logon is being looked at
 FIELD_MAX: Final = 4 << 10  # bytes of one field of an order; a report repeats two of them, and must have room
@@ -187,6 +187,11 @@ class FixServer:
             self._desk.receive(connection, bytes(screen.held), self._now())
             self.turn_soon()
 
+    def filled(self, connection: int, *, full: bool) -> None:
+        """A client reads more slowly than it is told, or has caught up."""
+        self._desk.fill_up(connection, full=full)
+        self.turn_soon()
+
     def went(self, connection: int) -> None:
         """A connection is gone."""
         self._streams.pop(connection, None)
@@ -286,6 +291,12 @@ class _Stream(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._server.heard(self._number, data)
+
+    def pause_writing(self) -> None:
+        self._server.filled(self._number, full=True)
+
+    def resume_writing(self) -> None:
+        self._server.filled(self._number, full=False)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - however it ended
         self._server.went(self._number)

@@ -102,6 +102,13 @@ class FixDesk:
                 known.session.take(message, now)
                 self._collect(known.session)
 
+    def fill_up(self, connection: int, *, full: bool) -> None:
+        """A connection takes no more for now, or takes more again."""
+        known = self._connections.get(connection)
+        if known is not None and known.session is not None:
+            known.session.fill_up(full=full)
+            self._due_at = min(self._due_at, self._next(known))
+
     def send(self, client: str, value: OrderEntry, now: Instant) -> int:
         """Send a message to a client, or keep it until it asks; the answer is its number."""
         session = self._session(client)

@@ -42,6 +42,7 @@ from fairtape.nodes.fix.options import FixOptions, Judge, Role, State
 from fairtape.nodes.fix.resending import compose, header, repetitions
 from fairtape.nodes.fix.store import FixStore
 
+AGAIN_AT_ONCE: Final = 256  # numbers that are sent again in one turn: others have theirs in between
 NUMBER_MAX: Final = 1 << 62  # of a message: no store holds much more, and no session comes near
 
 
@@ -73,6 +74,9 @@ class FixSession:
         self._tested_at: Instant = NEVER  # a test waits for its answer
         self._gap_through = 0  # the highest number that came too early
         self._asked_at: Instant = NEVER  # when the gap was asked for, or shrank
+        self._again: tuple[int, int] | None = None  # the first and the last number that are to be sent again
+        self._again_at: Instant = NEVER  # the last turn in which some of it was sent
+        self._full = False  # the connection takes no more for now
         self._effects: list[SessionEffect] = []
 
     @property
@@ -85,6 +89,7 @@ class FixSession:
         assert self.state is State.DISCONNECTED
         self._stream = stream or FixStream()
         self._gap_through, self._asked_at, self._tested_at = 0, NEVER, NEVER
+        self._again, self._full = None, False
         self._heartbeat_period = self._options.heartbeat_period
         self._become(State.LOGGING_ON, now)
         self._heard_at = self._spoke_at = now
@@ -146,7 +151,12 @@ class FixSession:
         elif self.state is State.LOGGING_OUT and now >= self._since + options.logout_delay:
             self._leave("no answer to Logout came in time", now, hang_up=True)
         elif self.state is State.LOGGED_ON:
+            self._go_on_again(now)
             self._mind_silence(now)
+
+    def fill_up(self, *, full: bool) -> None:
+        """The connection takes no more for now, or takes more again. Only what is sent again waits for that."""
+        self._full = full
 
     def deadline(self) -> Instant | None:
         """When `wake` is wanted next."""
@@ -156,6 +166,8 @@ class FixSession:
             case State.LOGGING_OUT:
                 return self._since + self._options.logout_delay
             case State.LOGGED_ON:
+                if self._again is not None and not self._full:
+                    return 0
                 listening_since = self._heard_at if self._tested_at == NEVER else self._tested_at
                 return min(self._spoke_at + self._heartbeat_period, listening_since + self._patience)
             case _:
@@ -413,8 +425,19 @@ class FixSession:
         if first > last:
             text = f"BeginSeqNo (7) is {first}; it must not be more than EndSeqNo (16) or {newest}, the last one sent"
             raise BadFix.of(RejectReason.VALUE_INCORRECT, Tag.BEGIN_SEQ_NO, text)
-        kept = self._store.kept(first, last)
-        again = repetitions(kept, first, last, ours=self.ours, theirs=self.theirs, now=now)
+        self._again = first, last
+        if now != self._again_at:  # however often it is asked, once in a turn
+            self._go_on_again(now)
+
+    def _go_on_again(self, now: Instant) -> None:
+        """Send some more of what was asked for. What is sent for the first time meanwhile comes behind it."""
+        if self._again is None or self._full:
+            return
+        self._again_at = now
+        first, last = self._again
+        end = min(first + AGAIN_AT_ONCE - 1, last)
+        self._again = (end + 1, last) if end < last else None
+        again = repetitions(self._store.kept(first, end), first, end, ours=self.ours, theirs=self.theirs, now=now)
         self._transmit(b"".join(again), now)
 
     # Speaking.
@@ -450,6 +473,11 @@ class FixSession:
         octets = compose(fields, header(self.ours, self.theirs, number, now))
         admin = kind in ADMIN_TYPES
         self._store.sent(None if admin else octets)
+        if self._again is not None and self.state is State.LOGGED_ON and kind != Logout.MSG_TYPE:
+            self._again = self._again[0], number
+            self._spoke_at = now
+            return number
+        self._again = None
         if self.state is State.LOGGED_ON or (admin and self.state is not State.DISCONNECTED):
             self._transmit(octets, now)
         return number
