@@ -110,7 +110,7 @@ class RecoveryDesk:
 
     def overdue(self, token: int, since: Instant, now: Instant) -> None:
         """Ack(token) should be here since then (TRMP): the waits that have passed meanwhile are made up for."""
-        recovery, instant = self._recovery(token), since
+        recovery, instant = self._recovery(token), min(since, now)  # one that runs has something to wait for
         while recovery.running and instant <= now:
             self._fire(recovery, Event.TIMEOUT, instant)
             instant = recovery.expires_at

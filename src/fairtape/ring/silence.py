@@ -79,8 +79,15 @@ class Silence:
         return formation.scheduled_at(token) + formation.timing.one_way_max
 
     def _look(self, now: Instant) -> None:
-        """While anything is missing this site hears something or is woken in every T_R: a longer absence was sleep."""
-        if now - self._looked_at > 2 * self._course.latest.timing.retry_period:
+        """While anything is missing this site hears something or is woken in every T_R: a longer absence was sleep.
+
+        A clock that was set back must not make it wait for a time to come again.
+        """
+        timing = self._course.latest.timing
+        if now < self._looked_at:
+            self._awake_since = min(self._awake_since, now)
+            self._known_at = min(self._known_at, now + timing.one_way_max)
+        elif now - self._looked_at > 2 * timing.retry_period:
             self._awake_since = now
         self._looked_at = now
 
