@@ -43,6 +43,14 @@ def test_requests_gather_for_a_moment_and_go_out_together() -> None:
     assert working.deadline() == T_E + T_R
 
 
+def test_one_that_is_overdue_since_a_time_to_come_is_asked_for_now() -> None:
+    """A clock may have been set back since the wait began; nothing would ever wake the recovery otherwise."""
+    working = desk()
+    working.overdue(1, T_E + 10 * T_R, T_E)
+    assert working.deadline() == T_E + SOON
+    assert [recovery.token for recovery in working.wants(T_E + SOON)] == [1]
+
+
 def test_what_ends_before_the_request_goes_is_not_asked_for() -> None:
     shelf = Shelf()
     working = desk(shelf)
