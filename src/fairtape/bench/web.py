@@ -6,7 +6,6 @@ twice is counted and told: then the figures are not those of a server that keeps
 """
 
 import os
-import resource
 import selectors
 import socket
 import struct
@@ -27,6 +26,7 @@ from fairtape.deployment.processes import Crew, Link, Ready
 from fairtape.market.flow import Flow, batches
 from fairtape.market.trades import TRADE_SIZE
 from fairtape.runtime.complaints import Complaint
+from fairtape.runtime.descriptors import allow_files
 from fairtape.runtime.driver import run_in_real_time, spare_the_collector
 from fairtape.runtime.journal import Sync, Writer
 from fairtape.web.hub import Limits
@@ -145,11 +145,9 @@ def web_figures(setting: WebSetting | None = None) -> dict[str, Any]:
 def check_room(customers: int) -> None:
     """Every customer is a file on either side."""
     needed = customers + 256
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < needed:
-        if hard != resource.RLIM_INFINITY and hard < needed:
-            raise Complaint(f"--customers is {customers}, and a process may open {hard} files; raise ulimit -n")
-        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    allowed = allow_files(needed)
+    if allowed < needed:
+        raise Complaint(f"--customers is {customers}, and a process may open {allowed} files; raise ulimit -n")
 
 
 def _perform(setting: WebSetting, journal: Path) -> tuple[Heard, Spent, Released, Show]:

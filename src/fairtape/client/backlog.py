@@ -55,7 +55,7 @@ class _Cell:
 
     def __init__(self, item: Item) -> None:
         self.item = item
-        self.size = _size(item)
+        self.size = size_of(item)
 
 
 class _Loan(NamedTuple):
@@ -102,11 +102,11 @@ class Backlog:
         with self._lock:
             self._let_go()
             if self._policy is Policy.BLOCK or not isinstance(item, Lot | Message):
-                self._await_room(_size(item))
+                self._await_room(size_of(item))
             if self._closed:
                 raise Closed
             _add(self._cells, item)
-            self._entered += _size(item)
+            self._entered += size_of(item)
             self._make_room(0)
             self.size_peak = max(self.size_peak, len(self))
             if len(self._cells) > ITEMS_MAX:
@@ -210,7 +210,7 @@ class Backlog:
                 if count < item.rows:
                     self._cells.appendleft(_Cell(item.slice(count)))
             else:
-                size, count = _size(item), 1
+                size, count = size_of(item), 1
                 _add(kept, Skipped(item.sequence, item.sequence, 1))
             excess -= size
             self._entered -= size
@@ -280,7 +280,7 @@ def _add(cells: deque[_Cell], item: Item) -> None:
     cells.append(_Cell(item))
 
 
-def _size(item: Item) -> int:
+def size_of(item: Item) -> int:
     """How many records an item counts for: a long message for as many trades as would take its room."""
     if isinstance(item, Lot):
         return item.rows

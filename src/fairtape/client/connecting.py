@@ -112,7 +112,11 @@ def _path(target: object) -> Path:
             f"target is {target!r}; name a journal, the folder of a deployment, a file of trades or an address"
         )
     path = Path(fspath(target))
-    if not path.exists():
+    try:
+        exists = path.exists()
+    except (OSError, ValueError) as error:
+        raise ClientError(f"target is no path ({error}); name a journal, a deployment's folder or a file") from None
+    if not exists:
         raise ClientError(f"target {str(path)!r} does not exist; name a journal, a deployment's folder or a trade file")
     return path
 

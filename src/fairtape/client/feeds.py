@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from fairtape.client.lots import Lot
-from fairtape.client.records import Notice, Single
+from fairtape.client.records import Break, Gap, Merged, Notice, Placed, Single, Skipped
 from fairtape.core.instants import Instant
 
 
@@ -61,6 +61,24 @@ class LastSales:
 
 
 Delivery: TypeAlias = Lot | Single | Notice | LastSales
+
+
+def number_after(delivery: Delivery, due: int) -> int:
+    """The number to go on with after a delivery, where `due` was before it. Behind a Break numbers begin anew."""
+    match delivery:
+        case Lot():
+            return delivery.last + 1
+        case Placed():
+            return delivery.sequence + 1
+        case Gap():
+            return delivery.first + delivery.count
+        case LastSales():
+            return delivery.through + 1
+        case Skipped() | Merged():
+            return max(due, delivery.last + 1)
+        case Break():
+            return min(due, delivery.sequence)
+    return due
 
 
 class Feed(Protocol):

@@ -43,16 +43,21 @@ class Trade(NamedTuple):
     @property
     def price_decimal(self) -> Decimal:
         """The price as an exact decimal."""
-        return Decimal(self.price).scaleb(-DECIMALS)
+        return _decimal(self.price)
 
     @property
     def quantity_decimal(self) -> Decimal:
         """The quantity as an exact decimal."""
-        return Decimal(self.quantity).scaleb(-DECIMALS)
+        return _decimal(self.quantity)
 
     def __str__(self) -> str:
         venue = f"@{self.venue}" if self.venue else ""
         return f"{self.sequence} {self.symbol}{venue} {format_fixed(self.quantity)} at {format_fixed(self.price)}"
+
+
+def _decimal(fixed: int) -> Decimal:
+    """Exact whatever the caller's context says: that rounds what is computed, but not what is built."""
+    return Decimal((fixed < 0, tuple(map(int, str(abs(fixed)))), -DECIMALS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,9 +22,9 @@ from websockets.sync.client import ClientConnection, connect
 
 from fairtape.client.bundles import BadBundle, unbundled, understood
 from fairtape.client.errors import ClientError
-from fairtape.client.feeds import AtInstant, AtNumber, AtSnapshot, Beginning, Delivery, LastSales, Start
+from fairtape.client.feeds import AtInstant, AtNumber, AtSnapshot, Beginning, Delivery, LastSales, Start, number_after
 from fairtape.client.lots import PLACE_DTYPE, Lot, joined
-from fairtape.client.records import Break, Fresh, Gap, Notice, Placed, Reformation, Snapshot, Stale
+from fairtape.client.records import Break, Fresh, Notice, Reformation, Snapshot, Stale
 from fairtape.client.selection import Selection
 from fairtape.core.instants import SECOND, Instant
 from fairtape.market.trades import blank_trades
@@ -61,12 +61,14 @@ class RemoteFeed:
         self._due = 1  # the number to go on with
         self._formation = 0  # the last one that a server knew
         self._formation_told = 0
+        self._owes_snapshot = False  # it was asked for, and is not delivered yet
         self._lost_at: Instant | None = None
         self._stale = False
         self._stopped = False
 
     def open(self, start: Start) -> None:
         """Subscribe at the first server that answers, and whose site serves if there is one."""
+        self._owes_snapshot = isinstance(start, AtSnapshot)
         why = ""
         for picky in (True, False):
             for _ in range(len(self._addresses)):
@@ -150,7 +152,8 @@ class RemoteFeed:
                     if each.formation <= self._formation_told:
                         continue  # a server that was resumed at says it again
                     self._formation_told = each.formation
-            self._due = _following(each, self._due)
+            self._due = number_after(each, self._due)
+            self._owes_snapshot = self._owes_snapshot and not isinstance(each, LastSales)
             yield each
 
     def _resumed(self) -> Iterator[Delivery]:
@@ -160,8 +163,11 @@ class RemoteFeed:
         while self._line is None and not self._stopped:
             self._addresses.rotate(-1)
             known = max(self._formation, self._formation_told)
+            wish: dict[str, object] = (
+                {"snapshot": True} if self._owes_snapshot else {"from": self._due, "formation": known}
+            )
             try:
-                self._line = self._subscribed({"from": self._due, "formation": known}, picky=True)
+                self._line = self._subscribed(wish, picky=True)
             except (Refused, OSError):
                 tries += 1
             if self._line is None and not self._stale and time.time_ns() - self._lost_at > SILENCE_TOLD_MIN:
@@ -190,7 +196,7 @@ class RemoteFeed:
     def _drop(self) -> None:
         if self._line is not None:
             if self._line.following is not None:
-                self._due = self._line.following
+                self._due = min(self._due, self._line.following)
             self._line.close()
         self._line, self._lost_at = None, time.time_ns()
 
@@ -216,7 +222,7 @@ class Line:
             )
         except InvalidStatus as error:
             raise Refused(_told(error.response.body)) from None
-        except (WebSocketException, TimeoutError) as error:
+        except (WebSocketException, TimeoutError, UnicodeError) as error:
             raise Refused(str(error) or "no answer came in time") from None
 
     def subscribe(self, wish: dict[str, object], *, picky: bool = False) -> dict[str, Any]:
@@ -276,22 +282,6 @@ class Line:
         following = told.get("next")
         self.following = following if isinstance(following, int) and following > 0 else None
         raise Lost
-
-
-def _following(delivery: Delivery, due: int) -> int:
-    """The number to go on with after a delivery."""
-    match delivery:
-        case Lot():
-            return delivery.last + 1
-        case Placed():
-            return delivery.sequence + 1
-        case Gap():
-            return delivery.first + delivery.count
-        case LastSales():
-            return delivery.through + 1
-        case Break():
-            return min(due, delivery.sequence)
-    return due
 
 
 def _wish(start: Start) -> dict[str, object]:

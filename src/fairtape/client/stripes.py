@@ -65,9 +65,18 @@ class StripeTarget:
     @classmethod
     def of(cls, target: str) -> "StripeTarget":
         """The target in an address such as `EXAMPLE`."""
-        parts = urlsplit(target)
+        try:
+            parts = urlsplit(target)
+        except ValueError as error:
+            raise ClientError(f"target is {target!r}: {error}; stripes are named such as {EXAMPLE!r}") from None
         query = parse_qs(parts.query)
-        if not parts.username or parts.hostname or parts.path in ("", "/") or not set(query) <= set(_FIELDS):
+        if (
+            not parts.username
+            or "\0" in unquote(parts.path)
+            or parts.hostname
+            or parts.path in ("", "/")
+            or not set(query) <= set(_FIELDS)
+        ):
             raise ClientError(f"target is {target!r}; stripes are named such as {EXAMPLE!r}")
         listed = {name: [word for word in query.get(name, [""])[-1].split(",") if word] for name in _FIELDS}
         return cls(

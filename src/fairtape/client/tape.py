@@ -21,9 +21,9 @@ import pyarrow as pa
 
 from fairtape.client.backlog import Backlog, Closed
 from fairtape.client.errors import ClientError, told
-from fairtape.client.feeds import Feed
+from fairtape.client.feeds import Feed, number_after
 from fairtape.client.lots import SCHEMA, Arrow, Lot
-from fairtape.client.records import Message, Notice, Placed, Record, Revision, Trade, VenueStatus
+from fairtape.client.records import Break, Message, Notice, Placed, Record, Revision, Trade, VenueStatus
 from fairtape.client.selection import Selection
 
 PIECE_ROWS: Final = 4_096  # trades of a lot that are made records at once
@@ -221,7 +221,9 @@ class Tape:
         if isinstance(item, Lot):
             reading = _Reading(loan, item, 0, iter(()), item.last + 1)
         else:
-            following = item.sequence + 1 if isinstance(item, Placed) else self._reading.following
+            following = self._reading.following
+            if isinstance(item, Placed | Break):
+                following = number_after(item, following or item.sequence)
             reading = _Reading(loan, None, 0, iter((item,)), following)
             if not isinstance(item, Message):
                 self._notices[loan] = item

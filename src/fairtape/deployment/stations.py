@@ -17,8 +17,10 @@ from fairtape.edge.settings import EdgeSettings
 from fairtape.edge.standings import checkpoint_path, memory_path
 from fairtape.edge.station import Station
 from fairtape.runtime.complaints import Complaint
+from fairtape.runtime.descriptors import allow_files
 
 JOURNALS: Final = "journals"
+FILES_NEEDED: Final = 2_048  # open files of a retransmit server: replays, and the journals that they read
 
 
 def edge_of(deployment: Deployment) -> EdgeSettings:
@@ -103,6 +105,7 @@ def run_edge(deployment: Deployment, node: Node) -> None:
         raise Complaint(f"SITE is {node.name!r}; stations are {', '.join(settings.stations)}")
     journal = deployment.folder / JOURNALS / node.name
     journal.mkdir(parents=True, exist_ok=True)
+    allow_files(FILES_NEEDED)
     clock = deployment.clock()
     try:
         memory = memory_path(deployment.folder, node.name)

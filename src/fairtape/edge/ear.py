@@ -1,6 +1,7 @@
 """A customer on real sockets: joins the groups of its stripes on its feeds, and asks for the rest."""
 
 import select
+import socket
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
@@ -38,6 +39,8 @@ class Ear:
     ) -> None:
         """`plans` finds a plan by its version, or not yet; `wanted` names stripes, all where it names none."""
         self.customer = Customer(tag, feeds=feeds, servers=servers, options=options)
+        self.strangers = 0  # datagrams at the port for repairs that no server sent
+        self._servers = {_resolved(server) for server in servers}
         self._feeds = tuple(feeds)
         self._interface = Interface.named(interface)
         self._clock = clock
@@ -74,13 +77,22 @@ class Ear:
         ready, _, _ = select.select(list(self._sockets), (), (), wait_period / SECOND)
         now = self._clock.now()
         for fd in ready:
-            datagrams = self._sockets[fd].receive(DATAGRAMS_MAX)
-            self.customer.receive_all(datagrams, now, feed=self._feed_of.get(fd, REPAIR))
+            feed = self._feed_of.get(fd, REPAIR)
+            datagrams = self._repaired() if feed is REPAIR else self._sockets[fd].receive(DATAGRAMS_MAX)
+            self.customer.receive_all(datagrams, now, feed=feed)
         self.customer.wake(now)
         if self._awaited and now >= self._plan_at:
             self._plan_at = now + PLAN_PERIOD
             self._look_for_plans()
         return self._records()
+
+    def _repaired(self) -> list[bytes]:
+        """What the servers answered. Anybody can send to this port, and must not be believed."""
+        senders: list[Address] = []
+        datagrams = self._repairs.receive(DATAGRAMS_MAX, senders)
+        known = [datagram for datagram, sender in zip(datagrams, senders, strict=True) if sender in self._servers]
+        self.strangers += len(datagrams) - len(known)
+        return known
 
     def close(self) -> None:
         """Leave all groups."""
@@ -125,3 +137,12 @@ def feeds_of(plan: StripePlan, wanted: Iterable[str]) -> tuple[str, ...]:
         if name not in plan.feeds:
             raise Complaint(f"--feeds names {name!r}; plan {plan.version} has {', '.join(plan.feeds)}")
     return names
+
+
+def _resolved(server: Address) -> Address:
+    """As the kernel names a sender; one that cannot be found now will not answer."""
+    host, port = server
+    try:
+        return socket.gethostbyname(host), port
+    except (OSError, UnicodeError):
+        return server

@@ -10,7 +10,7 @@ opened again.
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -28,6 +28,7 @@ from fairtape.nodes.edge.archive import SHELF_BYTES_MAX, Extent, Shelf
 from fairtape.nodes.edge.places import Places, reread
 from fairtape.nodes.edge.sessions import Edition, Session, Standing
 from fairtape.nodes.edge.striper import Closed, Opened, Step
+from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.journal import Cursor, Damaged, Entry, Journal, Turning
 
 ENTRIES_MAX: Final = 64  # of the journal in one turn, so that customers have theirs
@@ -80,6 +81,9 @@ class Library:
             if self._damages >= DAMAGES_MAX:
                 self._restart()
             return False
+        except Complaint as passing:  # such as too many open files
+            self.words = str(passing)
+            return False
         self._damages = 0
         grew = self._take_all()
         if self._reckoning.lost:
@@ -104,10 +108,13 @@ class Library:
         """A number at or before the first message released at this time of day."""
         return self._shelf.number_since(session, since)
 
-    def remember(self) -> None:
-        """Write down what is known, if there is a file for it. Raises OSError."""
-        if self._memory is not None and (found := self._told()) is not None:
-            save(self._memory, found)
+    def remembering(self) -> Callable[[], None] | None:
+        """How to write down what is known now, in whatever thread; None where there is nothing, or no file for it.
+
+        Raises OSError when it is called.
+        """
+        path, found = self._memory, self._told()
+        return None if path is None or found is None else lambda: save(path, found)
 
     def close(self) -> None:
         """Give the files back."""
@@ -121,7 +128,10 @@ class Library:
             return None
         chapters = [Chapter(edition, extents) for edition in editions if (extents := self._extents(edition))]
         known = bool(chapters) and chapters[-1].edition is standing.edition
-        return Memory(Checkpoint(standing, *self._entry), chapters, self._places) if known else None
+        if not known:
+            return None
+        places = self._places
+        return Memory(Checkpoint(standing, *self._entry), chapters, tuple(places.standings), places.spacing)
 
     def _extents(self, edition: Edition) -> tuple[Extent, ...] | None:
         """How far the sessions of an edition are; None where the shelf has forgotten one of them."""
@@ -132,11 +142,14 @@ class Library:
     def _proves(self, checkpoint: Checkpoint) -> bool:
         try:
             return is_proved(checkpoint, self._journal)
-        except Damaged:
+        except Complaint:
             return False
 
     def _begin(self, memory: Memory | None = None) -> None:
-        self._places = Places(spacing=SPACING) if memory is None else memory.places
+        self._places = Places(spacing=SPACING)
+        if memory is not None:
+            editions = [chapter.edition for chapter in memory.chapters]
+            self._places = Places.restored(editions, memory.standings, memory.spacing)
         self._entry: tuple[int, int] | None = None  # formation and token of the last one that was taken in
         self._shelf = Shelf(bytes_max=self._shelf_bytes_max, older=_Past(self._journal, self._places, self._catalogue))
         standing = None if memory is None else memory.checkpoint.standing
@@ -217,8 +230,8 @@ class _Past:
         try:
             with self._journal.entries(from_sequence=place.sequence) as cursor:
                 return reread(place, _contents(cursor), session, first, count, successor, self._catalogue.presses)
-        except Damaged:
-            return ()  # it is being cut; whoever asks again is answered
+        except Complaint:
+            return ()  # it is being cut, or cannot be opened now; whoever asks again is answered
 
     def number_since(self, session: str, since: Duration) -> int | None:
         name = Session.parse(session)

@@ -17,7 +17,6 @@ from fairtape.edge.catalogue import Catalogue, Unplanned
 from fairtape.edge.settings import EdgeSettings
 from fairtape.edge.standings import Checkpoint, edition_fields, edition_of, write_whole
 from fairtape.nodes.edge.archive import Extent
-from fairtape.nodes.edge.places import Places
 from fairtape.nodes.edge.sessions import BadSession, Edition, Standing
 
 SIZE_MAX: Final = 64 << 20  # bytes of a file
@@ -40,13 +39,14 @@ class Memory:
 
     checkpoint: Checkpoint
     chapters: Sequence[Chapter]
-    places: Places
+    standings: Sequence[Standing]  # the places of the index, and the spacing between them
+    spacing: int
 
 
 def save(path: Path, memory: Memory) -> None:
     """Write it whole or not at all. Raises OSError."""
     editions = {id(chapter.edition): number for number, chapter in enumerate(memory.chapters)}
-    kept = [each for each in memory.places.standings if id(each.edition) in editions]
+    kept = [each for each in memory.standings if id(each.edition) in editions]
     places = [number for each in (*kept, memory.checkpoint.standing) for number in _numbers(each, editions)]
     numbers = np.array(places, _NUMBERS).tobytes()
     head = {
@@ -54,7 +54,7 @@ def save(path: Path, memory: Memory) -> None:
         "tag": memory.checkpoint.standing.edition.deployment,
         "core": memory.checkpoint.standing.edition.core,
         "entry": [memory.checkpoint.formation, memory.checkpoint.token],
-        "spacing": memory.places.spacing,
+        "spacing": memory.spacing,
         "chapters": [
             {"edition": edition_fields(chapter.edition), "extents": chapter.extents} for chapter in memory.chapters
         ],
@@ -88,9 +88,7 @@ def _memory(head: dict[str, Any], numbers: bytes, settings: EdgeSettings, catalo
     editions = [chapter.edition for chapter in chapters]
     if last.edition is not editions[-1]:
         return None
-    return Memory(
-        Checkpoint(last, formation, token), chapters, Places.restored(editions, standings, int(head["spacing"]))
-    )
+    return Memory(Checkpoint(last, formation, token), chapters, standings, int(head["spacing"]))
 
 
 def _chapter(fields: dict[str, Any], settings: EdgeSettings, catalogue: Catalogue) -> Chapter:

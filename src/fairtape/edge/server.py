@@ -8,6 +8,7 @@ import hmac
 import json
 import selectors
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -64,6 +65,8 @@ class Server:
             raise
         self._selector.register(self._requests.fd, selectors.EVENT_READ, self._hear)
         self._look_at: Instant = 0
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="memory")
+        self._writing: Future[None] | None = None
         self._remember_at = clock.now() + REMEMBER_PERIOD
 
     @property
@@ -121,7 +124,10 @@ class Server:
         self._connections.close()
         self._selector.close()
         self._requests.close()
+        if self._writing is not None:
+            wait([self._writing])
         self._remember()
+        self._thread.shutdown()
         self._library.close()
 
     def _wait_period(self) -> Duration:
@@ -146,11 +152,13 @@ class Server:
             self._desk.released(now)
 
     def _remember(self) -> None:
-        """Where it cannot be written, the next start takes longer."""
-        try:
-            self._library.remember()
-        except OSError:
-            self.forgets = True
+        """In a thread, for customers wait for milliseconds. Where it cannot be written, the next start takes longer."""
+        if self._writing is not None:
+            if not self._writing.done():
+                return
+            self.forgets = self._writing.exception() is not None
+        write = self._library.remembering()
+        self._writing = None if write is None else self._thread.submit(write)
 
     def _hear(self, _events: int, now: Instant) -> None:
         origins: list[Address] = []

@@ -25,7 +25,8 @@ from fairtape.edge.standings import Checkpoint, save
 from fairtape.nodes.edge.effects import Adrift, Cast
 from fairtape.nodes.edge.outlet import Outlet, OutletCounts
 from fairtape.runtime.carriers import Interface
-from fairtape.runtime.journal import Damaged, Journal
+from fairtape.runtime.complaints import Complaint
+from fairtape.runtime.journal import Journal
 from fairtape.runtime.udp import UdpSocket, bind
 from fairtape.wire.frames import NUMBER_MAX
 
@@ -214,7 +215,7 @@ class Station:
             searching, self._searching = self._searching, None
             try:
                 found, outlet = searching.result()
-            except (Unplanned, Astray, Damaged, OSError) as trouble:
+            except (Unplanned, Astray, Complaint, OSError) as trouble:
                 self._say(str(trouble))
             else:
                 self._settle(found, outlet, now)

@@ -8,9 +8,10 @@ references to what all have in common, and its limit is counted in records.
 
 from typing import Final, Protocol
 
-from fairtape.client.backlog import Backlog, Item, Policy
+from fairtape.client.backlog import Backlog, Item, Policy, size_of
+from fairtape.client.feeds import number_after
 from fairtape.client.lots import Lot
-from fairtape.client.records import Merged, Placed, Skipped, Snapshot
+from fairtape.client.records import Break, Gap, Merged, Placed, Skipped, Snapshot
 from fairtape.client.selection import Selection
 from fairtape.core.instants import Instant
 from fairtape.web.forms import ROWS_MAX, framed
@@ -100,9 +101,8 @@ class Customer:
             self._backlog, self._loan = Backlog(policy=_POLICIES[self.wish.slow], size_max=self._queue_max), 0
             self._notices = self.due = 0
         self.due = self.due or _first(item)
-        rows = item.rows if isinstance(item, Lot) else 1
         self._notices += _is_kept_notice(item)
-        overflows = len(self._backlog) + rows > self._queue_max
+        overflows = len(self._backlog) + size_of(item) > self._queue_max
         if self._notices > NOTICES_MAX or (overflows and self.wish.slow is Slow.DISCONNECT):
             raise TooSlow
         self._backlog.put(item)
@@ -118,7 +118,7 @@ class Customer:
                 break
             self._loan, item = lent
             self._notices -= _is_kept_notice(item)
-            self.due = max(self.due, _last(item) + 1)
+            self.due = number_after(item, self.due)
             self.send(item, now)
         self._settle()
 
@@ -163,8 +163,9 @@ def _is_kept_notice(item: Item) -> bool:
 
 def _first(item: Item) -> int:
     """The first number of an item; 0 where it has none."""
-    return item.first if isinstance(item, Lot) else item.sequence if isinstance(item, Placed) else 0
-
-
-def _last(item: Item) -> int:
-    return item.last if isinstance(item, Lot) else item.sequence if isinstance(item, Placed) else 0
+    match item:
+        case Lot() | Gap():
+            return item.first
+        case Placed() | Break():
+            return item.sequence
+    return 0

@@ -19,6 +19,7 @@ from fairtape.client.lots import Lot
 from fairtape.client.records import Fresh, Notice, Stale
 from fairtape.client.selection import Selection
 from fairtape.core.instants import MILLISECOND, Duration, Instant
+from fairtape.runtime.complaints import Complaint
 from fairtape.web.customers import QUEUE_MAX, Customer, Line, TooSlow
 from fairtape.web.forms import ROWS_MAX, Form, framed
 from fairtape.web.replays import Replay
@@ -34,6 +35,7 @@ ROUND_PERIOD: Final = 24 * MILLISECOND  # from the beginning of a round to that 
 
 TOO_SLOW: Final = 4408
 FULL: Final = 4503
+UNREADABLE: Final = 4500
 AWAY: Final = 1001
 
 
@@ -198,7 +200,12 @@ class Hub:
             del self._replaying[customer]
             replay = customer.replay
             assert replay is not None
-            for delivery in replay.take():
+            try:
+                found = replay.take()
+            except Complaint as damage:
+                self._turn_away(customer, f"the journal cannot be read there: {damage}")
+                continue
+            for delivery in found:
                 for item in customer.selection.items(delivery):
                     customer.send(item, now)
             if replay.is_over:
@@ -245,6 +252,12 @@ class Hub:
         if frame is not None:
             self.counts["frames"] += sent
             self.counts["bytes"] += sent * len(frame)
+
+    def _turn_away(self, customer: Customer, sentence: str) -> None:
+        """What one customer asks for cannot be had; the others go on."""
+        self.counts["unreadable"] += 1
+        self._leave(customer)
+        customer.line.end(UNREADABLE, "unreadable", {"kind": "error", "field": "from", "told": sentence})
 
     def _let_go(self, customer: Customer) -> None:
         self.counts["too_slow"] += 1

@@ -10,7 +10,6 @@ import socket
 import time
 from collections.abc import Callable
 from typing import Any, Final, cast
-from urllib.parse import urlsplit
 
 from uvicorn.config import Config
 from uvicorn.server import ServerState
@@ -80,6 +79,15 @@ class WebSocketLine(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes of the customer: the request first, frames after it."""
+        try:
+            self._take(data)
+        except Exception:
+            # uvicorn hands over in the middle of a request: until then nobody else would notice that this one is over.
+            self.connection_lost(None)
+            self.transport.abort()
+            raise
+
+    def _take(self, data: bytes) -> None:
         self._socket.receive_data(data)
         for event in self._socket.events_received():
             if isinstance(event, Request):
@@ -135,7 +143,7 @@ class WebSocketLine(asyncio.Protocol):
     # The customer's words.
 
     def _open(self, request: Request) -> None:
-        path, query = urlsplit(request.path)[2:4]
+        path, _, query = request.path.partition("?")
         if path != PATH:
             self._refuse(404, Refusal("path", f"there is no WebSocket at {path[:60]}; it is at {PATH}"))
             return
@@ -205,7 +213,7 @@ class WebSocketLine(asyncio.Protocol):
         full = isinstance(refusal, Overload)
         self._hub.counts["refused" if full else "bad_requests"] += 1
         told: dict[str, object] = {"kind": "error", "field": refusal.field, "told": str(refusal)}
-        self.end(FULL if full else BAD_REQUEST, "too many" if full else f"bad {refusal.field}"[:60], told)
+        self.end(FULL if full else BAD_REQUEST, "too many" if full else "bad request", told)
 
     def _refuse(self, status: int, refusal: Refusal) -> None:
         response = self._socket.reject(status, packed({"field": refusal.field, "told": str(refusal)}).decode() + "\n")

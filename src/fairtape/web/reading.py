@@ -13,7 +13,8 @@ from fairtape.client.entries import Opener
 from fairtape.client.feeds import Delivery
 from fairtape.core.effects import FormationChange
 from fairtape.core.instants import MILLISECOND, SECOND, Duration
-from fairtape.runtime.journal import Cursor, Damaged, Entry, Journal, Turning
+from fairtape.runtime.complaints import Complaint
+from fairtape.runtime.journal import Cursor, Entry, Journal, Turning
 
 REPAIR_PERIOD_MAX: Final = 5 * SECOND  # for which a journal may be unreadable while its site cuts it back
 REWIND_MAX: Final = 100_000  # numbers that are searched for a Break
@@ -54,7 +55,7 @@ class Reading:
                 if rows >= rows_max or time.monotonic_ns() >= ends_at:
                     break
             self._damaged_at = None
-        except Damaged:
+        except Complaint:
             if not self._is_bearable():
                 raise
             self.close()

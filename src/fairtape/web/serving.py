@@ -15,9 +15,10 @@ from fairtape.core.instants import Instant
 from fairtape.deployment.audience import Audience
 from fairtape.deployment.description import FILE, Kind, read_deployment
 from fairtape.runtime.complaints import Complaint
+from fairtape.runtime.descriptors import allow_files
 from fairtape.runtime.driver import spare_the_collector
 from fairtape.web.api import Api
-from fairtape.web.door import Door
+from fairtape.web.door import CONNECTIONS_SPARE, Door
 from fairtape.web.hub import Hub, Limits
 from fairtape.web.lines import WebSocketLine
 from fairtape.web.ranges import Archive
@@ -26,6 +27,7 @@ from fairtape.web.ticker import Ticker
 
 HOST: Final = "127.0.0.1"
 BACKLOG: Final = 2_048  # connections that the kernel accepts before this program does
+FILES_SPARE: Final = 256  # of the process, beside its connections
 END_PERIOD_MAX: Final = 5  # seconds for customers to take what was released before the end
 
 
@@ -93,6 +95,10 @@ def make_server(
     target: Target, limits: Limits | None = None, *, say: Callable[[str], None] = lambda _: None
 ) -> TickerServer:
     """A server that is not started yet; `say` tells its operator. Reads the journal back, which takes a moment."""
+    limits = limits or Limits()
+    needed = limits.customers_max + CONNECTIONS_SPARE + FILES_SPARE
+    if (allowed := allow_files(needed)) < needed:
+        say(f"{limits.customers_max:,} customers take {needed:,} open files, and {allowed:,} may be; raise ulimit -n")
     stage = Stage(Hub(Ticker(target.directory), limits), target.serves, say=say)
     api = Api(stage, Archive(target.directory), target.title)
     config = uvicorn.Config(

@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any, Final
 
 import numpy as np
@@ -16,6 +17,7 @@ from fairtape.client.feeds import Delivery
 from fairtape.client.lots import Lot
 from fairtape.client.records import Delayed, Fresh, Notice, Prompt, Stale
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
+from fairtape.runtime.complaints import Complaint
 from fairtape.web.hub import PAUSE_MIN, Hub, pause_after
 from fairtape.web.lines import WebSocketLine
 
@@ -193,7 +195,8 @@ class Stage:
         return PACE_PERIOD
 
     def _index(self) -> Duration:
-        self.hub.ticker.keep_up()
+        with suppress(Complaint):  # such as too many open files: what is not at hand now is found later
+            self.hub.ticker.keep_up()
         return INDEX_PERIOD
 
     def _check(self) -> Duration:

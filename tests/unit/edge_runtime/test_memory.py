@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from fairtape.core.effects import Ordered
 from fairtape.edge.catalogue import Catalogue
 from fairtape.edge.library import Library
 from fairtape.runtime.journal import Journal, Sync, Writer
@@ -20,6 +19,12 @@ def caught_up(folder: Path, plans: Catalogue) -> Library:
     while library.keep_up():
         pass
     return library
+
+
+def remember(library: Library) -> None:
+    write = library.remembering()
+    assert write is not None
+    write()
 
 
 def held(library: Library, sessions: dict[str, list[bytes]]) -> dict[str, list[bytes]]:
@@ -47,7 +52,7 @@ def test_it_goes_on_where_it_was_and_has_everything(
         part = [rest.pop(0) for _ in range(min(stop, len(rest)))]
         write(writer, part)
         library = caught_up(tmp_path, plans)
-        library.remember()
+        remember(library)
         sequence = library.sequence
         library.close()
     write(writer, rest)
@@ -74,7 +79,7 @@ def test_a_journal_that_was_cut_meanwhile_is_read_from_the_beginning(tmp_path: P
     writer = Writer.open(tmp_path / "s1", stripe=0, site=1, sync=Sync.NEVER)
     write(writer, [change(orders[0], 1), *orders])
     library = caught_up(tmp_path, plans)
-    library.remember()
+    remember(library)
     library.close()
     writer.cut_after(orders[9].token)
     after = [replace(each, formation=2) for each in tokens(25, 4, first=orders[10].sequence)]
@@ -92,7 +97,7 @@ def test_a_file_that_makes_no_sense_is_as_good_as_none(tmp_path: Path, spoil: st
     with Writer.open(tmp_path / "s1", stripe=0, site=1, sync=Sync.NEVER) as writer:
         write(writer, told)
     library = caught_up(tmp_path, plans)
-    library.remember()
+    remember(library)
     library.close()
     file = tmp_path / "edge" / "s1.memory"
     content = file.read_bytes()
@@ -110,6 +115,4 @@ def test_a_file_that_makes_no_sense_is_as_good_as_none(tmp_path: Path, spoil: st
 
 def test_nothing_is_written_down_before_anything_was_released(tmp_path: Path) -> None:
     library = Library(tmp_path / "s1", SETTINGS, catalogue(tmp_path), memory=tmp_path / "edge" / "s1.memory")
-    library.remember()
-    assert not (tmp_path / "edge").exists()
-    assert not any(isinstance(each, Ordered) for each in library._found)
+    assert library.remembering() is None

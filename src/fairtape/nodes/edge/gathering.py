@@ -25,19 +25,19 @@ class Repair(NamedTuple):
     to: Address | None
     first: int
     end: int
+    hosts: frozenset[str] = frozenset()  # who wanted what everybody gets: it counts as waiting for each of them
 
 
 def gathered(wishes: Iterable[Wish], *, multicast_min: int) -> list[Repair]:
     """What at least so many customers want goes to everybody, the rest to each who wants it; no number twice to one."""
     repairs: dict[Address | None, list[Repair]] = {}
     for first, end, wanting in _segments(wishes):
-        for to in (None,) if len(wanting) >= multicast_min else sorted(wanting):
+        everybody = len(wanting) >= multicast_min
+        hosts = frozenset(host for host, _ in wanting) if everybody else frozenset[str]()
+        for to in (None,) if everybody else sorted(wanting):
             known = repairs.setdefault(to, [])
-            if known and known[-1].end == first:
-                first_known = known.pop().first
-                known.append(Repair(to, first_known, end))
-            else:
-                known.append(Repair(to, first, end))
+            before = known.pop() if known and known[-1].end == first else Repair(to, first, end)
+            known.append(Repair(to, before.first, end, before.hosts | hosts))
     return [repair for each in repairs.values() for repair in each]
 
 

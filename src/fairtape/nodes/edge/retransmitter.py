@@ -9,6 +9,7 @@ somewhere. Nothing that was not released is ever served, for an archive holds no
 """
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -205,8 +206,8 @@ class Retransmitter:
             for repair in gathered(wishes, multicast_min=multicast_min):
                 urgent = repair.to in guaranteed or (repair.to is None and guaranteed)
                 (self._urgent if urgent else self._idle).append(_Job(session, repair, stripe))
-                if repair.to is not None:
-                    self.accounts.of(repair.to[0]).waiting += 1
+                for host in _hosts(repair):
+                    self.accounts.of(host).waiting += 1
         self._gathering.clear()
         self._gathered = 0
         self._gather_at = NEVER
@@ -247,7 +248,7 @@ class Retransmitter:
 
     def _repair(self, job: _Job, now: Instant) -> _Job | None:
         """Send a repair; gives back what is left of it for another turn."""
-        session, (to, first, end), _ = job
+        session, (_, first, end, _), _ = job
         messages = self._archive.messages(session, first, end - first)
         datagrams: list[bytes] = []
         count = 0
@@ -260,17 +261,17 @@ class Retransmitter:
         if datagrams:
             self._send(job, datagrams, first + count, now)
         if 0 < count < len(messages):
-            return job._replace(repair=Repair(to, first + count, end))
+            return job._replace(repair=job.repair._replace(first=first + count))
         self.counts.gone += not messages
-        if to is not None:
-            account = self.accounts.of(to[0])
+        for host in _hosts(job.repair):
+            account = self.accounts.of(host)
             account.waiting = max(account.waiting - 1, 0)
         return None
 
     def _send(self, job: _Job, datagrams: list[bytes], end: int, now: Instant) -> None:
         bits = 8 * sum(len(datagram) + OVERHEAD for datagram in datagrams)
         self._pacer.charge(bits, now)
-        session, (to, first, _), stripe = job
+        session, (to, first, _, _), stripe = job
         if to is not None:
             self.counts.unicasts += 1
             self.accounts.of(to[0]).bits.charge(bits, now)
@@ -287,3 +288,8 @@ class Retransmitter:
         name = Session.parse(session)
         plan = self._plans.get(name.version) if name else None
         return plan.stripes.get(name.stripe) if plan and name else None
+
+
+def _hosts(repair: Repair) -> Iterable[str]:
+    """For whom a repair waits in the queue."""
+    return repair.hosts if repair.to is None else (repair.to[0],)
