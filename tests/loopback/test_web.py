@@ -214,6 +214,18 @@ def _read_away(raw: socket.socket) -> None:
 # Connections with nobody at the other end.
 
 
+def test_handshakes_that_make_no_sense_take_no_place_for_good(tmp_path: Path) -> None:
+    lines = b"Host: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+    key = b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    with served(make_site(tmp_path, 2), limits=Limits(customers_max=1)) as server:
+        for path in (b"//[", b"/v1/ticker?" + b"%F0%9F%98%80" * 60 + b"=1", b"/v1/ticker?%FF=%FF"):
+            for _ in range(door.CONNECTIONS_SPARE // 2):
+                with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as knock:
+                    knock.sendall(b"GET " + path + b" HTTP/1.1\r\n" + lines + key)
+                    knock.recv(100)
+        assert get_json(server, "/v1/status")["customers"] == 0
+
+
 def test_who_says_nothing_or_half_a_word_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(door, "HEAD_PERIOD_MAX", QUICK)
     monkeypatch.setattr(lines, "WISH_PERIOD_MAX", QUICK)

@@ -159,6 +159,18 @@ def test_a_flood_of_one_host_is_refused_and_others_are_served() -> None:
     assert OTHER in {effect.to for effect in settle(machine) if isinstance(effect, Tell)}
 
 
+def test_one_host_with_two_ports_does_not_fill_the_queue_of_repairs_for_everybody() -> None:
+    machine = server(shelf(2_000), queue_max=4, best_effort_max=16, group_share=1_000_000)
+    for place in range(40):
+        for port in (1, 2):
+            ask(machine, 1 + 20 * place, 10, origin=("10.0.0.66", port))
+        machine.wake(NOON + (place + 1) * 3 * MILLISECOND)
+    assert machine.accounts.of("10.0.0.66").waiting <= 4 + 2
+    before = machine.counts.refused
+    ask(machine, 900, 1, origin=OTHER, now=NOON + SECOND)
+    assert machine.counts.refused == before
+
+
 def test_a_refusal_of_a_guaranteed_customer_is_told_and_never_silent() -> None:
     machine = server(requests_per_s=100, queue_max=4)
     machine.accounts.register(ONE[0], Grade.GUARANTEED)

@@ -10,12 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import unit.journal_values as values
-from fairtape.client.feeds import AtInstant, AtNumber, Beginning
+from fairtape.client.feeds import AtInstant, AtNumber, Beginning, Delivery
 from fairtape.client.records import Delayed, Prompt, Stale
 from fairtape.core.instants import MILLISECOND
+from fairtape.runtime.complaints import Complaint
 from fairtape.web.customers import NOTICES_MAX, QUEUE_MIN
 from fairtape.web.forms import Form
 from fairtape.web.hub import PAUSE_MIN, ROUND_PERIOD, TOO_SLOW, Limits, pause_after
+from fairtape.web.replays import Replay
 from fairtape.web.stage import DELAY_GOAL, DELAY_GOOD, LATE_MIN, PROMPT_MIN, Pace
 from fairtape.web.wishes import Overload, Refusal, Slow, Wish
 from unit.client.tape_values import SYMBOLS
@@ -245,6 +247,41 @@ def test_who_wants_to_be_disconnected_is_told_from_which_number_to_go_on(tmp_pat
     again = house.enter(Wish(start=AtNumber(901)))
     house.play(rounds=40)
     assert again.numbers == list(range(901, 3_601))
+
+
+def test_who_wants_to_be_disconnected_loses_nothing_to_a_long_message(tmp_path: Path) -> None:
+    """It takes the room of many trades, and none of those that wait may go for it."""
+    house = House(tmp_path, limits=SMALL)
+    pipe = house.enter(Wish(slow=Slow.DISCONNECT), room=1)
+    house.site.release(1)
+    house.play()
+    house.site.release(QUEUE_MIN - 1, per_token=100)
+    house.play()
+    assert pipe.ended is None
+    house.site.say(bytes(60_000))
+    house.play()
+    assert pipe.ended is not None
+    assert pipe.ended[1]["next"] == 2
+    assert house.hub.counts["skipped"] == 0
+
+
+def test_a_past_that_cannot_be_read_ends_with_whoever_asked_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = House(tmp_path, released=5)
+    honest = house.enter(Wish())
+    other = house.enter(Wish(start=AtNumber(1)))
+
+    def damaged(_self: Replay) -> list[Delivery]:
+        raise Complaint("the digest of an entry does not match")
+
+    monkeypatch.setattr(Replay, "take", damaged)
+    house.site.release(3)
+    house.play()
+    assert other.ended is not None
+    assert "does not match" in str(other.ended[1]["told"])
+    assert honest.numbers == [6, 7, 8]
+    assert house.hub.counts["unreadable"] == 1
 
 
 def test_notices_are_never_left_out_so_who_lets_too_many_wait_is_let_go(tmp_path: Path) -> None:
