@@ -54,9 +54,11 @@ class Learner:
         """Take an answer; the name of what became of it. `Disagreement` where the others have left us behind."""
         if receiver.fenced or self.reader.ask_at == NEVER:  # a fenced site has given its answer
             return "unasked"
+        if past.chunks and past.known < receiver.formation.number:
+            return "unknowing"  # what it holds may have been left behind, and it could not say so
         if past.chunks:
             self.reader.take(past, now)
-            if self._adopt(receiver, past.settled_through, now) and past.known >= receiver.formation.number:
+            if self._adopt(receiver, past.settled_through, now):
                 receiver.verify(now)
             receiver.catch_up_to(receiver.complete_through, past.settled_through, now)
             receiver.compare(past.complete_through)
@@ -68,8 +70,7 @@ class Learner:
         if not past.known:
             self.reader.go_on(now)
             return "past"
-        if past.known >= receiver.formation.number:
-            self._compare_ends(past, receiver)
+        if past.known >= receiver.formation.number and self._confirms(past, receiver):
             receiver.verify(now)
         through = past.complete_through if receiver.seated else min(past.complete_through, past.settled_through)
         if past.known < receiver.formation.number:  # it may not know what was left behind
@@ -79,13 +80,18 @@ class Learner:
         return "past"
 
     @staticmethod
-    def _compare_ends(past: Past, receiver: GovernedReceiver) -> None:
-        """One who holds everything before the latest formation has less than we: the others have left it behind."""
-        if receiver.verified or not past.data or past.complete_through < receiver.fixed_through:
-            return
-        theirs, ours = Position(*PLACE.unpack(past.data)), receiver.journal_end
-        if theirs < ours and ours.token <= receiver.fixed_through:
+    def _confirms(past: Past, receiver: GovernedReceiver) -> bool:
+        """Whether one who knows the latest formation, and says where its journal ends, has what is held here.
+
+        `Disagreement` where it holds the order at least as far and has less: the others have left the rest behind.
+        """
+        ours = receiver.journal_end
+        if not past.data or past.complete_through < ours.token:
+            return False
+        theirs = Position(*PLACE.unpack(past.data))
+        if not receiver.verified and theirs < ours and ours.token <= receiver.fixed_through:
             raise Disagreement(theirs.token)
+        return True
 
     def _adopt(self, receiver: GovernedReceiver, settled_through: int, now: Instant) -> bool:
         """Take into the order what has come whole. A site that is not seated takes only what cannot be taken back.
