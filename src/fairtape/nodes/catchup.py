@@ -54,7 +54,8 @@ class Learner:
         """Take an answer; the name of what became of it. `Disagreement` where the others have left us behind."""
         if receiver.fenced or self.reader.ask_at == NEVER:  # a fenced site has given its answer
             return "unasked"
-        if past.chunks and past.known < receiver.formation.number:
+        known, latest = past.known, receiver.formation.number
+        if known < latest and (past.chunks or known):
             return "unknowing"  # what it holds may have been left behind, and it could not say so
         if past.chunks:
             self.reader.take(past, now)
@@ -64,18 +65,18 @@ class Learner:
             receiver.compare(past.complete_through)
             return "past"
         if (past.formation, past.after) != receiver.position:
-            if past.known >= receiver.formation.number:  # it followed the ring, and may be level by that
+            if known >= latest:  # it followed the ring, and may be level by that
                 receiver.compare(past.complete_through)
             return "outdated"
-        if not past.known:
+        if not known:
             self.reader.go_on(now)
             return "past"
-        if past.known >= receiver.formation.number and self._confirms(past, receiver):
+        if known > latest:
+            return "ahead"  # what is held here may have been left behind since: that formation will be told, and then
+        if self._confirms(past, receiver):
             receiver.verify(now)
         through = past.complete_through if receiver.seated else min(past.complete_through, past.settled_through)
-        if past.known < receiver.formation.number:  # it may not know what was left behind
-            through = min(through, receiver.fixed_through)
-        receiver.catch_up_to(through, past.settled_through, now, known=past.known)
+        receiver.catch_up_to(through, past.settled_through, now, known=known)
         receiver.compare(past.complete_through)
         return "past"
 
