@@ -54,13 +54,17 @@ def test_no_limit_is_as_high_as_that_of_those_who_take_every_price() -> None:
 def test_an_account_may_be_rich_and_still_lack_something() -> None:
     stage = staged()
     script = stage.script
-    room = ASSET_MAX + stage.floor.ledger.outside[CASH]
-    stage.play(Funding(OPERATOR, script.next_number(OPERATOR), "ann", CASH, room))
-    assert "of cash is available; the order may cost more" in the_rejection(
-        stage.play(script.buy("ann", "a1", 9_000_000_000, 9_000_000_000))
-    )
-    more = stage.play(Funding(OPERATOR, script.next_number(OPERATOR), "ann", CASH, 1))
-    assert "with it there would be more than 9223372036.854775807 in all" in the_rejection(more)
+    for _ in range(2):
+        stage.play(Funding(OPERATOR, script.next_number(OPERATOR), "ann", CASH, FIXED_MAX))
+    rejection = the_rejection(stage.play(script.buy("ann", "a1", 9_000_000_000, 9_000_000_000)))
+    assert rejection == "18446754073.709551614 of cash is available; the order may cost more"
+
+
+def test_there_is_no_more_of_an_asset_than_a_ledger_counts() -> None:
+    ledger = Ledger()
+    assert ledger.fund("ann", CASH, ASSET_MAX) is None
+    assert "there would be more than 79228162514264337593.543950335 in all" in str(ledger.fund("bob", CASH, 1))
+    assert "bob" not in ledger.accounts
 
 
 def test_refused_withdrawals_leave_nothing_behind() -> None:

@@ -104,6 +104,8 @@ def _floor_words(page: Status) -> str:
     words = [", ".join(f"{kind} at {address}" for kind, address in page["addresses"].items()) or "catches up"]
     if page["pending"]:
         words.append(f"{page['pending']:,} requests wait for their place")
+    if page["ledger_stopped"]:
+        words.append("the ledger's tables cannot hold what came: see the log")
     if page["ledger_waiting"]:
         words.append(f"{page['ledger_waiting']:,} tokens wait for the ledger")
     return "; ".join(words)

@@ -129,6 +129,7 @@ class GatewayProcess:
             "trades": gateway.floor.trade_count,
             "tentative": sum(1 for _ in gateway.floor.tentative()),
             "pending": len(gateway.pending),
+            "ledger_stopped": self._projector is not None and self._projector.stopped,
             "ledger_waiting": None if self._projector is None else self._projector.waiting,
             "logins_old": self._logins_old,
         }

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Final
 
 from fairtape.market.transfers import Batch
+from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.database import Away
 from fairtape.runtime.ledgerstore import LedgerStore
 
@@ -25,6 +26,7 @@ class Projector:
     def __init__(self, store: LedgerStore, say: Callable[[str], None]) -> None:
         self._store = store
         self._say = say
+        self.stopped = False  # the tables cannot hold what came
         self._waiting: deque[Batch] = deque()
         self._added = asyncio.Event()
         self._written = asyncio.Event()
@@ -40,7 +42,7 @@ class Projector:
         self._task = asyncio.create_task(self._run())
 
     async def add(self, batches: Iterable[Batch]) -> None:
-        """Have them written; waits while too many do. Raises what ended the writing, if anything did."""
+        """Have them written; waits while too many do. Raises what ended the writing, if a fault of ours did."""
         self._waiting.extend(batches)
         self._added.set()
         while len(self._waiting) > WAITING_MAX:
@@ -58,6 +60,7 @@ class Projector:
         """Forget everything that was written and that waits: it is told anew from the beginning."""
         await self._stop()
         self._waiting.clear()
+        self.stopped = False
         await self._insist(self._store.clear)
         self.start()
 
@@ -72,8 +75,16 @@ class Projector:
             self._added.clear()
             if not self._waiting:
                 await self._added.wait()
+            if self.stopped:
+                self._waiting.clear()
+                self._written.set()
+                continue
             batches = [self._waiting[place] for place in range(min(len(self._waiting), TRANSACTION_MAX))]
-            await self._insist(self._store.write, batches)
+            try:
+                await self._insist(self._store.write, batches)
+            except Complaint as complaint:  # what no patience helps against; the order and its traders go on without
+                self.stopped = True
+                self._say(f"ledger: {complaint}. The tables stay as they are; the journal has everything")
             for _ in batches:
                 self._waiting.popleft()
             self._written.set()

@@ -15,7 +15,7 @@ from fairtape.market.prices import Quantity, format_fixed, format_sum
 from fairtape.market.symbols import Symbol
 
 ACCOUNTS_MAX: Final = 1 << 20
-ASSET_MAX: Final = (1 << 63) - 1  # units of one asset in all accounts together, as databases hold them
+ASSET_MAX: Final = (1 << 96) - 1  # units of one asset in all accounts together
 ASSETS_MAX: Final = 1 << 12  # of one account, cash among them
 
 _Balances: TypeAlias = Mapping[str, list[int]]
