@@ -58,7 +58,7 @@ def test_a_snapshot_is_asked_for_until_it_has_come(monkeypatch: pytest.MonkeyPat
 
 
 def test_what_was_skipped_is_not_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = [tape_values.lot(11, 10), Skipped(21, 30, 10)]
+    first: list[Delivery] = [tape_values.lot(11, 10), Skipped(21, 30, 10)]
     _, wishes = heard(monkeypatch, Live(), first, [tape_values.lot(31, 1)], count=3)
     assert wishes == [{}, {"from": 31}]
 
