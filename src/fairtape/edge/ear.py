@@ -5,7 +5,7 @@ import socket
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
+from fairtape.core.instants import MILLISECOND, Duration, Instant
 from fairtape.market.stripes import StripePlan
 from fairtape.nodes.edge.customer import REPAIR, Customer
 from fairtape.nodes.edge.effects import Tell
@@ -19,7 +19,7 @@ from fairtape.runtime.udp import Address, UdpSocket, bind
 DATAGRAMS_MAX: Final = 512  # that are read from one socket in one turn
 LOOK_PERIOD: Final[Duration] = 50 * MILLISECOND  # the longest wait
 PLAN_PERIOD: Final[Duration] = 200 * MILLISECOND  # between two looks for a plan that was announced
-SOCKETS_MAX: Final = 1_000  # `select` watches no more
+SOCKETS_MAX: Final = 1_000  # groups that one customer joins
 
 
 class Ear:
@@ -52,6 +52,8 @@ class Ear:
         self._plan_at: Instant = 0
         self._repairs = UdpSocket(bind("", 0))
         self._sockets: dict[int, UdpSocket] = {self._repairs.fd: self._repairs}
+        self._poll = select.poll()
+        self._poll.register(self._repairs.fd, select.POLLIN)
 
     def follow(self, plan: StripePlan, *, starts: Mapping[int, int] | None = None, breaks: int = 0) -> None:
         """Hear a plan: join its groups, and those of the one before it stay joined until the next."""
@@ -67,6 +69,7 @@ class Ear:
                 heard = UdpSocket(self._interface.join((endpoint.address, endpoint.port)))
                 joined.append(heard)
                 self._sockets[heard.fd] = heard
+                self._poll.register(heard.fd, select.POLLIN)
                 self._feed_of[heard.fd] = feed
         now = self._clock.now()
         self.customer.follow(plan, [stripe.number for stripe in stripes], now, starts=starts, breaks=breaks)
@@ -74,9 +77,9 @@ class Ear:
     def turn(self) -> list[Record]:
         """Wait for a moment at most; the records since the last call."""
         wait_period = self._wait_period()
-        ready, _, _ = select.select(list(self._sockets), (), (), wait_period / SECOND)
+        ready = self._poll.poll(wait_period / MILLISECOND)
         now = self._clock.now()
-        for fd in ready:
+        for fd, _ in ready:
             feed = self._feed_of.get(fd, REPAIR)
             datagrams = self._repaired() if feed is REPAIR else self._sockets[fd].receive(DATAGRAMS_MAX)
             self.customer.receive_all(datagrams, now, feed=feed)
@@ -125,6 +128,7 @@ class Ear:
 
     def _leave(self, version: int) -> None:
         for heard in self._groups.pop(version):
+            self._poll.unregister(heard.fd)
             del self._sockets[heard.fd]
             del self._feed_of[heard.fd]
             heard.close()

@@ -17,7 +17,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import Enum
 from ipaddress import AddressValueError, IPv4Address
-from select import select
 from types import MappingProxyType
 from typing import Final, Protocol, TypeAlias
 
@@ -255,8 +254,8 @@ def multicast_works(interface: str = LOOPBACK) -> bool:
             where.speak(speaker, ttl=0)
             greeting = os.urandom(16)
             speaker.sendto(greeting, listener.getsockname())
-            ready, _, _ = select((listener,), (), (), TRIAL_WAIT_MAX)
-            return bool(ready) and listener.recv(len(greeting)) == greeting
+            listener.settimeout(TRIAL_WAIT_MAX)
+            return listener.recv(len(greeting)) == greeting
     except OSError:
         return False
 

@@ -36,8 +36,8 @@ from fairtape.formats.fix_admin import (
 from fairtape.formats.fix_dictionary import ADMIN_TYPES, APPLICATION_TYPES, BusinessReason, RejectReason, Tag
 from fairtape.formats.fix_fields import POSITIVE, TEXT
 from fairtape.formats.fix_messages import OrderEntry, write
-from fairtape.formats.fix_time import parse_instant
 from fairtape.nodes.fix.effects import HangUp, LoggedOff, LoggedOn, Received, Refused, SessionEffect, Transmit
+from fairtape.nodes.fix.headers import header_flaw, repetition_flaw
 from fairtape.nodes.fix.options import FixOptions, Judge, Role, State
 from fairtape.nodes.fix.resending import compose, header, repetitions
 from fairtape.nodes.fix.store import FixStore
@@ -185,33 +185,15 @@ class FixSession:
         if message.begin_string != BEGIN_STRING:
             self._fail("BeginString (8) must be FIX.4.4", now)
             return False
-        flaw = self._header_flaw(message, now)
+        flaw = header_flaw(
+            message, now, ours=self.ours, theirs=self.theirs, error_max=self._options.sending_time_error_max
+        )
         if flaw is None:
             return True
         if self.state is not State.LOGGING_ON:
             self._reject(message, number, flaw, now)
         self._fail(flaw.text, now)
         return False
-
-    def _header_flaw(self, message: FixMessage, now: Instant) -> Flaw | None:
-        for tag, expected in ((Tag.SENDER_COMP_ID, self.theirs), (Tag.TARGET_COMP_ID, self.ours)):
-            if message.get(tag) != expected.encode("ascii"):
-                return Flaw(RejectReason.COMP_ID_PROBLEM, tag, f"{tag.name} ({tag}) is not that of this session")
-        sending_time = message.get(Tag.SENDING_TIME)
-        if sending_time is None:
-            return Flaw(RejectReason.REQUIRED_TAG_MISSING, Tag.SENDING_TIME, "SendingTime (52) is missing")
-        sent_at = parse_instant(sending_time)
-        if sent_at is None:
-            return Flaw(RejectReason.INCORRECT_DATA_FORMAT, Tag.SENDING_TIME, "SendingTime (52) is no timestamp")
-        if abs(now - sent_at) > self._options.sending_time_error_max:
-            seconds = self._options.sending_time_error_max // SECOND
-            text = f"SendingTime (52) is more than {seconds} s away from the time here"
-            return Flaw(RejectReason.SENDING_TIME_ACCURACY, Tag.SENDING_TIME, text)
-        first_sent_at = parse_instant(message.get(Tag.ORIG_SENDING_TIME) or b"")
-        if first_sent_at is not None and first_sent_at > sent_at:
-            text = "OrigSendingTime (122) is later than SendingTime (52)"
-            return Flaw(RejectReason.SENDING_TIME_ACCURACY, Tag.ORIG_SENDING_TIME, text)
-        return None
 
     # Logging on and off.
 
@@ -353,7 +335,7 @@ class FixSession:
         self._ask_again(number, now)
 
     def _take_in_order(self, message: FixMessage, number: int, now: Instant) -> None:
-        flaw = message.flaw or _repetition_flaw(message) or self._act_or_flaw(message, number, now)
+        flaw = message.flaw or repetition_flaw(message) or self._act_or_flaw(message, number, now)
         if flaw is not None:
             self._reject(message, number, flaw, now)
         if self._store.next_in > self._gap_through:
@@ -503,15 +485,6 @@ class FixSession:
 
 def _flaw_of(refusal: BadFix) -> Flaw:
     return refusal.flaw or Flaw(RejectReason.OTHER, None, str(refusal))
-
-
-def _repetition_flaw(message: FixMessage) -> Flaw | None:
-    """A repetition must say when it was first sent; a gap fill was never sent before."""
-    repeated = message.get(Tag.POSS_DUP_FLAG) == b"Y" and message.msg_type != SequenceReset.MSG_TYPE
-    if repeated and message.get(Tag.ORIG_SENDING_TIME) is None:
-        text = "OrigSendingTime (122) is missing; a message with PossDupFlag (43) must have one"
-        return Flaw(RejectReason.REQUIRED_TAG_MISSING, Tag.ORIG_SENDING_TIME, text)
-    return None
 
 
 def _shown(kind: bytes) -> str | None:
