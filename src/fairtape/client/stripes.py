@@ -25,7 +25,7 @@ from fairtape.client.records import ABSENT, Break, Fresh, Gap, Notice, Reformati
 from fairtape.client.selection import Selection
 from fairtape.client.singles import corrected_of, single_of
 from fairtape.core.instants import Instant
-from fairtape.edge.catalogue import read_plan
+from fairtape.edge.catalogue import plan_beside, read_plan
 from fairtape.edge.ear import Ear, feeds_of
 from fairtape.edge.readers import Readers
 from fairtape.formats.itch import BadItch
@@ -38,7 +38,6 @@ from fairtape.nodes.edge.hearing import CustomerOptions
 from fairtape.nodes.edge.marks import MARK, OPAQUE, BadMark, Opaque, decode_opaque
 from fairtape.runtime.carriers import LOOPBACK
 from fairtape.runtime.clock import SharedClock
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.udp import PORT_MAX, Address
 from fairtape.wire.blocks import Assembler
 from fairtape.wire.frames import Malformed
@@ -89,14 +88,7 @@ class StripeTarget:
 
     def plan(self, version: int) -> StripePlan | None:
         """The plan of this version, as soon as its file is there."""
-        for path in sorted(self.path.parent.glob(f"*{self.path.suffix}")):
-            try:
-                plan = read_plan(path)
-            except Complaint:
-                continue
-            if plan.version == version:
-                return plan
-        return None
+        return plan_beside(self.path, version)
 
 
 class StripeFeed:

@@ -59,6 +59,18 @@ def read_plan(path: Path) -> StripePlan:
         raise Complaint(f"{path} cannot be read ({error.strerror}); name a stripe plan") from None
 
 
+def plan_beside(path: Path, version: int) -> StripePlan | None:
+    """The plan of this version: the one that is named, or one in a file beside it; None while there is none."""
+    for each in (path, *sorted(path.parent.glob(f"*{path.suffix}"))):
+        try:
+            plan = read_plan(each)
+        except Complaint:
+            continue
+        if plan.version == version:
+            return plan
+    return None
+
+
 class _Kept(NamedTuple):
     plan: StripePlan
     press: Press

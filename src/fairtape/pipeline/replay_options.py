@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
-from fairtape.edge.catalogue import read_plan
+from fairtape.edge.catalogue import plan_beside, read_plan
 from fairtape.formats import soupbintcp as soup
 from fairtape.market.stripes import EDGE_MAX, PORT_MAX, StripePlan
 from fairtape.nodes.edge.sessions import DEPLOYMENT_MAX
@@ -65,14 +65,7 @@ class ReplayOptions:
 
     def plan_of(self, version: int) -> StripePlan | None:
         """The plan of this version: the one that is named, or one beside it."""
-        for path in (self.plan, *sorted(self.plan.parent.glob(f"*{self.plan.suffix}"))):
-            try:
-                plan = read_plan(path)
-            except Complaint:
-                continue
-            if plan.version == version:
-                return plan
-        return None
+        return plan_beside(self.plan, version)
 
     def stripes_of(self, plan: StripePlan) -> list[int]:
         """The stripes of a plan that are wanted."""

@@ -9,10 +9,10 @@ from collections import deque
 from pathlib import Path
 from typing import Final
 
-from fairtape.client.feeds import Delivery
+from fairtape.client.feeds import Delivery, number_after
 from fairtape.client.journals import first_number, released_end
 from fairtape.client.lots import Lot
-from fairtape.client.records import Break, Gap, Placed
+from fairtape.client.records import Break, Placed
 from fairtape.client.sales import Sales
 from fairtape.core.instants import MILLISECOND, Instant
 from fairtape.runtime.journal import Journal
@@ -50,7 +50,7 @@ class Tail:
         if isinstance(delivery, Break):
             self._forget(len(self._deliveries))
             self.first = min(self.due, delivery.sequence)
-        after, rows = _number_after(delivery, self.due), delivery.rows if isinstance(delivery, Lot) else 1
+        after, rows = number_after(delivery, self.due), delivery.rows if isinstance(delivery, Lot) else 1
         self._deliveries.append(delivery)
         self._after.append(after)
         self._rows.append(rows)
@@ -167,14 +167,3 @@ class Ticker:
                 if not isinstance(delivery, Placed) or delivery.sequence < end:
                     self._count(delivery)
         past.close()
-
-
-def _number_after(delivery: Delivery, due: int) -> int:
-    match delivery:
-        case Lot():
-            return delivery.last + 1
-        case Placed():
-            return delivery.sequence + 1
-        case Gap():
-            return delivery.first + delivery.count
-    return due
