@@ -125,16 +125,12 @@ class Pair:
     def wait(self, period: int) -> None:
         """Time passes, and timers fire when they are due."""
         end = self.now + period
-        while (due_at := self._due_at()) is not None and due_at <= end:
+        while (due_at := min(side.session.deadline() for side in self.sides)) <= end:
             self.now = max(self.now, due_at)
             for side in self.sides:
                 side.session.wake(self.now)
             self.run()
         self.now = end
-
-    def _due_at(self) -> Instant | None:
-        due = [side.session.deadline() for side in self.sides]
-        return min((each for each in due if each is not None), default=None)
 
     @property
     def logged_on(self) -> bool:

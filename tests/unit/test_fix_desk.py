@@ -8,6 +8,7 @@ from fairtape.formats.fix_time import format_instant
 from fairtape.nodes.edge.effects import Close, Write
 from fairtape.nodes.fix.desk import FixDesk
 from fairtape.nodes.fix.effects import DeskEffect, FromClient, LoggedOff, LoggedOn, Received
+from fairtape.nodes.fix.session import AGAIN_AT_ONCE
 from fairtape.nodes.fix.store import FixStore, MemoryStore
 from unit.fix_world import SECRET, START, fields, order, report
 
@@ -73,6 +74,23 @@ def test_a_stranger_is_shown_the_door_without_a_word() -> None:
         effects = door.say(1, client or "x", kind, 1, (98, b"0"), (108, b"30"))
         assert effects == [Close(1, "the first message is no Logon of a known client")]
         assert door.desk.counts.strangers == 1
+
+
+def test_much_is_sent_again_without_waiting_for_anything() -> None:
+    door = Door()
+    door.come(1)
+    door.log_on(1, "ANN")
+    for number in range(1_000):
+        door.desk.send("ANN", report(f"R{number}"), door.now)
+    door.desk.drain()
+    found = written(door.say(1, "ANN", b"2", 2, (7, b"2"), (16, b"0")), 1)
+    turns = 0
+    while (deadline := door.desk.deadline()) is not None and deadline <= door.now:
+        turns += 1
+        door.desk.wake(door.now)
+        found += written(door.desk.drain(), 1)
+    assert turns == 1_000 // AGAIN_AT_ONCE
+    assert [each.get(34) for each in found] == [b"%d" % number for number in range(2, 1_002)]
 
 
 def test_a_second_connection_of_a_client_does_not_disturb_the_first() -> None:

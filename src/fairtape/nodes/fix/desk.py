@@ -161,7 +161,7 @@ class FixDesk:
         """When this connection wants attention."""
         if known.session is None:
             return known.opened_at + self._options.logon_delay
-        return known.session.deadline() or NEVER
+        return known.session.deadline()
 
     def _admit(self, connection: int, known: _Connection, message: FixMessage, now: Instant) -> None:
         """Give a connection the session that its first message names."""
@@ -191,7 +191,7 @@ class FixDesk:
     def _collect(self, session: FixSession) -> None:
         """What a session asks for, on its connection."""
         client = session.theirs
-        self._due_at = min(self._due_at, session.deadline() or NEVER)
+        self._due_at = min(self._due_at, session.deadline())
         for effect in session.drain():
             match effect:
                 case Transmit(octets):

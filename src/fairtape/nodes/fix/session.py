@@ -158,8 +158,8 @@ class FixSession:
         """The connection takes no more for now, or takes more again. Only what is sent again waits for that."""
         self._full = full
 
-    def deadline(self) -> Instant | None:
-        """When `wake` is wanted next."""
+    def deadline(self) -> Instant:
+        """When `wake` is wanted next; 0, at once."""
         match self.state:
             case State.LOGGING_ON:
                 return self._since + self._options.logon_delay
@@ -171,7 +171,7 @@ class FixSession:
                 listening_since = self._heard_at if self._tested_at == NEVER else self._tested_at
                 return min(self._spoke_at + self._heartbeat_period, listening_since + self._patience)
             case _:
-                return None
+                return NEVER
 
     def drain(self) -> list[SessionEffect]:
         """The effects since the last call."""
