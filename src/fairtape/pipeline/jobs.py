@@ -81,15 +81,25 @@ def run_stream(
     checkpoint: Path | str | None = None,
     step: Step | None = None,
     ended: Callable[[], bool] = lambda: False,
+    available_now: bool = False,
     **options: Any,
 ) -> Outcome:
-    """Take in what is released as it comes, until it is `ended` or interrupted; tables follow, and end complete."""
+    """Take in what is released as it comes, until it is `ended` or interrupted; tables follow, and end complete.
+
+    With `available_now` it ends with what is there, and tables are made once, behind it.
+    """
     say = step or _say_nothing
     before = _total(folder_of(folder, RAW).marks())
-    query = stream_journals(spark, journals, Path(folder) / RAW, checkpoint=checkpoint, **options)
+    options |= {"checkpoint": checkpoint, "available_now": available_now}
+    query = stream_journals(spark, journals, Path(folder) / RAW, **options)
     made: set[str] = set()
+
+    def follow_up() -> None:
+        if not available_now:
+            made.update(refresh(spark, folder, step=say))
+
     try:
-        _follow(query, lambda: made.update(refresh(spark, folder, step=say)), folder, say, ended)
+        _follow(query, follow_up, folder, say, ended)
     except KeyboardInterrupt:
         say("stopping: tables are completed; interrupt again to leave them as they are")
     finally:
