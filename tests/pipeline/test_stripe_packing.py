@@ -14,7 +14,7 @@ from fairtape.market.stripe_files import from_toml, to_toml
 from fairtape.market.stripe_planning import BASE
 from fairtape.pipeline.burst_model import Bursts, drawn_windows, expected_windows
 from fairtape.pipeline.stripe_judging import Court, alphabetical, by_rate, compare, portfolios, stripes_heard
-from fairtape.pipeline.stripe_limits import BadHistory, Limit, Windows, chances, needs, tail
+from fairtape.pipeline.stripe_limits import BadHistory, Limit, Places, Windows, chances, needs, tail
 from fairtape.pipeline.stripe_packing import Likeness, Packing, pack, repack
 from fairtape.pipeline.stripe_writing import Layout, places_in, plan_of
 
@@ -97,12 +97,20 @@ def test_a_symbol_that_no_stripe_can_carry_is_alone() -> None:
     assert packing.places[0] == packing.places[2] != packing.places[1]
 
 
-def test_stripes_are_about_equally_full_and_keep_room() -> None:
+def test_stripes_keep_room() -> None:
     packing = packed()
     needed = needs(limits(), packing.places, packing.stripes, BOUND)
-    shared = [need for place, need in enumerate(needed) if len(packing.members[place]) > 2]
-    assert max(shared) <= 0.91
-    assert min(shared) >= 0.5 * max(shared)
+    assert max(need for place, need in enumerate(needed) if place not in packing.lone) <= 0.91
+
+
+def test_news_of_one_symbol_harm_fewer_others_than_where_rates_alone_decide() -> None:
+    packing = packed()
+    rates = limits()[0].windows.means
+
+    def harm(places: Places) -> float:
+        return float(np.bincount(places) @ np.bincount(places, rates))
+
+    assert harm(packing.places) < harm(by_rate(SYMBOLS, rates, packing.stripes))
 
 
 def test_equal_histories_give_equal_packings() -> None:
@@ -122,7 +130,7 @@ def test_a_customer_of_a_family_hears_fewer_stripes_than_with_other_plans_and_th
     for other in others:
         assert ours.stripes_per_portfolio < other.stripes_per_portfolio
     assert ours.overruns[0] <= BOUND
-    assert ours.broken[0] == 0.0
+    assert ours.worst[0] <= BOUND
 
 
 def test_a_plan_that_still_keeps_the_bound_moves_nobody() -> None:

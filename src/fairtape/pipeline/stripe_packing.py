@@ -1,10 +1,14 @@
 """Symbols into stripes: related ones together, every stripe within its limits, few moves from plan to plan.
 
 Two wishes are at odds: related stocks belong together, and they burst together. So there are two steps. First
-*families* grow: each from the busiest symbol that has no place yet, and again and again the symbol that is most like
-those inside comes in, until the family needs a part (`FAMILY_FILL`) of what a stripe can carry. Then families are
-spread over as few stripes as keep the bound, those that need most first, each to the stripe with the least load: so
-stripes are equally full, and each has several families, which seldom burst together.
+*families* grow: each from the busiest symbol that has no place yet, and again and again the symbol comes in that is
+most like those inside and about as busy, until the family needs a part (`FAMILY_FILL`) of what a stripe can carry.
+
+Then families get stripes, the busy beside the busy and the calm beside the calm. For what breaks a stripe on a day that
+the history has not seen is nearly always one symbol with news, and whoever is in the same stripe suffers with it: the
+harm is the number of symbols in a stripe times the sum of their risks. Over all stripes that is least where symbols of
+one stripe are equally risky, and where stripes have equal sums of the square roots of risks (Cauchy and Schwarz). Rates
+stand for risks. Stripes that break the bound all the same lose families to others, or to new ones.
 
 A symbol that exceeds the limit alone has a stripe for itself: no packing helps it, and it shall not spoil others.
 
@@ -14,19 +18,19 @@ give equal plans.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from heapq import heapreplace
 from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from fairtape.pipeline.stripe_limits import Counts, Limit, Places, Shares, chances
+from fairtape.pipeline.stripe_limits import Counts, Limit, Places, Shares
 
 Flags: TypeAlias = npt.NDArray[np.bool_]
 
 TRIES_MAX: Final = 24  # symbols that are tried before a stripe counts as full
 SEARCH_STEP: Final = 20  # one in so many more stripes, until there are enough
 FAMILY_FILL: Final = 0.35  # of a stripe: what a family may need
+MENDED_MAX: Final = 0.2  # of the stripes: where more break the bound, there are too few of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +110,12 @@ class _Stripes:
                 return False
         return True
 
+    def chance(self, stripe: int) -> float:
+        """That a stripe exceeds a limit."""
+        return max(limit.chance(*total) for limit, total in zip(self._limits, self.totals[stripe], strict=True))
+
     def is_within(self, stripe: int) -> bool:
-        both = zip(self._limits, self.totals[stripe], strict=True)
-        return all(limit.chance(*total) <= self._bound for limit, total in both)
+        return self.chance(stripe) <= self._bound
 
     def busiest(self, symbols: Sequence[int]) -> int:
         """Who of these needs most."""
@@ -128,36 +135,53 @@ class _Stripes:
 
 
 def pack(limits: Sequence[Limit], likeness: Likeness, *, bound: float, room: float = 0.0) -> Packing:
-    """As few stripes as the bound allows with this part of their room kept free, and equally full."""
+    """Few stripes that keep the bound with this part of their room left free."""
     assert 0.0 < bound < 1.0
     assert 0.0 <= room < 1.0
     fill = 1.0 - room
-    families = _families(limits, likeness, bound, FAMILY_FILL * fill)
-    within = [limit.grouped(families.places, families.stripes).scaled(fill) for limit in limits]
-    alone = {family for family in range(families.stripes) if _chance(within, family) > bound}
-    spread = _fewest(within, _busiest(within, set(range(families.stripes)) - alone), bound)
+    grown = _families(limits, likeness, bound, FAMILY_FILL * fill)
+    within = [limit.grouped(grown.places, grown.stripes).scaled(fill) for limit in limits]
+    alone = {family for family in range(grown.stripes) if _chance(within, family) > bound}
+    families = _Families(
+        within,
+        likeness.grouped(grown.places, grown.stripes),
+        effective_rates(within, bound),
+        np.bincount(grown.places, minlength=grown.stripes).astype(np.float64),
+        bound,
+    )
+    spread = _few(families, [family for family in range(grown.stripes) if family not in alone])
     used = max(spread.values(), default=-1) + 1
     spread |= {family: used + place for place, family in enumerate(sorted(alone))}
-    places = np.array([spread[family] for family in families.places.tolist()], np.int64)
-    lone = frozenset(spread[family] for family in families.lone)
-    return Packing(places, used + len(alone), fill, lone)
+    places = np.array([spread[family] for family in grown.places.tolist()], np.int64)
+    return Packing(places, used + len(alone), fill, frozenset(spread[family] for family in grown.lone))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Families:
+    """What is known of families when they get their stripes."""
+
+    limits: Sequence[Limit]
+    likeness: Likeness
+    rates: Shares
+    sizes: Shares  # symbols of each
+    bound: float
 
 
 def _chance(limits: Sequence[Limit], family: int) -> float:
     return max(limit.chance(limit.windows.counts[family], limit.windows.spread[family]) for limit in limits)
 
 
-def _fewest(limits: Sequence[Limit], families: Sequence[int], bound: float) -> dict[int, int]:
-    """The stripe of each family, for the smallest number of stripes that keeps the bound."""
-    rates = effective_rates(limits, bound)
-    means = limits[0].windows.means / limits[0].messages_max
-    stripes = max(1, int(means[list(families)].sum()))  # fewer could not carry the mean
-    while stripes < len(families):
-        tried = _spread(families, rates, stripes)
-        if _keeps(limits, tried, stripes, bound):
-            return tried
+def _few(families: _Families, chosen: Sequence[int]) -> dict[int, int]:
+    """The stripe of each of these families; the first number of stripes that is about enough for all."""
+    first = families.limits[0]
+    means = first.windows.means / first.messages_max
+    stripes = max(1, int(means[list(chosen)].sum()))  # fewer could not carry the mean
+    while stripes < len(chosen):
+        found = _within_bound(families, _side_by_side(families, chosen, stripes))
+        if found is not None:
+            return found
         stripes += max(1, stripes // SEARCH_STEP)
-    return {family: stripe for stripe, family in enumerate(families)}
+    return {family: stripe for stripe, family in enumerate(chosen)}
 
 
 def effective_rates(limits: Sequence[Limit], bound: float) -> Shares:
@@ -176,21 +200,49 @@ def effective_rates(limits: Sequence[Limit], bound: float) -> Shares:
     return rates
 
 
-def _spread(families: Sequence[int], rates: Shares, stripes: int) -> dict[int, int]:
-    """Families over so many stripes: those that need most first, each to the stripe that has least."""
-    heap = [(0.0, stripe) for stripe in range(stripes)]
-    found: dict[int, int] = {}
-    for family in sorted(families, key=lambda each: (-rates[each], each)):
-        load, stripe = heap[0]
-        found[family] = stripe
-        heapreplace(heap, (load + float(rates[family]), stripe))
-    return found
+def _side_by_side(families: _Families, chosen: Sequence[int], stripes: int) -> dict[int, int]:
+    """Families from the busiest to the calmest, cut into stripes with equal sums of the roots of their rates."""
+    mean = families.rates / families.sizes
+    ordered = sorted(chosen, key=lambda family: (-mean[family], family))
+    roots = (families.sizes * np.sqrt(mean))[ordered]
+    middles = np.cumsum(roots) - roots / 2
+    cut = np.minimum(middles / max(roots.sum(), 1e-300) * stripes, stripes - 1).astype(np.int64)
+    return dict(zip(ordered, cut.tolist(), strict=True))
 
 
-def _keeps(limits: Sequence[Limit], spread: Mapping[int, int], stripes: int, bound: float) -> bool:
-    """Whether all stripes keep the bound."""
-    places = np.array([spread.get(family, -1) for family in range(len(limits[0].windows.counts))], np.int64)
-    return bool((chances(limits, places, stripes) <= bound).all())
+def _within_bound(families: _Families, spread: Mapping[int, int]) -> dict[int, int] | None:
+    """These places, with families moved out of stripes that break the bound; None where too many of them do.
+
+    A family goes to where it does and suffers the least harm, of the first few places where it fits.
+    """
+    stripes = _Stripes(families.limits, families.bound, len(families.rates))
+    for _ in range(max(spread.values()) + 1):
+        stripes.open()
+    for family, stripe in spread.items():
+        stripes.put(family, stripe)
+    beyond = [stripe for stripe in range(len(stripes.totals)) if not stripes.is_within(stripe)]
+    if len(beyond) > MENDED_MAX * len(stripes.totals):
+        return None
+    for stripe in beyond:
+        _relieve(stripes, families.likeness, stripe)
+    moving = [family for family in spread if stripes.places[family] < 0]
+    for family in sorted(moving, key=lambda each: (-families.rates[each], each)):
+        stripes.put(family, _harmless(stripes, families, family))
+    _, dense = np.unique(stripes.places[list(spread)], return_inverse=True)
+    return dict(zip(spread, dense.tolist(), strict=True))
+
+
+def _harmless(stripes: _Stripes, families: _Families, family: int) -> int:
+    """The stripe in which a family does the least harm, or a new one."""
+    placed = stripes.places >= 0
+    where, count = stripes.places[placed], len(stripes.totals)
+    sizes = np.bincount(where, families.sizes[placed], minlength=count)
+    rates = np.bincount(where, families.rates[placed], minlength=count)
+    harm = sizes * families.rates[family] + families.sizes[family] * rates
+    for stripe in np.argsort(harm, kind="stable")[:TRIES_MAX].tolist():
+        if stripes.fits(family, stripe):
+            return int(stripe)
+    return stripes.open()
 
 
 def repack(
@@ -218,11 +270,11 @@ def repack(
 def _families(limits: Sequence[Limit], likeness: Likeness, bound: float, fill: float) -> Packing:
     """Symbols that stay together."""
     symbols = len(likeness.peers)
+    rates = np.maximum(effective_rates(limits, bound), 1e-300)
     stripes = _Stripes(limits, bound, symbols, fill=fill)
-    busiest = _busiest(limits, range(symbols))
-    for symbol in busiest:
+    for symbol in _busiest(limits, range(symbols)):
         if stripes.places[symbol] < 0:
-            _grow(stripes, likeness, symbol, busiest)
+            _grow(stripes, likeness, rates, symbol)
     return Packing(stripes.places, len(stripes.totals), fill, frozenset(stripes.lone))
 
 
@@ -232,21 +284,21 @@ def _busiest(limits: Sequence[Limit], symbols: Iterable[int], bound: float = 1e-
     return sorted(symbols, key=lambda symbol: (-rates[symbol], symbol))
 
 
-def _grow(stripes: _Stripes, likeness: Likeness, seed: int, busiest: Sequence[int]) -> None:
-    """Open a stripe for this symbol and take in as much of its family, and then of others, as fits."""
+def _grow(stripes: _Stripes, likeness: Likeness, rates: Shares, seed: int) -> None:
+    """Open a stripe for this symbol and take in as much of its family as fits, those first who are about as busy."""
     stripe = stripes.open()
     stripes.put(seed, stripe)
     if stripes.is_too_busy(seed):
         stripes.lone.add(stripe)
         return
+    nearness = np.minimum(rates / rates[seed], rates[seed] / rates)
     pull = np.zeros(len(stripes.places))
     refused = np.zeros(len(stripes.places), bool)
     newest: int | None = seed
     while newest is not None:
-        pull[likeness.peers[newest]] += likeness.weights[newest]
+        peers = likeness.peers[newest]
+        pull[peers] += likeness.weights[newest] * nearness[peers]
         newest = _next(stripes, stripe, np.where((stripes.places < 0) & ~refused, pull, 0.0), refused)
-        if newest is None:
-            newest = _stranger(stripes, stripe, busiest, refused)
         if newest is not None:
             stripes.put(newest, stripe)
 
@@ -261,20 +313,6 @@ def _next(stripes: _Stripes, stripe: int, pull: Shares, refused: Flags) -> int |
             return int(symbol)
         refused[symbol] = True
     return None
-
-
-def _stranger(stripes: _Stripes, stripe: int, busiest: Sequence[int], refused: Flags) -> int | None:
-    """The busiest symbol without a place that fits, found by halving: those who need less fit rather."""
-    waiting = [symbol for symbol in busiest if stripes.places[symbol] < 0 and not refused[symbol]]
-    low, high = 0, len(waiting)
-    while low < high:
-        middle = (low + high) // 2
-        if stripes.fits(waiting[middle], stripe):
-            high = middle
-        else:
-            refused[waiting[middle]] = True
-            low = middle + 1
-    return waiting[low] if low < len(waiting) and stripes.fits(waiting[low], stripe) else None
 
 
 def _homes(stripes: _Stripes, likeness: Likeness, symbol: int) -> list[int]:
