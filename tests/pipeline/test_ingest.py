@@ -125,7 +125,7 @@ def test_a_table_that_grows_with_another_takes_each_step_once_and_no_step_that_d
     file = write_parquet(folder.folder, iter(_some_batches(journal)), MESSAGES)
     assert file is not None
     steps = [{LANE: Mark(number, "ab")} for number in (1, 41, 51)]
-    folder.replace([], steps[0])
+    folder.replace([], {}, steps[0])
     for _ in range(2):
         folder.extend([file], steps[0], steps[1])
         assert (sequences(folder.folder), folder.marks()) == (list(range(1, 41)), steps[1])

@@ -24,7 +24,7 @@ def test_tables_are_made_kept_and_proved_by_commands(tmp_path: Path, capsys: pyt
     assert told["last_sequences"]["0/1"] == market.sequence - 1
     assert "fairness" in told["tables"]
     assert fairtape(["pipeline", "compact", str(tables)]) == 0
-    assert fairtape(["pipeline", "vacuum", str(tables), "--hours", "0", "--rehearse"]) == 0
+    assert fairtape(["pipeline", "vacuum", str(tables), "--hours", "1", "--rehearse"]) == 0
     assert fairtape(["pipeline", "run", str(journals), "--out", str(tables), "--json"]) == 0
     capsys.readouterr()
     assert fairtape(["pipeline", "reconcile", str(journals)]) == 3
@@ -39,7 +39,7 @@ def test_tables_are_made_kept_and_proved_by_commands(tmp_path: Path, capsys: pyt
         (["run", "nowhere", "--out", "tables"], "'nowhere' is no directory"),
         (["run", ".", "--out", "tables"], "'.' holds no journal"),
         (["compact", "nowhere"], "'nowhere' holds no tables"),
-        (["vacuum", ".", "--hours", "-1"], "--hours is -1"),
+        (["vacuum", ".", "--hours", "0"], "--hours is 0"),
         (["run", ".", "--out", "tables", "--checkpoint", "x"], "--checkpoint is given without --stream"),
     ],
 )

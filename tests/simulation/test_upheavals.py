@@ -17,7 +17,7 @@ from fairtape.simulation.failover import run_failover
 from fairtape.simulation.ordeal import run_upheaval
 from fairtape.simulation.upheaval import draw
 
-SMOKE_SEEDS = range(1, 25)
+SMOKE_SEEDS = range(1, 13)
 FAILOVERS = (2, 3, 6, 9, 12, 14, 15)
 TWICE = (7, 12)
 

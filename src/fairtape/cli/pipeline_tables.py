@@ -104,9 +104,9 @@ def compact(tables: Path) -> None:
 def vacuum(tables: Path, hours: int, rehearse: bool) -> None:
     """Delete files in TABLES that no table has named for some hours, those of writers that died among them.
 
-    A reader that began longer ago may miss them: with --hours below 168, see that nobody reads.
+    Whoever began to read, or to write a batch, longer ago may miss them: with --hours below 168, see that nobody did.
     """
-    check_within("--hours", hours, 0, HOURS_MAX)
+    check_within("--hours", hours, 1, HOURS_MAX)
     needed()
     from fairtape.pipeline.jobs import folder_of
 

@@ -31,12 +31,7 @@ from fairtape.runtime.complaints import Complaint
 APP: Final = "fairtape"
 MARKS: Final = "fairtape.marks"  # in a commit's metadata
 COMMIT_TRIES_MAX: Final = 20
-VIEWS_MAX: Final = 3  # of a table to which somebody else commits meanwhile
-HISTORIES: Final = (
-    1,
-    100,
-    100_000,
-)  # commits to look through for the marks: others than we may have added some without
+HISTORIES: Final = (1, 100, 100_000)  # commits to look through for the marks: not all have some
 ROW_GROUP_ROWS: Final = 512 << 10
 COMPRESSION_LEVEL: Final = 1
 COMPACT_BYTES: Final = 256 << 20
@@ -91,10 +86,23 @@ class DeltaFolder:
             except CommitFailedError:
                 continue  # somebody else's commit came between; it may be a compaction, or what we were about to do
             return True
-        raise Complaint(f"table {self.folder} is written by too many at once; {COMMIT_TRIES_MAX} commits failed")
+        raise self._too_many()
 
     def extend(self, files: Sequence[Written], before: Mapping[LaneName, Mark], now: Mapping[LaneName, Mark]) -> None:
-        """Add what another table got between these marks. Whoever did the same meanwhile has done it for both."""
+        """Add what another table got between these marks."""
+        self._follow(files, before, now, "append")
+
+    def replace(self, files: Sequence[Written], before: Mapping[LaneName, Mark], now: Mapping[LaneName, Mark]) -> None:
+        """Let these files be all of the table, which stood at the first marks and is made of what the second name.
+
+        Readers see what was there before or what is there now.
+        """
+        self._follow(files, before, now, "overwrite")
+
+    def _follow(
+        self, files: Sequence[Written], before: Mapping[LaneName, Mark], now: Mapping[LaneName, Mark], mode: str
+    ) -> None:
+        """Bring a table up to another one. Whoever did the same meanwhile has done it for both."""
         for _ in range(COMMIT_TRIES_MAX):
             table = self._opened() or self._made()
             found = _marks(table)
@@ -106,26 +114,11 @@ class DeltaFolder:
                     "written. Let one job at a time make tables, and run it again"
                 )
             try:
-                _commit(table, files, _properties(now, {}), "append")
+                _commit(table, files, _properties(now, {}), mode)
             except CommitFailedError:
                 continue
             return
-        raise Complaint(f"table {self.folder} is written by too many at once; {COMMIT_TRIES_MAX} commits failed")
-
-    def replace(self, files: Sequence[Written], made_of: Mapping[LaneName, Mark]) -> None:
-        """Let these files be all of the table, which is made of another one that stood at these marks.
-
-        Readers see what was there before or what is there now. The last who replaces it wins; as the same marks give
-        the same rows, it does not matter who that is.
-        """
-        for _ in range(COMMIT_TRIES_MAX):
-            table = self._opened() or self._made()
-            try:
-                _commit(table, files, _properties(made_of, {}), "overwrite")
-            except CommitFailedError:
-                continue
-            return
-        raise Complaint(f"table {self.folder} is written by too many at once; {COMMIT_TRIES_MAX} commits failed")
+        raise self._too_many()
 
     def files(self) -> list[str]:
         """The files of the present snapshot, for `spark.read.parquet` and any other reader of Parquet."""
@@ -140,24 +133,42 @@ class DeltaFolder:
         return [unquote(urlparse(uri).path) or uri for uri in table.file_uris()], marks
 
     def compact(self) -> Mapping[str, Any]:
-        """Join small files to large ones. Readers see the same rows, before and after."""
-        table = self._opened()
-        if table is None:
-            return {}
-        return table.optimize.compact(target_size=COMPACT_BYTES, commit_properties=_properties(_marks(table), {}))
+        """Join small files to large ones. Readers see the same rows, before and after.
+
+        Its commit goes behind whatever came meanwhile, and bears no marks: those that it knows may be old by then.
+        """
+        for _ in range(COMMIT_TRIES_MAX):
+            table = self._opened()
+            if table is None:
+                return {}
+            try:
+                return table.optimize.compact(target_size=COMPACT_BYTES)
+            except CommitFailedError:
+                continue  # what it joined was replaced meanwhile
+        raise self._too_many()
 
     def sweep(self, *, hours: int = SWEEP_HOURS, rehearse: bool = False) -> list[str]:
-        """Delete files that no snapshot of the last hours names, orphans of dead writers among them; which ones."""
-        table = self._opened()
-        if table is None:
-            return []
-        return table.vacuum(
-            retention_hours=hours,
-            dry_run=rehearse,
-            enforce_retention_duration=hours >= SWEEP_HOURS,
-            full=True,
-            commit_properties=_properties(_marks(table), {}),
-        )
+        """Delete files that no snapshot of the last hours names, orphans of dead writers among them; which ones.
+
+        A file that is not committed yet is named by no snapshot: nobody may write for longer than these hours.
+        """
+        for _ in range(COMMIT_TRIES_MAX):
+            table = self._opened()
+            if table is None:
+                return []
+            try:
+                return table.vacuum(
+                    retention_hours=hours,
+                    dry_run=rehearse,
+                    enforce_retention_duration=hours >= SWEEP_HOURS,
+                    full=True,
+                )
+            except CommitFailedError:
+                continue  # files that it was about to delete are gone, and its commit only tells of that
+        raise self._too_many()
+
+    def _too_many(self) -> Complaint:
+        return Complaint(f"table {self.folder} is written by too many at once; {COMMIT_TRIES_MAX} commits failed")
 
     def _opened(self) -> DeltaTable | None:
         try:
@@ -173,17 +184,16 @@ class DeltaFolder:
 
 
 def _marks(table: DeltaTable) -> Offsets:
-    """The marks of the newest commit that has any, held against the transactions, which no reader can miss.
+    """The marks of the newest commit that has any, held against the transactions, which nobody can miss.
 
     The history tells of commits that are newer than this view of the table; then the view is brought up to them.
     """
-    marks = _newest(table)
-    for _ in range(VIEWS_MAX):
-        if not _contradicted(table, marks):
-            break
-        table.update_incremental()
+    for _ in range(COMMIT_TRIES_MAX):
         marks = _newest(table)
-    return _held(table, marks)
+        if not _has_newer(table):
+            return _held(table, marks)
+        table.update_incremental()
+    raise Complaint(f"table {table.table_uri} changes all the time; {COMMIT_TRIES_MAX} looks at it were too old")
 
 
 def _newest(table: DeltaTable) -> Offsets:
@@ -194,8 +204,13 @@ def _newest(table: DeltaTable) -> Offsets:
     return {}
 
 
-def _contradicted(table: DeltaTable, marks: Offsets) -> bool:
-    return any(table.transaction_version(f"{APP}/{name}") not in (None, mark.next) for name, mark in marks.items())
+def _has_newer(table: DeltaTable) -> bool:
+    """Whether the log goes on behind this view."""
+    return (_folder(table) / "_delta_log" / f"{table.version() + 1:020}.json").exists()
+
+
+def _folder(table: DeltaTable) -> Path:
+    return Path(unquote(urlparse(table.table_uri).path))
 
 
 def _held(table: DeltaTable, marks: Offsets) -> Offsets:
@@ -219,6 +234,9 @@ def _properties(marks: Mapping[LaneName, Mark], moved: Mapping[LaneName, Mark]) 
 
 
 def _commit(table: DeltaTable, files: Sequence[Written], properties: CommitProperties, mode: str) -> None:
+    for file in files:
+        if not (path := _folder(table) / file.path).exists():
+            raise Complaint(f"file {path} is gone before it was committed; nothing was, so run it again")
     actions: list[AddAction | RemoveAction] = [
         AddAction(file.path, file.size, {}, file.modified_at_ms, data_change=True, stats=file.stats) for file in files
     ]

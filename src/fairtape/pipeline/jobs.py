@@ -145,7 +145,7 @@ def refresh(spark: SparkSession, folder: Path | str, *, step: Step | None = None
                 if len(target.files()) > FILES_MAX:
                     target.compact()
             else:
-                target.replace(_written(recipe(sources), name, target), marks)
+                target.replace(_written(recipe(sources), name, target), before, marks)
             made.append(name)
     return tuple(made)
 
