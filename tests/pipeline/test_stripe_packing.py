@@ -181,6 +181,52 @@ def test_the_plan_of_a_packing_loads_again_and_the_next_one_keeps_numbers_and_ad
     assert len(following.edge) == len(plan.edge) + 1
 
 
+def test_another_rate_is_that_of_all_stripes_and_venues_stay_where_the_history_knows_none() -> None:
+    places = np.arange(len(SYMBOLS)) % 3
+    plan, _ = plan_of(Layout(SYMBOLS, ("NYSE",), places, np.zeros(3, np.int64), ("A",), BASE), 56_000, 10**7, 0, None)
+    without = Layout(SYMBOLS, (), places, np.zeros(3, np.int64), ("A",), BASE)
+    following, _ = plan_of(without, 112_000, 10**8, 0, plan)
+    assert {stripe.bits_per_s_max for stripe in following.edge} == {112_000}
+    assert {core.bits_per_s_max for core in following.core} == {10**8}
+    assert {stripe.venues for stripe in following.edge if not stripe.opaque} == {("NYSE",)}
+
+
+def test_a_crowded_stripe_is_relieved_in_proportion_to_its_symbols(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    chance = Limit.chance
+
+    def counted(self: Limit, counts: Any, spread: Any) -> float:
+        asked.append(1)
+        return chance(self, counts, spread)
+
+    monkeypatch.setattr(Limit, "chance", counted)
+
+    def questions(symbols: int) -> int:
+        windows = Windows.counted(SECOND, np.full((symbols, 5), 1.0, np.float32), np.full(5, 0.2))
+        asked.clear()
+        packing = repack(
+            [Limit(windows, symbols / 4)], Likeness.of(symbols, {}), np.zeros(symbols, np.int64), bound=BOUND
+        )
+        assert packing.stripes >= 4
+        return len(asked)
+
+    assert questions(160) < 3 * questions(80)
+
+
+def test_a_symbol_too_busy_for_any_takes_a_stripe_that_became_empty() -> None:
+    counts = np.array([[500.0] * 4, [1.0] * 4], np.float32)
+    windows = Windows.counted(SECOND, counts, np.full(4, 0.25))
+    packing = repack([Limit(windows, 50.0)], Likeness.of(2, {}), np.array([-1, 0]), bound=BOUND, stripes=2)
+    assert (packing.places.tolist(), packing.stripes, packing.lone) == ([1, 0], 2, frozenset({1}))
+
+
+def test_where_no_symbol_can_be_carried_nobody_is_judged() -> None:
+    windows = Windows.counted(SECOND, np.full((2, 4), 500.0, np.float32), np.full(4, 0.25))
+    packing = pack([Limit(windows, 50.0)], Likeness.of(2, {}), bound=BOUND)
+    court = Court(("A", "B"), [Limit(windows, 50.0)], np.flatnonzero(np.zeros(2)), [], BOUND)
+    assert {verdict.overruns for verdict in compare(packing.places, court, [Limit(windows, 50.0)])} == {(0.0,)}
+
+
 def test_alphabetical_ranges_are_ranges_and_rates_are_balanced() -> None:
     rates = limits()[0].windows.means
     places = alphabetical(SYMBOLS, rates, 7)

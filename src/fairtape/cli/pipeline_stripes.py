@@ -79,11 +79,14 @@ def stripes(
     check_within("--windows", windows, 10, WINDOWS_MAX)
     check_within("--seed", seed, 0, 10**9)
     rates = {"edge_bits_per_s": _rate("--edge-rate", edge_rate), "core_bits_per_s": _rate("--core-rate", core_rate)}
+    if out.suffix in (".html", ".svg"):
+        raise Complaint(f"--out is {str(out)!r}; the report and its plot are called so: name the plan otherwise")
     kept = None if previous is None else _previous(previous)
     belongs = {} if sectors is None else _sectors(sectors)
     ways, first = tuple(feeds.split(",")), _base(base)
     try:
         from fairtape.pipeline import spark_session
+        from fairtape.pipeline.session import in_sentences
         from fairtape.pipeline.stripe_limits import BadHistory
         from fairtape.pipeline.stripe_study import Wish, propose, study
     except ImportError as missing:
@@ -98,7 +101,8 @@ def stripes(
         seed=seed,
     )
     try:
-        studied = study(spark_session(master), history, wish, belongs)
+        with in_sentences():
+            studied = study(spark_session(master), history, wish, belongs)
         proposal = propose(studied, wish, previous=kept, midnight_at=_midnight_at(), feeds=ways, base=first)
     except (BadPlan, BadHistory) as bad:
         raise Complaint(str(bad)) from None
@@ -134,7 +138,7 @@ def _previous(path: Path) -> StripePlan:
 def _sectors(path: Path) -> Mapping[str, str]:
     try:
         with path.open(newline="", encoding="utf-8") as file:
-            found = {row["symbol"]: row["sector"] for row in csv.DictReader(file)}
+            found = {row["symbol"]: row["sector"] or "" for row in csv.DictReader(file)}
     except (OSError, KeyError, csv.Error, UnicodeDecodeError):
         raise Complaint(f"--sectors is {str(path)!r}; give a CSV file with the columns symbol and sector") from None
     if len(found) > SECTORS_MAX:

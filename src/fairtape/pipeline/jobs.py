@@ -1,11 +1,11 @@
 """Jobs: read, transform, write. From journals to every table of `fairtape.pipeline.schemas`.
 
 `deliveries` grows by what is new, each number exactly once (`fairtape.pipeline.ingest`). Tables whose rows stay as they
-are (`GROWING`) grow with it, by the numbers that they lack: only they read payloads, so nobody reads an old payload
-again. All others are functions of those and are made anew, whole: so a correction that comes in the evening changes the
-bar of the morning, a batch and a stream end with the same rows, and a job that dies leaves nothing to repair. Every
-table says in its newest commit up to which numbers of which journals it goes; one that is up to date is not made again.
-What is made whole costs in proportion to the history: exact percentiles need all values, and a floor all requests.
+are (`GROWING`) grow with it, by the numbers that they lack. All others are functions of those, and of what formations
+and floors say, and are made anew, whole: so a correction that comes in the evening changes the bar of the morning, a
+batch and a stream end with the same rows, and a job that dies leaves nothing to repair. Every table says in its newest
+commit up to which numbers of which journals it goes; one that is up to date is not made again. What is made whole costs
+in proportion to the history: exact percentiles need all values, and a floor all requests.
 
 While a stream runs, the tables are made anew from time to time, at most as often as a fixed share of the machine's time
 allows. What happens live is the business of the sites, not of a table.
@@ -132,7 +132,7 @@ def _total(marks: Offsets) -> int:
 def refresh(spark: SparkSession, folder: Path | str, *, step: Step | None = None) -> tuple[str, ...]:
     """Bring every table up to `deliveries`; which ones were behind."""
     say = step or _say_nothing
-    files, marks = folder_of(folder, RAW).snapshot()
+    files, marks = _tidied(folder_of(folder, RAW)).snapshot()
     made: list[str] = []
     sources = _Sources(spark, Path(folder), files, marks)
     for name, recipe in RECIPES.items():
@@ -142,12 +142,18 @@ def refresh(spark: SparkSession, folder: Path | str, *, step: Step | None = None
             say(f"making {name}")
             if before and name in GROWING and has_grown(before, marks):
                 target.extend(_written(recipe(sources.beyond(before)), name, target), before, marks)
-                if len(target.files()) > FILES_MAX:
-                    target.compact()
+                _tidied(target)
             else:
                 target.replace(_written(recipe(sources), name, target), before, marks)
             made.append(name)
     return tuple(made)
+
+
+def _tidied(table: DeltaFolder) -> DeltaFolder:
+    """The table, its small files joined where there are many: each look at it and each commit counts them all."""
+    if len(table.files()) > FILES_MAX:
+        table.compact()
+    return table
 
 
 class _Sources:

@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql.types import StringType, StructField, StructType
 
 from fairtape.core.instants import SECOND, Duration
 from fairtape.market.stripes import DAY
@@ -33,6 +34,8 @@ PEERS_MAX: Final = 40  # of one symbol
 LIKENESS_MIN: Final = 0.25  # a correlation below this is chance
 MARKET_MIN: Final = 30  # symbols: the mean of fewer is no market, but one or two of them
 BLOCK: Final = 512  # symbols whose peers one task finds
+DAYS_MIN: Final = 2  # of a history of which some are held back
+NAMES: Final = ("symbol", "venue")  # which stay as they are written, though they may look like numbers
 RETURN_MAX: Final = 0.2  # of a day; what is beyond is a split or an error, and would hide the rest
 
 
@@ -47,6 +50,8 @@ class Days:
 
     def split(self, share: float) -> tuple["Days", "Days"]:
         """The earlier days, and the last ones that are held back."""
+        if len(self.dates) < DAYS_MIN:
+            raise BadHistory(f"the history has {len(self.dates)} day; to hold some back it must have {DAYS_MIN}")
         at = max(1, min(len(self.dates) - 1, round(len(self.dates) * (1.0 - share))))
         return self._between(0, at), self._between(at, len(self.dates))
 
@@ -62,7 +67,7 @@ def read_history(spark: SparkSession, place: Path) -> DataFrame:
         if (place / "_delta_log").is_dir():
             return spark.read.parquet(*_delta_files(place))
         if place.suffix.lower() == ".csv":
-            return spark.read.csv(str(place), header=True, inferSchema=True)
+            return _read_csv(spark, place)
         return spark.read.parquet(str(place))
     except AnalysisException as error:
         told = str(error).partition("\n")[0]
@@ -101,6 +106,12 @@ def _time(trades: DataFrame) -> Column:
     if dict(trades.dtypes)[name].startswith("timestamp"):
         return F.unix_micros(F.col(name).cast("timestamp")) * F.lit(1_000)
     return F.col(name).cast("long")
+
+
+def _read_csv(spark: SparkSession, place: Path) -> DataFrame:
+    guessed = spark.read.csv(str(place), header=True, inferSchema=True).schema
+    kept = [StructField(each.name, StringType()) if each.name.lower() in NAMES else each for each in guessed]
+    return spark.read.csv(str(place), header=True, schema=StructType(kept))
 
 
 def split_trades(trades: DataFrame, share: float) -> tuple[DataFrame, DataFrame]:
@@ -180,7 +191,7 @@ def _windows(
 
 def trade_symbols(trades: DataFrame) -> tuple[str, ...]:
     """The symbols of a history that a plan can name."""
-    named = trades.where(F.length("symbol") <= SYMBOL_MAX).select("symbol").distinct()
+    named = trades.where(F.length("symbol").between(1, SYMBOL_MAX)).select("symbol").distinct()
     return tuple(sorted(row["symbol"] for row in named.collect()))
 
 
@@ -188,7 +199,8 @@ def trade_venues(trades: DataFrame) -> tuple[str, ...]:
     """The venues of a history; none where it has no such column."""
     if "venue" not in trades.columns:
         return ()
-    return tuple(sorted(row["venue"] for row in trades.select("venue").distinct().collect()))
+    named = trades.where(F.col("venue").isNotNull()).select("venue").distinct()
+    return tuple(sorted(row["venue"] for row in named.collect()))
 
 
 def read_days(history: DataFrame, shares_per_message: float) -> Days:

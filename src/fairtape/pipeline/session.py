@@ -98,6 +98,8 @@ def in_sentences() -> Iterator[None]:
                 "Spark gave up on a Python process that did not start within ten seconds, because this machine is very "
                 "busy; what was committed is whole: run it again"
             ) from None
+        if told is None and error.getCondition() == "CAST_INVALID_INPUT":
+            raise Complaint(f"a value in the data cannot be read: {str(error).partition('. ')[0]}") from None
         if told is None:
             raise
         damage = _DAMAGE.fullmatch(told[1])

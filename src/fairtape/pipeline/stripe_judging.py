@@ -65,6 +65,8 @@ def overruns(limit: Limit, places: Places, carried: Places) -> tuple[float, floa
     `carried` are the symbols that a stripe can carry at all; for others no plan is to blame.
     """
     grouped = limit.windows.grouped(places, int(places.max()) + 1)
+    if not len(carried):
+        return 0.0, 0.0
     over = ((grouped.counts > limit.messages_max) @ grouped.weights)[places[carried]]
     return float(over.mean()), float(np.quantile(over, WORST, method="lower"))
 
@@ -110,8 +112,8 @@ class Court:
 
 def stripes_needed(
     method: Method, symbols: Sequence[str], limits: Sequence[Limit], carried: Places, bound: float
-) -> int:
-    """The fewest stripes with which a method keeps the bound for every symbol that can be carried.
+) -> int | None:
+    """The fewest stripes with which a method keeps the bound for every symbol that can be carried, if it ever does.
 
     Told by the limits that plans are made from. Where a symbol that no stripe can carry has company, its company
     suffers; so whoever knows only rates needs stripes until such a symbol is alone.
@@ -129,7 +131,7 @@ def stripes_needed(
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if keeps(middle) else (middle + 1, high)
-    return high
+    return high if keeps(high) else None
 
 
 def compare(ours: Places, court: Court, past: Sequence[Limit]) -> tuple[Verdict, ...]:
@@ -143,5 +145,6 @@ def compare(ours: Places, court: Court, past: Sequence[Limit]) -> tuple[Verdict,
     for name, method in METHODS.items():
         verdicts.append(court.judge(f"{name}, as many stripes", method(court.symbols, rates, stripes)))
         needed = stripes_needed(method, court.symbols, past, court.carried, court.bound)
-        verdicts.append(court.judge(f"{name}, until in bounds", method(court.symbols, rates, needed)))
+        if needed is not None:
+            verdicts.append(court.judge(f"{name}, until in bounds", method(court.symbols, rates, needed)))
     return tuple(verdicts)

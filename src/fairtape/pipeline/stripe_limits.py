@@ -57,6 +57,8 @@ class Windows:
             )
         if self.spread.shape != self.counts.shape:
             raise BadHistory(f"spread is {self.spread.shape}; expected the shape of counts, {self.counts.shape}")
+        if not np.isfinite(self.counts).all():
+            raise BadHistory("some counts of the history are no numbers; mend its volumes")
         if not self.counts.size:
             raise BadHistory("there are no windows with messages in the history; give a longer one")
 
@@ -90,9 +92,10 @@ class Limit:
         """This limit with a part of its room."""
         return Limit(self.windows, self.messages_max * share)
 
-    def chance(self, counts: Counts, spread: Counts) -> float:
+    def chance(self, counts: Counts | Shares, spread: Counts | Shares) -> float:
         """That a stripe with these messages in the windows exceeds the limit, in any one window."""
-        return float(self.windows.weights @ tail(counts, spread, self.messages_max, self.windows.clump))
+        narrow = counts.astype(np.float32), spread.astype(np.float32)
+        return float(self.windows.weights @ tail(*narrow, self.messages_max, self.windows.clump))
 
     def need(self, counts: Counts, spread: Counts, bound: float) -> float:
         """The part of the limit that would be enough for the bound: above 1 where the limit is not."""
@@ -113,7 +116,8 @@ def tail(means: Counts, spread: Counts, most: float, clump: float = 1.0) -> Shar
     """The chance that a count of clumps around each of these means is above `most` messages."""
     least_over = np.float32(max(np.floor(most / clump) + 1.0, 1.0))
     clumps = np.maximum(means / np.float32(clump), np.float32(1e-9))
-    # Nearly no bursts are told by a large shape; beyond 1e4 the difference to none is below what a float can tell.
+    # Nearly no bursts are told by a large shape. None is above 1e4, so that nothing is taken for steadier than a
+    # hundredth of its mean: no history of a market is, and floats tell no larger shapes apart.
     shape = clumps * clumps / np.maximum(spread / np.float32(clump * clump), clumps * clumps * np.float32(1e-4))
     tilt = np.log(clumps / least_over)
     lift = np.log1p((least_over - clumps) / (clumps + shape))

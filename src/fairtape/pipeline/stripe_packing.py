@@ -23,7 +23,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from fairtape.pipeline.stripe_limits import Counts, Limit, Places, Shares
+from fairtape.pipeline.stripe_limits import Limit, Places, Shares
 
 Flags: TypeAlias = npt.NDArray[np.bool_]
 
@@ -87,7 +87,8 @@ class _Stripes:
         self._whole = limits
         self._limits = [limit.scaled(fill) for limit in limits]
         self._bound = bound
-        self.totals: list[list[Counts]] = []  # of each stripe, for each limit: counts and spread
+        self.totals: list[list[Shares]] = []  # of each stripe, for each limit: counts and spread
+        self.rates = effective_rates(limits, bound)
         self.places = np.full(symbols, -1, np.int64)
         self.lone: set[int] = set()
 
@@ -99,8 +100,13 @@ class _Stripes:
         )
 
     def open(self) -> int:
-        self.totals.append([np.zeros((2, limit.windows.counts.shape[1]), np.float32) for limit in self._limits])
+        self.totals.append([np.zeros((2, limit.windows.counts.shape[1])) for limit in self._limits])
         return len(self.totals) - 1
+
+    def empty_one(self) -> int:
+        """A stripe without a symbol, opened where there is none."""
+        found = np.flatnonzero(np.bincount(self.places[self.places >= 0], minlength=len(self.totals)) == 0)
+        return int(found[0]) if len(found) else self.open()
 
     def fits(self, symbol: int, stripe: int) -> bool:
         """Whether the chance stays below the bound with this symbol in this stripe."""
@@ -116,10 +122,6 @@ class _Stripes:
 
     def is_within(self, stripe: int) -> bool:
         return self.chance(stripe) <= self._bound
-
-    def busiest(self, symbols: Sequence[int]) -> int:
-        """Who of these needs most."""
-        return _busiest(self._limits, symbols)[0]
 
     def put(self, symbol: int, stripe: int) -> None:
         for limit, total in zip(self._limits, self.totals[stripe], strict=True):
@@ -327,15 +329,15 @@ def _homes(stripes: _Stripes, likeness: Likeness, symbol: int) -> list[int]:
 def _relieve(stripes: _Stripes, likeness: Likeness, stripe: int) -> None:
     """Take symbols out of a stripe that got too full, as few as will do; one always stays.
 
-    Of those whose leaving alone is enough, the one with the least family leaves; where none is, the busiest does.
+    The busiest leave, until one of them would be enough; then of all who would be, the one with the least family does.
     """
     members = np.flatnonzero(stripes.places == stripe).tolist()
+    members.sort(key=lambda symbol: (-stripes.rates[symbol], symbol))
     while len(members) > 1 and not stripes.is_within(stripe):
-        enough = [symbol for symbol in members if _is_relief(stripes, symbol, stripe)]
-        if enough:
+        leaves = members[0]
+        if _is_relief(stripes, leaves, stripe):
+            enough = [symbol for symbol in members if _is_relief(stripes, symbol, stripe)]
             leaves = min(enough, key=lambda symbol: (_family_in(stripes, likeness, symbol, stripe), symbol))
-        else:
-            leaves = stripes.busiest(members)
         stripes.take(leaves)
         members.remove(leaves)
     if len(members) == 1 and not stripes.is_within(stripe):
@@ -361,7 +363,7 @@ def _settle(stripes: _Stripes, likeness: Likeness, symbol: int) -> None:
         if stripe not in stripes.lone and stripes.fits(symbol, stripe):
             stripes.put(symbol, stripe)
             return
-    stripe = stripes.open()
+    stripe = stripes.empty_one()
     stripes.put(symbol, stripe)
     if stripes.is_too_busy(symbol):
         stripes.lone.add(stripe)

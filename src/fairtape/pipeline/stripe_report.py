@@ -86,7 +86,8 @@ def stripe_page(studied: Study, wish: Wish, proposal: Proposal) -> Page:
 def _fullness(within: list[float], lone: int, proposal: Proposal) -> Section:
     most = max(within, default=0.0)
     good = most <= 1.0 and not lone
-    finding = f"The fullest stripe needs {most:.0%} of its rate to keep the bound; the mean one {np.mean(within):.0%}."
+    mean = np.mean(within or [0.0])
+    finding = f"The fullest stripe needs {most:.0%} of its rate to keep the bound; the mean one {mean:.0%}."
     if lone:
         finding += f" {lone:,} symbols are too busy for any stripe of this rate, and each has one for itself."
     return Section(

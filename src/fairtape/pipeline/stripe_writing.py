@@ -6,7 +6,7 @@ groups and its rate, a new one takes what nobody had, and a symbol that the hist
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 
 import numpy as np
@@ -44,7 +44,7 @@ def plan_of(
 ) -> tuple[StripePlan, tuple[int, ...]]:
     """The plan, one version above the previous one, and the numbers of its stripes for trades."""
     addresses = _unused(layout.base, previous)
-    cores = list(previous.core) if previous else []
+    cores = [replace(core, bits_per_s_max=core_bits_per_s) for core in previous.core] if previous else []
     for number in _unused_numbers(int(layout.cores.max()) + 1 - len(cores), [core.number for core in cores], first=0):
         at = Endpoint(next(addresses), layout.base.port)
         next(addresses)  # of its acknowledgments
@@ -55,14 +55,14 @@ def plan_of(
     fresh = _unused_numbers(len(layout.cores) - len(before) + len(cores) - len(opaque), taken, first=1)
     feeds = previous.feeds if previous else layout.feeds
     members = _members(layout, before)
-    venues = _venues(layout)
+    venues = _venues(layout) or tuple(before[0].venues if before else ())  # days of volumes know of none
 
     def edge(place: int, old: EdgeStripe | None, core: int, *, is_opaque: bool = False) -> EdgeStripe:
         ways = old.feeds if old else tuple((name, Endpoint(next(addresses), layout.base.port)) for name in feeds)
         return EdgeStripe(
             number=old.number if old else next(fresh_numbers),
             core=core,
-            bits_per_s_max=old.bits_per_s_max if old else edge_bits_per_s,
+            bits_per_s_max=edge_bits_per_s,
             feeds=ways,
             symbols=() if is_opaque else tuple(members[place]),
             venues=() if is_opaque else venues,
