@@ -23,8 +23,15 @@ if TYPE_CHECKING:
 
 UNITS: Final = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 _RATE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)([kMG]?)")
-WINDOWS_MAX: Final = 20_000
 SECTORS_MAX: Final = 1 << 16
+RANGES: Final = {
+    "bound": (1e-9, 0.5),
+    "burst_ms": (1, 60_000),
+    "room": (0.0, 0.9),
+    "hold_back": (0.0, 0.9),
+    "windows": (10, 20_000),
+    "seed": (0, 10**9),
+}
 
 
 @click.command("stripes")
@@ -72,15 +79,9 @@ def stripes(
 
     Beside the plan stand a report (.html) and its plot (.svg). `fairtape operate DIR plan FILE` installs the plan.
     """
-    check_within("--bound", bound, 1e-9, 0.5)
-    check_within("--burst-ms", burst_ms, 1, 60_000)
-    check_within("--room", room, 0.0, 0.9)
-    check_within("--hold-back", hold_back, 0.0, 0.9)
-    check_within("--windows", windows, 10, WINDOWS_MAX)
-    check_within("--seed", seed, 0, 10**9)
+    _check_numbers(bound=bound, burst_ms=burst_ms, room=room, hold_back=hold_back, windows=windows, seed=seed)
     rates = {"edge_bits_per_s": _rate("--edge-rate", edge_rate), "core_bits_per_s": _rate("--core-rate", core_rate)}
-    if out.suffix in (".html", ".svg"):
-        raise Complaint(f"--out is {str(out)!r}; the report and its plot are called so: name the plan otherwise")
+    _check_out(out)
     kept = None if previous is None else _previous(previous)
     belongs = {} if sectors is None else _sectors(sectors)
     ways, first = tuple(feeds.split(",")), _base(base)
@@ -108,6 +109,16 @@ def stripes(
         raise Complaint(str(bad)) from None
     _write(out, studied, wish, proposal)
     click.echo(_as_json(proposal) if as_json else _text(out, studied, proposal))
+
+
+def _check_numbers(**values: float) -> None:
+    for name, value in values.items():
+        check_within(f"--{name.replace('_', '-')}", value, *RANGES[name])
+
+
+def _check_out(out: Path) -> None:
+    if out.suffix in (".html", ".svg"):
+        raise Complaint(f"--out is {str(out)!r}; the report and its plot are called so: name the plan otherwise")
 
 
 def _midnight_at() -> int:
