@@ -123,6 +123,10 @@ class _Stripes:
     def is_within(self, stripe: int) -> bool:
         return self.chance(stripe) <= self._bound
 
+    def busiest(self, symbols: Iterable[int]) -> list[int]:
+        """These symbols, in the order of what they need."""
+        return sorted(symbols, key=lambda symbol: (-self.rates[symbol], symbol))
+
     def put(self, symbol: int, stripe: int) -> None:
         for limit, total in zip(self._limits, self.totals[stripe], strict=True):
             total[0] += limit.windows.counts[symbol]
@@ -228,7 +232,7 @@ def _within_bound(families: _Families, spread: Mapping[int, int]) -> dict[int, i
     for stripe in beyond:
         _relieve(stripes, families.likeness, stripe)
     moving = [family for family in spread if stripes.places[family] < 0]
-    for family in sorted(moving, key=lambda each: (-families.rates[each], each)):
+    for family in stripes.busiest(moving):
         stripes.put(family, _harmless(stripes, families, family))
     _, dense = np.unique(stripes.places[list(spread)], return_inverse=True)
     return dict(zip(spread, dense.tolist(), strict=True))
@@ -264,7 +268,7 @@ def repack(
         _relieve(full, likeness, stripe)
     kept = _Stripes(limits, bound, len(previous), fill=1.0 - room)
     kept.places, kept.totals, kept.lone = full.places, full.totals, full.lone
-    for symbol in _busiest(limits, np.flatnonzero(full.places < 0).tolist()):
+    for symbol in full.busiest(np.flatnonzero(full.places < 0).tolist()):
         _settle(kept, likeness, symbol)
     return Packing(kept.places, len(kept.totals), 1.0 - room, frozenset(kept.lone))
 
@@ -272,27 +276,21 @@ def repack(
 def _families(limits: Sequence[Limit], likeness: Likeness, bound: float, fill: float) -> Packing:
     """Symbols that stay together."""
     symbols = len(likeness.peers)
-    rates = np.maximum(effective_rates(limits, bound), 1e-300)
     stripes = _Stripes(limits, bound, symbols, fill=fill)
-    for symbol in _busiest(limits, range(symbols)):
+    for symbol in stripes.busiest(range(symbols)):
         if stripes.places[symbol] < 0:
-            _grow(stripes, likeness, rates, symbol)
+            _grow(stripes, likeness, symbol)
     return Packing(stripes.places, len(stripes.totals), fill, frozenset(stripes.lone))
 
 
-def _busiest(limits: Sequence[Limit], symbols: Iterable[int], bound: float = 1e-4) -> list[int]:
-    """The symbols, in the order of what they need."""
-    rates = effective_rates(limits, bound)
-    return sorted(symbols, key=lambda symbol: (-rates[symbol], symbol))
-
-
-def _grow(stripes: _Stripes, likeness: Likeness, rates: Shares, seed: int) -> None:
+def _grow(stripes: _Stripes, likeness: Likeness, seed: int) -> None:
     """Open a stripe for this symbol and take in as much of its family as fits, those first who are about as busy."""
     stripe = stripes.open()
     stripes.put(seed, stripe)
     if stripes.is_too_busy(seed):
         stripes.lone.add(stripe)
         return
+    rates = np.maximum(stripes.rates, 1e-300)
     nearness = np.minimum(rates / rates[seed], rates[seed] / rates)
     pull = np.zeros(len(stripes.places))
     refused = np.zeros(len(stripes.places), bool)
@@ -331,8 +329,7 @@ def _relieve(stripes: _Stripes, likeness: Likeness, stripe: int) -> None:
 
     The busiest leave, until one of them would be enough; then of all who would be, the one with the least family does.
     """
-    members = np.flatnonzero(stripes.places == stripe).tolist()
-    members.sort(key=lambda symbol: (-stripes.rates[symbol], symbol))
+    members = stripes.busiest(np.flatnonzero(stripes.places == stripe).tolist())
     while len(members) > 1 and not stripes.is_within(stripe):
         leaves = members[0]
         if _is_relief(stripes, leaves, stripe):

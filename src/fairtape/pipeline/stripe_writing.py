@@ -1,7 +1,8 @@
 """Places as a stripe plan: numbers and addresses, kept from the previous plan wherever there is one.
 
-A customer's settings name stripes and addresses. So a stripe that was in the previous plan keeps its number, its
-groups and its rate, a new one takes what nobody had, and a symbol that the history does not know stays where it was.
+A customer's settings name stripes and addresses. So a stripe that was in the previous plan keeps its number and
+its groups, a new one takes what nobody had, and a symbol that the history does not know stays where it was. Rates are
+those that were asked for, of all stripes: they are what symbols were packed by.
 """
 
 from collections import defaultdict
