@@ -15,9 +15,12 @@ def percentile(values: Sequence[int], share: float) -> float:
     return float(ordered[min(int(share * len(ordered)), len(ordered) - 1)])
 
 
-def resident_bytes() -> int:
-    """How much memory this process holds."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
+def resident_bytes(pid: int | None = None) -> int:
+    """How much memory a process holds, this one unless another is named; one that has ended holds none."""
+    try:
+        pages = int(Path(f"/proc/{pid or os.getpid()}/statm").read_text().split()[1])
+    except OSError:
+        return 0
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 

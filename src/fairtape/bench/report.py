@@ -14,7 +14,7 @@ from fairtape.core.timing import profile
 from fairtape.deployment.wakefulness import processors_awake
 from fairtape.wire.frames import DATAGRAM_MAX
 
-Figure: TypeAlias = float | bool | str | list[str] | list[dict[str, float]]
+Figure: TypeAlias = float | bool | str | list[str] | list[int] | list[dict[str, float]]
 Figures: TypeAlias = dict[str, Figure]
 Step: TypeAlias = Callable[[str], None]
 

@@ -104,11 +104,23 @@ PIPELINE_LABELS: Final = {
     "ingest_rows_per_s": "a journal into a Delta table, messages/s",
     "ingest_trades_per_s": "a journal into a Delta table as trades, messages/s",
     "bars_rows_per_s": "one-second bars, trades/s",
+    "bars_first_rows_per_s": "the same when Java has compiled nothing yet",
     "duckdb_rows_per_s": "the same by DuckDB",
     "polars_rows_per_s": "the same by Polars",
     "duckdb_ratio": "Spark by DuckDB",
+    "bars_core_ratio": "two cores by one",
     "stream_p50_ms": "ms from the release at a site to the row in the table, p50",
     "stream_p99_ms": "ms from the release at a site to the row in the table, p99",
+}
+
+MEMORY_LABELS: Final = {
+    "journal_bytes": "bytes of the journal",
+    "messages": "messages",
+    "messages_per_s": "messages/s into the table",
+    "driver_mib": "memory of the driver in each fifth, MiB",
+    "java_mib": "memory of Java in each fifth, MiB",
+    "workers_mib": "memory of Python workers in each fifth, MiB",
+    "growth": "growth from the second fifth to the last",
 }
 
 REAL_TIME_WORDS: Final = {
@@ -299,7 +311,8 @@ def pipeline(*, master: str, messages: int, trades: int, rounds: int, as_json: b
 
     A journal of 64-byte trades is read into Spark and into a Delta table; one-second bars of 5,000 symbols are made of
     Parquet files by Spark, DuckDB and Polars in turn; a live journal is streamed into a table with the default trigger.
-    Each figure is the best of its rounds. Starting Spark is no part of any.
+    Each figure is the best of its rounds; bars have five more, of all three, because Java compiles while it runs.
+    Starting Spark is no part of any.
 
     A figure below its promise is said on standard error.
     """
@@ -312,6 +325,26 @@ def pipeline(*, master: str, messages: int, trades: int, rounds: int, as_json: b
     click.echo(json.dumps(figures) if as_json else _table({**figures, "rounds": rounds}, PIPELINE_LABELS))
     for sentence in shortfalls_of(figures):
         click.echo(f"fairtape: {sentence}", err=True)
+
+
+@bench.command()
+@click.option("--master", default="local[2]", show_default=True, help="Where Spark runs.")
+@click.option(
+    "--gigabytes", type=click.FloatRange(0.05, 1_000), default=5.0, show_default=True, help="Size of the journal."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+def memory(*, master: str, gigabytes: float, as_json: bool) -> None:
+    """Whether memory stays flat while a long journal streams into a table.
+
+    A journal is written and streamed. The most that this process, Java and Python workers held is told for each fifth
+    of the way, in MiB; the growth is that of all together, the last fifth by the second.
+    """
+    needed()
+    from fairtape.bench.stream_memory import stream_memory
+
+    with steps(quiet=as_json) as step:
+        figures = stream_memory(gigabytes, master, step)
+    click.echo(json.dumps(figures) if as_json else _table({**figures, "rounds": 1}, MEMORY_LABELS))
 
 
 def _end(ctx: click.Context, figures: Figures, *said: str) -> None:
@@ -358,10 +391,12 @@ def _text(figures: Figures, name: str) -> str:
     return f"{_plain(figure)} ({_plain(least)} to {_plain(most)})"
 
 
-def _item(item: str | dict[str, float]) -> str:
-    """A sentence, or the memory of one receiver."""
+def _item(item: str | int | dict[str, float]) -> str:
+    """A sentence, a number, or the memory of one receiver."""
     if isinstance(item, str):
         return item
+    if isinstance(item, int):
+        return f"{item:,}"
     return f"{item['at_start']:g}, {item['warm']:g}, {item['at_end']:g}"
 
 

@@ -123,10 +123,11 @@ def _at(grouped: DataFrame, period: Duration) -> DataFrame:
 
 
 def sum_of(name: str) -> Column:
-    """The exact sum of integers that are not below zero."""
-    high = F.sum(F.shiftright(name, _HALF)).cast("decimal(27,0)")
-    low = F.sum(F.col(name).bitwiseAND((1 << _HALF) - 1)).cast("decimal(27,0)")
-    return (high * F.lit(1 << _HALF).cast("decimal(10,0)") + low).cast("decimal(38,0)")
+    """The exact sum of integers that are not below zero, by decimals only where it may be beyond an integer."""
+    high, low = F.sum(F.shiftright(name, _HALF)), F.sum(F.col(name).bitwiseAND((1 << _HALF) - 1))
+    small = (high < 1 << (_HALF - 2)) & (low < 1 << (2 * _HALF - 2))
+    large = high.cast("decimal(27,0)") * F.lit(1 << _HALF).cast("decimal(10,0)") + low.cast("decimal(27,0)")
+    return F.when(small, (high * (1 << _HALF) + low).cast("decimal(38,0)")).otherwise(large.cast("decimal(38,0)"))
 
 
 def vwap(sales: DataFrame, *, period: Duration = DAY) -> DataFrame:
