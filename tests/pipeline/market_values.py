@@ -14,7 +14,9 @@ from fairtape.market.notices import Cancel, Correction, Notice, encode_notice
 from fairtape.market.trades import Trade, encode
 from fairtape.ring.formation import Formation
 from fairtape.ring.layout import encode_formation
+from fairtape.ring.tracing import Trace, TraceKind
 from fairtape.runtime.journal import Sync, Writer
+from fairtape.runtime.tracefiles import TRACES, TraceWriter
 from fairtape.wire.blocks import pack_messages
 
 STARTS_AT = values.STARTS_AT
@@ -124,8 +126,39 @@ class Market:
         return paths
 
 
+def write_traces(path: Path, history: Sequence[Content], *, stripe: int, site: int) -> None:
+    """What a site would trace of these tokens, over links that lose and delay."""
+    chance = random.Random(f"{stripe} {site} {len(history)}")
+    traces: list[Trace] = []
+    for ordered in history:
+        if not isinstance(ordered, Ordered):
+            continue
+        at, holder = ordered.acknowledged_at, 1 + ordered.token % 3
+        asked, again = chance.choice((0, 0, 0, 1, 2)), chance.choice((0, 0, 1))
+        came_at = at + chance.randint(100, 5_000) * MICROSECOND if chance.random() < 0.95 else 0
+        missing = chance.randint(0, ordered.count) if again else 0
+        common = (ordered.formation, ordered.token)
+        for attempt in range(1, asked + 1):
+            answered_at = came_at if attempt == asked else 0
+            traces.append(Trace(TraceKind.REQUEST, 0, attempt, 0, 2, *common, 0, at + attempt, answered_at, 0, 0, 0, 0))
+        if again:
+            traces.append(Trace(TraceKind.REQUEST, 0, 0, 1, 3, *common, 0, at + 9, came_at, 0, 0, 0, missing))
+        times = (at, at + chance.randint(0, 999), came_at, came_at and came_at + 7)
+        bound = chance.choice((500, 1_000))
+        copies = chance.randint(0, asked)
+        traces.append(
+            Trace(TraceKind.TOKEN, copies, asked, again, holder, *common, *times, bound, ordered.count, missing)
+        )
+        source = chance.choice(SOURCES)
+        traces.append(Trace(TraceKind.SOURCE, 0, 0, 0, source, *common, 0, 0, at, 0, 0, ordered.count, missing))
+    writer = TraceWriter(path / TRACES, stripe=stripe, site=site)
+    writer.append(traces)
+    writer.close()
+
+
 def write_site(path: Path, history: Sequence[Content], *, stripe: int, site: int, chance: random.Random) -> None:
     """A journal whose releases are now and then late, by a clock with a bound that sometimes steps."""
+    write_traces(path, history, stripe=stripe, site=site)
     with Writer.open(path, stripe=stripe, site=site, sync=Sync.NEVER, segment_size_max=8 << 10) as writer:
         for entry in history:
             values.enter(writer, entry)

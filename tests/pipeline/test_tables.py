@@ -7,6 +7,7 @@ import pytest
 
 from pipeline.market_values import Market
 from pipeline.twin import DAY, Row, Twin
+from pipeline.twin_links import LinkTwin
 
 pytest.importorskip("pyspark", reason="the extra `pipeline` (PySpark) is not installed")
 
@@ -44,9 +45,19 @@ def check(folder: Path, twin: Twin) -> None:
     same(rows(folder, "formations"), twin.formations())
 
 
+LINKS = ("links", "source_links", "token_losses", "retries", "requests")
+
+
+def check_links(folder: Path, twin: LinkTwin) -> None:
+    assert len(rows(folder, "traces")) == len(twin.records) > 0
+    for name in LINKS:
+        same(rows(folder, name), getattr(twin, name)())
+
+
 def test_every_figure_is_that_of_a_plain_loop(spark: "SparkSession", made: "Made") -> None:
     assert set(made.outcome.tables) == set(TABLES) - {"deliveries"}
     check(made.tables, Twin(made.journals))
+    check_links(made.tables, LinkTwin(made.journals))
     assert run_batch(spark, made.journals, made.tables).tables == ()
 
 

@@ -334,10 +334,10 @@ def pipeline(*, master: str, messages: int, trades: int, rounds: int, as_json: b
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def memory(*, master: str, gigabytes: float, as_json: bool) -> None:
-    """Whether memory stays flat while a long journal streams into a table.
+    """Whether memory stays flat while a journal streams.
 
-    A journal is written and streamed. The most that this process, Java and Python workers held is told for each fifth
-    of the way, in MiB; the growth is that of all together, the last fifth by the second.
+    A long journal is written and streamed into a table. The most that this process, Java and Python workers held is
+    told for each fifth of the way, in MiB; the growth is that of all together, the last fifth by the second.
     """
     needed()
     from fairtape.bench.stream_memory import stream_memory

@@ -15,6 +15,7 @@ from fairtape.demo.world import REFORMER, REGIONS, EdgePlan, WorldPlan
 from fairtape.deployment.processes import Link, Ready
 from fairtape.deployment.ring import gather_period
 from fairtape.deployment.sites import Diary, Rounds
+from fairtape.deployment.tracing import SiteTraces
 from fairtape.market.prices import Quantity
 from fairtape.nodes.edge.assignment import feeds_of
 from fairtape.nodes.edge.effects import Cast
@@ -22,6 +23,7 @@ from fairtape.nodes.edge.outlet import Outlet, OutletOptions
 from fairtape.nodes.edge.sessions import Edition, Standing
 from fairtape.nodes.site import Site
 from fairtape.nodes.standing import Post
+from fairtape.ring.tracing import Tracer
 from fairtape.runtime.carriers import LOOPBACK, Interface
 from fairtape.runtime.clock import Clock, SharedClock
 from fairtape.runtime.driver import Driver, run_in_real_time, spare_the_collector
@@ -57,7 +59,8 @@ def run_receiver(link: Link, me: NodeId, journal: Path, shows: bool = False) -> 
     diary = Diary(shows=shows)
     speaker = Speaker(plan.edge, diary.delivered)
     screen = TickerScreen() if shows else None
-    site, seat = _seat(plan, me, journal, clock, speaker)
+    traces = SiteTraces(journal, stripe=plan.ring.stripe, site=me, note=lambda _text: None)
+    site, seat = _seat(plan, me, journal, clock, speaker, traces.tracer)
     seat.reporter = diary.reported
     if screen is not None:
         speaker.also(screen)
@@ -73,6 +76,7 @@ def run_receiver(link: Link, me: NodeId, journal: Path, shows: bool = False) -> 
             turn = formation.members.index(me) if me in formation.members else 0
             rounds = Rounds(formation, turn=turn, turns=len(formation.members))
         if rounds.come(now):
+            traces.write(now)
             for _ in link.orders():
                 pass
             if screen is not None:
@@ -89,9 +93,12 @@ def run_receiver(link: Link, me: NodeId, journal: Path, shows: bool = False) -> 
     finally:
         driver.close()
         speaker.close()
+        traces.close(clock.now())
 
 
-def _seat(plan: WorldPlan, me: NodeId, journal: Path, clock: Clock, speaker: "Speaker") -> tuple[Site, Seat]:
+def _seat(
+    plan: WorldPlan, me: NodeId, journal: Path, clock: Clock, speaker: "Speaker", tracer: Tracer | None
+) -> tuple[Site, Seat]:
     """The site with its sockets and its journal."""
     ring = plan.ring
     writer = Writer.open(journal, stripe=ring.stripe, site=me)
@@ -101,6 +108,7 @@ def _seat(plan: WorldPlan, me: NodeId, journal: Path, clock: Clock, speaker: "Sp
         born_at=clock.now(),
         past=writer.cut_after(NUMBER_MAX),
         clock_bound=clock.bound,
+        tracer=tracer,
     )
     seat = Seat(
         site,

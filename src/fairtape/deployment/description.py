@@ -24,6 +24,7 @@ from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.journal import Sync
 from fairtape.runtime.journal.writer import SYNC_PERIOD
 from fairtape.runtime.stores import Access, check_store
+from fairtape.runtime.tracefiles import TOTAL_BYTES_MAX
 from fairtape.runtime.udp import PORT_MAX, Address, is_host
 from fairtape.wire.frames import DATAGRAM_MAX, NODE_MAX, STRIPE_MAX, NodeId
 
@@ -87,6 +88,7 @@ class Deployment:
     declared_bound: Duration | None
     sync: Sync
     sync_period: Duration
+    trace_bytes: int  # of the traces of one site, at most; 0: none are written
     store: str  # its URL
     access: Access  # to the store
     real_time: RealTime
@@ -185,6 +187,7 @@ def understand(folder: Path, table: Table) -> Deployment:
         declared_bound=None if declared is None else declared * MICROSECOND,
         sync=journal.choice("sync", {each.value: each for each in Sync}, Sync.INTERVAL.value),
         sync_period=journal.number("sync_period_ms", 1, 60_000, SYNC_PERIOD // MILLISECOND) * MILLISECOND,
+        trace_bytes=journal.number("trace_mib", 0, 1 << 20, TOTAL_BYTES_MAX >> 20) << 20,
         store=_store(folder, url),
         access=_access(folder, store, url),
         real_time=_real_time(process),

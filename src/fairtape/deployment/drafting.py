@@ -231,6 +231,7 @@ def _surroundings(draft: Draft) -> Iterator[str]:
     yield "[journal]"
     yield 'sync = "interval"  # "token" survives the loss of power at every site; "interval" and "never" do not'
     yield "sync_period_ms = 100"
+    yield "# trace_mib = 256    # traces of each site, for planning; 0: none"
     yield ""
     yield "[store]  # where reformation servers agree; sqlite for one machine, etcd for several"
     yield f"url = {json.dumps(draft.store, ensure_ascii=False)}"

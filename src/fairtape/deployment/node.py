@@ -19,6 +19,7 @@ from fairtape.deployment.keyring import keys_of
 from fairtape.deployment.load import Metronome, load_status
 from fairtape.deployment.scheduling import Scheduling
 from fairtape.deployment.stations import HushedStation, open_station
+from fairtape.deployment.tracing import SiteTraces
 from fairtape.deployment.words import with_names
 from fairtape.edge.station import Station
 from fairtape.nodes.edge.assignment import feeds_of
@@ -54,26 +55,21 @@ def run_site(deployment: Deployment, node: Node) -> None:
     clock = deployment.clock()
     run = RunFolder(deployment.folder)
     directory = deployment.folder / JOURNALS / node.name
-    writer = Writer.open(
-        directory,
-        stripe=deployment.stripe,
-        site=node.number,
-        sync=deployment.sync,
-        sync_period=deployment.sync_period,
-    )
+    writer, bulletin = _open_journal(deployment, node, directory), Bulletin(run, node.name)
     with ExitStack() as closing:
         closing.callback(writer.close)
         # Sites note a formation together with its first messages: one that stands alone at the end is a torn note.
         past = writer.cut_after(NUMBER_MAX)
+        traces = _traces(deployment, node, directory, bulletin)
         site = Site(
             _post(deployment, node, run),
             keys=keys_of(deployment, node),
             born_at=clock.now(),
             past=past,
             clock_bound=clock.bound,
+            tracer=traces.tracer,
         )
         diary = Diary()
-        bulletin = Bulletin(run, node.name)
         bulletin.note(scheduling.words)
         station = open_station(deployment, node, directory, bulletin.note)
         if station is not None:
@@ -102,12 +98,33 @@ def run_site(deployment: Deployment, node: Node) -> None:
             "edge": None if station is None else station.status(),
         },
     )
-    errand.regularly = _chores(deployment, site, station, scheduling, clock)
+    errand.regularly = _chores(deployment, site, station, scheduling, clock, traces)
     try:
         _live(driver, errand)
     finally:
+        traces.close(clock.now())
         if station is not None:
             station.close()
+
+
+def _open_journal(deployment: Deployment, node: Node, directory: Path) -> Writer:
+    return Writer.open(
+        directory,
+        stripe=deployment.stripe,
+        site=node.number,
+        sync=deployment.sync,
+        sync_period=deployment.sync_period,
+    )
+
+
+def _traces(deployment: Deployment, node: Node, directory: Path, bulletin: Bulletin) -> SiteTraces:
+    return SiteTraces(
+        directory,
+        stripe=deployment.stripe,
+        site=node.number,
+        note=bulletin.note,
+        total_max=deployment.trace_bytes,
+    )
 
 
 def _chores(
@@ -116,13 +133,15 @@ def _chores(
     station: Station | HushedStation | None,
     scheduling: Scheduling,
     clock: SharedClock | SystemClock,
+    traces: SiteTraces,
 ) -> Callable[[], None]:
-    """What a site looks after again and again: its place among other programs, and which regions it speaks to."""
+    """What a site looks after again and again: its place among other programs, whom it speaks to, and its traces."""
     regions = deployment.edge.regions if deployment.edge is not None else ()
 
     def chores() -> None:
         now = clock.now()
         scheduling.prefer(serving=_serves(site, now))
+        traces.write(now)
         if station is not None and regions and site.formation is not None:
             station.assign(feeds_of(site.me, regions, site.formation.members), now)
 

@@ -15,6 +15,7 @@ from fairtape.core.weather import Weather
 from fairtape.nodes.receiver import BornTooLate, Receiver
 from fairtape.nodes.source import Source
 from fairtape.ring.formation import Formation
+from fairtape.ring.tracing import Tracer
 from fairtape.ring.window import WINDOW_MAX
 from fairtape.runtime.carriers import AddressBook, Carrier, Groups, IpMulticast, Mesh
 from fairtape.runtime.clock import Clock
@@ -63,6 +64,7 @@ def site_seat(
     consumer: Callable[[Deliver], None] | None = None,
     reporter: Callable[[Report], None] | None = None,
     producer: Producer | None = None,
+    tracer: Tracer | None = None,
 ) -> tuple[Receiver, Seat]:
     """A receiver and its seat: sockets bound, journal open."""
     try:
@@ -74,6 +76,7 @@ def site_seat(
             stripe=plan.stripe,
             datagram_max=plan.datagram_max,
             clock_bound=clock.bound,
+            tracer=tracer,
         )
     except BornTooLate as late:
         raise Complaint(str(late)) from None

@@ -9,6 +9,7 @@ from fairtape.core.effects import Deliver, Ordered, Release, Report
 from fairtape.core.instants import MILLISECOND, Instant
 from fairtape.deployment.processes import Link, Ready
 from fairtape.deployment.ring import RingPlan, gather_period, site_seat
+from fairtape.deployment.tracing import SiteTraces
 from fairtape.nodes.receiver import Receiver
 from fairtape.ring.formation import Formation
 from fairtape.runtime.clock import SharedClock
@@ -45,12 +46,23 @@ def run_site(link: Link, me: NodeId, journal: Path, shows: bool = False) -> None
         return
     clock = SharedClock()
     diary = Diary(shows=shows)
-    receiver, seat = site_seat(plan, me, clock, journal=journal, consumer=diary.delivered, reporter=diary.reported)
+    traces = SiteTraces(journal, stripe=plan.stripe, site=me, note=lambda _text: None)
+    receiver, seat = site_seat(
+        plan,
+        me,
+        clock,
+        journal=journal,
+        consumer=diary.delivered,
+        reporter=diary.reported,
+        tracer=traces.tracer,
+    )
     driver = Driver([seat], clock, gather_period=gather_period(plan))
     rounds = Rounds(plan.formation, turn=plan.formation.members.index(me), turns=len(plan.formation.members))
 
     def ended() -> bool:
-        if rounds.come(clock.now()):
+        now = clock.now()
+        if rounds.come(now):
+            traces.write(now)
             for _ in link.orders():
                 pass
             weather_lost = seat.weather.lost if seat.weather else 0
@@ -62,6 +74,7 @@ def run_site(link: Link, me: NodeId, journal: Path, shows: bool = False) -> None
         spare_the_collector()
         driver.run(ended)
     finally:
+        traces.close(clock.now())
         driver.close()
 
 

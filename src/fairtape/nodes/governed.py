@@ -19,6 +19,7 @@ from fairtape.nodes.receiver import Receiver
 from fairtape.ring.formation import Formation
 from fairtape.ring.layout import encode_formation
 from fairtape.ring.recovery import Observer, Recovery
+from fairtape.ring.tracing import Tracer
 from fairtape.wire.frames import DATAGRAM_MAX, Malformed, NodeId
 from fairtape.wire.seals import Keys
 
@@ -51,6 +52,7 @@ class GovernedReceiver(Receiver):
         datagram_max: int = DATAGRAM_MAX,
         clock_bound: Callable[[], Duration] = lambda: 0,
         observe: Observer | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         self.parent: NodeId | None = None  # whom to ask while not seated
         self.needed_after: int | None = None  # those who ask this site may still miss what comes after this token
@@ -73,6 +75,7 @@ class GovernedReceiver(Receiver):
             datagram_max=datagram_max,
             clock_bound=clock_bound,
             observe=observe,
+            tracer=tracer,
             past=past,
             postbox=postbox,
         )
@@ -285,7 +288,7 @@ class GovernedReceiver(Receiver):
         self._silence.notice_again()
         for token in self._ordering.waiting():
             if self._desk.acknowledged(token, now):
-                self._ordering.completed(token)
+                self._complete(token, now)
 
     # What differs from a receiver of one formation.
 

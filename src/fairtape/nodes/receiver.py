@@ -7,22 +7,13 @@ the next; what differs there is asked of the methods at the end of this class.
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from fairtape.core.effects import (
-    Append,
-    Channel,
-    Effect,
-    Multicast,
-    Ordered,
-    Reason,
-    Recovered,
-    Report,
-    Send,
-)
+from fairtape.core.effects import Append, Channel, Effect, Multicast, Ordered, Reason, Recovered, Report, Send
 from fairtape.core.instants import NEVER, Duration, Instant
 from fairtape.nodes.passing import Passing, Refused
 from fairtape.nodes.postbox import Postbox
 from fairtape.nodes.repairdesk import RepairDesk
 from fairtape.nodes.sourcedesk import SourceDesk
+from fairtape.nodes.tracedesk import TraceDesk
 from fairtape.ring.acknowledging import ranges_max, write_acks
 from fairtape.ring.course import Course
 from fairtape.ring.formation import Formation
@@ -34,6 +25,7 @@ from fairtape.ring.requests import combine, whom_to_ask
 from fairtape.ring.resilience import Resilience
 from fairtape.ring.silence import Silence
 from fairtape.ring.token import EventToken, token_for
+from fairtape.ring.tracing import Tracer
 from fairtape.wire.frames import (
     DATAGRAM_MAX,
     Ack,
@@ -71,6 +63,7 @@ class Receiver:
         datagram_max: int = DATAGRAM_MAX,
         clock_bound: Callable[[], Duration] = lambda: 0,
         observe: Observer | None = None,
+        tracer: Tracer | None = None,
         past: Recovered | None = None,
         postbox: Postbox | None = None,
     ) -> None:
@@ -100,6 +93,7 @@ class Receiver:
         self._sources = SourceDesk(me=me, postbox=self._postbox, ordering=self._ordering)
         self._passing = Passing(me=me, postbox=self._postbox, ordering=self._ordering)
         self._releases = ReleaseQueue(self._course, after=past.released_through)
+        self._traces = TraceDesk(tracer, course=self._course, ordering=self._ordering, clock_bound=clock_bound)
         self._stirred = False  # blocks have come that may complete something
         self._timer: Instant | None = None  # the earliest deadline; None: not known. A block alone never changes it
         self._begin(formation, born_at)
@@ -116,6 +110,7 @@ class Receiver:
             course=self._course, ordering=self._ordering, resilience=self._resilience, desk=self._desk
         )
         self._timer = None
+        self._traces.begin(now)
         self._accept_token_if_mine(now)
 
     # The contract.
@@ -165,7 +160,7 @@ class Receiver:
         self._stirred = False
         completed = self._desk.messages_arrived(now)
         for token in completed:
-            self._ordering.completed(token)
+            self._complete(token, now)
         return bool(completed)
 
     def deadline(self) -> Instant | None:
@@ -312,10 +307,14 @@ class Receiver:
         outcome = self._ordering.accept(ack, datagram)
         self.counts[outcome] += 1
         if outcome == "ack":
+            self._traces.heard(ack, now)
             self._heard(ack.token, now)
             self._advance(now)
             self._ask_for_holes(now)
-        elif outcome == "duplicate" and not self._course.latest.timed and ack.token <= self.complete_through:
+        elif outcome == "duplicate":
+            self._traces.copied(ack)
+            if self._course.latest.timed or ack.token > self.complete_through:
+                return
             # Its sender has not seen the token taken up.
             self._effects += self._passing.confirm(ack.token) if self._is_mine(ack.token + 1) else []
 
@@ -331,7 +330,11 @@ class Receiver:
         if not self._ordering.whole(token) or self._came_too_late(token, now):
             return
         if self._desk.acknowledged(token, now):
-            self._ordering.completed(token)
+            self._complete(token, now)
+
+    def _complete(self, token: int, now: Instant) -> None:
+        self._ordering.completed(token)
+        self._traces.completed(token, now)
 
     def _came_too_late(self, token: int, now: Instant) -> bool:
         """Whether there is no time left to ask for the messages that an acknowledgment names."""
@@ -420,6 +423,7 @@ class Receiver:
         if not wanted:
             return
         for site, recoveries in self._whom_to_ask(wanted).items():
+            self._traces.asked(site, recoveries, now)
             for request in combine(
                 recoveries, self._ordering, self._stripe, self._course.latest.number, self.me, self._datagram_max
             ):

@@ -10,17 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from fairtape.core.effects import (
-    Cut,
-    Deliver,
-    Effect,
-    Fetch,
-    Notice,
-    Ordered,
-    Recovered,
-    Report,
-    Send,
-)
+from fairtape.core.effects import Cut, Deliver, Effect, Fetch, Notice, Ordered, Recovered, Report, Send
 from fairtape.core.entries import decode_entry
 from fairtape.core.instants import NEVER, Duration, Instant
 from fairtape.core.timekeeping import Timekeeper
@@ -34,6 +24,7 @@ from fairtape.ring.formation import Formation
 from fairtape.ring.layout import decode_formation
 from fairtape.ring.recovery import Observer
 from fairtape.ring.subloop import Subloop
+from fairtape.ring.tracing import Tracer
 from fairtape.wire.frames import Malformed, is_block, kind_of
 from fairtape.wire.governance import (
     CatchUp,
@@ -67,6 +58,7 @@ class Site:
         past: Recovered,
         clock_bound: Callable[[], Duration] = lambda: 0,
         observe: Observer | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         self.post = post
         self.me = post.me
@@ -77,6 +69,7 @@ class Site:
         self._keys = keys
         self._born_at = born_at
         self._observe = observe
+        self._tracer = tracer
         self._own_bound = clock_bound
         self._timekeeper = Timekeeper()
         self._postbox = Postbox(me=post.me, keys=keys, peers=keys.sites, first_serial=born_at)
@@ -414,6 +407,7 @@ class Site:
             datagram_max=self.post.datagram_max,
             clock_bound=self.clock_bound,
             observe=self._observe,
+            tracer=self._tracer,
             past=self._past,
             seated=formation.counts_on(self.me, self.incarnation),
             postbox=self._postbox,

@@ -51,6 +51,24 @@ class Written:
     modified_at_ms: int
     stats: str
 
+    @classmethod
+    def told(cls, row: Any) -> "Written":
+        """From what an executor tells."""
+        return cls(*(row[name] for name in WRITTEN.names))
+
+
+WRITTEN: Final = pa.schema(
+    [
+        pa.field("path", pa.string()),
+        pa.field("size", pa.int64()),
+        pa.field("rows", pa.int64()),
+        pa.field("modified_at_ms", pa.int64()),
+        pa.field("stats", pa.string()),
+    ]
+)
+"""What an executor tells of a file: the fields of `Written`."""
+WRITTEN_DDL: Final = "path STRING, size LONG, rows LONG, modified_at_ms LONG, stats STRING"
+
 
 class DeltaFolder:
     """One table, in one folder. Made by whoever writes first."""

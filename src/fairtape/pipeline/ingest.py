@@ -22,7 +22,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from fairtape.pipeline.delta import DeltaFolder, Written, write_parquet
+from fairtape.pipeline.delta import WRITTEN, WRITTEN_DDL, DeltaFolder, Written, write_parquet
 from fairtape.pipeline.lanes import LaneName, Lanes, Mark, Offsets, Stretch, offsets_to_json
 from fairtape.pipeline.options import Options, Rows, journal_names
 from fairtape.pipeline.rows import batches, stretch_of
@@ -32,17 +32,8 @@ from fairtape.runtime.complaints import Complaint
 
 TRIGGER_PERIOD: Final = "500 milliseconds"
 
-_FILES: Final = pa.schema(
-    [
-        pa.field("path", pa.string()),
-        pa.field("size", pa.int64()),
-        pa.field("rows", pa.int64()),
-        pa.field("modified_at_ms", pa.int64()),
-        pa.field("stats", pa.string()),
-        pa.field("taken", pa.string()),  # the stretches that are in it, as JSON
-    ]
-)
-_FILES_DDL: Final = "path STRING, size LONG, rows LONG, modified_at_ms LONG, stats STRING, taken STRING"
+_FILES: Final = WRITTEN.append(pa.field("taken", pa.string()))  # the stretches that are in it, as JSON
+_FILES_DDL: Final = f"{WRITTEN_DDL}, taken STRING"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +121,7 @@ def take_in(stretches: DataFrame, feed: Feed) -> int:
     before, after = _moves(taken, marks, feed)
     if not after:
         return 0
-    files = [Written(*(row[name] for name in _FILES.names[:-1])) for row in rows if row["path"] is not None]
+    files = [Written.told(row) for row in rows if row["path"] is not None]
     committed = folder.commit(files, before, after)
     return sum(mark.next - before[name].next for name, mark in after.items()) if committed else 0
 

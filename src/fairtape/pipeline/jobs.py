@@ -27,13 +27,16 @@ from pyspark.sql.streaming.query import StreamingQuery
 from fairtape.pipeline import transforms as order
 from fairtape.pipeline import transforms_fairness as fair
 from fairtape.pipeline import transforms_floor as floor
+from fairtape.pipeline import transforms_links as link
 from fairtape.pipeline import transforms_market as market
-from fairtape.pipeline.delta import DeltaFolder, Written, write_parquet
+from fairtape.pipeline.delta import WRITTEN, WRITTEN_DDL, DeltaFolder, Written, write_parquet
 from fairtape.pipeline.growth import has_grown, lane_rows, new_in_order, new_of_lanes, order_rows
 from fairtape.pipeline.ingest import ingest_journals, stream_journals
 from fairtape.pipeline.lanes import LaneName, Offsets
 from fairtape.pipeline.schemas import TABLES, Arrow
+from fairtape.pipeline.trace_ingest import ingest_traces
 from fairtape.runtime.complaints import Complaint
+from fairtape.runtime.tracefiles import TRACES
 
 RAW: Final = "deliveries"
 REFRESH_SHARE: Final = 0.25  # of the time, at most, goes into making tables anew while a stream runs
@@ -43,17 +46,6 @@ FILES_MAX: Final = 256  # of a table that grows: beyond it its small files are j
 
 Journals: TypeAlias = Iterable[Path | str] | Path | str
 Step: TypeAlias = Callable[[str], None]
-
-_FILE_DDL: Final = "path STRING, size LONG, rows LONG, modified_at_ms LONG, stats STRING"
-_FILE: Final = pa.schema(
-    [
-        pa.field("path", pa.string()),
-        pa.field("size", pa.int64()),
-        pa.field("rows", pa.int64()),
-        pa.field("modified_at_ms", pa.int64()),
-        pa.field("stats", pa.string()),
-    ]
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +62,8 @@ def run_batch(spark: SparkSession, journals: Journals, folder: Path | str, *, st
     say = step or _say_nothing
     say("reading journals")
     numbers = ingest_journals(spark, journals, Path(folder) / RAW)
-    return Outcome(numbers, refresh(spark, folder, step=say), folder_of(folder, RAW).marks())
+    made = refresh(spark, folder, journals, step=say)
+    return Outcome(numbers, made, folder_of(folder, RAW).marks())
 
 
 def run_stream(
@@ -96,7 +89,7 @@ def run_stream(
 
     def follow_up() -> None:
         if not available_now:
-            made.update(refresh(spark, folder, step=say))
+            made.update(refresh(spark, folder, journals, step=say))
 
     try:
         _follow(query, follow_up, folder, say, ended)
@@ -104,7 +97,7 @@ def run_stream(
         say("stopping: tables are completed; interrupt again to leave them as they are")
     finally:
         query.stop()
-    made.update(refresh(spark, folder, step=say))
+    made.update(refresh(spark, folder, journals, step=say))
     marks = folder_of(folder, RAW).marks()
     return Outcome(_total(marks) - before, tuple(name for name in TABLES if name in made), marks)
 
@@ -129,13 +122,23 @@ def _total(marks: Offsets) -> int:
     return sum(mark.next - 1 for mark in marks.values())
 
 
-def refresh(spark: SparkSession, folder: Path | str, *, step: Step | None = None) -> tuple[str, ...]:
-    """Bring every table up to `deliveries`; which ones were behind."""
+def refresh(
+    spark: SparkSession, folder: Path | str, journals: Journals, *, step: Step | None = None
+) -> tuple[str, ...]:
+    """Bring every table up to `deliveries` and to the traces beside the journals; which ones were behind."""
     say = step or _say_nothing
-    files, marks = _tidied(folder_of(folder, RAW)).snapshot()
+    made = _remade(spark, folder, RAW, RECIPES, say)
+    say("reading traces")
+    traced = ingest_traces(spark, journals, Path(folder) / TRACES)
+    return (*made, *([TRACES] if traced else []), *_remade(spark, folder, TRACES, TRACE_RECIPES, say))
+
+
+def _remade(spark: SparkSession, folder: Path | str, raw: str, recipes: "Recipes", say: Step) -> list[str]:
+    """Bring every table of these recipes up to the one that they are made of."""
+    files, marks = _tidied(folder_of(folder, raw)).snapshot()
     made: list[str] = []
-    sources = _Sources(spark, Path(folder), files, marks)
-    for name, recipe in RECIPES.items():
+    sources = _Sources(spark, Path(folder), raw, files, marks)
+    for name, recipe in recipes.items():
         target = folder_of(folder, name)
         before = target.marks()
         if marks and before != marks:
@@ -146,7 +149,7 @@ def refresh(spark: SparkSession, folder: Path | str, *, step: Step | None = None
             else:
                 target.replace(_written(recipe(sources), name, target), before, marks)
             made.append(name)
-    return tuple(made)
+    return made
 
 
 def _tidied(table: DeltaFolder) -> DeltaFolder:
@@ -159,14 +162,15 @@ def _tidied(table: DeltaFolder) -> DeltaFolder:
 class _Sources:
     """The tables that others are made of, as they stood when this run began, or as it made them."""
 
-    def __init__(self, spark: SparkSession, folder: Path, raw: list[str], marks: Offsets) -> None:
+    def __init__(self, spark: SparkSession, folder: Path, raw: str, files: list[str], marks: Offsets) -> None:
         self._spark = spark
         self._folder = folder
         self._raw = raw
+        self._files = files
         self._marks = marks
 
     def __getitem__(self, name: str) -> DataFrame:
-        files = self._raw if name == RAW else folder_of(self._folder, name).files()
+        files = self._files if name == self._raw else folder_of(self._folder, name).files()
         return read_files(self._spark, name, files)
 
     @property
@@ -207,7 +211,7 @@ class _Beyond(_Sources):
     """What came since, of `deliveries` and of the order."""
 
     def __init__(self, spark: SparkSession, folder: Path, deliveries: DataFrame, order: DataFrame) -> None:
-        super().__init__(spark, folder, [], {})
+        super().__init__(spark, folder, RAW, [], {})
         self._deliveries = deliveries
         self._order = order
 
@@ -220,7 +224,9 @@ class _Beyond(_Sources):
         return self._order
 
 
-RECIPES: Final[Mapping[str, Callable[[_Sources], DataFrame]]] = {
+Recipes: TypeAlias = Mapping[str, Callable[[_Sources], DataFrame]]
+
+RECIPES: Final[Recipes] = {
     "trades": lambda of: order.trades(of.order),
     "notices": lambda of: order.notices(of.order),
     "sales": lambda of: market.sales(of["trades"], of["notices"]),
@@ -248,6 +254,15 @@ RECIPES: Final[Mapping[str, Callable[[_Sources], DataFrame]]] = {
     "fairness": lambda of: fair.fairness(of["spreads"], of["lateness"], of["pairs"], of.entered, of["portals"]),
 }
 """What each table is made of, in an order in which nothing comes before what it needs."""
+
+TRACE_RECIPES: Final[Recipes] = {
+    "links": lambda of: link.links(of[TRACES]),
+    "source_links": lambda of: link.source_links(of[TRACES]),
+    "token_losses": lambda of: link.token_losses(of[TRACES]),
+    "retries": lambda of: link.retries(of[TRACES]),
+    "requests": lambda of: link.requests(of[TRACES]),
+}
+"""The same of what is made of traces."""
 
 GROWING: Final = frozenset({"trades", "notices", "orders", "releases"})
 """Tables of which every row is made of one token of `deliveries`, and so stays as it is."""
@@ -282,8 +297,8 @@ def _written(frame: DataFrame, name: str, target: DeltaFolder) -> list[Written]:
         if found.field(field.name).type != field.type
     ]
     assert not unlike, f"{name}: {', '.join(unlike)}"
-    rows = chosen.mapInArrow(_writer(target.folder, schema), _FILE_DDL).collect()
-    return [Written(*(row[field] for field in _FILE.names)) for row in rows]
+    rows = chosen.mapInArrow(_writer(target.folder, schema), WRITTEN_DDL).collect()
+    return [Written.told(row) for row in rows]
 
 
 def _writer(folder: Path, schema: Arrow) -> Callable[[Iterator[Arrow]], Iterator[Arrow]]:
@@ -291,7 +306,7 @@ def _writer(folder: Path, schema: Arrow) -> Callable[[Iterator[Arrow]], Iterator
         typed = (pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in batches)
         written = write_parquet(folder, typed, schema)
         if written is not None:
-            yield pa.RecordBatch.from_pylist([asdict(written)], schema=_FILE)
+            yield pa.RecordBatch.from_pylist([asdict(written)], schema=WRITTEN)
 
     return write
 

@@ -58,7 +58,9 @@ _TRADE: Final = [
     pa.field("trade_flags", pa.int32(), nullable=False),
 ]
 _STRIPE: Final = pa.field("stripe", pa.int32(), nullable=False)
-_DISTRIBUTION: Final = [*_fields("count least"), *_fields(" ".join(PERCENTILES)), *_fields("most")]
+_MEASURES: Final = ("count", "least", *PERCENTILES, "most")
+_DISTRIBUTION: Final = _fields(" ".join(_MEASURES))
+_DISTRIBUTION_IF_ANY: Final = _fields(" ".join(_MEASURES), optional=True)
 
 MESSAGES: Final = pa.schema(
     [
@@ -303,6 +305,44 @@ TABLES: Final[dict[str, Table]] = {
         *_fields("formation"),
         pa.field("broken", pa.bool_(), nullable=False),
         *_fields("last_token last_at_ns first_token first_at_ns silence_ns", optional=True),
+    ),
+    # How the ring fared, for those who plan its timing.
+    "traces": _table(
+        "a record of a site: a token of another, a request, or what came of a source",
+        _STRIPE,
+        *_fields("site number"),  # records of a site are counted for ever
+        pa.field("kind", pa.string(), nullable=False),  # token, request, source
+        *_fields("peer formation token"),  # peer: whose turn it was, who was asked, or the source
+        *_fields("due_at_ns sent_at_ns came_at_ns complete_at_ns", optional=True),  # none: it did not happen
+        *_fields("clock_bound_ns ack_requests message_requests copies messages missing"),
+    ),
+    "links": _table(
+        "a site that heard another's acknowledgments; of those that came unasked, the delay in ns",
+        _STRIPE,
+        *_fields("from_site to_site tokens unasked lost late absent"),
+        pa.field("loss", pa.float64(), nullable=False),
+        *_fields("clock_bound_max_ns"),
+        *_DISTRIBUTION_IF_ANY,
+    ),
+    "source_links": _table(
+        "a source and a site that was to hear it",
+        _STRIPE,
+        *_fields("source site messages missing"),
+        pa.field("loss", pa.float64(), nullable=True),
+    ),
+    "token_losses": _table(
+        "a token, as the sites that waited for it tell",
+        _STRIPE,
+        *_fields("formation token portal sites lost late requests requests_max messages missing"),
+    ),
+    "retries": _table("a site that made so many requests for a token", _STRIPE, *_fields("site requests tokens")),
+    "requests": _table(
+        "a site that asked another; of first requests that were answered, the time until then in ns",
+        _STRIPE,
+        *_fields("site asked"),
+        pa.field("wanted", pa.string(), nullable=False),  # acknowledgment, messages
+        *_fields("requests answered"),
+        *_DISTRIBUTION_IF_ANY,
     ),
 }
 """Every table that `fairtape pipeline run` makes, in the order in which they are made."""

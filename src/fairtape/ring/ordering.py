@@ -109,6 +109,10 @@ class Ordering:
         following = range(self.complete_through + 1, token + 1)
         return all(each in self._acks and self._acks[each].complete for each in following)
 
+    def ranges(self, token: int) -> tuple[Range, ...]:
+        """The messages that Ack(token) names."""
+        return self._acks[token].ranges
+
     def missing(self, token: int) -> list[Range]:
         """What of Msg(token) is not held."""
         ranges = self._acks[token].ranges

@@ -20,6 +20,7 @@ from fairtape.nodes.site import Site
 from fairtape.nodes.source import Source
 from fairtape.nodes.standing import Post
 from fairtape.ring.charter import Charter
+from fairtape.ring.tracing import Tracer
 from fairtape.simulation.clocks import Clock, TrueClock
 from fairtape.simulation.network import Tree
 from fairtape.simulation.shelf import Shelf
@@ -207,6 +208,7 @@ class Realm:
             born_at=self._born_at(node),
             past=self.shelves[node].cut_after(1 << 62),
             clock_bound=lambda: clock.bound,
+            tracer=Tracer(),
         )
 
     def _new_reformer(self, node: NodeId) -> Reformer:

@@ -18,6 +18,7 @@ from fairtape.core.machine import Machine
 from fairtape.core.weather import Weather
 from fairtape.nodes.receiver import Receiver
 from fairtape.nodes.source import Source
+from fairtape.ring.tracing import Tracer
 from fairtape.simulation.checkers import EverythingArrives
 from fairtape.simulation.clocks import Clock, TrueClock, wandering
 from fairtape.simulation.facts import Facts, Stream, Violation
@@ -91,6 +92,7 @@ class Trial:
         self.jury = Jury(self.facts)
         self.world.witnesses.append(self.jury)
         self.recorder = None if record is None else Recorder(self.world, since=record[0], until=record[1])
+        self.tracers = {site: Tracer() for site in configuration.sites}
         self._seat_nodes()
         self.facts.forgotten = {source: partial(self._forgotten, source) for source in configuration.sources}
         self._schedule()
@@ -191,6 +193,7 @@ class Trial:
                 datagram_max=configuration.datagram_max,
                 clock_bound=lambda clock=clock: clock.bound,  # type: ignore[misc]
                 observe=self.recorder.observer(site) if self.recorder else None,
+                tracer=self.tracers[site],
             )
             self.world.add(site, receiver, channels=(Channel.DATA, Channel.CONTROL), clock=clock)
         for source in configuration.sources:

@@ -1,0 +1,198 @@
+"""Traces on disk: what a site's machines tell of every token, for those who plan. Bounded, and never in the way.
+
+A folder of files. Each begins with a head: magic, stripe, site, and the number of its first record. Then come frames:
+how many records, their CRC-32, the CRC-32 of these eight bytes, and the records, 72 bytes each. When all files together
+are larger than `total_max`, the oldest goes. Nothing is synced: after a crash of the machine the last moments may be
+missing, and what is torn at the end is left out by readers.
+
+Records are counted upward for ever, and a number is never used twice, even where the disk forgot what was read from
+it: every life of a site begins to count at the next multiple of `LIFE`. Within a life there is no hole.
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from errno import ENOSPC
+from pathlib import Path
+from typing import Any, Final
+from zlib import crc32
+
+import numpy as np
+import numpy.typing as npt
+
+from fairtape.ring.tracing import Trace
+from fairtape.runtime.journal import Damaged
+
+TRACES: Final = "traces"  # where they are, in the folder of a journal
+MAGIC: Final = b"FTTRACE1"
+FILE_BYTES_MAX: Final = 4 << 20
+TOTAL_BYTES_MAX: Final = 256 << 20
+FRAME_RECORDS_MAX: Final = 65_536
+LIFE: Final = 1 << 24  # more records than a crash can make a disk forget
+
+RECORD: Final = np.dtype(
+    [
+        ("kind", "<u2"),
+        ("copies", "<u2"),
+        ("ack_requests", "<u2"),
+        ("message_requests", "<u2"),
+        ("peer", "<u4"),
+        ("formation", "<u4"),
+        ("token", "<i8"),
+        ("due_at", "<i8"),
+        ("sent_at", "<i8"),
+        ("came_at", "<i8"),
+        ("complete_at", "<i8"),
+        ("clock_bound", "<i8"),
+        ("messages", "<u4"),
+        ("missing", "<u4"),
+    ]
+)
+"""The fields of `Trace`, in their order."""
+
+_RECORD: Final = struct.Struct("<HHHHIIqqqqqqII")
+_HEAD: Final = struct.Struct("<8sHxxIQI")  # magic, stripe, site, number of the first record, CRC-32 of all before it
+_FRAME: Final = struct.Struct("<III")
+_LIMITS: Final = (65_535,) * 4 + (0xFFFF_FFFF,) * 2 + ((1 << 63) - 1,) * 6 + (0xFFFF_FFFF,) * 2
+
+Records = npt.NDArray[Any]
+
+assert _RECORD.size == RECORD.itemsize
+assert tuple(RECORD.names or ()) == Trace._fields
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFile:
+    """One file of a site, as its head tells."""
+
+    path: Path
+    stripe: int
+    site: int
+    first: int  # the number of its first record
+
+    def read(self, *, last: bool) -> Iterator[tuple[int, Records]]:
+        """Its records, frame by frame, each with the number of the first one.
+
+        In the `last` file of a life, which may be growing, what is torn at the end is left out. Anything else that is
+        wrong is `Damaged`.
+        """
+        octets = self.path.read_bytes()
+        position, number = _HEAD.size, self.first
+        while position < len(octets):
+            records = _frame(octets, position)
+            if records is None:
+                if last and _is_last_frame(octets, position):
+                    return
+                raise Damaged(self.path, position, number, "a frame of traces is not what was written")
+            yield number, records
+            position += _FRAME.size + records.nbytes
+            number += len(records)
+
+
+def trace_files(folder: Path) -> list[TraceFile]:
+    """The files in a folder, in the order of their records; one whose head is not whole yet is left out."""
+    found = []
+    for path in sorted(folder.glob("*.trace")):
+        with path.open("rb") as file:
+            head = file.read(_HEAD.size)
+        if len(head) < _HEAD.size:
+            continue
+        magic, stripe, site, first, checksum = _HEAD.unpack(head)
+        if magic != MAGIC or crc32(head[:-4]) != checksum:
+            raise Damaged(path, 0, 0, "it does not begin as a file of traces")
+        found.append(TraceFile(path, stripe, site, first))
+    return sorted(found, key=lambda each: (each.stripe, each.site, each.first))
+
+
+def _frame(octets: bytes, position: int) -> Records | None:
+    if not _has_head(octets, position):
+        return None
+    count, checksum, _ = _FRAME.unpack_from(octets, position)
+    begin = position + _FRAME.size
+    end = begin + count * RECORD.itemsize
+    if end > len(octets) or crc32(octets[begin:end]) != checksum:
+        return None
+    return np.frombuffer(octets, RECORD, count, begin)
+
+
+def _has_head(octets: bytes, position: int) -> bool:
+    """Whether a frame says here how long it is."""
+    if position + _FRAME.size > len(octets):
+        return False
+    count, _, checksum = _FRAME.unpack_from(octets, position)
+    return bool(0 < count <= FRAME_RECORDS_MAX and crc32(octets[position : position + 8]) == checksum)
+
+
+def _is_last_frame(octets: bytes, position: int) -> bool:
+    """Whether a writer that died may have left it so: nothing comes behind it, or nothing but zeros is there."""
+    if not _has_head(octets, position):
+        return len(octets) - position < _FRAME.size or not any(octets[position:])
+    count: int = _FRAME.unpack_from(octets, position)[0]
+    return position + _FRAME.size + count * RECORD.itemsize >= len(octets)
+
+
+class TraceWriter:
+    """Appends records to the files of one site."""
+
+    def __init__(self, folder: Path, *, stripe: int, site: int, total_max: int = TOTAL_BYTES_MAX) -> None:
+        self._folder = folder
+        self._stripe = stripe
+        self._site = site
+        self._total_max = total_max
+        folder.mkdir(parents=True, exist_ok=True)
+        self._number = _next_number(folder, stripe, site)
+        self._begin_file()
+
+    def append(self, traces: Sequence[Trace]) -> None:
+        """Write these records."""
+        for begin in range(0, len(traces), FRAME_RECORDS_MAX):
+            frame = traces[begin : begin + FRAME_RECORDS_MAX]
+            octets = b"".join(_packed(trace) for trace in frame)
+            head = struct.pack("<II", len(frame), crc32(octets))
+            frame_octets = head + struct.pack("<I", crc32(head)) + octets
+            if self._file.write(frame_octets) != len(frame_octets):
+                raise OSError(ENOSPC, "no room for a frame of traces", str(self._folder))
+            self._number += len(frame)
+            if self._file.tell() >= FILE_BYTES_MAX:
+                self._file.close()
+                self._begin_file()
+
+    def close(self) -> None:
+        """Let go."""
+        self._file.close()
+
+    def _begin_file(self) -> None:
+        self._file = (self._folder / f"{self._number:016d}.trace").open("wb", buffering=0)
+        head = _HEAD.pack(MAGIC, self._stripe, self._site, self._number, 0)[:-4]
+        self._file.write(head + struct.pack("<I", crc32(head)))
+        paths = sorted(self._folder.glob("*.trace"))
+        sizes = [path.stat().st_size for path in paths]
+        excess = sum(sizes) + FILE_BYTES_MAX - self._total_max
+        for path, size in zip(paths[:-1], sizes, strict=False):
+            if excess <= 0:
+                break
+            path.unlink()
+            excess -= size
+
+
+def _packed(trace: Trace) -> bytes:
+    return _RECORD.pack(*map(min, trace, _LIMITS))
+
+
+def _next_number(folder: Path, stripe: int, site: int) -> int:
+    """The first number of a new life."""
+    files = trace_files(folder)
+    if not files:
+        return 1
+    last = files[-1]
+    if (last.stripe, last.site) != (stripe, site):
+        raise Damaged(last.path, 0, 0, f"it is of stripe {last.stripe}, site {last.site}")
+    used = last.first
+    for first, records in last.read(last=True):
+        used = first + len(records)
+    return (used // LIFE + 1) * LIFE
+
+
+def begins_a_life(number: int) -> bool:
+    """Whether records before this one may be missing."""
+    return number % LIFE == 0

@@ -1,0 +1,106 @@
+"""What sites trace is what the simulated network really did: every delay, every loss, every request."""
+
+from collections import Counter, defaultdict
+from dataclasses import replace
+
+import pytest
+
+from fairtape.core.instants import NEVER
+from fairtape.ring.tracing import Trace, TraceKind
+from fairtape.simulation.recorder import Flight, Sent
+from fairtape.simulation.swarm import Clocks, draw
+from fairtape.simulation.trial import Trial
+from fairtape.wire.frames import Kind, NodeId
+
+SEEDS = range(12)
+LOSSES = (0.0, 0.05, 0.2)
+
+
+class Traced:
+    """A world whose clocks are right and whose only fault is loss, after it ran."""
+
+    def __init__(self, seed: int, loss: float) -> None:
+        drawn = draw(seed, loss=loss)
+        self.trial = Trial(
+            replace(drawn, clocks=Clocks(), faults=(), duplication=0.0, tree=False, hostile_period=0, timed=True),
+            record=(0, NEVER),
+        )
+        self.trial.run()
+        self.traces: dict[NodeId, list[Trace]] = {}
+        for site, tracer in self.trial.tracers.items():
+            tracer.end_formation(self.trial.world.now)
+            self.traces[site] = tracer.take(NEVER)
+            assert not tracer.dropped
+        self.acks: dict[tuple[int, NodeId], list[Flight]] = defaultdict(list)  # by token and receiver, as they left
+        self.asked: Counter[NodeId] = Counter()  # acknowledgments that each site asked for
+        assert self.trial.recorder is not None
+        for each in self.trial.recorder.happenings:
+            if isinstance(each, Flight) and each.sighting.kind is Kind.ACK and "part" not in each.sighting.label:
+                self.acks[each.sighting.tokens[0], each.to].append(each)
+            if isinstance(each, Sent) and each.sighting.kind is Kind.REQUEST:
+                self.asked[each.node] += len(each.sighting.tokens)
+
+    def of_kind(self, site: NodeId, kind: TraceKind) -> list[Trace]:
+        return [trace for trace in self.traces[site] if trace.kind == kind]
+
+    def whole(self, site: NodeId) -> list[Trace]:
+        """Of the tokens that came completely, in one part: nothing of them was still on its way at the end."""
+        ended_at = self.trial.world.now
+        return [
+            trace
+            for trace in self.of_kind(site, TraceKind.TOKEN)
+            if 0 < trace.complete_at < ended_at - 4 * self.trial.formation.timing.retry_period
+            and (trace.token, site) in self.acks
+        ]
+
+
+@pytest.fixture(scope="module", params=[(seed, loss) for seed in SEEDS for loss in LOSSES], ids=str)
+def world(request: pytest.FixtureRequest) -> Traced:
+    return Traced(*request.param)
+
+
+def test_a_token_that_was_not_asked_for_came_by_itself_after_exactly_this_delay(world: Traced) -> None:
+    for site in world.trial.configuration.sites:
+        for trace in world.whole(site):
+            direct = world.acks[trace.token, site][0]
+            assert (direct.node, direct.at) == (trace.peer, trace.sent_at)
+            if not trace.ack_requests:
+                assert trace.came_at == direct.arrives_at
+
+
+def test_copies_tell_what_was_lost_from_what_was_late(world: Traced) -> None:
+    linger = world.trial.formation.timing.retry_period
+    for site in world.trial.configuration.sites:
+        for trace in world.whole(site):
+            if trace.ack_requests:
+                came = [flight.arrives_at for flight in world.acks[trace.token, site] if flight.arrives_at is not None]
+                assert trace.came_at == min(came)
+                assert trace.copies == sum(at <= trace.complete_at + linger for at in came) - 1
+                if world.acks[trace.token, site][0].arrives_at is None:
+                    assert trace.copies < trace.ack_requests
+
+
+def test_every_request_has_its_record(world: Traced) -> None:
+    for site in world.trial.configuration.sites:
+        requests = world.of_kind(site, TraceKind.REQUEST)
+        assert sum(trace.ack_requests > 0 for trace in requests) == world.asked[site]
+        tokens = world.of_kind(site, TraceKind.TOKEN)
+        assert len(requests) == sum(trace.ack_requests + trace.message_requests for trace in tokens)
+        for trace in requests:
+            assert (trace.ack_requests > 0) != (trace.message_requests > 0)
+            assert trace.came_at == 0 or trace.came_at > trace.sent_at
+
+
+def test_sources_add_up_to_tokens(world: Traced) -> None:
+    for site in world.trial.configuration.sites:
+        sources, tokens = world.of_kind(site, TraceKind.SOURCE), world.of_kind(site, TraceKind.TOKEN)
+        assert sum(trace.messages for trace in sources) == sum(trace.messages for trace in tokens)
+        assert sum(trace.missing for trace in sources) == sum(trace.missing for trace in tokens)
+
+
+def test_a_network_that_loses_nothing_is_asked_for_little(world: Traced) -> None:
+    """Without loss a request is needless: what it asked for came by itself, and the copies say so."""
+    if world.trial.configuration.loss:
+        return
+    for site in world.trial.configuration.sites:
+        assert all(trace.copies >= trace.ack_requests for trace in world.whole(site))

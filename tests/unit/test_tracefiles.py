@@ -1,0 +1,97 @@
+"""Traces on disk: counted from 1 for ever, whole frames only, never more than is allowed."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fairtape.ring.tracing import Trace, TraceKind
+from fairtape.runtime import tracefiles
+from fairtape.runtime.journal import Damaged
+from fairtape.runtime.tracefiles import LIFE, TraceFile, TraceWriter, begins_a_life, trace_files
+
+
+def a_trace(number: int) -> Trace:
+    return Trace(TraceKind.TOKEN, 0, 1, 2, 3, 4, number, 10, 11, 12, 13, 14, 15, 16)
+
+
+def written(folder: Path) -> list[tuple[int, tuple[int, ...]]]:
+    files = trace_files(folder)
+    found = []
+    for place, file in enumerate(files):
+        for first, records in file.read(last=_ends_a_life(files, place)):
+            found += [(first + place, tuple(map(int, record))) for place, record in enumerate(records.tolist())]
+    return found
+
+
+def _ends_a_life(files: list[TraceFile], place: int) -> bool:
+    return place + 1 == len(files) or begins_a_life(files[place + 1].first)
+
+
+def numbered(begin: int, end: int) -> list[tuple[int, tuple[int, ...]]]:
+    return [(number, tuple(a_trace(number))) for number in range(begin, end)]
+
+
+def write(folder: Path, begin: int, end: int, **options: int) -> None:
+    writer = TraceWriter(folder, stripe=2, site=7, **options)
+    for number in range(begin, end):
+        writer.append([a_trace(number)])
+    writer.close()
+
+
+def test_what_is_written_is_read_and_every_life_begins_to_count_beyond_the_last(tmp_path: Path) -> None:
+    write(tmp_path, 1, 10)
+    write(tmp_path, LIFE, LIFE + 2)
+    write(tmp_path, 2 * LIFE, 2 * LIFE)
+    write(tmp_path, 3 * LIFE, 3 * LIFE + 1)
+    assert written(tmp_path) == [*numbered(1, 10), *numbered(LIFE, LIFE + 2), *numbered(3 * LIFE, 3 * LIFE + 1)]
+    assert {(each.stripe, each.site) for each in trace_files(tmp_path)} == {(2, 7)}
+
+
+def test_a_frame_that_is_torn_at_the_end_of_a_life_is_left_out(tmp_path: Path) -> None:
+    write(tmp_path, 1, 4)
+    (path,) = tmp_path.iterdir()
+    whole = path.read_bytes()
+    for length in range(len(whole) - 83, len(whole)):
+        path.write_bytes(whole[:length])
+        assert written(tmp_path) == numbered(1, 3)
+    write(tmp_path, LIFE, LIFE + 2)
+    assert written(tmp_path) == [*numbered(1, 3), *numbered(LIFE, LIFE + 2)]
+
+
+def test_damage_is_named_and_never_a_silent_hole(tmp_path: Path) -> None:
+    write(tmp_path, 1, 6)
+    (path,) = tmp_path.iterdir()
+    whole = path.read_bytes()
+    for place in range(len(whole) - 84):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
+        with pytest.raises(Damaged, match=path.name):
+            written(tmp_path)
+
+
+def test_the_oldest_file_goes_when_there_is_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracefiles, "FILE_BYTES_MAX", 1_000)
+    write(tmp_path, 1, 201, total_max=5_000)
+    left = written(tmp_path)
+    assert left == numbered(left[0][0], 201)
+    assert left[0][0] > 1
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 5_000
+
+
+def test_another_site_s_folder_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, 1, 3)
+    with pytest.raises(Damaged, match="site 7"):
+        TraceWriter(tmp_path, stripe=2, site=8)
+
+
+def test_numbers_beyond_a_field_are_its_greatest(tmp_path: Path) -> None:
+    writer = TraceWriter(tmp_path, stripe=0, site=1)
+    writer.append([a_trace(1)._replace(copies=1 << 20, messages=1 << 40)])
+    writer.close()
+    ((_, record),) = written(tmp_path)
+    assert (record[1], record[12]) == (65_535, 0xFFFF_FFFF)
+
+
+def test_the_record_is_what_the_machine_makes() -> None:
+    assert tracefiles.RECORD.names == Trace._fields
+    assert np.dtype(tracefiles.RECORD).itemsize == 72
