@@ -140,17 +140,19 @@ def write_traces(path: Path, history: Sequence[Content], *, stripe: int, site: i
         common = (ordered.formation, ordered.token)
         for attempt in range(1, asked + 1):
             answered_at = came_at if attempt == asked else 0
-            traces.append(Trace(TraceKind.REQUEST, 0, attempt, 0, 2, *common, 0, at + attempt, answered_at, 0, 0, 0, 0))
+            traces.append(
+                Trace(TraceKind.REQUEST, 0, 0, attempt, 0, 2, *common, 0, at + attempt, answered_at, 0, 0, 0, 0)
+            )
         if again:
-            traces.append(Trace(TraceKind.REQUEST, 0, 0, 1, 3, *common, 0, at + 9, came_at, 0, 0, 0, missing))
+            traces.append(Trace(TraceKind.REQUEST, 0, 0, 0, 1, 3, *common, 0, at + 9, came_at, 0, 0, 0, missing))
         times = (at, at + chance.randint(0, 999), came_at, came_at and came_at + 7)
         bound = chance.choice((500, 1_000))
-        copies = chance.randint(0, asked)
+        early, copies = chance.randint(0, asked), chance.randint(0, asked)
         traces.append(
-            Trace(TraceKind.TOKEN, copies, asked, again, holder, *common, *times, bound, ordered.count, missing)
+            Trace(TraceKind.TOKEN, early, copies, asked, again, holder, *common, *times, bound, ordered.count, missing)
         )
         source = chance.choice(SOURCES)
-        traces.append(Trace(TraceKind.SOURCE, 0, 0, 0, source, *common, 0, 0, at, 0, 0, ordered.count, missing))
+        traces.append(Trace(TraceKind.SOURCE, 0, 0, 0, 0, source, *common, 0, 0, at, 0, 0, ordered.count, missing))
     writer = TraceWriter(path / TRACES, stripe=stripe, site=site)
     writer.append(traces)
     writer.close()

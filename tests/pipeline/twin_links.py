@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fairtape.pipeline.schemas import PERCENTILES
 from fairtape.ring.tracing import Trace, TraceKind
-from fairtape.runtime.tracefiles import TRACES, begins_a_life, trace_files
+from fairtape.runtime.tracefiles import TRACES, ends_of, trace_files
 from pipeline.twin import Row
 
 
@@ -18,9 +18,8 @@ class LinkTwin:
         self.records: list[tuple[int, int, int, Trace]] = []  # stripe, site, number, record
         for journal in journals:
             files = trace_files(journal / TRACES)
-            for place, file in enumerate(files):
-                last = place + 1 == len(files) or begins_a_life(files[place + 1].first)
-                for first, records in file.read(last=last):
+            for file, end in zip(files, ends_of(files), strict=True):
+                for first, records in file.read(last=end is None):
                     for step, record in enumerate(records.tolist()):
                         self.records.append((file.stripe, file.site, first + step, Trace(*record)))
 
@@ -99,11 +98,11 @@ def is_first(trace: Trace) -> bool:
 
 def is_late(trace: Trace) -> bool:
     """It was asked for, and as many copies came as were asked for: one of them had been on its way."""
-    return bool(trace.came_at and trace.ack_requests and trace.copies >= trace.ack_requests)
+    return bool(trace.came_at and trace.ack_requests and trace.copies >= trace.ack_requests - trace.premature)
 
 
 def is_lost(trace: Trace) -> bool:
-    return bool(trace.came_at and trace.ack_requests > trace.copies)
+    return bool(trace.came_at and trace.ack_requests - trace.premature > trace.copies)
 
 
 def distribution(values: list[int]) -> Row:

@@ -8,24 +8,20 @@ import pytest
 from fairtape.ring.tracing import Trace, TraceKind
 from fairtape.runtime import tracefiles
 from fairtape.runtime.journal import Damaged
-from fairtape.runtime.tracefiles import LIFE, TraceFile, TraceWriter, begins_a_life, trace_files
+from fairtape.runtime.tracefiles import LIFE, TraceWriter, ends_of, trace_files
 
 
 def a_trace(number: int) -> Trace:
-    return Trace(TraceKind.TOKEN, 0, 1, 2, 3, 4, number, 10, 11, 12, 13, 14, 15, 16)
+    return Trace(TraceKind.TOKEN, 0, 0, 1, 2, 3, 4, number, 10, 11, 12, 13, 14, 15, 16)
 
 
 def written(folder: Path) -> list[tuple[int, tuple[int, ...]]]:
     files = trace_files(folder)
     found = []
-    for place, file in enumerate(files):
-        for first, records in file.read(last=_ends_a_life(files, place)):
+    for file, end in zip(files, ends_of(files), strict=True):
+        for first, records in file.read(last=end is None):
             found += [(first + place, tuple(map(int, record))) for place, record in enumerate(records.tolist())]
     return found
-
-
-def _ends_a_life(files: list[TraceFile], place: int) -> bool:
-    return place + 1 == len(files) or begins_a_life(files[place + 1].first)
 
 
 def numbered(begin: int, end: int) -> list[tuple[int, tuple[int, ...]]]:
@@ -89,7 +85,7 @@ def test_numbers_beyond_a_field_are_its_greatest(tmp_path: Path) -> None:
     writer.append([a_trace(1)._replace(copies=1 << 20, messages=1 << 40)])
     writer.close()
     ((_, record),) = written(tmp_path)
-    assert (record[1], record[12]) == (65_535, 0xFFFF_FFFF)
+    assert (record[2], record[13]) == (65_535, 0xFFFF_FFFF)
 
 
 def test_the_record_is_what_the_machine_makes() -> None:

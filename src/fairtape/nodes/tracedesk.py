@@ -59,6 +59,7 @@ class TraceDesk:
                 holder=formation.holder(token),
                 formation=formation.number,
                 due_at=self._due_at(token),
+                hop=formation.timing.retry_period // 2,
                 now=now,
             )
 

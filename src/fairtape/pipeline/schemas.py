@@ -314,7 +314,7 @@ TABLES: Final[dict[str, Table]] = {
         pa.field("kind", pa.string(), nullable=False),  # token, request, source
         *_fields("peer formation token"),  # peer: whose turn it was, who was asked, or the source
         *_fields("due_at_ns sent_at_ns came_at_ns complete_at_ns", optional=True),  # none: it did not happen
-        *_fields("clock_bound_ns ack_requests message_requests copies messages missing"),
+        *_fields("clock_bound_ns ack_requests message_requests premature copies messages missing"),
     ),
     "links": _table(
         "a site that heard another's acknowledgments; of those that came unasked, the delay in ns",

@@ -22,7 +22,7 @@ from fairtape.pipeline.options import journal_names
 from fairtape.pipeline.schemas import TABLES, Arrow
 from fairtape.ring.tracing import TraceKind
 from fairtape.runtime.complaints import Complaint
-from fairtape.runtime.tracefiles import TRACES, Records, TraceFile, begins_a_life, trace_files
+from fairtape.runtime.tracefiles import TRACES, Records, TraceFile, begins_a_life, ends_of, trace_files
 
 TASKS_MAX: Final = 64
 
@@ -74,10 +74,10 @@ def _pieces(journals: Iterable[Path], marks: Offsets) -> Iterator[Piece]:
     task = 0
     for journal in journals:
         files = trace_files(journal / TRACES)
-        for file, following in zip(files, [*files[1:], None], strict=True):
-            last = following is None or begins_a_life(following.first)
+        for file, end in zip(files, ends_of(files), strict=True):
             due = marks.get(LaneName(file.stripe, file.site), Mark(1)).next
-            if last or (following is not None and following.first > due):
+            last = end is None
+            if end is None or end > due:
                 yield Piece(task, str(file.path), file.stripe, file.site, file.first, last, due)
                 task += 1
 

@@ -2,7 +2,8 @@
 
 These are the figures that T-RMP §4 and §5 choose the timing from. An acknowledgment that had to be asked for was *late*
 where at least as many copies came as were asked for, because then one of them came by itself; otherwise it was *lost*.
-It was *absent* where it never came, which counts as lost, too. Delays are those of acknowledgments that came unasked; a
+(A request that was there before it was sent does not count: nobody answers that.) It was *absent* where it never came,
+which counts as lost, too. Delays are those of acknowledgments that came unasked; a
 repair is sent again by somebody else, and says nothing about the link. Times of answers are those of first requests: of
 what was asked for again nobody can tell which request was answered (Karn and Partridge say the same of round trips in
 TCP).
@@ -17,8 +18,8 @@ from fairtape.pipeline.transforms import distribution
 
 _REQUESTS = "ack_requests + message_requests"
 _CAME = "came_at_ns IS NOT NULL"
-_LATE = f"{_CAME} AND ack_requests > 0 AND copies >= ack_requests"
-_LOST = f"{_CAME} AND ack_requests > copies"
+_LATE = f"{_CAME} AND ack_requests > 0 AND copies >= ack_requests - premature"
+_LOST = f"{_CAME} AND ack_requests - premature > copies"
 
 
 def _tokens(traces: DataFrame) -> DataFrame:

@@ -5,7 +5,8 @@ how soon a request is answered. Only the receiver knows. It tells a `Tracer`, wh
 each request, and now and then of each source. Nothing that a machine does depends on them.
 
 An acknowledgment that was asked for may have been lost, or only late: where it was late, a second copy comes. So the
-record of a token that was asked for is kept open for one more wait, and counts the copies. A repair is the original
+record of a token that was asked for is kept open for one more wait, and counts the copies. A request that was there
+before the acknowledgment was even sent brings none, and is counted apart. A repair is the original
 datagram, so nobody can tell which of several requests brought it: the answer is noted with the last one, whose
 `ack_requests` or `message_requests` says the how-manieth it was.
 """
@@ -34,6 +35,7 @@ class Trace(NamedTuple):
     """One record. Instants are those of this site's clock, but for `sent_at` of a token; 0: it did not happen."""
 
     kind: int
+    premature: int  # TOKEN: requests for Ack(e) that were there before it was sent
     copies: int  # TOKEN: of parts of Ack(e) that came again, after it was asked for
     ack_requests: int  # TOKEN: how many were made; REQUEST: the how-manieth for Ack(e) it was
     message_requests: int  # the same for Msg(e)
@@ -53,8 +55,9 @@ class _Open:
     """A token that is not complete, or that was asked for."""
 
     __slots__ = (
-        "ack_requests", "asked_at", "asked_of", "came_at", "clock_bound", "complete_at", "copies", "due_at",
-        "formation", "linger_until", "message_requests", "messages", "missing", "missing_now", "peer", "sent_at",
+        "ack_asked_by", "ack_requests", "asked_at", "asked_of", "came_at", "clock_bound", "complete_at", "copies",
+        "due_at", "formation", "linger_until", "message_requests", "messages", "missing", "missing_now", "peer",
+        "premature", "sent_at",
     )  # fmt: skip
 
     def __init__(self, peer: NodeId, formation: int, due_at: Instant) -> None:
@@ -62,7 +65,8 @@ class _Open:
         self.formation = formation
         self.due_at = due_at
         self.sent_at = self.came_at = self.complete_at = 0
-        self.clock_bound = self.messages = self.missing = self.missing_now = self.copies = 0
+        self.clock_bound = self.messages = self.missing = self.missing_now = self.copies = self.premature = 0
+        self.ack_asked_by: list[Instant] = []  # when each request was there
         self.ack_requests = self.message_requests = 0
         self.asked_of: NodeId | None = None  # a request that is not answered yet
         self.asked_at: Instant = 0
@@ -71,6 +75,7 @@ class _Open:
     def record(self, token: int) -> Trace:
         return Trace(
             TraceKind.TOKEN,
+            self.premature,
             self.copies,
             self.ack_requests,
             self.message_requests,
@@ -106,6 +111,7 @@ class Tracer:
         traced = self._opened(ack.token, ack.sender, ack.formation, due_at)
         self._answer(ack.token, traced, now)
         traced.sent_at = ack.sent_at
+        traced.premature = sum(there_at < ack.sent_at for there_at in traced.ack_asked_by)
         traced.came_at = now
         traced.clock_bound = clock_bound
         for named in ranges:
@@ -124,14 +130,16 @@ class Tracer:
         holder: NodeId,
         formation: int,
         due_at: Instant,
+        hop: Duration,
         now: Instant,
     ) -> None:
-        """A site is asked for Ack(e), or for what is `missing` of Msg(e)."""
+        """A site is asked for Ack(e), or for what is `missing` of Msg(e); a `hop` later it knows."""
         traced = self._opened(token, holder, formation, due_at)
         self._answer(token, traced, 0)
         traced.asked_of, traced.asked_at = of, now
         if missing is None:
             traced.ack_requests += 1
+            traced.ack_asked_by.append(now + hop)
             return
         traced.message_requests += 1
         traced.missing_now = sum(named.count for named in missing)
@@ -171,7 +179,7 @@ class Tracer:
         """A record of each source: what came of it since the last one, and what of that had to be asked for."""
         for source, messages in sorted(self._messages.items()):
             missing = self._missing[source]
-            self._add(Trace(TraceKind.SOURCE, 0, 0, 0, source, formation, token, 0, 0, now, 0, 0, messages, missing))
+            self._add(Trace(TraceKind.SOURCE, 0, 0, 0, 0, source, formation, token, 0, 0, now, 0, 0, messages, missing))
         self._messages.clear()
         self._missing.clear()
         self._uncounted = 0
@@ -206,6 +214,7 @@ class Tracer:
         self._add(
             Trace(
                 TraceKind.REQUEST,
+                0,
                 0,
                 traced.ack_requests if wants_ack else 0,
                 0 if wants_ack else traced.message_requests,

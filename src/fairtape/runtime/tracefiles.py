@@ -32,7 +32,8 @@ LIFE: Final = 1 << 24  # more records than a crash can make a disk forget
 
 RECORD: Final = np.dtype(
     [
-        ("kind", "<u2"),
+        ("kind", "<u1"),
+        ("premature", "<u1"),
         ("copies", "<u2"),
         ("ack_requests", "<u2"),
         ("message_requests", "<u2"),
@@ -50,10 +51,10 @@ RECORD: Final = np.dtype(
 )
 """The fields of `Trace`, in their order."""
 
-_RECORD: Final = struct.Struct("<HHHHIIqqqqqqII")
+_RECORD: Final = struct.Struct("<BBHHHIIqqqqqqII")
 _HEAD: Final = struct.Struct("<8sHxxIQI")  # magic, stripe, site, number of the first record, CRC-32 of all before it
 _FRAME: Final = struct.Struct("<III")
-_LIMITS: Final = (65_535,) * 4 + (0xFFFF_FFFF,) * 2 + ((1 << 63) - 1,) * 6 + (0xFFFF_FFFF,) * 2
+_LIMITS: Final = (255,) * 2 + (65_535,) * 3 + (0xFFFF_FFFF,) * 2 + ((1 << 63) - 1,) * 6 + (0xFFFF_FFFF,) * 2
 
 Records = npt.NDArray[Any]
 
@@ -93,8 +94,11 @@ def trace_files(folder: Path) -> list[TraceFile]:
     """The files in a folder, in the order of their records; one whose head is not whole yet is left out."""
     found = []
     for path in sorted(folder.glob("*.trace")):
-        with path.open("rb") as file:
-            head = file.read(_HEAD.size)
+        try:
+            with path.open("rb") as file:
+                head = file.read(_HEAD.size)
+        except FileNotFoundError:
+            continue  # its site has dropped it
         if len(head) < _HEAD.size:
             continue
         magic, stripe, site, first, checksum = _HEAD.unpack(head)
@@ -102,6 +106,12 @@ def trace_files(folder: Path) -> list[TraceFile]:
             raise Damaged(path, 0, 0, "it does not begin as a file of traces")
         found.append(TraceFile(path, stripe, site, first))
     return sorted(found, key=lambda each: (each.stripe, each.site, each.first))
+
+
+def ends_of(files: Sequence[TraceFile]) -> list[int | None]:
+    """The number after the last record of each file; None for the last one of a life, which may be growing or torn."""
+    firsts = [file.first for file in files[1:]]
+    return [None if begins_a_life(first) else first for first in firsts] + [None] * bool(files)
 
 
 def _frame(octets: bytes, position: int) -> Records | None:
