@@ -29,6 +29,8 @@ from fairtape.pipeline import report_figures as figures
 from fairtape.pipeline import report_sections as sections
 from fairtape.pipeline.pages import Page, Section
 from fairtape.pipeline.plots import told_duration
+from fairtape.pipeline.report_links import TITLE as LINKS
+from fairtape.pipeline.report_links import links_section
 from fairtape.pipeline.report_names import Names
 from fairtape.pipeline.schemas import TABLES, Arrow
 from fairtape.runtime.complaints import Complaint
@@ -88,7 +90,7 @@ class _Maker:
     def page(self) -> Page:
         """The whole page."""
         made = [self._fairness(), self._spread(), self._late(), self._latency(), self._clock(), self._outages()]
-        made += [self._volume(), self._bars(), self._completeness()]
+        made += [self._links(), self._volume(), self._bars(), self._completeness()]
         return Page(
             title="What the tape did",
             opening=(self._opening(),),
@@ -165,6 +167,20 @@ class _Maker:
             lambda table: table.select("stripe", "formation", "members", "plan").orderBy("stripe", "formation"),
         )
         return sections.outage_section(self._changes(), formations, self._names)
+
+    def _links(self) -> Section:
+        rows = self._rows("links", self._tables["links"], lambda table: table.orderBy("stripe", "from_site", "to_site"))
+        if not rows:
+            return sections.missing_section(LINKS, ["links"])
+        sources = self._rows(
+            "source_links", self._tables["source_links"], lambda table: table.orderBy("stripe", "source", "site")
+        )
+        retries = self._rows(
+            "retries", self._tables["retries"], lambda table: table.orderBy("stripe", "site", "requests")
+        )
+        requests = self._tables["requests"]
+        self._rows("requests", requests, lambda table: table.orderBy("stripe", "site", "asked", "wanted"))
+        return links_section(rows, sources, retries, self._names)
 
     def _changes(self) -> sections.Rows:
         return self._rows("outages", self._tables["outages"], lambda table: table.orderBy("stripe", "formation"))
