@@ -38,6 +38,10 @@ def test_tables_are_made_kept_and_proved_by_commands(tmp_path: Path, capsys: pyt
     [
         (["run", "nowhere", "--out", "tables"], "'nowhere' is no directory"),
         (["run", ".", "--out", "tables"], "'.' holds no journal"),
+        (["run", "journal", "--out", "t#h"], "names with '#'; choose a folder without it"),
+        (["run", "journal", "--out", "t[x]"], "names with '['"),
+        (["run", "journal", "--out", "file"], "cannot be made (File exists)"),
+        (["run", "journal", "--out", "file/below"], "cannot be made (Not a directory)"),
         (["compact", "nowhere"], "'nowhere' holds no tables"),
         (["vacuum", ".", "--hours", "0"], "--hours is 0"),
         (["run", ".", "--out", "tables", "--checkpoint", "x"], "--checkpoint is given without --stream"),
@@ -51,7 +55,22 @@ def test_a_mistake_is_told_in_one_sentence(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    if "journal" in arguments:
+        Market(4).trade_on(1).write(tmp_path / "journal", (1,))
+        (tmp_path / "file").touch()
     assert fairtape(["pipeline", *arguments]) == 2
     error = capsys.readouterr().err
     assert sentence in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_history_that_is_no_table_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "bad.parquet").write_text("no parquet at all")
+    (tmp_path / "time.csv").write_text("symbol,time,price,quantity\nABC,yesterday,1,1\n")
+    for name, sentence in (("bad.parquet", "is no Parquet or Delta table"), ("time.csv", "cannot be read")):
+        history, plan = str(tmp_path / name), str(tmp_path / "plan.toml")
+        assert fairtape(["pipeline", "stripes", "--from", history, "--out", plan]) == 2
+        error = capsys.readouterr().err
+        assert sentence in error
+        assert "Traceback" not in error

@@ -165,6 +165,10 @@ def test_a_journal_that_was_cut_and_went_on_is_not_read_on_silently(tmp_path: Pa
         ({"journals": "x", "path": "y"}, "option 'path' is unknown"),
         ({"journals": "x", "first": "0"}, "first is '0'"),
         ({"journals": "x", "since": "2026-01-01"}, "since is '2026-01-01'"),
+        ({"journals": "x", "since": "2026-01-01T00:00:00.0000000001Z"}, "nine decimals of a second at most"),
+        ({"journals": "[]"}, "no list of directories"),
+        ({"journals": '[""]'}, "no list of directories"),
+        ({"journals": "x", "first": "1_0"}, "first is '1_0'; it must be a whole number"),
         ({"journals": "x", "rows": "ticks"}, "rows is 'ticks'"),
         ({"journals": "x", "symbols": " , "}, "symbols names none"),
         ({"journals": "x", "stripes": "a"}, "stripes is 'a'"),
@@ -242,3 +246,13 @@ def test_every_step_ends_where_the_next_begins_whatever_the_limit_and_whatever_t
     assert [(head.formation, head.token, head.turns) for head in found] == [
         (entry.formation, entry.token, not isinstance(entry, Ordered)) for entry in history
     ]
+
+
+@pytest.mark.parametrize(("decimals", "nanoseconds"), [("", 0), (".5", 500_000_000), (".000001", 1_000)])
+@pytest.mark.parametrize("zone", ["Z", "+00:00"])
+def test_an_instant_has_as_many_decimals_as_a_journal(decimals: str, nanoseconds: int, zone: str) -> None:
+    for fine in range(3):
+        more = f"{decimals or '.'}".ljust(7, "0") + "123456789"[:fine] if fine else decimals
+        expected = nanoseconds + int("123"[:fine].ljust(3, "0")) if fine else nanoseconds
+        options = Options.of({"journals": "x", "since": f"1970-01-01T00:00:01{more}{zone}"})
+        assert options.since == 1_000_000_000 + expected

@@ -104,3 +104,9 @@ def test_a_wrong_option_names_itself_in_spark(spark: "SparkSession", tmp_path: P
     with pytest.raises(Exception, match="option 'symbol' is unknown"):
         read(spark, tmp_path, symbol="ABC")
     assert Options.of({"journals": str(tmp_path)}).rows == "messages"
+
+
+def test_a_directory_that_is_called_like_a_pattern_is_read(spark: "SparkSession", tmp_path: Path) -> None:
+    journal = tmp_path / "br[1]" / "s*"
+    values.write(journal, values.turbulent(6, seed=3))
+    assert read(spark, journal).count() > 0

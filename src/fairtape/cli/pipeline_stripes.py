@@ -108,7 +108,7 @@ def stripes(
     except (BadPlan, BadHistory) as bad:
         raise Complaint(str(bad)) from None
     _write(out, studied, wish, proposal)
-    click.echo(_as_json(proposal) if as_json else _text(out, studied, proposal))
+    click.echo(_as_json(proposal) if as_json else _text(out, studied, wish, proposal))
 
 
 def _check_numbers(**values: float) -> None:
@@ -171,14 +171,15 @@ def _write(out: Path, studied: "Study", wish: "Wish", proposal: "Proposal") -> N
         raise Complaint(f"--out is {str(out)!r}, which cannot be written ({error.strerror}); name another") from None
 
 
-def _text(out: Path, studied: "Study", proposal: "Proposal") -> str:
+def _text(out: Path, studied: "Study", wish: "Wish", proposal: "Proposal") -> str:
     from fairtape.pipeline.stripe_report import comparison
 
     plan, packing = proposal.plan, proposal.packing
     within = [need for place, need in enumerate(proposal.needs.tolist()) if place not in packing.lone]
     symbols, edges, cores = len(studied.symbols), packing.stripes, len(plan.core)
     what = f"{counted(symbols, 'symbol')} in {counted(edges, 'edge stripe')} of {counted(cores, 'core stripe')}"
-    lines = [f"{what}, from {studied.told}; the fullest needs {max(within, default=0):.0%} of its rate."]
+    fullest = f"; the fullest needs {max(within):.0%} of its rate" if within else ""
+    lines = [f"{what}, from {studied.told}{fullest}."]
     if packing.lone:
         lines.append(f"{counted(len(packing.lone), 'symbol')} too busy for any stripe, each in one for itself.")
     if proposal.moved or proposal.stayed:
@@ -194,6 +195,13 @@ def _text(out: Path, studied: "Study", proposal: "Proposal") -> str:
                 *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
             ]
             lines.append("  ".join(cells))
+        own = proposal.verdicts[0]
+        if (over := max(own.overruns)) > wish.bound:
+            lines.append(
+                f"There it was over its rates for {over:.1e} of the time, more than the bound of {wish.bound:g}, which "
+                f"it keeps on the history that it was made from. More --windows ({wish.windows:,}) see rarer moments, "
+                "and a lower --bound leaves more room."
+            )
     return "\n".join([*lines, "", f"plan {out}, report {out.with_suffix('.html')}"])
 
 

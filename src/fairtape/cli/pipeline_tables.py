@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from fairtape.cli.interrupts import asked_to_stop
 from fairtape.cli.limits import check_within
 from fairtape.cli.pipeline_spark import needed, spark_at, with_master
 from fairtape.cli.progress import steps
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from fairtape.pipeline.jobs import Outcome
 
 HOURS_MAX: Final = 24 * 366
+STOPPING: Final = "stopping: tables are completed; interrupt again to leave them as they are"
 Folder: Final = click.Path(path_type=Path)
 
 
@@ -42,13 +44,19 @@ def run(
         raise Complaint("--checkpoint is given without --stream; a run that ends needs none")
     journals = list(journals_in(places))
     needed()
+    from fairtape.pipeline.delta import make_folder
+    from fairtape.pipeline.jobs import RAW, folder_of
+
+    folder_of(out, RAW)  # refuses what can be no folder of tables, before Spark starts
+    make_folder(out)
     with steps(quiet=as_json) as step:
         step("starting Spark")
         with spark_at(master) as spark:
             from fairtape.pipeline.jobs import run_batch, run_stream
 
             if stream:
-                outcome = run_stream(spark, journals, out, checkpoint=checkpoint, step=step)
+                with asked_to_stop(lambda: step(STOPPING)) as ended:
+                    outcome = run_stream(spark, journals, out, checkpoint=checkpoint, step=step, ended=ended)
             else:
                 outcome = run_batch(spark, journals, out, step=step)
     click.echo(_as_json(outcome) if as_json else _text(outcome, out))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from fairtape.deployment.folder import JOURNALS
-from fairtape.market.notices import Correction, notice_in
+from fairtape.market.notices import Cancel, Correction, notice_in
 from fairtape.market.trades import BadTrade, Trade, decode
 from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.journal.format import SUFFIX
@@ -26,7 +26,9 @@ def trade_in(directory: Path, number: int) -> tuple[Trade, NodeId]:
         raise Complaint(f"there is no journal below {str(directory)!r}; run this where a site of the ring runs")
     for journal in journals:
         for message in journal.messages(from_sequence=number, to_sequence=number, ordered=True):
-            return _trade(message.payload, number), message.source
+            trade = _trade(message.payload, number)
+            _refuse_revised(journal, number, message.source)
+            return trade, message.source
     raise Complaint(f"NUMBER is {number}, which the order has not reached; {_REMEDY}")
 
 
@@ -38,6 +40,19 @@ def _trade(payload: bytes, number: int) -> Trade:
         return decode(payload)
     except BadTrade:
         raise Complaint(f"NUMBER is {number}, which is no trade; {_REMEDY}") from None
+
+
+def _refuse_revised(journal: Journal, number: int, source: NodeId) -> None:
+    """A trade that was taken back is none any more, and one that was corrected is known by another number."""
+    for later in journal.messages(from_sequence=number + 1, ordered=True):
+        notice = notice_in(later.payload) if later.source == source else None
+        if not isinstance(notice, Cancel | Correction) or notice.number != number:
+            continue
+        if isinstance(notice, Cancel):
+            raise Complaint(f"NUMBER is {number}, a trade that number {later.sequence} has canceled; it is void")
+        raise Complaint(
+            f"NUMBER is {number}, a trade that number {later.sequence} has corrected; it is known by that number now"
+        )
 
 
 def _journals(directory: Path) -> Iterator[Journal]:

@@ -10,6 +10,7 @@ between file and commit leaves some, nobody reads them, and `sweep` takes them a
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,9 @@ SWEEP_HOURS: Final = 168  # a week: long readers still find the files of the sna
 
 _REPEATED: Final = {"kind", "event", "venue", "symbol", "late", "stripe", "site", "source", "incarnation"}
 """Columns of few values, many times over: for these a dictionary is short."""
+
+
+_UNUSABLE: Final = re.compile(r"[#?%*\[\]{}\\^|\x00-\x1f]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,7 @@ class DeltaFolder:
     """One table, in one folder. Made by whoever writes first."""
 
     def __init__(self, folder: Path | str, schema: Arrow) -> None:
-        self.folder = Path(folder)
+        self.folder = _checked(Path(folder))
         self.schema = schema
 
     def marks(self) -> Offsets:
@@ -197,8 +201,21 @@ class DeltaFolder:
             raise Complaint(f"table {self.folder} cannot be read: {error}") from None
 
     def _made(self) -> DeltaTable:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         return DeltaTable.create(self.folder, self.schema, mode="ignore")
+
+
+def _checked(folder: Path) -> Path:
+    """Refuse a folder that readers of Delta tables, or Spark, would look for elsewhere.
+
+    They take these characters for parts of an address or of a pattern; the history of a table there reads as empty.
+    """
+    if (found := _UNUSABLE.search(str(folder))) is not None:
+        raise Complaint(
+            f"the folder of tables is {str(folder)!r}, and readers of Delta tables do not agree on names with "
+            f"{found[0]!r}; choose a folder without it"
+        )
+    return folder
 
 
 def _marks(table: DeltaTable) -> Offsets:
@@ -216,9 +233,12 @@ def _marks(table: DeltaTable) -> Offsets:
 
 def _newest(table: DeltaTable) -> Offsets:
     for length in HISTORIES:
-        for commit in table.history(length):
+        commits = table.history(length)
+        for commit in commits:
             if MARKS in commit:
                 return offsets_from_json(json.loads(commit[MARKS]))
+        if not commits:
+            raise Complaint(f"table {table.table_uri} has version {table.version()} and tells no history; make it anew")
     return {}
 
 
@@ -261,13 +281,21 @@ def _commit(table: DeltaTable, files: Sequence[Written], properties: CommitPrope
     table.create_write_transaction(actions, mode, table.schema(), commit_properties=properties)
 
 
+def make_folder(folder: Path) -> None:
+    """Make the folder of a table, or say why not."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Complaint(f"folder {folder} cannot be made ({error.strerror}); choose another for the tables") from None
+
+
 def write_parquet(folder: Path | str, batches: Iterator[Arrow], schema: Arrow) -> Written | None:
     """Batches as one file of a table; None where there are no rows. A file is complete when it bears its name."""
     name = f"part-{uuid4()}.zstd.parquet"
     path = Path(folder) / name
     draft = path.with_name(f"_{name}")
     statistics = _Statistics(schema)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     waiting: list[Arrow] = []
     with pq.ParquetWriter(draft, schema, **_encoding(schema)) as writer:
         for batch in batches:

@@ -77,7 +77,7 @@ def run_stream(
     available_now: bool = False,
     **options: Any,
 ) -> Outcome:
-    """Take in what is released as it comes, until it is `ended` or interrupted; tables follow, and end complete.
+    """Take in what is released as it comes, until it is `ended`; tables follow, and end complete.
 
     With `available_now` it ends with what is there, and tables are made once, behind it.
     """
@@ -93,8 +93,6 @@ def run_stream(
 
     try:
         _follow(query, follow_up, folder, say, ended)
-    except KeyboardInterrupt:
-        say("stopping: tables are completed; interrupt again to leave them as they are")
     finally:
         query.stop()
     made.update(refresh(spark, folder, journals, step=say))

@@ -316,7 +316,8 @@ def directories(journals: Sequence[str]) -> list[Path]:
     """The directories that are named, patterns resolved. A pattern may fit nothing yet; a plain name must exist."""
     found: list[Path] = []
     for name in journals:
-        named = sorted(map(Path, glob(name)))  # noqa: PTH207 - patterns may be absolute
+        literal = Path(name)  # a directory may be called like a pattern
+        named = [literal] if literal.is_dir() else sorted(map(Path, glob(name)))  # noqa: PTH207 - may be absolute
         matches = [path for path in named if path.is_dir()]
         if not matches and not set("*?[") & set(name):
             raise Complaint(f"journals names {name!r}, which is no directory; name the directories that sites write")

@@ -5,6 +5,7 @@ a relation that is used twice would be read with the filters of its first use.
 """
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -19,6 +20,8 @@ from fairtape.wire.frames import NODE_MAX, NUMBER_MAX, STRIPE_MAX
 Rows = Literal["messages", "trades", "stretches"]
 
 BATCH_ROWS_MAX: Final = 4_000_000  # of a micro-batch, unless `max_rows` says otherwise
+_WHOLE: Final = re.compile(r"-?[0-9]{1,30}")
+_FINE: Final = re.compile(r"(\d\d:\d\d:\d\d[.,])(\d{7,})(.*)")  # more digits of a second than Python reads
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _T = TypeVar("_T")
 
@@ -86,9 +89,12 @@ def journal_names(journals: Iterable[Path | str] | Path | str) -> tuple[str, ...
 def _directories(name: str, text: str) -> tuple[str, ...]:
     if text.lstrip().startswith("["):
         try:
-            return tuple(str(each) for each in json.loads(text))
+            names = json.loads(text)
         except ValueError:
-            raise Complaint(f"{name} is {text!r}, which is no list; give names between commas") from None
+            names = None
+        if not isinstance(names, list) or not names or not all(isinstance(each, str) and each for each in names):
+            raise Complaint(f"{name} is {text!r}, which is no list of directories; give names between commas")
+        return tuple(names)
     return listed(name, text, lambda _, each: each)
 
 
@@ -104,10 +110,7 @@ def number_in(least: int, most: int) -> Callable[[str, str], int]:
     """Reads a whole number within these bounds."""
 
     def read(name: str, text: str) -> int:
-        try:
-            number = int(text)
-        except ValueError:
-            number = least - 1
+        number = int(text) if _WHOLE.fullmatch(text.strip()) else least - 1
         if not least <= number <= most:
             raise Complaint(f"{name} is {text!r}; it must be a whole number from {least} to {most}")
         return number
@@ -119,13 +122,20 @@ def _instant(name: str, text: str) -> Instant:
     """Nanoseconds UTC, or an ISO 8601 time with its zone."""
     if text.isdigit():
         return number_in(0, NUMBER_MAX)(name, text)
+    coarse, nanoseconds = text, 0
+    if (fine := _FINE.search(text)) is not None and len(fine[2]) <= 9:
+        coarse = text[: fine.start()] + fine[1] + fine[2][:6] + fine[3]
+        nanoseconds = int(fine[2].ljust(9, "0")[6:])
     try:
-        moment = datetime.fromisoformat(text)
+        moment = None if fine is not None and coarse == text else datetime.fromisoformat(coarse)
     except ValueError:
         moment = None
     if moment is None or moment.tzinfo is None:
-        raise Complaint(f"{name} is {text!r}; give nanoseconds UTC, or a time such as 2026-01-31T14:30:00+00:00")
-    return (moment - _EPOCH) // timedelta(microseconds=1) * MICROSECOND
+        raise Complaint(
+            f"{name} is {text!r}; give nanoseconds UTC, or a time such as 2026-01-31T14:30:00+00:00, with nine "
+            "decimals of a second at most"
+        )
+    return (moment - _EPOCH) // timedelta(microseconds=1) * MICROSECOND + nanoseconds
 
 
 def symbol_of(name: str, text: str) -> str:

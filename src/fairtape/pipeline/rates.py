@@ -15,7 +15,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyspark.errors import AnalysisException
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql.types import StringType, StructField, StructType
@@ -72,6 +73,11 @@ def read_history(spark: SparkSession, place: Path) -> DataFrame:
     except AnalysisException as error:
         told = str(error).partition("\n")[0]
         raise Complaint(f"--from is {str(place)!r}, which is no Parquet, CSV or Delta table ({told})") from None
+    except (Py4JJavaError, PySparkException):
+        raise Complaint(
+            f"--from is {str(place)!r}, which is no Parquet or Delta table, and not called .csv; name a file or a "
+            "table of history"
+        ) from None
 
 
 def _delta_files(place: Path) -> list[str]:
@@ -84,7 +90,8 @@ def is_daily(history: DataFrame) -> bool:
     """Whether rows are days of symbols (and not trades). Refuses what is neither."""
     names = {name.lower() for name in history.columns}
     if "symbol" not in names:
-        raise Complaint(f"history has the columns {', '.join(sorted(names))}; it lacks symbol")
+        has = f"has the columns {', '.join(sorted(names))}" if names else "has no columns"
+        raise Complaint(f"history {has}; it lacks symbol, and date and volume or a time")
     if any(name in names for name in COLUMN_NAMES["traded_at"]):
         return False
     if {"date", "volume"} <= names:

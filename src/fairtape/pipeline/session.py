@@ -5,6 +5,7 @@ On this machine Java is found by `fairtape.pipeline.java`, and classes come from
 (`fairtape.pipeline.archive`), which halves the time to the first answer.
 """
 
+import logging
 import os
 import re
 import sys
@@ -90,6 +91,8 @@ def spark_session(
         spark = SparkSession.builder.getOrCreate()
     else:
         raise Complaint(f"master is {master!r}; give local[N], spark://host:port or sc://host:port")
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        logging.getLogger(name).disabled = True  # what they say is in the exception, too
     register(spark)
     return spark
 
@@ -107,7 +110,8 @@ def in_sentences() -> Iterator[None]:
                 "busy; what was committed is whole: run it again"
             ) from None
         if told is None and error.getCondition() == "CAST_INVALID_INPUT":
-            raise Complaint(f"a value in the data cannot be read: {str(error).partition('. ')[0]}") from None
+            value = str(error).partition(". ")[0]
+            raise Complaint(f"a value in the data cannot be read, so put it right or leave it out: {value}") from None
         if told is None:
             raise
         damage = _DAMAGE.fullmatch(told[1])
@@ -126,7 +130,9 @@ def _start(conf: SparkConf) -> None:
         gateway = SparkContext._gateway  # noqa: SLF001 - there is no other way to ask
         if gateway is None:
             with log.open("wb") as said:
-                gateway = launch_gateway(conf, {"stderr": said, "stdout": said})  # type: ignore[no-untyped-call]
+                # In a session of its own: Ctrl-C is for this program, which ends Java and its Python workers itself.
+                apart = {"stderr": said, "stdout": said, "start_new_session": True}
+                gateway = launch_gateway(conf, apart)  # type: ignore[no-untyped-call]
         SparkContext(gateway=gateway, conf=conf)
     except PySparkRuntimeError as error:
         last = " ".join(log.read_text(errors="replace").split())[-LOG_SHOWN_MAX:]
