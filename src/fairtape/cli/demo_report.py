@@ -51,7 +51,7 @@ def commands(folder: Path) -> str:
 def _in_one_sentence() -> Iterator[None]:
     """Turn everything that Spark may fail of into a complaint."""
     needed()
-    from py4j.protocol import Py4JError  # it declares none
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     try:
