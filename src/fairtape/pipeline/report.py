@@ -255,13 +255,13 @@ class _Maker:
         self.files += [*written, folder / "README.txt", folder / "SHA256SUMS"]
 
     def _of_orders(self) -> Iterator[tuple[str, DataFrame]]:
-        orders, events, releases = (self._tables[name] for name in ("orders", "order_events", "releases"))
-        executions = self._tables["executions"]
-        if orders is None or events is None or releases is None or executions is None:
+        orders, events, executions = (self._tables[name] for name in ("orders", "order_events", "executions"))
+        if orders is None or events is None or executions is None:
             return
-        yield "execution_statistics", bundle.execution_statistics(orders, executions)
-        yield "audit_trail", bundle.audit_trail(orders, events, executions, releases)
+        yield "execution_statistics", bundle.execution_statistics(orders, events, executions)
+        yield "audit_trail", bundle.audit_trail(orders, events)
         yield "untold", bundle.untold(orders, events)
+        yield "refused", bundle.refused(orders, events)
 
 
 def _totals(releases: DataFrame) -> DataFrame:
