@@ -141,7 +141,7 @@ def _order(number: int, side: str) -> Row:
     }
 
 
-def _event(number: int, step: int, event: str, order: int) -> Row:
+def _event(number: int, step: int, event: str, order: int | None) -> Row:
     return {
         "stripe": 0,
         "sequence": number,
@@ -149,16 +149,30 @@ def _event(number: int, step: int, event: str, order: int) -> Row:
         "step": step,
         "event": event,
         "order_number": order,
-        "account": f"acc{order}",
-        "client_id": f"c{order}",
+        "account": f"acc{order or number}",
+        "client_id": f"c{order or number}",
         "symbol": "ABC",
         "price": 100 * ONE,
         "quantity": 200 * ONE,
         "open": 0,
-        "trade_id": 1 if event == "traded" else None,
+        "trade_id": 1 if event in ("filled", "committed") else None,
         "at_ns": due_at(number // PER_TOKEN),
         "reason": None,
     }
+
+
+def _events() -> list[Row]:
+    """6 and 11 trade, 16 is cancelled, 21 rejected, of 26 nothing is told; and what was at 31 was no order."""
+    filled = [_event(11, step, "filled", order) for step, order in ((1, 6), (2, 11))]
+    committed = [_event(11, step, "committed", order) | {"token": 6} for step, order in ((0, 6), (1, 11))]
+    rejected = [_event(number, 0, "rejected", None) | {"reason": "no funds"} for number in (21, 31)]
+    return [
+        *(_event(number, 0, "sequenced", number) for number in (6, 11, 16)),
+        *filled,
+        *committed,
+        _event(17, 0, "cancelled", 16),
+        *rejected,
+    ]
 
 
 def _execution() -> Row:
@@ -177,7 +191,8 @@ def _distribution(middle: int) -> Row:
 def _fairness() -> Row:
     return {
         "stripe": 0, "sites": 3, "messages": TOKENS * PER_TOKEN, "deliveries": 3 * TOKENS * PER_TOKEN,
-        "late_deliveries": 5, "unlike_messages": 5, "window_0_messages": 1_150, "entered_messages": 1_200,
+        "late_deliveries": 5, "unlike_messages": 5, "shared_messages": TOKENS * PER_TOKEN,
+        "window_0_messages": 1_150, "entered_messages": 1_200,
         "overtaken_messages": 12, "pairs": 900, "pairs_in_order": 890, "late_fraction": 5 / 3_600,
         "outbound_unfairness": 5 / 1_200, "window_0_share": 1_150 / 1_200, "inbound_unfairness": 0.01,
         "pairwise_fairness": 890 / 900, "portal_equity": 0.97,
@@ -206,8 +221,8 @@ def tables() -> Mapping[str, list[Row]]:
     return {
         "deliveries": [_delivery(*each, step) for each in everywhere for step in range(PER_TOKEN)],
         "sales": [_sale(token, step) for token in range(TOKENS) for step in range(PER_TOKEN)],
-        "orders": [_order(6, "buy"), _order(11, "sell"), _order(16, "buy")],
-        "order_events": [_event(6, 0, "accepted", 6), _event(11, 0, "accepted", 11), _event(11, 1, "traded", 6)],
+        "orders": [_order(number, "sell" if number == 11 else "buy") for number in (6, 11, 16, 21, 26)],
+        "order_events": _events(),
         "executions": [_execution()],
         "bars_1s": _bars(),
         "releases": [_release(*each) for each in everywhere],
@@ -223,15 +238,26 @@ def tables() -> Mapping[str, list[Row]]:
     }
 
 
-def write_tables(folder: Path) -> Path:
+def first_second() -> Mapping[str, list[Row]]:
+    """The same of a session that ended within its first second."""
+    begun = {"deliveries", "sales", "bars_1s", "releases", "spreads"}
+    kept = {name: rows for name, rows in tables().items() if name not in ("outages", "orders")}
+    return kept | {name: [row for row in kept[name] if _is_early(row)] for name in begun}
+
+
+def _is_early(row: Row) -> bool:
+    return bool((row["period_at_ns"] if "period_at_ns" in row else row["commit_at_ns"]) < STARTS_AT + SECOND)
+
+
+def write_tables(folder: Path, made: Mapping[str, list[Row]] | None = None) -> Path:
     """All of them as Delta tables."""
-    for name, rows in tables().items():
+    for name, rows in (made or tables()).items():
         schema = TABLES[name].schema
-        write_deltalake(folder / name, pa.Table.from_pylist([_whole(row, schema) for row in rows], schema))
+        write_deltalake(folder / name, pa.Table.from_pylist([whole(row, schema) for row in rows], schema))
     return folder
 
 
-def _whole(row: Row, schema: Any) -> Row:
+def whole(row: Row, schema: Any) -> Row:
     """A row with nothing in the columns that no report reads."""
     blank = {field.name: "" if pa.types.is_string(field.type) else 0 for field in schema if not field.nullable}
     return {**blank, **row}

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
+from deltalake import write_deltalake
 
 pytest.importorskip("pyspark", reason="the extra `pipeline` (PySpark) is not installed")
 
@@ -65,6 +67,32 @@ def test_counts_per_window_equal_those_of_plain_counting(spark: "SparkSession", 
         plain = Counter((row["symbol"], row["traded_at_ns"] // period) for row in rows)
         found = {(row["symbol"], row["window"]): row["messages"] for row in counts(history, period).collect()}
         assert found == plain
+
+
+@pytest.mark.parametrize("name", ["a history", "Zürich [1]", "a*b{c}#d%e"])
+def test_a_history_may_have_any_name(spark: "SparkSession", tmp_path: Path, name: str) -> None:
+    trades_file(tmp_path, 9).rename(tmp_path / f"{name}.parquet")
+    table = pq.read_table(tmp_path / f"{name}.parquet")
+    pacsv.write_csv(table, tmp_path / f"{name}.csv")
+    places = [tmp_path / f"{name}.parquet", tmp_path / f"{name}.csv"]
+    if "[" not in name:  # which Delta's own library does not open
+        write_deltalake(tmp_path / name, table)
+        places.append(tmp_path / name)
+    for place in places:
+        assert sorted(row["traded_at_ns"] for row in read_history(spark, place).collect()) == sorted(
+            table.column("traded_at_ns").to_pylist()
+        )
+
+
+def test_a_delta_table_without_files_or_with_a_broken_log_is_told(spark: "SparkSession", tmp_path: Path) -> None:
+    write_deltalake(tmp_path / "none", pa.table({"symbol": pa.array([], pa.string())}))
+    with pytest.raises(Complaint, match="a Delta table without rows"):
+        read_history(spark, tmp_path / "none")
+    write_deltalake(tmp_path / "some", pa.table({"symbol": ["A"]}))
+    (log,) = (tmp_path / "some" / "_delta_log").glob("*.json")
+    log.write_text("{")
+    with pytest.raises(Complaint, match="a Delta table that cannot be read"):
+        read_history(spark, tmp_path / "some")
 
 
 def test_windows_keep_all_messages_when_none_need_be_left_out(spark: "SparkSession", tmp_path: Path) -> None:

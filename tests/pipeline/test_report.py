@@ -14,6 +14,7 @@ pytest.importorskip("pyspark", reason="the extra `pipeline` (PySpark) is not ins
 
 import pipeline.report_values as values
 from fairtape.core.instants import MILLISECOND, SECOND
+from fairtape.market.prices import ONE
 from fairtape.pipeline.pages import Page, Section, Table, Verdict
 from fairtape.pipeline.plots import (
     BarPlot,
@@ -61,7 +62,7 @@ def test_the_page_stands_alone_and_has_every_section(report: Path) -> None:
 
 def test_sentences_say_whether_it_is_good(report: Path) -> None:
     page = (report / "index.html").read_text()
-    assert 'good">95.8&nbsp;% of 1,200 messages' in page
+    assert 'good">1,150 of 1,200 messages that several sites released (95.8&nbsp;%) were released so close' in page
     assert 'bad">5 of 3,600 deliveries were late' in page
     assert "Every number is there exactly once" in page
     assert "was formed anew once; the longest silence was 1.25&nbsp;s" in page
@@ -94,15 +95,26 @@ def test_data_beside_the_page_keep_their_integers(report: Path) -> None:
 
 
 def test_the_audit_trail_leads_from_entry_to_commit_and_names_what_is_untold(report: Path) -> None:
-    trail = [(row["order_number"], row["what"]) for row in rows(report / "regulator" / "audit_trail.csv")]
-    assert trail[:4] == [("6", "entered: new"), ("6", "accepted"), ("6", "traded"), ("6", "committed")]
-    assert [row["sequence"] for row in rows(report / "regulator" / "untold.csv")] == ["16"]
+    trail: dict[str, list[str]] = {}
+    for row in rows(report / "regulator" / "audit_trail.csv"):
+        trail.setdefault(row["order_number"], []).append(row["what"])
+    assert trail == {
+        "6": ["entered: new", "sequenced", "filled", "committed"],
+        "11": ["entered: new", "sequenced", "filled", "committed"],
+        "16": ["entered: new", "sequenced", "cancelled"],
+        "21": ["entered: new", "rejected"],
+        "26": ["entered: new"],
+    }
+    assert [row["sequence"] for row in rows(report / "regulator" / "untold.csv")] == ["26"]
+    assert [row["sequence"] for row in rows(report / "regulator" / "refused.csv")] == ["31"]
 
 
 def test_execution_statistics_count_orders_and_what_was_executed(report: Path) -> None:
     (row,) = rows(report / "regulator" / "execution_statistics.csv")
-    assert (row["symbol"], row["size"], row["orders"]) == ("ABC", "100 to 499", "3")
-    assert int(row["executed"]) == 400 * 10**9 == int(row["within_10_s"])
+    assert (row["symbol"], row["size"], row["orders"]) == ("ABC", "100 to 499", "5")
+    assert int(row["quantity"]) == 1_000 * ONE
+    assert int(row["executed"]) == 400 * ONE == int(row["executed_0_to_10_s"])
+    assert int(row["cancelled"]) == 200 * ONE == int(row["rejected"])
 
 
 def test_the_bundle_can_be_checked_by_its_digests(report: Path) -> None:
@@ -120,9 +132,9 @@ def test_an_empty_folder_gives_a_page_that_says_so(spark: "SparkSession", tmp_pa
 
 
 def test_a_formation_is_told_by_who_left_it_and_the_first_one_is_no_change() -> None:
-    first = {"formation": 1, "broken": False, "first_at_ns": SECOND, "silence_ns": None}
-    second = {"formation": 2, "broken": False, "first_at_ns": 9 * SECOND, "silence_ns": 3 * SECOND}
-    members = [{"formation": 1, "members": [7, 8, 9]}, {"formation": 2, "members": [7, 9]}]
+    first = {"stripe": 0, "formation": 1, "broken": False, "first_at_ns": SECOND, "silence_ns": None}
+    second = {"stripe": 0, "formation": 2, "broken": False, "first_at_ns": 9 * SECOND, "silence_ns": 3 * SECOND}
+    members = [{"stripe": 0, "formation": number, "members": found} for number, found in ((1, [7, 8, 9]), (2, [7, 9]))]
     section = outage_section([first, second], members, Names(sites={8: "Tokyo"}))
     assert section.finding == "The ring was formed anew once; the longest silence was 3 s."
     assert "00:00:09 formation 2, without Tokyo" in section.html()
@@ -184,7 +196,12 @@ def test_thinning_keeps_the_peaks() -> None:
 def test_ticks_are_round_and_durations_have_a_unit() -> None:
     assert ticks(0.0, 10.0, 5) == [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
     assert told_duration(1_500 * MILLISECOND) == "1.5 s"
-    assert told_duration(0) == "0 ns"
-    assert told_share(0.00001) == "1.0e-05"
+    assert [told_duration(seconds * SECOND) for seconds in (60, 1_234, 36_000, 1_750_000_000)] == [
+        "1 min", "20.6 min", "10 h", "20,255 days",
+    ]  # fmt: skip
+    assert (told_duration(0), told_duration(SECOND - 1)) == ("0 ns", "1,000 ms")
+    assert [told_share(value) for value in (0.0, 0.000_072, 1e-9, 0.5, 0.999_96, 1.0, 12.5)] == [
+        "0 %", "0.0072 %", "0.0000001 %", "50 %", "99.996 %", "100 %", "1,250 %",
+    ]  # fmt: skip
     assert "nothing to show" in figure(LinePlot(lines=[Line("", [])]), "empty")
     assert LinePlot(lines=[Line("one", [(float(SECOND), 2.0)])]).svg(300).count("<circle") == 1

@@ -152,7 +152,7 @@ class DeltaFolder:
         if table is None:
             return [], {}
         marks = _marks(table)  # first: it may bring the view of the table forward
-        return [unquote(urlparse(uri).path) or uri for uri in table.file_uris()], marks
+        return paths_of(table), marks
 
     def compact(self) -> Mapping[str, Any]:
         """Join small files to large ones. Readers see the same rows, before and after.
@@ -245,6 +245,11 @@ def _newest(table: DeltaTable) -> Offsets:
 def _has_newer(table: DeltaTable) -> bool:
     """Whether the log goes on behind this view."""
     return (_folder(table) / "_delta_log" / f"{table.version() + 1:020}.json").exists()
+
+
+def paths_of(table: DeltaTable) -> list[str]:
+    """The files of this view of a table, by the names that they have on disk; Delta tells of them as in a URI."""
+    return [unquote(urlparse(uri).path) or uri for uri in table.file_uris()]
 
 
 def _folder(table: DeltaTable) -> Path:

@@ -33,6 +33,7 @@ from fairtape.pipeline.delta import WRITTEN, WRITTEN_DDL, DeltaFolder, Written, 
 from fairtape.pipeline.growth import has_grown, lane_rows, new_in_order, new_of_lanes, order_rows
 from fairtape.pipeline.ingest import ingest_journals, stream_journals
 from fairtape.pipeline.lanes import LaneName, Offsets
+from fairtape.pipeline.reading import read_parquet
 from fairtape.pipeline.schemas import TABLES, Arrow
 from fairtape.pipeline.trace_ingest import ingest_traces
 from fairtape.runtime.complaints import Complaint
@@ -281,7 +282,7 @@ def read_table(spark: SparkSession, folder: Path | str, name: str) -> DataFrame:
 def read_files(spark: SparkSession, name: str, files: list[str]) -> DataFrame:
     """A snapshot of a table, whose files are named."""
     schema = from_arrow_schema(TABLES[name].schema)
-    return spark.read.schema(schema).parquet(*files) if files else spark.createDataFrame([], schema)
+    return read_parquet(spark, files, schema) if files else spark.createDataFrame([], schema)
 
 
 def _written(frame: DataFrame, name: str, target: DeltaFolder) -> list[Written]:

@@ -47,7 +47,7 @@ nav { font-size: .9rem; margin: .75rem 0; } nav a { margin-right: .9rem; white-s
 a { color: var(--c0); } code { font-size: .9em; } footer { margin: 3rem 0 1rem; font-size: .85rem; }
 """
 
-_UNIT: Final = re.compile(r"(\d) (%|n?s\b|[mµ]s\b|UTC\b)")
+_UNIT: Final = re.compile(r"(\d) (%|n?s\b|[mµ]s\b|min\b|h\b|days\b|UTC\b)")
 
 
 class Verdict(Enum):

@@ -27,6 +27,16 @@ LINES_MAX: Final = 2 * COLOURS  # that can be told apart
 BREAK_PERIODS: Final = 1.5  # between two points of a line that is not drawn through
 ROWS: Final = 5  # level lines of a frame, about
 DECIMALS: Final = 2  # of a value that is alone
+SHARE_MIN: Final = 1e-10  # percent: what is less, or less away from all, is beyond what numbers here can tell
+ALONE_PART: Final = 1e-9  # of a value, the room on either side of it: of an instant, some two seconds
+UNITS: Final = (
+    (86_400 * SECOND, "days"),
+    (3_600 * SECOND, "h"),
+    (60 * SECOND, "min"),
+    (SECOND, "s"),
+    (MILLISECOND, "ms"),
+    (MICROSECOND, "µs"),
+)
 POINTS_MAX: Final = 1_500  # of one line: a screen has no more
 
 Format: TypeAlias = Callable[[float], str]
@@ -39,17 +49,21 @@ def told_number(value: float) -> str:
 
 
 def told_share(value: float) -> str:
-    """A part of the whole."""
-    if 0 < value < 0.0001:
-        return f"{value:.1e}"
-    return f"{value * 100:.3g} %"
+    """A part of the whole, in percent: with so many decimals that little is not told as nothing, nor most as all."""
+    percent = value * 100
+    text = f"{percent:,.0f}" if percent >= 1_000 else f"{percent:.3g}"
+    if 0 < percent < 100 and ("e" in text or text == "100"):
+        rest = max(min(percent, 100 - percent), SHARE_MIN)
+        text = f"{percent:.{1 - floor(log10(rest))}f}".rstrip("0").rstrip(".")
+    return f"{text} %"
 
 
 def told_duration(value: float) -> str:
     """Nanoseconds in the unit that suits them."""
-    for unit, name in ((SECOND, "s"), (MILLISECOND, "ms"), (MICROSECOND, "µs")):
+    for unit, name in UNITS:
         if abs(value) >= unit:
-            return f"{value / unit:.3g} {name}"
+            text = f"{value / unit:.3g}"
+            return f"{value / unit:,.0f} {name}" if "e" in text else f"{text} {name}"
     return f"{value:.0f} ns"
 
 
@@ -258,11 +272,13 @@ class _Frame:
         cls, xs: Sequence[float], ys: Sequence[float], width: int, top: float, told_x: Format, told_y: Format
     ) -> "_Frame":
         low, high = min(ys), max(ys)
-        high = high if high > low else low + 1.0
+        high = high if high > low else low + 2 * _room(low)
         rows = ticks(low, high, ROWS)
         left = max(_width(told_y(row)) for row in rows) + 10
-        bounds = (min(xs), max(xs) if max(xs) > min(xs) else min(xs) + 1.0)
-        return cls(left, width - 12, top + 10, top + HEIGHT, bounds, (low, high), told_x, told_y, rows)
+        first, last = min(xs), max(xs)
+        if last <= first:  # what has one place only stands in the middle
+            first, last = first - _room(first), first + _room(first)
+        return cls(left, width - 12, top + 10, top + HEIGHT, (first, last), (low, high), told_x, told_y, rows)
 
     def x(self, value: float) -> float:
         return self.left + (value - self.xs[0]) / (self.xs[1] - self.xs[0]) * (self.right - self.left)
@@ -284,6 +300,11 @@ class _Frame:
             x = min(max(self.x(at), self.left + half), self.right - half + 8)
             parts.append(_text(x, self.bottom + 18, text, "middle"))
         return parts
+
+
+def _room(value: float) -> float:
+    """Room around a value that is alone: so much that it is not lost in the value, as 1 ns is in a time since 1970."""
+    return max(0.5, abs(value) * ALONE_PART)
 
 
 def _drawn(line: Line, number: int, frame: _Frame) -> str:

@@ -24,6 +24,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from fairtape.core.instants import SECOND, Duration
 from fairtape.market.stripes import DAY
 from fairtape.market.symbols import SYMBOL_MAX
+from fairtape.pipeline.reading import by_letter, read_parquet
 from fairtape.pipeline.rows import Arrow
 from fairtape.pipeline.stripe_limits import BadHistory, Places, Shares, Windows
 from fairtape.pipeline.stripe_packing import Likeness
@@ -66,10 +67,10 @@ def read_history(spark: SparkSession, place: Path) -> DataFrame:
         raise Complaint(f"--from is {str(place)!r}, which does not exist; name a file or a table of history")
     try:
         if (place / "_delta_log").is_dir():
-            return spark.read.parquet(*_delta_files(place))
+            return _read_delta(spark, place)
         if place.suffix.lower() == ".csv":
             return _read_csv(spark, place)
-        return spark.read.parquet(str(place))
+        return read_parquet(spark, [place])
     except AnalysisException as error:
         told = str(error).partition("\n")[0]
         raise Complaint(f"--from is {str(place)!r}, which is no Parquet, CSV or Delta table ({told})") from None
@@ -80,10 +81,19 @@ def read_history(spark: SparkSession, place: Path) -> DataFrame:
         ) from None
 
 
-def _delta_files(place: Path) -> list[str]:
+def _read_delta(spark: SparkSession, place: Path) -> DataFrame:
     from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
 
-    return list(DeltaTable(place).file_uris())
+    from fairtape.pipeline.delta import paths_of
+
+    try:
+        files = paths_of(DeltaTable(place))
+    except DeltaError as error:
+        raise Complaint(f"--from is {str(place)!r}, a Delta table that cannot be read: {error}") from None
+    if not files:
+        raise Complaint(f"--from is {str(place)!r}, a Delta table without rows; name one that has some")
+    return read_parquet(spark, files)
 
 
 def is_daily(history: DataFrame) -> bool:
@@ -116,9 +126,9 @@ def _time(trades: DataFrame) -> Column:
 
 
 def _read_csv(spark: SparkSession, place: Path) -> DataFrame:
-    guessed = spark.read.csv(str(place), header=True, inferSchema=True).schema
+    guessed = spark.read.csv(by_letter(place), header=True, inferSchema=True).schema
     kept = [StructField(each.name, StringType()) if each.name.lower() in NAMES else each for each in guessed]
-    return spark.read.csv(str(place), header=True, schema=StructType(kept))
+    return spark.read.csv(by_letter(place), header=True, schema=StructType(kept))
 
 
 def split_trades(trades: DataFrame, share: float) -> tuple[DataFrame, DataFrame]:

@@ -1,14 +1,16 @@
 """What a regulator asks for: who had which time, how long news took, how orders were executed, and every order's way.
 
 The audit trail has a row for everything that happened to an order, from its entry to the commit of its trades, in the
-one order of the network; `step` 0 is the entry. Whether anything is missing is counted, not claimed: `untold` has the
-orders of which nothing is known but their entry, and `completeness` says that no number of the sequence is missing.
+one order of the network: by token, and within it by step, of which 0 is the entry. Whether anything is missing is
+counted, not claimed: `untold` has the orders of which nothing is known but their entry, `refused` what a floor was sent
+and did not take for an order, and `completeness` says that no number of the sequence is missing.
 
-Execution statistics are in the manner of SEC Rule 605 (17 CFR 242.605): by symbol, type and size of the order, how many
-were executed and how fast. A floor has no national best quote to compare with, so effective spread and price
-improvement, which Rule 605 also asks for, are not in it.
+Execution statistics are in the manner of SEC Rule 605 (17 CFR 242.605): by symbol, type and size of the order, how much
+was executed, how fast, and how much was cancelled or rejected. A floor has no national best quote to compare with, so
+effective spread and price improvement, which Rule 605 also asks for, are not in it.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
@@ -19,71 +21,75 @@ from fairtape.market.prices import ONE
 
 SIZES: Final = ((100, "below 100"), (500, "100 to 499"), (2_000, "500 to 1,999"), (5_000, "2,000 to 4,999"))
 LARGEST: Final = "5,000 and more"
-SPEEDS: Final = (("within_10_s", 0, 10), ("within_30_s", 10, 30), ("within_60_s", 30, 60), ("within_300_s", 60, 300))
+SPEEDS: Final = (
+    (0, "executed_before_entry"),
+    (10, "executed_0_to_10_s"),
+    (30, "executed_10_to_30_s"),
+    (60, "executed_30_to_60_s"),
+    (300, "executed_60_to_300_s"),
+)
+SLOWEST: Final = "executed_from_300_s"
+"""Each fill is in the first class whose seconds from entry to trade it is below."""
 
 README: Final = """What is in this folder
 
-clock_log.csv            how wrong each site's clock may have been at most, in every period (ns)
+clock_log.csv            how wrong each site's clock may have been at most, as it declared, in every period (ns)
 latency_per_source.csv   how long messages of each source took to their release at each site (ns, exact percentiles)
 completeness.csv         for every stripe and site: first and last number, missing and repeated ones
-execution_statistics.csv orders by symbol, type and size: executed, cancelled, how fast (as Rule 605; see below)
-audit_trail.csv          everything that happened to every order, from entry to commit, in the one order
+execution_statistics.csv orders by symbol, type and size: executed, how fast, cancelled, rejected (see below)
+audit_trail.csv          everything that happened to every order, from entry to commit or rejection, in the one order
 untold.csv               orders of which nothing is known but their entry; empty when the trail has no gap
+refused.csv              what a floor rejected that was no order: unreadable requests, deposits, reports of arbiters
 SHA256SUMS               digests of these files: `sha256sum -c SHA256SUMS`
 
 Times are nanoseconds since 1970 UTC, prices and quantities billionths, all whole numbers. Files that need orders are
-there only where a floor was run. Execution statistics lack effective spread and price improvement: a floor has no
+there only where a floor was run.
+
+Audit trail: order_number is the place of the order in the sequence. A request to cancel or replace, and its rejection,
+stand under the place of the request itself; what it changed stands under the order that was changed, and its sequence
+is that of the request. at_ns is the time of the token that brought it about, and of an entry the time that the gateway
+stamped.
+
+Execution statistics: quantity is what was entered, in orders of the kind new; executed, cancelled and rejected are the
+parts of it that came to this end, and the rest was open at the end or was replaced. The columns executed_..._s divide
+executed by the time from entry to trade, each from its first bound up to, but not including, its second one.
+executed_before_entry is what was stamped as traded before it was stamped as entered: two clocks disagreed. mean_ns is
+the mean of that time over all that was executed. Effective spread and price improvement are not here: a floor has no
 national best quote to compare with.
 """
 
 
-def audit_trail(orders: DataFrame, events: DataFrame, executions: DataFrame, releases: DataFrame) -> DataFrame:
-    """All that happened to each order: when, at which place of the one order, and why where there is a reason."""
+def audit_trail(orders: DataFrame, events: DataFrame) -> DataFrame:
+    """All that happened to each order: when, at which place of the one order, and why where there is a reason.
+
+    A commit is among the events already. A rejection names no order, because there is none: it belongs to its request.
+    """
     entered = orders.select(
         "stripe",
         F.col("sequence").alias("order_number"),
-        "sequence",
+        *("sequence", "token"),
         F.lit(0).cast("long").alias("step"),
         F.concat(F.lit("entered: "), F.col("kind")).alias("what"),
-        "account",
-        "client_id",
-        "symbol",
-        "price",
-        "quantity",
+        *("account", "client_id", "symbol", "price", "quantity"),
         F.lit(None).cast("long").alias("trade_id"),
         F.col("entered_at_ns").alias("at_ns"),
         F.lit(None).cast("string").alias("reason"),
     )
-    told = events.where(F.col("order_number").isNotNull()).select(
+    rejected = _rejected(events).join(orders, ["stripe", "sequence"], "left_semi")
+    known = events.where(F.col("order_number").isNotNull()).unionByName(rejected)
+    told = known.select(
         "stripe",
-        "order_number",
-        "sequence",
+        F.coalesce("order_number", "sequence").alias("order_number"),
+        *("sequence", "token"),
         (F.col("step") + 1).alias("step"),
         F.col("event").alias("what"),
         *("account", "client_id", "symbol", "price", "quantity", "trade_id", "at_ns", "reason"),
     )
-    both = _committed(executions, releases, "buy").unionByName(_committed(executions, releases, "sell"))
-    order = ("stripe", "order_number", "at_ns", "sequence", "step")
-    return entered.unionByName(told).unionByName(both).orderBy(*order)
+    return entered.unionByName(told).orderBy("stripe", "order_number", "token", "step", "sequence")
 
 
-def _committed(executions: DataFrame, releases: DataFrame, side: str) -> DataFrame:
-    """The commit of a trade, for the order on one side of it: when the token that committed it was due."""
-    due = releases.groupBy("stripe", F.col("token").alias("committed_token")).agg(
-        F.min("commit_at_ns").alias("at_ns"), F.max("sequence").alias("sequence")
-    )
-    name = "buyer" if side == "buy" else "seller"
-    return executions.join(due, ["stripe", "committed_token"], "left").select(
-        "stripe",
-        F.col(f"{side}_order").alias("order_number"),
-        "sequence",
-        F.lit(0).cast("long").alias("step"),
-        F.lit("committed").alias("what"),
-        F.col(name).alias("account"),
-        F.col(f"{side}_client_id").alias("client_id"),
-        *("symbol", "price", "quantity", "trade_id", "at_ns"),
-        F.lit(None).cast("string").alias("reason"),
-    )
+def _rejected(events: DataFrame) -> DataFrame:
+    return events.where(F.col("event") == "rejected")
 
 
 def untold(orders: DataFrame, events: DataFrame) -> DataFrame:
@@ -95,43 +101,73 @@ def untold(orders: DataFrame, events: DataFrame) -> DataFrame:
     )
 
 
-def execution_statistics(orders: DataFrame, executions: DataFrame) -> DataFrame:
-    """symbol, order_type, size, orders, quantity, executed, executed within spans of time, mean_ns."""
+def refused(orders: DataFrame, events: DataFrame) -> DataFrame:
+    """What was rejected and is no order: stripe, sequence, token, account, client_id, at_ns, reason."""
+    others = _rejected(events).join(orders, ["stripe", "sequence"], "left_anti")
+    names = ("stripe", "sequence", "token", "account", "client_id", "at_ns", "reason")
+    return others.select(*names).orderBy("stripe", "sequence")
+
+
+def execution_statistics(orders: DataFrame, events: DataFrame, executions: DataFrame) -> DataFrame:
+    """symbol, order_type, size, orders, quantity, executed, cancelled, rejected, executed by speed, mean_ns."""
+    place = ["stripe", "order_number"]
     entered = orders.where(F.col("kind") == "new").select(
         "stripe", F.col("sequence").alias("order_number"), "symbol", "order_type", "quantity", "entered_at_ns"
     )
-    sides = (
-        executions.select(
-            "stripe", F.col(f"{side}_order").alias("order_number"), F.col("quantity").alias("done"), "traded_at_ns"
-        )
-        for side in ("buy", "sell")
+    cancelled = events.where(F.col("event") == "cancelled").groupBy(*place)
+    rejections = (
+        _rejected(events)
+        .groupBy("stripe", F.col("sequence").alias("order_number"))
+        .agg(F.count(F.lit(1)).alias("rejections"))
     )
-    buys, sells = sides
-    fills = entered.join(buys.unionByName(sells), ["stripe", "order_number"], "left")
-    took = F.col("traded_at_ns") - F.col("entered_at_ns")
-    by_order = fills.groupBy("stripe", "order_number", "symbol", "order_type", "quantity").agg(
-        F.sum(F.coalesce("done", F.lit(0))).alias("executed"),
-        *(
-            F.sum(F.when((took >= first * SECOND) & (took < end * SECOND), F.col("done")).otherwise(F.lit(0))).alias(
-                name
-            )
-            for name, first, end in SPEEDS
-        ),
-        F.sum(F.coalesce(F.col("done").cast("decimal(38,0)") * took, F.lit(0))).alias("weighed_ns"),
+    by_order = (
+        entered.join(_executed(entered, executions), place, "left")
+        .join(cancelled.agg(_sum("quantity").alias("cancelled")), place, "left")
+        .join(rejections, place, "left")
+        .withColumn("rejected", F.when(F.col("rejections").isNotNull(), F.col("quantity")))
     )
-    names = ("quantity", "executed", *(name for name, _, _ in SPEEDS))
-    found = by_order.groupBy("symbol", "order_type", _size().alias("size")).agg(
+    names = ("quantity", "executed", "cancelled", "rejected", *_speeds())
+    found = by_order.groupBy("symbol", "order_type", _class(F.col("quantity"), SIZES, ONE, LARGEST).alias("size")).agg(
         F.count(F.lit(1)).alias("orders"),
-        *(F.sum(F.col(name).cast("decimal(38,0)")).alias(name) for name in names),
+        *(F.coalesce(_sum(name), F.lit(0).cast("decimal(38,0)")).alias(name) for name in names),
         F.sum("weighed_ns").alias("weighed_ns"),
     )
     mean = F.when(F.col("executed") > 0, F.expr("weighed_ns div executed")).alias("mean_ns")
     return found.select("symbol", "order_type", "size", "orders", *names, mean).orderBy("symbol", "order_type", "size")
 
 
-def _size() -> Column:
-    """The class of an order's size, as Rule 605 cuts them."""
-    classes = F.lit(LARGEST)
-    for most, name in reversed(SIZES):
-        classes = F.when(F.col("quantity") < most * ONE, F.lit(name)).otherwise(classes)
-    return classes
+def _executed(entered: DataFrame, executions: DataFrame) -> DataFrame:
+    """Of each order that traded: how much, how much of it in each class of speed, and the sum of quantity times ns."""
+    buys, sells = (
+        executions.select("stripe", F.col(f"{side}_order").alias("order_number"), "quantity", "traded_at_ns")
+        for side in ("buy", "sell")
+    )
+    fills = buys.unionByName(sells).join(entered.drop("quantity"), ["stripe", "order_number"])
+    took = F.col("traded_at_ns") - F.col("entered_at_ns")
+    speed = _class(took, SPEEDS, SECOND, SLOWEST)
+    return fills.groupBy("stripe", "order_number").agg(
+        _sum("quantity").alias("executed"),
+        *(F.sum(F.when(speed == name, _whole("quantity"))).alias(name) for name in _speeds()),
+        F.sum(_whole("quantity") * took).alias("weighed_ns"),
+    )
+
+
+def _speeds() -> list[str]:
+    return [*(name for _, name in SPEEDS), SLOWEST]
+
+
+def _whole(name: str) -> Column:
+    """Billionths of a share, for sums that 64 bits do not hold."""
+    return F.col(name).cast("decimal(38,0)")
+
+
+def _sum(name: str) -> Column:
+    return F.sum(_whole(name))
+
+
+def _class(value: Column, bounds: Sequence[tuple[int, str]], unit: int, last: str) -> Column:
+    """The name of the first class that a value is below, or of the last one: every value has exactly one."""
+    found = F.lit(last)
+    for most, name in reversed(bounds):
+        found = F.when(value < most * unit, F.lit(name)).otherwise(found)
+    return found

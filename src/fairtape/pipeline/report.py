@@ -8,18 +8,17 @@ Only figures leave Spark, but for the audit trail, which is as long as there are
 """
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
@@ -27,14 +26,16 @@ from fairtape.core.instants import SECOND, Duration
 from fairtape.pipeline import regulator as bundle
 from fairtape.pipeline import report_figures as figures
 from fairtape.pipeline import report_sections as sections
+from fairtape.pipeline.jobs import folder_of, read_files, read_table
 from fairtape.pipeline.pages import Page, Section
 from fairtape.pipeline.plots import told_duration
 from fairtape.pipeline.report_links import TITLE as LINKS
 from fairtape.pipeline.report_links import links_section
 from fairtape.pipeline.report_names import Names
-from fairtape.pipeline.schemas import TABLES, Arrow
+from fairtape.pipeline.schemas import Arrow
 from fairtape.runtime.complaints import Complaint
 
+PAGE: Final = "index.html"
 TRAIL_ROWS_MAX: Final = 65_536  # of one piece that is written
 
 
@@ -56,22 +57,39 @@ class Tables:
             raise Complaint(f"--tables is {str(folder)!r}, which is no folder; name what `fairtape pipeline run` made")
 
     def __getitem__(self, name: str) -> DataFrame | None:
-        assert name in TABLES, name
-        try:
-            files = list(DeltaTable(self._folder / name).file_uris())
-        except DeltaError:
-            return None
-        return self._spark.read.parquet(*files) if files else None
+        files = folder_of(self._folder, name).files()
+        return read_files(self._spark, name, files) if files else None
+
+    def whole(self, name: str) -> DataFrame:
+        """A table that may have no rows, as that of trades on a floor where nobody traded."""
+        return read_table(self._spark, self._folder, name)
 
 
 def make_report(spark: SparkSession, tables: Path, out: Path, *, names: Names | None = None) -> Report:
-    """Make the page, its data and the bundle. Names are for the page; data and bundle keep numbers."""
-    maker = _Maker(Tables(spark, tables), out, names or Names())
-    page = maker.page()
-    maker.regulate()
-    path = out / "index.html"
-    path.write_text(page.html(), encoding="utf-8")
-    return Report(path, tuple(maker.files))
+    """Make the page, its data and the bundle. Names are for the page; data and bundle keep numbers.
+
+    All of it is made aside and then put into its place, so a report that fails leaves what was there as it was.
+    """
+    found = Tables(spark, tables)
+    out.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=".draft-", dir=out) as folder:
+        draft = Path(folder)
+        maker = _Maker(found, draft, names or Names())
+        page = maker.page()
+        maker.regulate()
+        (draft / PAGE).write_text(page.html(), encoding="utf-8")
+        files = [path.relative_to(draft) for path in maker.files]
+        _put_in_place(draft, out, files)
+    return Report(out / PAGE, tuple(out / path for path in files))
+
+
+def _put_in_place(draft: Path, out: Path, files: Sequence[Path]) -> None:
+    """The old page goes first and the new one comes last: no page ever stands beside the data of another."""
+    (out / PAGE).unlink(missing_ok=True)
+    for path in files:
+        (out / path).parent.mkdir(exist_ok=True)
+        (draft / path).replace(out / path)
+    (draft / PAGE).replace(out / PAGE)
 
 
 class _Maker:
@@ -255,13 +273,13 @@ class _Maker:
         self.files += [*written, folder / "README.txt", folder / "SHA256SUMS"]
 
     def _of_orders(self) -> Iterator[tuple[str, DataFrame]]:
-        orders, events, releases = (self._tables[name] for name in ("orders", "order_events", "releases"))
-        executions = self._tables["executions"]
-        if orders is None or events is None or releases is None or executions is None:
+        if self._tables["orders"] is None:
             return
-        yield "execution_statistics", bundle.execution_statistics(orders, executions)
-        yield "audit_trail", bundle.audit_trail(orders, events, executions, releases)
+        orders, events, executions = map(self._tables.whole, ("orders", "order_events", "executions"))
+        yield "execution_statistics", bundle.execution_statistics(orders, events, executions)
+        yield "audit_trail", bundle.audit_trail(orders, events)
         yield "untold", bundle.untold(orders, events)
+        yield "refused", bundle.refused(orders, events)
 
 
 def _totals(releases: DataFrame) -> DataFrame:

@@ -31,6 +31,7 @@ WINDOW_0_MIN: Final = 0.9  # of messages: the best systems in one data centre re
 CLOCK_MAX: Final = 100 * MICROSECOND  # MiFID II, RTS 25, for those who trade at high frequency
 OUTAGE_MAX: Final = 300 * MILLISECOND
 CHANGES_SHOWN_MAX: Final = 20
+ALONE: Final = "Only one site's journal is here, so nothing can be compared."
 NAMELESS: Final = "(no name)"
 PARTS: Final = ("p10", "p50", "p90", "p95", "p99", "p999", "p9999")
 
@@ -41,31 +42,16 @@ def _verdict(good: bool) -> Verdict:
 
 def fairness_section(rows: Rows) -> Section:
     """Whether anybody could know something first."""
-    messages = sum(row["messages"] for row in rows)
-    together = sum(row["window_0_messages"] for row in rows)
-    share = together / messages if messages else 0.0
-    bars = [
-        (name, _mean(rows, column))
-        for column, name in (
-            ("window_0_share", "released together, as far as clocks can tell"),
-            ("pairwise_fairness", "of two trades, the earlier one came first"),
-            ("portal_equity", "sites were used alike as portals"),
-        )
-        if any(row[column] is not None for row in rows)
-    ]
-    columns = ("late_fraction", "outbound_unfairness", "inbound_unfairness", "pairwise_fairness", "portal_equity")
-    table = Table(
-        ("stripe", "sites", "messages", *(name.replace("_", " ") for name in columns)),
-        [
-            (f"{row['stripe']}", f"{row['sites']}", f"{row['messages']:,}", *(_share(row[name]) for name in columns))
-            for row in rows
-        ],
-    )
+    shared, together = (sum(row[name] for row in rows) for name in ("shared_messages", "window_0_messages"))
+    if not shared:
+        return Section(title="Fairness", verdict=Verdict.NEITHER, finding=ALONE, table=_fairness_table(rows))
+    alone = sum(row["messages"] for row in rows) - shared
+    left_out = f" {alone:,} more are in the journal of one site only, and are not judged." if alone else ""
     return Section(
         title="Fairness",
-        verdict=_verdict(share >= WINDOW_0_MIN),
-        finding=f"{told_share(share)} of {messages:,} messages were released at all sites so close together that no "
-        "clock can show who was first.",
+        verdict=_verdict(together / shared >= WINDOW_0_MIN),
+        finding=f"{together:,} of {shared:,} messages that several sites released ({told_share(together / shared)}) "
+        f"were released so close together that no clock can show who was first.{left_out}",
         told=(
             (
                 "The first bar is the share of messages with delivery window 0: the spread between sites is within the "
@@ -76,52 +62,91 @@ def fairness_section(rows: Rows) -> Section:
                 "The second bar looks at trades that two sources entered one directly after the other. Within a token "
                 "the messages of a source stay together, so what was entered less than a token apart comes in either "
                 "order. The third is the messages that entered at the least used site by those at the most used one."
+                + (" Bars are over all stripes; in the third each counts by its messages." if len(rows) > 1 else "")
             ),
             (
-                "Outbound unfairness is the share of messages that some site released late or unlike the others; "
-                "inbound unfairness the share that was overtaken on the way in by a message that was sent later."
+                "In the table, shared messages are those that several sites released, and late is the share of "
+                "deliveries. Outbound unfairness is the share of messages that some site released late or unlike the "
+                "others; inbound unfairness the share that was overtaken on the way in by one that was sent later."
             ),
         ),
-        plots=[BarPlot(bars=bars, told=told_share)],
-        table=table,
+        plots=[BarPlot(bars=_fairness_bars(rows, together / shared), told=told_share)],
+        table=_fairness_table(rows),
         is_open=True,
     )
 
 
-def latency_section(rows: Rows, names: Names) -> Section:
-    """How long the news took."""
-    totals: dict[int, list[int]] = {}
-    for row in rows:
-        totals.setdefault(row["source"], []).append(row["p50"])
-    bars = [(names.source(source), float(sorted(found)[len(found) // 2])) for source, found in sorted(totals.items())]
-    middles = [value for _, value in bars]
-    widest = max(middles, default=0.0) - min(middles, default=0.0)
-    table = Table(
-        ("source", "site", "messages", *PARTS),
+def _fairness_bars(rows: Rows, together: float) -> list[tuple[str, float]]:
+    """What all stripes are in one: counts are summed before they are divided."""
+    bars = [("released together, as far as clocks can tell", together)]
+    if pairs := sum(row["pairs"] for row in rows):
+        bars.append(("of two trades, the earlier one came first", sum(row["pairs_in_order"] for row in rows) / pairs))
+    used = [row for row in rows if row["portal_equity"] is not None]
+    if messages := sum(row["messages"] for row in used):
+        equity = sum(row["portal_equity"] * row["messages"] for row in used) / messages
+        bars.append(("sites were used alike as portals", equity))
+    return bars
+
+
+def _fairness_table(rows: Rows) -> Table:
+    columns = {
+        "window_0_share": "together",
+        "late_fraction": "late",
+        "outbound_unfairness": "outbound unfairness",
+        "inbound_unfairness": "inbound unfairness",
+        "pairwise_fairness": "pairwise fairness",
+        "portal_equity": "portal equity",
+    }
+    counts = ("sites", "messages", "shared_messages")
+    return Table(
+        ("stripe", "sites", "messages", "shared", *columns.values()),
         [
-            (
-                names.source(row["source"]),
-                names.site(row["site"]),
-                f"{row['count']:,}",
-                *(told_duration(row[part]) for part in PARTS),
-            )
+            (f"{row['stripe']}", *(f"{row[name]:,}" for name in counts), *(_share(row[name]) for name in columns))
             for row in rows
         ],
     )
+
+
+def latency_section(rows: Rows, names: Names) -> Section:
+    """How long the news took.
+
+    Half of the messages of a source came within its median at each site, so everywhere within the longest of these.
+    """
+    medians: dict[tuple[int, int], list[int]] = {}
+    most: dict[int, int] = {}
+    for row in rows:
+        medians.setdefault((row["stripe"], row["source"]), []).append(row["p50"])
+        most[row["source"]] = max(row["p50"], most.get(row["source"], row["p50"]))
+    bars = [(names.source(source), float(most[source])) for source in sorted(most)]
+    apart = max((max(found) - min(found) for found in medians.values()), default=0)
     return Section(
         title="Latency by source",
         verdict=Verdict.NEITHER,
-        finding=f"Half of the messages of a source were released within {told_duration(max(middles, default=0.0))} of "
-        f"their entry; sources differ by {told_duration(widest)}.",
+        finding=f"At every site, half of the messages of each source or more were released within "
+        f"{told_duration(max(most.values(), default=0))} of their entry. Between sources this time differs by up to "
+        f"{told_duration(max(most.values(), default=0) - min(most.values(), default=0))}, and for one source between "
+        f"sites by up to {told_duration(apart)}.",
         told=(
             (
-                "Each bar is a source: the time from the entry of its message to the release, which is the same at all "
-                "sites. It is long on purpose: a message is released when the slowest site has it. Bars of equal "
-                "length mean that no source's customers are served faster."
+                "Each bar is a source: the median of the time from the entry of a message to its release, at the site "
+                "where that median is longest. It is long on purpose: a message is released when the slowest site has "
+                "it. Bars of equal length mean that no source's customers are served faster."
             ),
         ),
         plots=[BarPlot(bars=bars, told=told_duration)],
-        table=table,
+        table=Table(
+            ("stripe", "source", "site", "messages", *PARTS),
+            [
+                (
+                    f"{row['stripe']}",
+                    names.source(row["source"]),
+                    names.site(row["site"]),
+                    f"{row['count']:,}",
+                    *(told_duration(row[part]) for part in PARTS),
+                )
+                for row in rows
+            ],
+        ),
     )
 
 
@@ -131,7 +156,7 @@ def spread_section(whole: Rows, rows: Rows, changes: Rows, period: int) -> Secti
         return Section(
             title="Spread over time",
             verdict=Verdict.NEITHER,
-            finding="Only one site's journal is here, so nothing can be compared.",
+            finding=ALONE,
         )
     p50, p99, worst = (whole[0][name] for name in ("p50_ns", "p99_ns", "max_ns"))
     lines = [
@@ -195,18 +220,23 @@ def late_section(rows: Rows, changes: Rows, period: int, names: Names) -> Sectio
 def clock_section(rows: Rows, clocks: Rows, period: int, names: Names) -> Section:
     """How far clocks can be trusted."""
     worst = max((row["bound_max_ns"] for row in rows), default=0)
-    steps = sum(row["steps_back"] for row in clocks)
-    stepped = f" Clocks stepped back {_times(steps)}." if steps else " No clock stepped back."
+    untrue = [row for row in clocks if _is_untrue(row)]
     bounds = ("bound_min_ns", "bound_p50_ns", "bound_max_ns")
     return Section(
         title="Clock bounds",
-        verdict=_verdict(worst <= CLOCK_MAX and not steps),
-        finding=f"No clock was further than {told_duration(worst)} from the common time.{stepped}",
+        verdict=_verdict(worst <= CLOCK_MAX and not untrue),
+        finding=f"Sites declared that no clock was further than {told_duration(worst)} from the common time. "
+        f"{_told_steps(clocks, names)}",
         told=(
             (
                 "Each line is a site: how wrong its clock may have been, at most, as it said itself. MiFID II (RTS 25) "
                 f"asks {told_duration(CLOCK_MAX)} from those who trade at high frequency. What happened within the "
                 "bound cannot be told apart by time, only by its number."
+            ),
+            (
+                "A clock stepped back where a release bears an earlier time than the one before it at that site. From "
+                "as far ahead as was declared to as far behind is twice the bound: what is more shows that the clock "
+                "was further off than its site said, whatever the lines show."
             ),
         ),
         plots=[
@@ -218,9 +248,10 @@ def clock_section(rows: Rows, clocks: Rows, period: int, names: Names) -> Sectio
             )
         ],
         table=Table(
-            ("site", "releases", "least bound", "median", "greatest", "steps back", "greatest step"),
+            ("stripe", "site", "releases", "least bound", "median", "greatest", "steps back", "greatest step"),
             [
                 (
+                    f"{row['stripe']}",
                     names.site(row["site"]),
                     f"{row['releases']:,}",
                     *(told_duration(row[name] or 0) for name in bounds),
@@ -233,12 +264,31 @@ def clock_section(rows: Rows, clocks: Rows, period: int, names: Names) -> Sectio
     )
 
 
+def _is_untrue(clock: Mapping[str, Any]) -> bool:
+    """Whether a clock stepped further back than one that is never further off than its bound can."""
+    return bool((clock["step_max_ns"] or 0) > 2 * (clock["bound_max_ns"] or 0))
+
+
+def _told_steps(clocks: Rows, names: Names) -> str:
+    """How often clocks stepped back, and whether that agrees with what was declared."""
+    steps = sum(row["steps_back"] for row in clocks)
+    if not steps:
+        return "No clock stepped back."
+    most = max(row["step_max_ns"] or 0 for row in clocks)
+    told = f"Clocks stepped back {_times(steps)}, by up to {told_duration(most)}"
+    untrue = sorted({row["site"] for row in clocks if _is_untrue(row)})
+    if not untrue:
+        return f"{told}, which what they declared allows."
+    return f"{told}: what was declared by {_listed([names.site(site) for site in untrue])} was not true."
+
+
 def outage_section(rows: Rows, formations: Rows, names: Names) -> Section:
     """When the tape stood still. The first formation is how it began, and no change."""
     silences = [row for row in rows if row["silence_ns"] is not None]
     worst = max((row["silence_ns"] for row in silences), default=0)
     broken = sum(bool(row["broken"]) for row in rows)
-    finding = f"The ring was formed anew {_times(len(silences))}; the longest silence was {told_duration(worst)}."
+    who = _told_rings({row["stripe"] for row in silences}) if _has_stripes(rows) else "The ring was"
+    finding = f"{who} formed anew {_times(len(silences))}; the longest silence was {told_duration(worst)}."
     if not silences:
         finding = "The tape never stood still: no formation changed while it ran."
     if broken:
@@ -246,7 +296,7 @@ def outage_section(rows: Rows, formations: Rows, names: Names) -> Section:
     whats = _whats(formations, names)
     bars = [
         (
-            f"{told_instant(row['first_at_ns'] or 0)} {whats.get(row['formation'], '')}".strip(),
+            f"{told_instant(row['first_at_ns'] or 0)} {whats.get((row['stripe'], row['formation']), '')}".strip(),
             row["silence_ns"],
         )
         for row in silences[:CHANGES_SHOWN_MAX]
@@ -267,19 +317,37 @@ def outage_section(rows: Rows, formations: Rows, names: Names) -> Section:
     )
 
 
-def _whats(formations: Rows, names: Names) -> dict[int, str]:
-    """Of each formation: who was no longer in it, and who was new, beside the one before."""
-    found: dict[int, str] = {}
-    before: set[int] | None = None
+def _whats(formations: Rows, names: Names) -> dict[tuple[int, int], str]:
+    """Of each formation of a stripe: who was no longer in it, and who was new, beside the one before it there."""
+    found: dict[tuple[int, int], str] = {}
+    before: dict[int, set[int] | None] = {}
+    has_stripes = _has_stripes(formations)
     for row in formations:
         members = None if row["members"] is None else set(row["members"])
-        told = [f"formation {row['formation']}"]
-        if before is not None and members is not None:
-            told += [f"without {names.site(site)}" for site in sorted(before - members)]
-            told += [f"with {names.site(site)}" for site in sorted(members - before)]
-        found[row["formation"]] = ", ".join(told)
-        before = members
+        told = [_formation(row, has_stripes)]
+        last = before.get(row["stripe"])
+        if last is not None and members is not None:
+            told += [f"without {names.site(site)}" for site in sorted(last - members)]
+            told += [f"with {names.site(site)}" for site in sorted(members - last)]
+        found[row["stripe"], row["formation"]] = ", ".join(told)
+        before[row["stripe"]] = members
     return found
+
+
+def _told_rings(stripes: set[int]) -> str:
+    """Each stripe has a ring of its own."""
+    return (
+        f"The ring of stripe {min(stripes)} was" if len(stripes) == 1 else f"The rings of {len(stripes)} stripes were"
+    )
+
+
+def _has_stripes(rows: Rows) -> bool:
+    """Whether these are of several stripes, so that it must be said which."""
+    return len({row["stripe"] for row in rows}) > 1
+
+
+def _formation(row: Mapping[str, Any], has_stripes: bool) -> str:
+    return f"{'stripe ' + str(row['stripe']) + ', ' if has_stripes else ''}formation {row['formation']}"
 
 
 def volume_section(rows: Rows, busy: Rows, period: int) -> Section:
@@ -383,17 +451,13 @@ def missing_section(title: str, tables: Sequence[str]) -> Section:
     )
 
 
-def _mean(rows: Rows, name: str) -> float:
-    found = [row[name] for row in rows if row[name] is not None]
-    return sum(found) / len(found) if found else 0.0
-
-
 def _share(value: float | None) -> str:
     return "–" if value is None else told_share(value)
 
 
 def _marks(changes: Rows) -> list[tuple[float, str]]:
-    return [(row["first_at_ns"], f"formation {row['formation']}") for row in changes if row["silence_ns"] is not None]
+    has_stripes = _has_stripes(changes)
+    return [(row["first_at_ns"], _formation(row, has_stripes)) for row in changes if row["silence_ns"] is not None]
 
 
 def _told_marks(changes: Rows) -> tuple[str, ...]:
@@ -411,3 +475,8 @@ def _by_site(rows: Rows, value: Callable[[Mapping[str, Any]], float], names: Nam
 
 def _times(count: int) -> str:
     return "once" if count == 1 else f"{count:,} times"
+
+
+def _listed(words: Sequence[str]) -> str:
+    """a, b and c."""
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))

@@ -13,7 +13,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
+from urllib.parse import unquote
 
+from py4j.protocol import Py4JJavaError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
@@ -21,6 +23,7 @@ from pyspark.sql import SparkSession
 
 from fairtape.pipeline.archive import archive_flags
 from fairtape.pipeline.java import cache_directory, find_java
+from fairtape.pipeline.reading import REMEDY
 from fairtape.pipeline.source import register
 from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.journal import Damaged
@@ -43,6 +46,9 @@ LOG_SHOWN_MAX: Final = 400  # characters of it that a complaint repeats
 _STARVED: Final = "Python worker failed to connect back"
 _SENTENCE: Final = re.compile(r"fairtape\.runtime\.[\w.]*(?:Complaint|Damaged): (.+)")
 _DAMAGE: Final = re.compile(r"(.+) is damaged at byte (\d+), sequence (\d+): (.+)")
+_UNREADABLE: Final = re.compile(
+    r"(?:Encountered error while reading file|Path does not exist:) (?:file:/*(?=/))?(.+?)\.\s+[A-Z]"
+)
 
 SETTINGS: Final = {
     "spark.ui.enabled": "false",
@@ -99,26 +105,41 @@ def spark_session(
 
 @contextmanager
 def in_sentences() -> Iterator[None]:
-    """Say a mistake or damage that an executor found in its one sentence, without the thousand lines of Spark."""
+    """Say a mistake or damage that an executor found in its one sentence, without the thousand lines of Spark.
+
+    What fails on the way to Arrow comes through Py4J as it is, and not as an error of PySpark.
+    """
     try:
         yield
-    except PySparkException as error:
-        told = _SENTENCE.search(str(error))
-        if told is None and _STARVED in str(error):
-            raise Complaint(
-                "Spark gave up on a Python process that did not start within ten seconds, because this machine is very "
-                "busy; what was committed is whole: run it again"
-            ) from None
-        if told is None and error.getCondition() == "CAST_INVALID_INPUT":
-            value = str(error).partition(". ")[0]
-            raise Complaint(f"a value in the data cannot be read, so put it right or leave it out: {value}") from None
+    except (PySparkException, Py4JJavaError) as error:
+        text = str(error)
+        told = _SENTENCE.search(text)
         if told is None:
-            raise
+            complaint = _complaint(text, error.getCondition() if isinstance(error, PySparkException) else None)
+            if complaint is None:
+                raise
+            raise complaint from None
         damage = _DAMAGE.fullmatch(told[1])
         if damage is None:
             raise Complaint(told[1]) from None
         path, offset, sequence, reason = damage.groups()
         raise Damaged(Path(path), int(offset), int(sequence), reason) from None
+
+
+def _complaint(text: str, condition: str | None) -> Complaint | None:
+    """What Spark itself says, where a user can mend it."""
+    if _STARVED in text:
+        return Complaint(
+            "Spark gave up on a Python process that did not start within ten seconds, because this machine is very "
+            "busy; what was committed is whole: run it again"
+        )
+    if condition == "CAST_INVALID_INPUT":
+        return Complaint(
+            f"a value in the data cannot be read, so put it right or leave it out: {text.partition('. ')[0]}"
+        )
+    if (unreadable := _UNREADABLE.search(text)) is not None:
+        return Complaint(f"file {unquote(unreadable[1])} cannot be read; {REMEDY}")
+    return None
 
 
 def _start(conf: SparkConf) -> None:
