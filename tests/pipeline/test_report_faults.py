@@ -104,3 +104,10 @@ def test_a_table_with_a_broken_log_is_told_and_not_left_out(spark: "SparkSession
     with pytest.raises(Complaint, match="releases cannot be read"):
         make_report(spark, tables, tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_floor_on_which_nobody_traded_has_its_audit_trail(spark: "SparkSession", tmp_path: Path) -> None:
+    orders = {"orders": values.tables()["orders"][:1]}
+    made = make_report(spark, values.write_tables(tmp_path / "tables", few() | orders), tmp_path / "out")
+    assert (tmp_path / "out" / "regulator" / "audit_trail.csv") in made.files
+    assert len((tmp_path / "out" / "regulator" / "untold.csv").read_text().splitlines()) == 2
