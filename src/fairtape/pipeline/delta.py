@@ -78,7 +78,7 @@ class DeltaFolder:
     """One table, in one folder. Made by whoever writes first."""
 
     def __init__(self, folder: Path | str, schema: Arrow) -> None:
-        self.folder = _checked(Path(folder))
+        self.folder = checked_folder(Path(folder))
         self.schema = schema
 
     def marks(self) -> Offsets:
@@ -205,7 +205,7 @@ class DeltaFolder:
         return DeltaTable.create(self.folder, self.schema, mode="ignore")
 
 
-def _checked(folder: Path) -> Path:
+def checked_folder(folder: Path) -> Path:
     """Refuse a folder that readers of Delta tables, or Spark, would look for elsewhere.
 
     They take these characters for parts of an address or of a pattern; the history of a table there reads as empty.

@@ -85,10 +85,10 @@ def _read_delta(spark: SparkSession, place: Path) -> DataFrame:
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
-    from fairtape.pipeline.delta import paths_of
+    from fairtape.pipeline.delta import checked_folder, paths_of
 
     try:
-        files = paths_of(DeltaTable(place))
+        files = paths_of(DeltaTable(checked_folder(place)))
     except DeltaError as error:
         raise Complaint(f"--from is {str(place)!r}, a Delta table that cannot be read: {error}") from None
     if not files:
