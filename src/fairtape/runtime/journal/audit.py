@@ -28,7 +28,8 @@ from fairtape.runtime.journal.format import (
     segment_name,
 )
 from fairtape.runtime.journal.reader import Entry, Journal, Turning
-from fairtape.runtime.journal.segments import Place, Replay, Segment, Trail, file_size, first_sequences, summarize
+from fairtape.runtime.journal.segments import Place, Replay, Segment, Trail, file_size, first_sequences
+from fairtape.runtime.journal.summaries import summarize
 from fairtape.wire.frames import Malformed
 
 Progress: TypeAlias = Callable[[int], None]  # bytes done since the last call

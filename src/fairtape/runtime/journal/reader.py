@@ -20,13 +20,12 @@ from fairtape.runtime.journal.segments import (
     Index,
     Place,
     Segment,
-    Summary,
     Trail,
     file_size,
     first_sequences,
     is_beyond,
-    summarize,
 )
+from fairtape.runtime.journal.summaries import Summary, summarize
 from fairtape.wire.blocks import MESSAGE_MAX, Assembler, unpack_messages
 from fairtape.wire.frames import DATAGRAM_MIN, NUMBER_MAX, Malformed, NodeId
 

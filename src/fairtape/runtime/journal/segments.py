@@ -9,7 +9,6 @@ import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
@@ -398,7 +397,7 @@ class Index:
             self._extend(segment)
             not_beyond = bisect_right(self._points, 0, key=beyond)
             start = self._points[max(not_beyond - 1, 0)] if self._points else Point.at_start(segment)
-            for point, head in _heads(segment, start):
+            for point, head in heads_from(segment, start):
                 if reached(point, head):
                     break
             else:
@@ -415,7 +414,7 @@ class Index:
         indexed_at = self._points[-1].offset if self._points else -INDEX_STEP
         last: tuple[Point, Head] | None = None
         with suppress(Damaged):  # it concerns those who come to read it, and not those who read what stands before it
-            for last in _heads(segment, end):
+            for last in heads_from(segment, end):
                 point, _ = last
                 if point.offset - indexed_at >= INDEX_STEP:
                     self._points.append(point)
@@ -436,7 +435,7 @@ def is_beyond(place: Position, position: Position) -> bool:
     return place > position if position.formation else place.token >= position.token
 
 
-def _heads(segment: Segment, point: Point) -> Iterator[tuple[Point, Head]]:
+def heads_from(segment: Segment, point: Point) -> Iterator[tuple[Point, Head]]:
     """Every entry from this one on, by hops over whatever lies between."""
     sequence, position, latest_at, offset, digest_at = point
     while True:
@@ -452,47 +451,3 @@ def _heads(segment: Segment, point: Point) -> Iterator[tuple[Point, Head]]:
             return
         else:
             offset += stored_size(record)
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """One segment at a glance. The last of each pair is that of the last whole token."""
-
-    path: Path
-    number: int
-    stripe: int
-    site: NodeId
-    size: int  # bytes
-    entries: int
-    first_sequence: int
-    last_sequence: int
-    first_token: int
-    last_token: int
-    first_at: Instant
-    last_at: Instant
-    changes: int  # of formation
-    breaks: int  # of the changes: those after which numbers may have been used otherwise
-
-
-def summarize(path: Path) -> Summary:
-    """Hop over one segment."""
-    with Segment(path) as segment:
-        header = segment.header
-        heads = [head for _, head in _heads(segment, Point.at_start(segment))]
-        tokens = [head for head in heads if not head.turns]
-        return Summary(
-            path,
-            header.number,
-            header.stripe,
-            header.site,
-            segment.size,
-            len(tokens),
-            header.tip.sequence,
-            tokens[-1].end - 1 if tokens else header.tip.sequence - 1,
-            tokens[0].token if tokens else 0,
-            tokens[-1].token if tokens else 0,
-            tokens[0].instant if tokens else 0,
-            tokens[-1].instant if tokens else 0,
-            len(heads) - len(tokens),
-            sum(head.broken for head in heads),
-        )
