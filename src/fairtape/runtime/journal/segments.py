@@ -25,6 +25,7 @@ from fairtape.runtime.journal.format import (
     Damaged,
     Header,
     OtherVersion,
+    Owner,
     Record,
     decode_checkpoint,
     decode_header,
@@ -58,9 +59,12 @@ def file_size(path: Path) -> int:
 
 
 class Segment:
-    """One segment file, open for reading."""
+    """One segment file, open for reading.
 
-    def __init__(self, path: Path) -> None:
+    Names do not tell journals apart. Who knows whose the journal is (`owner`) does not read another one's segment.
+    """
+
+    def __init__(self, path: Path, owner: Owner | None = None) -> None:
         sequence = sequence_of(path.name)
         assert sequence is not None
         self.path = path
@@ -73,6 +77,8 @@ class Segment:
             raise Damaged(path, 0, sequence, f"it cannot be opened ({error.strerror})") from None
         try:
             self.header = self._header(sequence)
+            if owner not in (None, self.header.owner):
+                raise Damaged(path, 0, sequence, f"it belongs to {self.header.owner}, and the journal to {owner}")
         except Complaint:
             self.close()
             raise
@@ -263,12 +269,17 @@ class Place(NamedTuple):
 
 
 class Trail:
-    """Hops from record to record, across segments, as far as the journal is whole; then again when it has grown."""
+    """Hops from record to record, across segments, as far as the journal is whole; then again when it has grown.
 
-    def __init__(self, place: Place) -> None:
-        self.segment = Segment(place.path)  # the one that the last record came from
+    Whoever knows whose journal it is says so (`owner`): then also the segment with which it begins must be of it.
+    """
+
+    def __init__(self, place: Place, owner: Owner | None = None) -> None:
+        self.segment = Segment(place.path, owner)  # the one that the last record came from
         self.offset = place.offset
         self.sequence = place.sequence  # the next one
+        begins = HEADER_SIZE if place.offset == HEADER_SIZE else 0  # 0: nobody knows what came before
+        self._entry_end = self._mark_end = begins  # of the last one; at the header's end, of those that it continues
 
     def close(self) -> None:
         """Give the file back."""
@@ -289,7 +300,11 @@ class Trail:
             if record.sequence != self.sequence:
                 raise self.damaged(offset, f"an entry begins with sequence {record.sequence}")
             self.sequence = record.end
-        self.offset += stored_size(record)
+            self._entry_end = self.offset = offset + stored_size(record)
+        elif isinstance(record, Release):
+            self._mark_end = self.offset = offset + MARK_SIZE
+        else:
+            self.offset = offset + stored_size(record)
         return offset, record
 
     def next_head(self) -> tuple[int, Head] | None:
@@ -313,11 +328,29 @@ class Trail:
             return True
         if self.offset != self.segment.size:
             raise self.damaged(self.offset, "an entry is cut short, and another segment follows")
-        segment = Segment(following)
+        segment = Segment(following, self.segment.header.owner)
+        if not self._is_continued_by(segment.header):
+            segment.close()
+            reason = "the header does not continue the chain of the segment before it"
+            raise Damaged(following, 0, self.sequence, reason)
         self.segment.close()
         self.segment = segment
-        self.offset = HEADER_SIZE
+        self.offset = self._entry_end = self._mark_end = HEADER_SIZE
         return True
+
+    def _is_continued_by(self, header: Header) -> bool:
+        """Whether both chains go on in the segment with this header, as far as we came by their last links."""
+        here = self.segment.header
+        entry, mark = self._last(self._entry_end, here.tip.digest), self._last(self._mark_end, here.tip.marks)
+        return (
+            header.number == here.number + 1 and entry in (None, header.tip.digest) and mark in (None, header.tip.marks)
+        )
+
+    def _last(self, end: int, before: bytes) -> bytes | None:
+        """The digest with which a record ends, or the one `before` this segment; None where none was met."""
+        if end > HEADER_SIZE:
+            return self.segment.digest(end - DIGEST_SIZE, self.sequence)
+        return before if end else None
 
 
 def next_segment(path: Path, sequence: int) -> Path | None:
