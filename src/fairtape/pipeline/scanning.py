@@ -19,8 +19,8 @@ from fairtape.core.effects import FormationChange, Release
 from fairtape.core.entries import HEAD_SIZE, Head, decode_body
 from fairtape.pipeline.lanes import Stretch
 from fairtape.runtime.journal import Damaged, Journal
-from fairtape.runtime.journal.format import DIGEST_SIZE, HEADER_SIZE
-from fairtape.runtime.journal.segments import Place, Segment, Trail
+from fairtape.runtime.journal.format import HEADER_SIZE
+from fairtape.runtime.journal.segments import Place, Trail
 from fairtape.wire.blocks import Assembler
 from fairtape.wire.frames import Malformed
 
@@ -121,7 +121,7 @@ def _records(stretch: Stretch) -> Iterator[Found | Release]:
         while (step := trail.step()) is not None:
             offset, record = step
             if isinstance(record, Release):
-                marks = _proved_mark(trail.segment, offset, record, marks)
+                marks = trail.segment.mark_digest(offset, record, marks)
                 yield record
                 if record.sequence + record.count >= stretch.end:
                     return
@@ -133,13 +133,6 @@ def _records(stretch: Stretch) -> Iterator[Found | Release]:
                 yield Found(record, encoded, place)
     finally:
         trail.close()
-
-
-def _proved_mark(segment: Segment, offset: int, mark: Release, previous: bytes) -> bytes:
-    """The digest of a mark that continues the one before it. Where nobody knows that one, it is taken at its word."""
-    if not previous:
-        return segment.stored(offset, mark, mark.sequence)[-DIGEST_SIZE:]
-    return segment.encoded(offset, mark, previous, mark.sequence)[1]
 
 
 def _joined(found: Found, mark: Release) -> Found:
