@@ -6,12 +6,15 @@ from typing import Any
 
 import unit.journal_values as values
 from fairtape.core.effects import FormationChange, Ordered, Release, Span
+from fairtape.core.entries import HEAD_SIZE
 from fairtape.core.entries import Entry as Content
 from fairtape.market.trades import Trade, encode
 from fairtape.pipeline.lanes import Lanes, Stretch
 from fairtape.pipeline.options import Options
 from fairtape.pipeline.rows import batches
 from fairtape.runtime.journal import Journal, Message, Sync, Writer
+from fairtape.runtime.journal.format import encode_release
+from fairtape.runtime.journal.segments import Replay, Segment
 from fairtape.wire.blocks import pack_messages
 
 SYMBOLS = ("ABC", "DEF", "GHIJ", "A")
@@ -55,14 +58,52 @@ def append(
     site: int = 1,
     size_max: int = 8 << 10,
     keep: int = 0,
+    sync: Sync = Sync.NEVER,
 ) -> None:
     """Add to a journal, with all release marks but those of the last `keep` tokens."""
-    with Writer.open(directory, stripe=stripe, site=site, sync=Sync.NEVER, segment_size_max=size_max) as writer:
+    with Writer.open(directory, stripe=stripe, site=site, sync=sync, segment_size_max=size_max) as writer:
         for entry in history:
             values.enter(writer, entry)
         messages = values.messages_of(history)
         for ordered in messages[: len(messages) - keep]:
             values.mark(writer, ordered)
+
+
+def twins(folder: Path, history: Sequence[Content], *, size_max: int = 4 << 10) -> tuple[Path, Path]:
+    """The journals of sites 1 and 2, cut into segments at the same places."""
+    for site in (1, 2):
+        append(folder / f"s{site}", history, site=site, size_max=size_max, sync=Sync.TOKEN)
+    return folder / "s1", folder / "s2"
+
+
+def swap(one: Path, other: Path, place: int) -> tuple[Path, Path]:
+    """Exchange the segments at this place of two journals that hold the same order."""
+    mine, theirs = values.segments(one)[place], values.segments(other)[place]
+    assert mine.name == theirs.name
+    content = mine.read_bytes()
+    mine.write_bytes(theirs.read_bytes())
+    theirs.write_bytes(content)
+    return mine, theirs
+
+
+def flip(path: Path, at: int) -> None:
+    """Alter one bit of the byte at this place."""
+    octets = bytearray(path.read_bytes())
+    octets[at] ^= 1
+    path.write_bytes(octets)
+
+
+def marks_in(path: Path) -> list[tuple[int, Release]]:
+    """The release marks of a segment, with their bytes."""
+    with Segment(path) as segment:
+        return [(offset, record) for offset, record in Replay(segment) if isinstance(record, Release)]
+
+
+def alter_mark(path: Path, offset: int, mark: Release) -> None:
+    """Write another mark there, with a CRC that fits it and the digest that stood there."""
+    octets = bytearray(path.read_bytes())
+    octets[offset : offset + HEAD_SIZE] = encode_release(mark)
+    path.write_bytes(octets)
 
 
 def told(directory: Path, **ranges: Any) -> list[tuple[Any, ...]]:

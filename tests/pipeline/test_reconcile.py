@@ -1,7 +1,7 @@
 """Reconciliation: one sequence is proved, and whatever is wrong is named with its site, token and byte."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,12 @@ pytest.importorskip("pyspark", reason="the extra `pipeline` (PySpark) is not ins
 
 from fairtape.cli import run as fairtape
 from fairtape.cli.pipeline_reconcile import reconcile as command
+from fairtape.core.entries import Head
 from fairtape.pipeline.reconcile import reconcile
+from fairtape.runtime.complaints import Complaint
+from fairtape.runtime.journal import Sync, Writer
+from fairtape.runtime.journal.format import HEADER_SIZE, MARK_SIZE
+from fairtape.runtime.journal.segments import Replay, Segment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,26 +69,134 @@ def test_an_entry_that_one_site_lacks_is_a_difference(spark: "SparkSession", tmp
     assert (difference.sites, difference.token, difference.reason) == ((2,), 7, "it is missing there")
 
 
-def test_damage_in_one_journal_is_named_and_the_command_says_so(
-    spark: "SparkSession", tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for site in (1, 2):
-        pipeline.append(tmp_path / str(site), history(), site=site, size_max=4 << 10)
-    segment = sorted((tmp_path / "2").glob("*.segment"))[1]
-    octets = bytearray(segment.read_bytes())
-    octets[600] ^= 1
-    segment.write_bytes(octets)
-    problem = reconcile(spark, [tmp_path / "1", tmp_path / "2"]).problems[0]
-    assert (problem.site, problem.path) == (2, str(segment))
-    assert problem.offset <= 600
+def test_a_missing_directory_is_a_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert fairtape([str(tmp_path / "nowhere")], command) == 2
     assert "is no directory" in capsys.readouterr().err
 
 
-def test_a_segment_that_is_gone_is_no_silent_hole(spark: "SparkSession", tmp_path: Path) -> None:
+@pytest.mark.parametrize("at", [3, 300, 600, 1_700, 2_500, -1])
+def test_of_a_damaged_journal_the_first_cause_is_told_with_site_token_and_byte(
+    spark: "SparkSession", tmp_path: Path, at: int
+) -> None:
+    """In a header, in heads, in bodies, in a digest: nothing that follows from it is told, and all before it counts."""
+    journals = pipeline.twins(tmp_path, history())
+    victim = values.segments(journals[1])[1]
+    pipeline.flip(victim, at)
+    found = reconcile(spark, journals)
+    (problem,) = found.problems
+    assert (problem.stripe, problem.site, problem.path) == (0, 2, str(victim))
+    assert problem.offset <= at % len(victim.read_bytes())
+    assert problem.token == 1 + (problem.sequence - 1) // 10
+    whole, damaged = found.extents
+    with Segment(values.segments(journals[0])[1]) as twin:
+        behind = sum(isinstance(step.record, Head) and step.offset >= problem.offset for step in Replay(twin))
+    assert damaged.entries == whole.entries - behind
+
+
+def test_damage_of_a_single_journal_names_the_token_behind_which_it_stands(
+    spark: "SparkSession", tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its head cannot be read, and nobody else tells which token it was."""
+    pipeline.append(tmp_path, pipeline.tokens(12), size_max=4 << 10)
+    victim = values.segments(tmp_path)[1]
+    pipeline.flip(victim, HEADER_SIZE + 3)
+    (problem,) = reconcile(spark, [tmp_path]).problems
+    assert (problem.token, problem.after_token) == (None, (int(victim.stem) - 1) // 10)
+    assert fairtape([str(tmp_path)], command) == 1
+    assert f"DAMAGED: stripe 0 of site 1, after token {problem.after_token}, sequence" in capsys.readouterr().out
+
+
+def test_problems_are_always_objects_of_one_shape(
+    spark: "SparkSession", tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shapes = []
+    for name, damage in (("header", 3), ("body", 600), ("mark", -1)):
+        journals = pipeline.twins(tmp_path / name, history())
+        pipeline.flip(values.segments(journals[1])[-1], damage)
+        assert fairtape([*map(str, journals), "--json"], command) == 1
+        (problem,) = json.loads(capsys.readouterr().out)["problems"]
+        assert (problem["stripe"], problem["site"]) == (0, 2)
+        assert problem["token"] is not None
+        shapes.append(set(problem))
+    for path in values.segments(journals[1]):
+        pipeline.flip(path, 3)
+    (problem,) = (asdict(each) for each in reconcile(spark, journals).problems)
+    assert (problem["stripe"], problem["site"], problem["path"]) == (None, None, str(values.segments(journals[1])[0]))
+    assert shapes == [set(problem)] * 3
+
+
+def test_segments_that_two_sites_swapped_are_told(
+    spark: "SparkSession", tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journals = pipeline.twins(tmp_path, history())
+    assert reconcile(spark, journals).sound
+    swapped = pipeline.swap(*journals, 1)
+    found = reconcile(spark, journals)
+    assert [(each.site, each.path, each.offset) for each in found.problems] == [
+        (1, str(swapped[0]), 0),
+        (2, str(swapped[1]), 0),
+    ]
+    assert all("it belongs to stripe 0 of site" in problem.reason for problem in found.problems)
+    assert fairtape([str(path) for path in journals], command) == 1
+    assert "one sequence" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("altered", ["digest", "released_at", "token"])
+def test_a_release_mark_that_was_altered_is_told(spark: "SparkSession", tmp_path: Path, altered: str) -> None:
     for site in (1, 2):
-        pipeline.append(tmp_path / str(site), history(), site=site, size_max=4 << 10)
-    sorted((tmp_path / "2").glob("*.segment"))[1].unlink()
-    found = reconcile(spark, [tmp_path / "1", tmp_path / "2"])
-    assert not found.sound
-    assert json.dumps([problem.reason for problem in found.problems])
+        values.write(tmp_path / str(site), values.first(40), site=site)
+    victim = values.segments(tmp_path / "2")[1]
+    offset, mark = pipeline.marks_in(victim)[-1]
+    if altered == "digest":
+        pipeline.flip(victim, offset + MARK_SIZE - 1)
+    elif altered == "released_at":
+        pipeline.alter_mark(victim, offset, replace(mark, released_at=mark.released_at + 1))
+    else:
+        pipeline.alter_mark(victim, offset, replace(mark, token=mark.token + 1))
+    (problem,) = reconcile(spark, [tmp_path / "1", tmp_path / "2"]).problems
+    assert (problem.site, problem.path, problem.offset, problem.sequence) == (2, str(victim), offset, mark.sequence)
+    assert problem.token == mark.token + (altered == "token")
+    assert problem.reason == "the digest of a release mark does not match its content"
+
+
+def test_a_mark_that_names_no_entry_of_an_earlier_segment_is_told(spark: "SparkSession", tmp_path: Path) -> None:
+    """All marks stand in the last segment, and all digests fit: only the entries tell that one of them is wrong."""
+    tokens = pipeline.tokens(12)
+    with Writer.open(tmp_path, stripe=0, site=1, sync=Sync.NEVER, segment_size_max=4 << 10) as writer:
+        for ordered in tokens:
+            values.enter(writer, ordered)
+        for ordered in tokens:
+            values.mark(writer, replace(ordered, token=ordered.token + (ordered.token == 3)))
+    assert len(values.segments(tmp_path)) > 2
+    (problem,) = reconcile(spark, [tmp_path]).problems
+    assert (problem.sequence, problem.token, problem.reason) == (21, 4, "a release mark names no entry")
+
+
+def test_a_proof_over_nothing_is_none(
+    spark: "SparkSession", tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    empty, torn, whole = (tmp_path / name for name in ("empty", "torn", "whole"))
+    empty.mkdir()
+    pipeline.append(torn, pipeline.tokens(1))
+    (segment,) = values.segments(torn)
+    segment.write_bytes(segment.read_bytes()[: HEADER_SIZE + 9])
+    for journals in ([empty], [torn], [empty, torn]):
+        with pytest.raises(Complaint, match="nothing to prove"):
+            reconcile(spark, journals)
+    assert fairtape([str(torn), "--json"], command) == 2
+    told = capsys.readouterr()
+    assert (told.out, told.err.count("\n")) == ("", 1)
+    pipeline.append(whole, pipeline.tokens(2), site=2)
+    found = reconcile(spark, [empty, torn, whole])
+    assert (found.sound, found.level, found.empty) == (True, False, (str(empty), str(torn)))
+    assert fairtape([str(torn), str(whole)], command) == 3
+    assert "SHORTER" in capsys.readouterr().out
+
+
+def test_a_segment_that_is_gone_is_no_silent_hole(spark: "SparkSession", tmp_path: Path) -> None:
+    journals = pipeline.twins(tmp_path, history())
+    before, gone, after = values.segments(journals[1])[:3]
+    gone.unlink()
+    (problem,) = reconcile(spark, journals).problems
+    assert (problem.site, problem.path, problem.sequence) == (2, str(before), int(gone.stem))
+    assert problem.reason == f"what follows is missing up to sequence {int(after.stem) - 1}"

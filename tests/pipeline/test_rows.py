@@ -15,7 +15,8 @@ from fairtape.pipeline.lanes import Lanes
 from fairtape.pipeline.options import Options
 from fairtape.pipeline.scanning import entries_of
 from fairtape.runtime.complaints import Complaint
-from fairtape.runtime.journal import Damaged, Writer
+from fairtape.runtime.journal import Damaged, Sync, Writer
+from fairtape.runtime.journal.format import MARK_SIZE
 from fairtape.wire.blocks import pack_messages
 from pipeline import pipeline_values as pipeline
 
@@ -132,6 +133,45 @@ def test_a_segment_that_is_cut_short_in_the_middle_is_named(tmp_path: Path) -> N
     victim.write_bytes(victim.read_bytes()[:-40])
     with pytest.raises(Damaged, match=rf"{victim.name} is damaged at byte \d+, sequence \d+"):
         pipeline.rows(Options(journals=(str(tmp_path),)))
+
+
+@pytest.mark.parametrize("rows_max", [1, 7, 1 << 20])
+@pytest.mark.parametrize("place", [1, 2, -1])
+def test_segments_of_two_sites_that_were_swapped_are_refused(tmp_path: Path, place: int, rows_max: int) -> None:
+    journals = pipeline.twins(tmp_path, pipeline.tokens(40, size=8))
+    mine, _ = pipeline.swap(*journals, place)
+    with pytest.raises(Damaged, match=rf"{mine.name} is damaged at byte 0, sequence {int(mine.stem)}: it belongs to"):
+        pipeline.rows(Options(journals=(str(journals[0]),)), rows_max)
+
+
+def test_a_task_that_begins_in_the_segment_of_another_site_refuses_it(tmp_path: Path) -> None:
+    """It was planned before they were swapped."""
+    journals = tmp_path / "s1", tmp_path / "s2"
+    for site, path in enumerate(journals, 1):
+        values.write(path, values.first(60), site=site, sync=Sync.TOKEN)
+    planned = list(pipeline.stretches(Options(journals=(str(journals[0]),)), 20))
+    mine, _ = pipeline.swap(*journals, 2)
+    within = [stretch for stretch in planned if stretch.segment == str(mine)]
+    assert len(within) > 2
+    for stretch in within:
+        with pytest.raises(Damaged, match="it belongs to stripe 3 of site 2, and the journal to stripe 3 of site 1"):
+            list(entries_of(stretch))
+
+
+@pytest.mark.parametrize("altered", ["digest", "content"])
+def test_marks_that_were_altered_are_named(tmp_path: Path, altered: str) -> None:
+    values.write(tmp_path, values.first(80))
+    for path in values.segments(tmp_path)[1:4]:
+        content = path.read_bytes()
+        for offset, mark in pipeline.marks_in(path):
+            if altered == "digest":
+                pipeline.flip(path, offset + MARK_SIZE - 1)
+            else:
+                pipeline.alter_mark(path, offset, replace(mark, released_at=mark.released_at + 1))
+            with pytest.raises(Damaged, match="the digest of a release mark does not match its content") as caught:
+                pipeline.rows(Options(journals=(str(tmp_path),)))
+            assert (caught.value.path, caught.value.offset) == (path, offset)
+            path.write_bytes(content)
 
 
 def test_a_segment_that_is_missing_is_named(tmp_path: Path) -> None:

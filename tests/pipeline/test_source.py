@@ -61,6 +61,22 @@ def test_damage_reaches_the_user_with_file_byte_and_number(spark: "SparkSession"
         read(spark, tmp_path).collect()
 
 
+def test_segments_that_two_sites_swapped_end_the_query(spark: "SparkSession", tmp_path: Path) -> None:
+    journals = pipeline.twins(tmp_path, pipeline.tokens(40, size=8))
+    assert read(spark, tmp_path / "*").count() == 640
+    mine, _ = pipeline.swap(*journals, 2)
+    with pytest.raises(Exception, match=rf"{mine.name} is damaged at byte 0, sequence {int(mine.stem)}: it belongs to"):
+        read(spark, tmp_path / "*").collect()
+
+
+def test_a_release_mark_that_was_altered_ends_the_query(spark: "SparkSession", tmp_path: Path) -> None:
+    pipeline.append(tmp_path, pipeline.tokens(10))
+    last = values.segments(tmp_path)[-1]
+    pipeline.flip(last, -1)
+    with pytest.raises(Exception, match=rf"{last.name} is damaged .* digest of a release mark"):
+        read(spark, tmp_path).collect()
+
+
 def test_a_stream_gives_the_rows_of_the_batch_in_limited_batches(spark: "SparkSession", tmp_path: Path) -> None:
     journals = tmp_path / "journals"
     for stripe in (0, 1):

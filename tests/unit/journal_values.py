@@ -139,10 +139,14 @@ def write(
     behind: int = 2,
     segment_size_max: int = 4 << 10,
     site: int = SITE,
+    sync: Sync = Sync.NEVER,
 ) -> None:
-    """A whole journal whose release marks run `behind` entries behind, as commits do; they all arrive in the end."""
+    """A whole journal whose release marks run `behind` entries behind, as commits do; they all arrive in the end.
+
+    Checkpoints come when the disk is ready, so two journals are cut alike only under the policy `token`.
+    """
     options = {"stripe": STRIPE, "site": site, "segment_size_max": segment_size_max}
-    with Writer.open(directory, sync=Sync.NEVER, **options) as writer:
+    with Writer.open(directory, sync=sync, **options) as writer:
         unreleased: list[Ordered] = []
         for entry in history:
             enter(writer, entry)

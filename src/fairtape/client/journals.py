@@ -129,7 +129,7 @@ def released_end(journal: Journal) -> int:
         return 1
     with Segment(paths[-1]) as segment:
         tip = segment.header.tip
-    trail = Trail(Place(paths[-1], HEADER_SIZE, tip.sequence, tip.digest))
+    trail = Trail(Place(paths[-1], HEADER_SIZE, tip.sequence, tip.digest), journal.owner())
     released = tip.released
     try:
         while (step := trail.step()) is not None:

@@ -20,7 +20,7 @@ from fairtape.core.instants import SECOND, Instant
 from fairtape.pipeline.options import Options
 from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.journal import Damaged, Journal
-from fairtape.runtime.journal.format import HEADER_SIZE
+from fairtape.runtime.journal.format import HEADER_SIZE, Owner
 from fairtape.runtime.journal.segments import Place, Segment, Trail
 
 STRETCH_ROWS_MAX: Final = 1 << 20  # of one task, but for the last token: a second or two of work
@@ -34,6 +34,11 @@ class LaneName(NamedTuple):
 
     stripe: int
     site: int
+
+    @property
+    def owner(self) -> Owner:
+        """What every segment of the lane must say of itself."""
+        return Owner(*self)
 
     def __str__(self) -> str:
         return f"{self.stripe}/{self.site}"
@@ -132,7 +137,7 @@ class Lane:
         if place.sequence > above or sequence <= above:
             begin = self._place(place.sequence)  # with the changes of formation before the token, which come with it
             return Mark(begin.sequence, begin.previous.hex())
-        trail = Trail(place)
+        trail = Trail(place, self.name.owner)
         try:
             while trail.sequence <= above and trail.next_head() is not None:
                 pass
@@ -184,7 +189,7 @@ class Lane:
         last = self._journal.paths()[-1]
         with Segment(last) as segment:
             tip = segment.header.tip
-        self._trail = Trail(Place(last, HEADER_SIZE, tip.sequence, tip.digest))
+        self._trail = Trail(Place(last, HEADER_SIZE, tip.sequence, tip.digest), self.name.owner)
         self._released = tip.released
 
     def _place(self, sequence: int) -> Place:
@@ -202,8 +207,8 @@ class Lane:
         """The first of the changes of formation with which the segment before this place ends, if there are any."""
         before = self._journal.place(place.sequence - 1, None)
         assert before is not None
-        trail, digest = Trail(before), b""
-        with closing(trail), suppress(Damaged):  # damage concerns those who come to read it
+        digest = b""
+        with suppress(Damaged), closing(Trail(before, self.name.owner)) as trail:  # damage is for those who read it
             while before.sequence < place.sequence and (step := trail.next_head()) is not None:
                 offset, head = step
                 if head.sequence >= place.sequence:
@@ -293,19 +298,15 @@ class Lanes:
         return found[name]
 
     def _look_into(self, directory: Path) -> None:
-        paths = Journal(directory).paths()
-        if not paths:
+        owner = Journal(directory).owner()
+        if owner is None:
             return
-        with Segment(paths[0]) as segment:
-            name = LaneName(segment.header.stripe, segment.header.site)
+        name = LaneName(*owner)
         self._known.add(directory)
         if not self._options.wants(name.stripe, name.site):
             return
         if name in self._lanes:
-            raise Complaint(
-                f"journals {str(self._lanes[name].directory)!r} and {str(directory)!r} are both of stripe "
-                f"{name.stripe} and site {name.site}; name one of them"
-            )
+            raise both_of(name.owner, self._lanes[name].directory, directory)
         if len(self._lanes) == LANES_MAX:
             raise Complaint(f"journals name more than {LANES_MAX:,} directories; choose some by sites or stripes")
         self._lanes[name] = Lane(directory, name)
@@ -323,6 +324,14 @@ def directories(journals: Sequence[str]) -> list[Path]:
             raise Complaint(f"journals names {name!r}, which is no directory; name the directories that sites write")
         found += matches
     return list(dict.fromkeys(path.absolute() for path in found))
+
+
+def both_of(owner: Owner, one: Path, other: Path) -> Complaint:
+    """What to raise where two directories claim one lane."""
+    return Complaint(
+        f"journals {str(one)!r} and {str(other)!r} are both of stripe {owner.stripe} and site {owner.site}; "
+        "name one of them"
+    )
 
 
 def _bundled(stretches: Sequence[Stretch]) -> Iterator[list[Stretch]]:

@@ -1,66 +1,51 @@
 """Reconciliation: the proof, on Spark, that the journals of all sites hold one sequence.
 
-Executors read stretches of all journals, prove every entry against the hash chain, and hand over a row for each: where
-it stands and the digest of its content. Spark then holds the rows of one journal against one another (no link of the
-chain and no number is missing or there twice, nothing was released before its time) and the rows of all journals
-against one another (the same content at the same place). Contents never leave their machine but as digests; only the
-first entry that differs is read again, to name the byte.
+Executors prove segments (`fairtape.pipeline.proving`), all of them at once, and hand over a row for every entry: where
+it stands and the digest of its content. Spark then holds release marks against entries of other segments, and the rows
+of all journals against one another: the same content at the same place. Contents never leave their machine but as
+digests; only the first entry that differs is read again, to name the byte.
+
+What is wrong with a journal is told once, by its first cause; what stands behind it may merely follow from it.
 """
 
-import hashlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from fairtape.pipeline.lanes import Stretch
-from fairtape.pipeline.options import Options, journal_names
-from fairtape.pipeline.rows import stretch_of
-from fairtape.pipeline.scanning import entries_of
+from fairtape.pipeline.lanes import both_of, directories
+from fairtape.pipeline.options import journal_names
+from fairtape.pipeline.proving import ENTRY, FINDINGS, MARK, NAMES_NO_ENTRY, PROBLEM, Finding, Piece, prove
 from fairtape.pipeline.schemas import Arrow
-from fairtape.pipeline.source import FORMAT
-from fairtape.runtime.journal import Damaged
-from fairtape.runtime.journal.format import link
-from fairtape.runtime.journal.segments import Place, Trail
+from fairtape.runtime.complaints import Complaint
+from fairtape.runtime.journal import Damaged, Journal
+from fairtape.runtime.journal.format import Owner
+from fairtape.runtime.journal.segments import Place, Segment, Trail
 
 PROBLEMS_MAX: Final = 100  # that are told
 BATCH_ROWS: Final = 8_192
+TASKS_MAX: Final = 256
+_PIECES_DDL: Final = "directory STRING, stripe INT, site LONG, segment STRING, following STRING, first LONG"
 
 _POSITION: Final = ("formation", "token", "turns")
 """What ascends from entry to entry, over all formations."""
 
-ENTRIES: Final = pa.schema(
-    [
-        pa.field("stripe", pa.int32()),
-        pa.field("site", pa.int64()),
-        pa.field("formation", pa.int64()),
-        pa.field("token", pa.int64()),
-        pa.field("turns", pa.int32()),  # 0: a change of formation, which comes before the token it begins with
-        pa.field("sequence", pa.int64()),
-        pa.field("end", pa.int64()),
-        pa.field("content", pa.binary()),  # the digest of the entry alone
-        pa.field("previous", pa.binary()),  # the chain before it
-        pa.field("chain", pa.binary()),  # and with it
-        pa.field("segment", pa.string()),
-        pa.field("offset", pa.int64()),
-        pa.field("problem", pa.string()),  # what is wrong with it, where something is
-    ]
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A journal that does not prove what it says."""
+    """The first place at which a journal does not prove what it says."""
 
-    stripe: int
-    site: int
-    token: int | None
+    stripe: int | None  # None where no segment can say whose the journal is
+    site: int | None
+    token: int | None  # None where neither this journal nor another one tells it
+    after_token: int | None  # the last one before it that was proved, where its own is not known
     sequence: int
     path: str
     offset: int
@@ -95,6 +80,7 @@ class Reconciliation:
     """What was proved."""
 
     extents: tuple[Extent, ...]
+    empty: tuple[str, ...]  # journals that hold nothing yet
     problems: tuple[Problem, ...]
     differences: tuple[Difference, ...]  # the first one of each stripe
 
@@ -107,77 +93,127 @@ class Reconciliation:
     def level(self) -> bool:
         """Whether the journals of each stripe also begin and end alike."""
         ends = {(each.stripe, each.first_sequence, each.last_sequence) for each in self.extents}
-        return len(ends) == len({each.stripe for each in self.extents})
+        return not self.empty and len(ends) == len({each.stripe for each in self.extents})
 
 
 def reconcile(spark: SparkSession, journals: Sequence[Path | str]) -> Reconciliation:
     """Hold journals against themselves and one another."""
-    options = Options(journals=journal_names(journals), rows="stretches", ordered=True)
-    stretches = spark.read.format(FORMAT).options(**options.to_texts()).load()
-    entries = stretches.mapInArrow(_examine, from_arrow_schema(ENTRIES)).persist()
+    found = {directory: _pieces(directory) for directory in directories(journal_names(journals))}
+    _check_owners(found)
+    pieces = [asdict(piece) for several in found.values() for piece in several]
+    if not pieces:
+        raise _nothing()
+    rows = spark.createDataFrame([tuple(piece.values()) for piece in pieces], _PIECES_DDL)
+    spread = rows.repartition(min(len(pieces), TASKS_MAX))
+    findings = spread.mapInArrow(_examine, from_arrow_schema(FINDINGS)).persist()
     try:
-        problems = _problems(entries)
-        return Reconciliation(_extents(entries), problems, () if problems else _differences(entries))
+        entries = findings.where(F.col("kind") == ENTRY)
+        extents, problems = _extents(entries), _problems(findings, entries)
+        if not extents and not problems:
+            raise _nothing()
+        return Reconciliation(
+            extents, _empty(found, extents, problems), problems, () if problems else _differences(entries)
+        )
     finally:
-        entries.unpersist()
+        findings.unpersist()
+
+
+def _pieces(directory: Path) -> list[Piece]:
+    """The segments of a journal. It belongs to whom most of them name: one may be damaged, or another journal's."""
+    paths = Journal(directory).paths()
+    owners = Counter(owner for owner in map(_owner, paths) if owner is not None)
+    stripe, site = next(iter(owners.most_common(1)), ((None, None), 0))[0]
+    following = [*map(str, paths[1:]), None]
+    return [
+        Piece(str(directory), stripe, site, str(path), after, int(paths[0].stem))
+        for path, after in zip(paths, following, strict=False)
+    ]
+
+
+def _owner(path: Path) -> Owner | None:
+    try:
+        with Segment(path) as segment:
+            return segment.header.owner
+    except Damaged:
+        return None  # told where the segment is proved
+
+
+def _check_owners(found: Mapping[Path, Sequence[Piece]]) -> None:
+    owners = sorted((pieces[0].owner, path) for path, pieces in found.items() if pieces and pieces[0].owner is not None)
+    for (one, path), (other, another) in pairwise(owners):
+        if one == other and one is not None:
+            raise both_of(one, path, another)
+
+
+def _empty(
+    found: Mapping[Path, Sequence[Piece]], extents: Sequence[Extent], problems: Sequence[Problem]
+) -> tuple[str, ...]:
+    """Journals of which there is nothing to say."""
+    held = {Owner(extent.stripe, extent.site) for extent in extents}
+    told = {Path(problem.path).parent for problem in problems}
+    silent = (path for path, pieces in found.items() if not pieces or pieces[0].owner not in held)
+    return tuple(str(path) for path in silent if path not in told)
+
+
+def _nothing() -> Complaint:
+    return Complaint(
+        "these journals hold no entry, so there is nothing to prove; name journals that sites have written"
+    )
 
 
 def _examine(tables: Iterator[Arrow]) -> Iterator[Arrow]:
-    """A row for every entry of these stretches; where a stretch is damaged, the last row says so."""
-    rows: list[dict[str, Any]] = []
-    for stretch in (stretch_of(row) for table in tables for row in table.to_pylist()):
-        for row in _entries(stretch):
+    """What these segments prove."""
+    rows: list[Finding] = []
+    for piece in (Piece(**row) for table in tables for row in table.to_pylist()):
+        for row in prove(piece):
             rows.append(row)
             if len(rows) >= BATCH_ROWS:
-                yield pa.RecordBatch.from_pylist(rows, schema=ENTRIES)
+                yield pa.RecordBatch.from_pylist(rows, schema=FINDINGS)
                 rows = []
-    yield pa.RecordBatch.from_pylist(rows, schema=ENTRIES)
+    yield pa.RecordBatch.from_pylist(rows, schema=FINDINGS)
 
 
-def _entries(stretch: Stretch) -> Iterator[dict[str, Any]]:
-    lane = {"stripe": stretch.stripe, "site": stretch.site}
-    try:
-        for head, encoded, place, release in entries_of(stretch, ordered=True):
-            if not stretch.first <= head.sequence < stretch.end:
-                continue  # the stretch before tells it
-            early = release is not None and release.released_at < release.commit_at
-            yield lane | {
-                "formation": head.formation,
-                "token": head.token,
-                "turns": int(not head.turns),
-                "sequence": head.sequence,
-                "end": head.end,
-                "content": hashlib.sha256(encoded).digest(),
-                "previous": place.previous,
-                "chain": link(place.previous, encoded),
-                "segment": str(place.path),
-                "offset": place.offset,
-                "problem": "it was released before its commit instant" if early else None,
-            }
-    except Damaged as damage:
-        where = {"sequence": damage.sequence, "segment": str(damage.path), "offset": damage.offset}
-        yield lane | where | {"problem": damage.reason}
+def _problems(findings: DataFrame, entries: DataFrame) -> tuple[Problem, ...]:
+    """What is wrong within single journals: of each the first, in the order in which it was written."""
+    where = F.struct("segment", "offset", "sequence", "token", "reason", "stripe", "site")
+    named = "stripe", "site", "sequence", "token", "end"
+    marks = findings.where(F.col("kind") == MARK).withColumn("reason", F.lit(NAMES_NO_ENTRY))
+    stray = marks.join(entries.where("turns = 1").select(*named), list(named), "left_anti")
+    wrong = findings.where(F.col("kind") == PROBLEM).unionByName(stray)
+    rows = wrong.groupBy("directory").agg(F.min(where).alias("first")).collect()
+    firsts = sorted((_problem(row["first"]) for row in rows), key=_rank)
+    return tuple(_with_token(problem, entries) for problem in firsts[:PROBLEMS_MAX])
 
 
-def _problems(entries: DataFrame) -> tuple[Problem, ...]:
-    """What is wrong within single journals: links or numbers that do not follow one another, and worse."""
-    in_order = Window.partitionBy("stripe", "site").orderBy(*_POSITION)
-    whole = entries.where("token IS NOT NULL")
-    chained = F.when(
-        F.lag("chain").over(in_order) != F.col("previous"), F.lit("it does not continue the chain before it")
-    )
-    before = F.lag("end").over(in_order)
-    skipped = F.when(before != F.col("sequence"), F.concat(F.lit("it follows sequence "), (before - 1).cast("string")))
-    broken = whole.withColumn("problem", F.coalesce("problem", skipped, chained))
-    found = broken.unionByName(entries.where("token IS NULL")).where("problem IS NOT NULL")
-    columns = ("stripe", "site", "token", "sequence", "segment", "offset", "problem")
-    rows = found.orderBy("stripe", "sequence", "site").select(*columns).limit(PROBLEMS_MAX).collect()
-    return tuple(Problem(*row) for row in rows)
+def _problem(first: Row) -> Problem:
+    segment, offset, sequence, token, reason, stripe, site = first
+    return Problem(stripe, site, token, None, sequence, segment, offset, reason)
+
+
+def _rank(problem: Problem) -> tuple[int, int, int]:
+    """Those of unknown journals last."""
+    unknown = 1 << 32
+    stripe, site = (unknown if number is None else number for number in (problem.stripe, problem.site))
+    return stripe, problem.sequence, site
+
+
+def _with_token(problem: Problem, entries: DataFrame) -> Problem:
+    """Where the place itself does not tell its token, another journal may; the last one before it is known here."""
+    if problem.token is not None or problem.stripe is None:
+        return problem
+    at = F.lit(problem.sequence)
+    here = (F.col("sequence") <= at) & (F.col("end") > at)
+    before = (F.col("site") == problem.site) & (F.col("end") <= at)
+    tokens = F.max(F.when(here, F.col("token"))), F.max(F.when(before, F.col("token")))
+    told = entries.where((F.col("stripe") == problem.stripe) & (F.col("turns") == 1)).agg(*tokens).first()
+    assert told is not None
+    token, after = told
+    return replace(problem, token=token, after_token=after if token is None else None)
 
 
 def _extents(entries: DataFrame) -> tuple[Extent, ...]:
     ends = F.min("sequence"), F.max("end") - 1, F.count("token")
-    rows = entries.where("token IS NOT NULL").groupBy("stripe", "site").agg(*ends).orderBy("stripe", "site").collect()
+    rows = entries.groupBy("stripe", "site").agg(*ends).orderBy("stripe", "site").collect()
     return tuple(Extent(*row) for row in rows)
 
 

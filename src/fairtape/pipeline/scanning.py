@@ -19,6 +19,7 @@ from fairtape.core.effects import FormationChange, Release
 from fairtape.core.entries import HEAD_SIZE, Head, decode_body
 from fairtape.pipeline.lanes import Stretch
 from fairtape.runtime.journal import Damaged, Journal
+from fairtape.runtime.journal.format import HEADER_SIZE
 from fairtape.runtime.journal.segments import Place, Trail
 from fairtape.wire.blocks import Assembler
 from fairtape.wire.frames import Malformed
@@ -109,13 +110,18 @@ def entries_of(stretch: Stretch, *, ordered: bool = False) -> Iterator[Found]:
 
 
 def _records(stretch: Stretch) -> Iterator[Found | Release]:
-    """Every entry of a stretch, and all release marks up to its last one, as far as there are any."""
+    """Every entry of a stretch, and all release marks up to its last one, as far as there are any.
+
+    Each continues the one before it; only where reading begins within a segment, nobody tells what its first mark does.
+    """
     previous = stretch.previous
-    trail = Trail(stretch.place)
+    trail = Trail(stretch.place, stretch.name.owner)
+    marks = trail.segment.header.tip.marks if stretch.offset == HEADER_SIZE else b""
     try:
         while (step := trail.step()) is not None:
             offset, record = step
             if isinstance(record, Release):
+                marks = trail.segment.mark_digest(offset, record, marks)
                 yield record
                 if record.sequence + record.count >= stretch.end:
                     return

@@ -10,7 +10,7 @@ from fairtape.runtime.journal.format import Damaged, Tip
 from fairtape.runtime.journal.past import Past
 from fairtape.runtime.journal.reader import Cursor, Entry, Journal, Message, Turning
 from fairtape.runtime.journal.repair import Cut
-from fairtape.runtime.journal.segments import Summary
+from fairtape.runtime.journal.summaries import Summary
 from fairtape.runtime.journal.writer import Sync, Unwritten, Writer
 
 __all__ = [

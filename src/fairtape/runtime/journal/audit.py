@@ -24,11 +24,11 @@ from fairtape.runtime.journal.format import (
     Damaged,
     Header,
     Tip,
-    first_mark,
     segment_name,
 )
 from fairtape.runtime.journal.reader import Entry, Journal, Turning
-from fairtape.runtime.journal.segments import Place, Replay, Segment, Trail, file_size, first_sequences, summarize
+from fairtape.runtime.journal.segments import Place, Replay, Segment, Trail, file_size, first_sequences
+from fairtape.runtime.journal.summaries import summarize
 from fairtape.wire.frames import Malformed
 
 Progress: TypeAlias = Callable[[int], None]  # bytes done since the last call
@@ -140,13 +140,13 @@ class _Audit:
         """That a segment continues the one before it; where it does not, it is still checked by itself."""
         header = segment.header
         tip, sequence = header.tip, header.tip.sequence
-        if header.number == 0 and (tip.digest, tip.marks) != (GENESIS, first_mark(header.site)):
+        if not header.is_founded:
             self._problem(segment, 0, sequence, "the first segment continues another one")
         owner = self._report.stripe, self._report.site
         if owner not in ((None, None), (header.stripe, header.site)):
             self._problem(segment, 0, sequence, "it belongs to another site or stripe than the segment before it")
         if self._tip is not None and (header.number, tip) != (self._number + 1, self._tip):
-            self._problem(segment, 0, self._tip.sequence, _what_breaks(header, self._tip, self._number))
+            self._problem(segment, 0, self._tip.sequence, what_breaks(header, self._tip, self._number))
             self._tip = self._standing = None
         if self._tip is None:
             self._restart(segment)
@@ -266,7 +266,8 @@ class _Marked:
         return None
 
 
-def _what_breaks(header: Header, tip: Tip, number: int) -> str:
+def what_breaks(header: Header, tip: Tip, number: int) -> str:
+    """Why a segment with this header does not follow the one with this number, which ends at this tip."""
     if header.number != number + 1 or header.tip.sequence != tip.sequence:
         return (
             f"sequence {header.tip.sequence} in segment {header.number} follows {tip.sequence - 1} in segment {number}"

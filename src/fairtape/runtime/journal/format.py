@@ -174,6 +174,16 @@ class Tip(NamedTuple):
         return Tip(*self[:5], end, mark.token, digest)
 
 
+class Owner(NamedTuple):
+    """Whose a journal is."""
+
+    stripe: int
+    site: NodeId
+
+    def __str__(self) -> str:
+        return f"stripe {self.stripe} of site {self.site}"
+
+
 @dataclass(frozen=True, slots=True)
 class Header:
     """The beginning of a segment: whose it is, and where the journal stood before it."""
@@ -182,6 +192,16 @@ class Header:
     site: NodeId
     number: int  # of the segment, from 0
     tip: Tip
+
+    @property
+    def owner(self) -> Owner:
+        """Whose journal it belongs to."""
+        return Owner(self.stripe, self.site)
+
+    @property
+    def is_founded(self) -> bool:
+        """Whether the first segment of a journal continues nothing, as it must; later ones continue another."""
+        return self.number > 0 or (self.tip.digest, self.tip.marks) == (GENESIS, first_mark(self.site))
 
 
 @dataclass(frozen=True, slots=True)

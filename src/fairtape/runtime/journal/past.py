@@ -51,7 +51,7 @@ class Past:
 
     def _read(self, place: Place, position: Position, size_max: int, *, known: bool) -> list[bytes]:
         found: list[bytes] = []
-        trail = Trail(place)
+        trail = Trail(place, self._journal.owner())
         try:
             if known:
                 _check_unchanged(trail, place)

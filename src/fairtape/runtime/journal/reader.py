@@ -15,18 +15,17 @@ from fairtape.core.effects import FormationChange, Ordered, Release, Span
 from fairtape.core.entries import Position, decode_body
 from fairtape.core.instants import Instant
 from fairtape.runtime.complaints import Complaint
-from fairtape.runtime.journal.format import HEADER_SIZE, Damaged, Tip, segment_name
+from fairtape.runtime.journal.format import HEADER_SIZE, Damaged, Owner, Tip, segment_name
 from fairtape.runtime.journal.segments import (
     Index,
     Place,
     Segment,
-    Summary,
     Trail,
     file_size,
     first_sequences,
     is_beyond,
-    summarize,
 )
+from fairtape.runtime.journal.summaries import Summary, summarize
 from fairtape.wire.blocks import MESSAGE_MAX, Assembler, unpack_messages
 from fairtape.wire.frames import DATAGRAM_MIN, NUMBER_MAX, Malformed, NodeId
 
@@ -131,8 +130,13 @@ class Cursor:
         place = self._journal.place(self._from_sequence, self._since)
         if place is None:
             return False
-        self._entries, self._marks, self._previous = Trail(place), Trail(place), place.previous
+        self._begin(place)
+        self._previous = place.previous
         return True
+
+    def _begin(self, place: Place) -> None:
+        owner = self._journal.owner()
+        self._entries, self._marks = Trail(place, owner), Trail(place, owner)
 
     def _next_mark(self, due: int) -> Release | None:
         """The first release mark of the entry at `due` or of a later one, as far as the journal goes."""
@@ -162,7 +166,9 @@ class Cursor:
         if entries.is_cut:
             raise entries.damaged(entries.offset, "it was cut off while it was being read")
         self.close()
-        self._entries, self._marks, self._mark = Trail(place), Trail(place), None
+        self._begin(place)
+        assert self._marks is not None
+        self._mark = None
         return self._marks
 
     def _read(self, trail: Trail, mark: Release | None) -> Entry | Turning | None:
@@ -191,6 +197,7 @@ class Journal:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._indexes: dict[int, Index] = {}
+        self._owner: Owner | None = None
 
     @classmethod
     def open(cls, directory: Path | str) -> "Journal":
@@ -204,6 +211,20 @@ class Journal:
     def paths(self) -> list[Path]:
         """The segments, in order."""
         return [self.directory / segment_name(first) for first in self._firsts()]
+
+    def owner(self) -> Owner | None:
+        """Whose it is, by the first segment that can say so; None while there is none. It does not change."""
+        damage: Damaged | None = None
+        for path in self.paths() if self._owner is None else ():
+            try:
+                with Segment(path) as segment:
+                    self._owner = segment.header.owner
+                    break
+            except Damaged as error:
+                damage = damage or error
+        if self._owner is None and damage is not None:
+            raise damage
+        return self._owner
 
     def summaries(self) -> Iterator[Summary]:
         """What `ls` shows of each segment."""

@@ -9,7 +9,6 @@ import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
@@ -26,6 +25,7 @@ from fairtape.runtime.journal.format import (
     Damaged,
     Header,
     OtherVersion,
+    Owner,
     Record,
     decode_checkpoint,
     decode_header,
@@ -59,9 +59,12 @@ def file_size(path: Path) -> int:
 
 
 class Segment:
-    """One segment file, open for reading."""
+    """One segment file, open for reading.
 
-    def __init__(self, path: Path) -> None:
+    Names do not tell journals apart. Who knows whose the journal is (`owner`) does not read another one's segment.
+    """
+
+    def __init__(self, path: Path, owner: Owner | None = None) -> None:
         sequence = sequence_of(path.name)
         assert sequence is not None
         self.path = path
@@ -74,6 +77,8 @@ class Segment:
             raise Damaged(path, 0, sequence, f"it cannot be opened ({error.strerror})") from None
         try:
             self.header = self._header(sequence)
+            if owner not in (None, self.header.owner):
+                raise Damaged(path, 0, sequence, f"it belongs to {self.header.owner}, and the journal to {owner}")
         except Complaint:
             self.close()
             raise
@@ -143,6 +148,20 @@ class Segment:
         if len(stored) != stored_size(record) or link(previous, encoded) != digest:
             raise Damaged(self.path, offset, sequence, f"the digest of {_called(record)} does not match its content")
         return encoded, digest
+
+    def mark_digest(self, offset: int, mark: Release, previous: bytes) -> bytes:
+        """The digest of a release mark, once it was checked; unchecked where nobody knows the one before it (b"").
+
+        Many small tokens have many marks, so the bytes are taken from those that were read for the head.
+        """
+        start = offset - self._window_at
+        stored = self._window[start : start + MARK_SIZE] if start >= 0 else b""
+        if len(stored) != MARK_SIZE:
+            stored = self.stored(offset, mark, mark.sequence)
+        digest = stored[HEAD_SIZE:]
+        if previous and link(previous, stored[:HEAD_SIZE]) != digest:
+            raise Damaged(self.path, offset, mark.sequence, f"the digest of {_called(mark)} does not match its content")
+        return digest
 
     def stored(self, offset: int, record: Record, sequence: int) -> bytes:
         """A whole record as it stands there, digest and all."""
@@ -264,12 +283,17 @@ class Place(NamedTuple):
 
 
 class Trail:
-    """Hops from record to record, across segments, as far as the journal is whole; then again when it has grown."""
+    """Hops from record to record, across segments, as far as the journal is whole; then again when it has grown.
 
-    def __init__(self, place: Place) -> None:
-        self.segment = Segment(place.path)  # the one that the last record came from
+    Whoever knows whose journal it is says so (`owner`): then also the segment with which it begins must be of it.
+    """
+
+    def __init__(self, place: Place, owner: Owner | None = None) -> None:
+        self.segment = Segment(place.path, owner)  # the one that the last record came from
         self.offset = place.offset
         self.sequence = place.sequence  # the next one
+        begins = HEADER_SIZE if place.offset == HEADER_SIZE else 0  # 0: nobody knows what came before
+        self._entry_end = self._mark_end = begins  # of the last one; at the header's end, of those that it continues
 
     def close(self) -> None:
         """Give the file back."""
@@ -290,7 +314,11 @@ class Trail:
             if record.sequence != self.sequence:
                 raise self.damaged(offset, f"an entry begins with sequence {record.sequence}")
             self.sequence = record.end
-        self.offset += stored_size(record)
+            self._entry_end = self.offset = offset + stored_size(record)
+        elif isinstance(record, Release):
+            self._mark_end = self.offset = offset + MARK_SIZE
+        else:
+            self.offset = offset + stored_size(record)
         return offset, record
 
     def next_head(self) -> tuple[int, Head] | None:
@@ -314,11 +342,29 @@ class Trail:
             return True
         if self.offset != self.segment.size:
             raise self.damaged(self.offset, "an entry is cut short, and another segment follows")
-        segment = Segment(following)
+        segment = Segment(following, self.segment.header.owner)
+        if not self._is_continued_by(segment.header):
+            segment.close()
+            reason = "the header does not continue the chain of the segment before it"
+            raise Damaged(following, 0, self.sequence, reason)
         self.segment.close()
         self.segment = segment
-        self.offset = HEADER_SIZE
+        self.offset = self._entry_end = self._mark_end = HEADER_SIZE
         return True
+
+    def _is_continued_by(self, header: Header) -> bool:
+        """Whether both chains go on in the segment with this header, as far as we came by their last links."""
+        here = self.segment.header
+        entry, mark = self._last(self._entry_end, here.tip.digest), self._last(self._mark_end, here.tip.marks)
+        return (
+            header.number == here.number + 1 and entry in (None, header.tip.digest) and mark in (None, header.tip.marks)
+        )
+
+    def _last(self, end: int, before: bytes) -> bytes | None:
+        """The digest with which a record ends, or the one `before` this segment; None where none was met."""
+        if end > HEADER_SIZE:
+            return self.segment.digest(end - DIGEST_SIZE, self.sequence)
+        return before if end else None
 
 
 def next_segment(path: Path, sequence: int) -> Path | None:
@@ -398,7 +444,7 @@ class Index:
             self._extend(segment)
             not_beyond = bisect_right(self._points, 0, key=beyond)
             start = self._points[max(not_beyond - 1, 0)] if self._points else Point.at_start(segment)
-            for point, head in _heads(segment, start):
+            for point, head in heads_from(segment, start):
                 if reached(point, head):
                     break
             else:
@@ -415,7 +461,7 @@ class Index:
         indexed_at = self._points[-1].offset if self._points else -INDEX_STEP
         last: tuple[Point, Head] | None = None
         with suppress(Damaged):  # it concerns those who come to read it, and not those who read what stands before it
-            for last in _heads(segment, end):
+            for last in heads_from(segment, end):
                 point, _ = last
                 if point.offset - indexed_at >= INDEX_STEP:
                     self._points.append(point)
@@ -436,7 +482,7 @@ def is_beyond(place: Position, position: Position) -> bool:
     return place > position if position.formation else place.token >= position.token
 
 
-def _heads(segment: Segment, point: Point) -> Iterator[tuple[Point, Head]]:
+def heads_from(segment: Segment, point: Point) -> Iterator[tuple[Point, Head]]:
     """Every entry from this one on, by hops over whatever lies between."""
     sequence, position, latest_at, offset, digest_at = point
     while True:
@@ -452,47 +498,3 @@ def _heads(segment: Segment, point: Point) -> Iterator[tuple[Point, Head]]:
             return
         else:
             offset += stored_size(record)
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """One segment at a glance. The last of each pair is that of the last whole token."""
-
-    path: Path
-    number: int
-    stripe: int
-    site: NodeId
-    size: int  # bytes
-    entries: int
-    first_sequence: int
-    last_sequence: int
-    first_token: int
-    last_token: int
-    first_at: Instant
-    last_at: Instant
-    changes: int  # of formation
-    breaks: int  # of the changes: those after which numbers may have been used otherwise
-
-
-def summarize(path: Path) -> Summary:
-    """Hop over one segment."""
-    with Segment(path) as segment:
-        header = segment.header
-        heads = [head for _, head in _heads(segment, Point.at_start(segment))]
-        tokens = [head for head in heads if not head.turns]
-        return Summary(
-            path,
-            header.number,
-            header.stripe,
-            header.site,
-            segment.size,
-            len(tokens),
-            header.tip.sequence,
-            tokens[-1].end - 1 if tokens else header.tip.sequence - 1,
-            tokens[0].token if tokens else 0,
-            tokens[-1].token if tokens else 0,
-            tokens[0].instant if tokens else 0,
-            tokens[-1].instant if tokens else 0,
-            len(heads) - len(tokens),
-            sum(head.broken for head in heads),
-        )
