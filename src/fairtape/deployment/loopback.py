@@ -3,7 +3,7 @@
 import random
 import socket
 from collections.abc import Iterable
-from itertools import islice
+from itertools import cycle, islice
 from typing import Final
 
 from fairtape.runtime.carriers import LOOPBACK, AddressBook, Groups, Peer, Role, multicast_works
@@ -14,10 +14,12 @@ from fairtape.wire.frames import NodeId
 PORTS: Final = range(20_000, 32_000)
 """Below the ports that Linux gives to whoever asks for any: a port kept for a source that comes later stays free."""
 
+_candidates: Final = cycle(random.sample(PORTS, len(PORTS)))
+
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody uses now."""
-    found = list(islice(filter(_is_free, random.sample(PORTS, len(PORTS))), count))
+    """Ports that nobody uses now, and that this process was not given lately: it may not have bound those yet."""
+    found = list(islice(filter(_is_free, islice(_candidates, len(PORTS))), count))
     if len(found) < count:
         raise Complaint(f"only {len(found)} of {count} ports from {PORTS.start} on are free; stop what uses the others")
     return found
@@ -37,7 +39,14 @@ def ports_from(first: int, count: int) -> list[int]:
 
 
 def _is_free(port: int) -> bool:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as trial:
+    """For datagrams and for connections: who is given the port may want either."""
+    return all(_can_bind(kind, port) for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM))
+
+
+def _can_bind(kind: socket.SocketKind, port: int) -> bool:
+    with socket.socket(socket.AF_INET, kind) as trial:
+        # A connection that has ended keeps its port for a minute, but not from who listens there.
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, kind is socket.SOCK_STREAM)
         try:
             trial.bind(("", port))
         except OSError:

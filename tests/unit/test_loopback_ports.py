@@ -1,0 +1,48 @@
+"""Ports of this machine: none is given to two nodes of one world, and none that another program holds."""
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fairtape.demo.world import World
+from fairtape.deployment.loopback import PORTS, free_ports, ports_from
+from fairtape.runtime.complaints import Complaint
+
+
+def mesh_world() -> World:
+    return World(seconds=1, loss=0, rate=1, seed=1, groups=None, carrier="a mesh")
+
+
+def all_ports_of(world: World, folder: Path) -> Iterator[int]:
+    plan = world.plan(folder)
+    yield from (peer.port for peer in plan.ring.book.values())
+    yield from (port for _, port in plan.edge.routes.values())
+    for station in plan.edge.settings.stations.values():
+        yield from (station.requests[1], station.replays[1])
+
+
+def test_no_port_of_a_world_is_given_twice(tmp_path: Path) -> None:
+    for _ in range(20):
+        ports = list(all_ports_of(mesh_world(), tmp_path))
+        assert len(ports) == len(set(ports))
+
+
+def test_ports_come_again_only_after_all_others() -> None:
+    ports = free_ports(len(PORTS) // 4) + free_ports(len(PORTS) // 4)
+    assert len(ports) == len(set(ports))
+    assert set(ports) <= set(PORTS)
+
+
+@pytest.mark.parametrize("kind", [socket.SOCK_DGRAM, socket.SOCK_STREAM])
+def test_a_port_in_use_is_not_free(kind: socket.SocketKind) -> None:
+    with socket.socket(socket.AF_INET, kind) as holder:
+        (port,) = free_ports(1)
+        holder.bind(("127.0.0.1", port))
+        if kind is socket.SOCK_STREAM:
+            holder.listen()
+        with pytest.raises(Complaint, match=rf"port {port} is in use"):
+            ports_from(port, 1)
+        for _ in range(4):  # once around, and further
+            assert port not in free_ports(len(PORTS) // 3)
