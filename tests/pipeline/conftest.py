@@ -3,6 +3,7 @@
 Those who only read tables share one set of them.
 """
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist looks for groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(HERE) and "spark" in getattr(item, "fixturenames", ()):
@@ -24,10 +26,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark() -> "Iterator[SparkSession]":
+def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     pytest.importorskip("pyspark", reason="the extra `pipeline` (PySpark) is not installed")
     from fairtape.pipeline import spark_session
 
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        # Of all processes of this run the first to come; a second one would mean that the group is overlooked.
+        (tmp_path_factory.getbasetemp().parent / "the-only-spark").touch(exist_ok=False)
     few = {"spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2"}
     session = spark_session("local[2]", memory="1g", settings=few)
     yield session

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fairtape.core.effects import FormationChange, Ordered
 from fairtape.core.entries import Entry, Position, decode_entry, encode_entry, position_of
-from fairtape.runtime.journal import Damaged, Past, verify
+from fairtape.runtime.journal import Damaged, Past, Sync, verify
 from unit import journal_values as values
 
 HISTORY = values.turbulent(120, seed=2)
@@ -129,14 +129,18 @@ def test_an_index_that_kept_up_finds_the_same_also_after_a_cut(tmp_path: Path) -
 
 
 def test_damage_is_never_handed_on(tmp_path: Path) -> None:
-    values.write(tmp_path, HISTORY)
+    """Wherever a bit is wrong: in an entry it is noticed, and what is not handed on (a release mark) may be wrong."""
+    values.write(tmp_path, HISTORY, sync=Sync.TOKEN)
     file = values.segments(tmp_path)[1]
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
-    file.write_bytes(content)
-    past = Past(tmp_path)
-    with pytest.raises(Damaged):
-        past.after(0, 1 << 30)
+    content = file.read_bytes()
+    noticed = 0
+    for at in range(0, len(content), 7):
+        file.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+        try:
+            assert Past(tmp_path).after(0, 1 << 30) == ENCODED
+        except Damaged:
+            noticed += 1
+    assert noticed > len(content) / 7 / 2
 
 
 def test_a_long_search_is_made_once(directory: Path) -> None:

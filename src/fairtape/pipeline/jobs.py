@@ -13,6 +13,8 @@ allows. What happens live is the business of the sites, not of a table.
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -43,6 +45,7 @@ RAW: Final = "deliveries"
 REFRESH_SHARE: Final = 0.25  # of the time, at most, goes into making tables anew while a stream runs
 REFRESH_PERIOD: Final = 10.0  # seconds, at least, between two times
 POLL_PERIOD: Final = 0.5  # seconds
+HANDS: Final = 3  # tables that are made at once: to plan a small one takes as long as to make it, on one core
 FILES_MAX: Final = 256  # of a table that grows: beyond it its small files are joined
 
 Journals: TypeAlias = Iterable[Path | str] | Path | str
@@ -135,20 +138,38 @@ def refresh(
 def _remade(spark: SparkSession, folder: Path | str, raw: str, recipes: "Recipes", say: Step) -> list[str]:
     """Bring every table of these recipes up to the one that they are made of."""
     files, marks = _tidied(folder_of(folder, raw)).snapshot()
-    made: list[str] = []
+    if not marks:
+        return []
     sources = _Sources(spark, Path(folder), raw, files, marks)
-    for name, recipe in recipes.items():
-        target = folder_of(folder, name)
-        before = target.marks()
-        if marks and before != marks:
-            say(f"making {name}")
-            if before and name in GROWING and has_grown(before, marks):
-                target.extend(_written(recipe(sources.beyond(before)), name, target), before, marks)
-                _tidied(target)
-            else:
-                target.replace(_written(recipe(sources), name, target), before, marks)
-            made.append(name)
-    return made
+    with _hands() as hands:
+        for name, recipe in recipes.items():
+            sources.coming[name] = hands.submit(_remake, name, recipe, sources, say)
+        return [name for name, made in sources.coming.items() if made.result()]
+
+
+@contextmanager
+def _hands() -> Iterator[ThreadPoolExecutor]:
+    """Threads that make tables; when one of them fails, what has not begun does not begin."""
+    hands = ThreadPoolExecutor(HANDS, thread_name_prefix="table")
+    try:
+        yield hands
+    finally:
+        hands.shutdown(cancel_futures=True)
+
+
+def _remake(name: str, recipe: "Recipe", sources: "_Sources", say: Step) -> bool:
+    """Bring this table up to what it is made of; whether it was behind."""
+    target, marks = sources.folder_of(name), sources.marks
+    before = target.marks()
+    if before == marks:
+        return False
+    say(f"making {name}")
+    if before and name in GROWING and has_grown(before, marks):
+        target.extend(_written(recipe(sources.beyond(before)), name, target), before, marks)
+        _tidied(target)
+    else:
+        target.replace(_written(recipe(sources), name, target), before, marks)
+    return True
 
 
 def _tidied(table: DeltaFolder) -> DeltaFolder:
@@ -159,18 +180,29 @@ def _tidied(table: DeltaFolder) -> DeltaFolder:
 
 
 class _Sources:
-    """The tables that others are made of, as they stood when this run began, or as it made them."""
+    """The tables that others are made of, as they stood when this run began, or as it makes them.
+
+    Who asks for one that is being made waits for it. Tables are begun in the order of their recipes, in which nothing
+    comes before what it needs, so whatever is waited for has been begun.
+    """
 
     def __init__(self, spark: SparkSession, folder: Path, raw: str, files: list[str], marks: Offsets) -> None:
         self._spark = spark
         self._folder = folder
         self._raw = raw
         self._files = files
-        self._marks = marks
+        self.marks = marks
+        self.coming: dict[str, Future[bool]] = {}  # what this run makes
 
     def __getitem__(self, name: str) -> DataFrame:
-        files = self._files if name == self._raw else folder_of(self._folder, name).files()
-        return read_files(self._spark, name, files)
+        if name == self._raw:
+            return read_files(self._spark, name, self._files)
+        if name in self.coming:
+            self.coming[name].result()
+        return read_files(self._spark, name, self.folder_of(name).files())
+
+    def folder_of(self, name: str) -> DeltaFolder:
+        return folder_of(self._folder, name)
 
     @property
     def order(self) -> DataFrame:
@@ -180,8 +212,8 @@ class _Sources:
     def beyond(self, before: Offsets) -> "_Beyond":
         """The same, without what a table of these marks was made of."""
         deliveries = self[RAW]
-        lanes = new_of_lanes(before, self._marks)
-        numbers = new_in_order(before, self._marks, self._firsts)
+        lanes = new_of_lanes(before, self.marks)
+        numbers = new_in_order(before, self.marks, self._firsts)
         return _Beyond(
             self._spark,
             self._folder,
@@ -223,7 +255,8 @@ class _Beyond(_Sources):
         return self._order
 
 
-Recipes: TypeAlias = Mapping[str, Callable[[_Sources], DataFrame]]
+Recipe: TypeAlias = Callable[[_Sources], DataFrame]
+Recipes: TypeAlias = Mapping[str, Recipe]
 
 RECIPES: Final[Recipes] = {
     "trades": lambda of: order.trades(of.order),

@@ -14,7 +14,7 @@ from fairtape.client.journals import first_number, released_end
 from fairtape.client.lots import Lot
 from fairtape.client.records import Break, Placed
 from fairtape.client.sales import Sales
-from fairtape.core.instants import MILLISECOND, Instant
+from fairtape.core.instants import MILLISECOND, Duration, Instant
 from fairtape.runtime.journal import Journal
 from fairtape.web.reading import Reading
 
@@ -126,9 +126,9 @@ class Ticker:
         """Where to go on who knows the order up to this number by this formation: at a Break that gave it away."""
         return min([number, *(each.sequence for each in self.breaks if each.formation > formation)])
 
-    def advance(self) -> list[Delivery]:
-        """What was released since the last time."""
-        found = self._reading.take(period=ADVANCE_PERIOD)
+    def advance(self, period: Duration = ADVANCE_PERIOD) -> list[Delivery]:
+        """What was released since the last time, as much of it as can be read in this period."""
+        found = self._reading.take(period=period)
         for delivery in found:
             if isinstance(delivery, Break):
                 self.breaks.append(delivery)

@@ -9,6 +9,7 @@ import unit.journal_values as values
 from fairtape.client.bundles import unbundled
 from fairtape.client.lots import Lot
 from fairtape.core.effects import Ordered
+from fairtape.core.instants import SECOND
 from fairtape.runtime.journal import Writer
 from fairtape.web.customers import Customer
 from fairtape.web.hub import Hub, Limits
@@ -158,6 +159,6 @@ class House:
     def play(self, rounds: int = 1) -> None:
         """Rounds, as a stage has them."""
         for _ in range(rounds):
-            found = self.hub.ticker.advance()
+            found = self.hub.ticker.advance(60 * SECOND)  # however busy this machine is
             self.hub.publish(found, NOW)
             self.hub.bring_up(NOW)
