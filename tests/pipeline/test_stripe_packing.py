@@ -113,6 +113,20 @@ def test_news_of_one_symbol_harm_fewer_others_than_where_rates_alone_decide() ->
     assert harm(packing.places) < harm(by_rate(SYMBOLS, rates, packing.stripes))
 
 
+def test_calm_symbols_are_not_crowded_however_much_they_are_alike() -> None:
+    """Any of them may have news tomorrow, which all who share its stripe will feel."""
+    busy, calm = 60, 1_200
+    means = np.concatenate([np.full(busy, 8.0), np.full(calm, 1e-4)]).astype(np.float32)
+    windows = Windows.counted(SECOND, np.repeat(means[:, None], 50, axis=1), np.full(50, 0.02))
+    pairs = {
+        (one, other): 0.9 for one in range(busy, busy + calm) for other in range(one + 1, min(one + 40, busy + calm))
+    }
+    packing = pack([Limit(windows, 90.0)], Likeness.of(busy + calm, pairs), bound=BOUND)
+    sizes = np.bincount(packing.places)
+    assert sizes.max() < calm / 4
+    assert packing.stripes < busy
+
+
 def test_equal_histories_give_equal_packings() -> None:
     assert packed().places.tolist() == packed().places.tolist()
 

@@ -21,6 +21,8 @@ from fairtape.simulation.scale import (
     uncollected,
 )
 
+pytestmark = pytest.mark.xdist_group("scale")  # one process measures for all of them
+
 FEW, MANY = 100, 400
 TOKENS = 60
 SOURCE = 99

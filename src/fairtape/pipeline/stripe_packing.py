@@ -2,13 +2,16 @@
 
 Two wishes are at odds: related stocks belong together, and they burst together. So there are two steps. First
 *families* grow: each from the busiest symbol that has no place yet, and again and again the symbol comes in that is
-most like those inside and about as busy, until the family needs a part (`FAMILY_FILL`) of what a stripe can carry.
+most like those inside and about as busy, until the family needs a part (`FAMILY_FILL`) of what a stripe can carry, or
+has `FAMILY_MAX` symbols.
 
 Then families get stripes, the busy beside the busy and the calm beside the calm. For what breaks a stripe on a day that
 the history has not seen is nearly always one symbol with news, and whoever is in the same stripe suffers with it: the
 harm is the number of symbols in a stripe times the sum of their risks. Over all stripes that is least where symbols of
-one stripe are equally risky, and where stripes have equal sums of the square roots of risks (Cauchy and Schwarz). Rates
-stand for risks. Stripes that break the bound all the same lose families to others, or to new ones.
+one stripe are equally risky, and where stripes have equal sums of the square roots of risks (Cauchy and Schwarz). A
+symbol's rate stands for its risk, and `NEWS` is added: the calmest of all may be bought up tomorrow, so that hundreds
+of them in one stripe would be a bad bet. Stripes that break the bound all the same lose families to others, or to new
+ones.
 
 A symbol that exceeds the limit alone has a stripe for itself: no packing helps it, and it shall not spoil others.
 
@@ -30,6 +33,8 @@ Flags: TypeAlias = npt.NDArray[np.bool_]
 TRIES_MAX: Final = 24  # symbols that are tried before a stripe counts as full
 SEARCH_STEP: Final = 20  # one in so many more stripes, until there are enough
 FAMILY_FILL: Final = 0.35  # of a stripe: what a family may need
+FAMILY_MAX: Final = 32  # symbols of a family, however calm
+NEWS: Final = 3e-4  # of a stripe: every symbol is as risky as one that needs so much more than it does
 MENDED_MAX: Final = 0.2  # of the stripes: where more break the bound, there are too few of them
 
 
@@ -151,8 +156,8 @@ def pack(limits: Sequence[Limit], likeness: Likeness, *, bound: float, room: flo
     families = _Families(
         within,
         likeness.grouped(grown.places, grown.stripes),
-        effective_rates(within, bound),
-        np.bincount(grown.places, minlength=grown.stripes).astype(np.float64),
+        _summed(grown, effective_rates(limits, bound) + NEWS),
+        _summed(grown, np.ones(len(grown.places))),
         bound,
     )
     spread = _few(families, [family for family in range(grown.stripes) if family not in alone])
@@ -168,9 +173,14 @@ class _Families:
 
     limits: Sequence[Limit]
     likeness: Likeness
-    rates: Shares
+    risks: Shares  # of all symbols of each
     sizes: Shares  # symbols of each
     bound: float
+
+
+def _summed(grown: Packing, values: Shares) -> Shares:
+    """The sum of these values over the symbols of each family."""
+    return np.bincount(grown.places, values, minlength=grown.stripes).astype(np.float64)
 
 
 def _chance(limits: Sequence[Limit], family: int) -> float:
@@ -207,8 +217,8 @@ def effective_rates(limits: Sequence[Limit], bound: float) -> Shares:
 
 
 def _side_by_side(families: _Families, chosen: Sequence[int], stripes: int) -> dict[int, int]:
-    """Families from the busiest to the calmest, cut into stripes with equal sums of the roots of their rates."""
-    mean = families.rates / families.sizes
+    """Families from the riskiest to the calmest, cut into stripes with equal sums of the roots of their risks."""
+    mean = families.risks / families.sizes
     ordered = sorted(chosen, key=lambda family: (-mean[family], family))
     roots = (families.sizes * np.sqrt(mean))[ordered]
     middles = np.cumsum(roots) - roots / 2
@@ -221,7 +231,7 @@ def _within_bound(families: _Families, spread: Mapping[int, int]) -> dict[int, i
 
     A family goes to where it does and suffers the least harm, of the first few places where it fits.
     """
-    stripes = _Stripes(families.limits, families.bound, len(families.rates))
+    stripes = _Stripes(families.limits, families.bound, len(families.risks))
     for _ in range(max(spread.values()) + 1):
         stripes.open()
     for family, stripe in spread.items():
@@ -243,8 +253,8 @@ def _harmless(stripes: _Stripes, families: _Families, family: int) -> int:
     placed = stripes.places >= 0
     where, count = stripes.places[placed], len(stripes.totals)
     sizes = np.bincount(where, families.sizes[placed], minlength=count)
-    rates = np.bincount(where, families.rates[placed], minlength=count)
-    harm = sizes * families.rates[family] + families.sizes[family] * rates
+    risks = np.bincount(where, families.risks[placed], minlength=count)
+    harm = sizes * families.risks[family] + families.sizes[family] * risks
     for stripe in np.argsort(harm, kind="stable")[:TRIES_MAX].tolist():
         if stripes.fits(family, stripe):
             return int(stripe)
@@ -294,13 +304,15 @@ def _grow(stripes: _Stripes, likeness: Likeness, seed: int) -> None:
     nearness = np.minimum(rates / rates[seed], rates[seed] / rates)
     pull = np.zeros(len(stripes.places))
     refused = np.zeros(len(stripes.places), bool)
-    newest: int | None = seed
-    while newest is not None:
+    newest = seed
+    for _ in range(FAMILY_MAX - 1):
         peers = likeness.peers[newest]
         pull[peers] += likeness.weights[newest] * nearness[peers]
-        newest = _next(stripes, stripe, np.where((stripes.places < 0) & ~refused, pull, 0.0), refused)
-        if newest is not None:
-            stripes.put(newest, stripe)
+        related = _next(stripes, stripe, np.where((stripes.places < 0) & ~refused, pull, 0.0), refused)
+        if related is None:
+            break
+        newest = related
+        stripes.put(newest, stripe)
 
 
 def _next(stripes: _Stripes, stripe: int, pull: Shares, refused: Flags) -> int | None:
