@@ -12,6 +12,8 @@ from fairtape.simulation.swarm import Clocks, draw
 from fairtape.simulation.trial import Trial
 from fairtape.wire.frames import Kind, NodeId
 
+pytestmark = pytest.mark.xdist_group("traces")  # each world is made once, for all tests of it
+
 SEEDS = range(12)
 LOSSES = (0.0, 0.05, 0.2)
 

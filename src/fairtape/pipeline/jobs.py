@@ -13,8 +13,7 @@ allows. What happens live is the business of the sites, not of a table.
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -47,6 +46,9 @@ REFRESH_PERIOD: Final = 10.0  # seconds, at least, between two times
 POLL_PERIOD: Final = 0.5  # seconds
 HANDS: Final = 3  # tables that are made at once: to plan a small one takes as long as to make it, on one core
 FILES_MAX: Final = 256  # of a table that grows: beyond it its small files are joined
+
+_hands: Final = ThreadPoolExecutor(HANDS, thread_name_prefix="table")
+"""For all runs: Spark keeps threads and a connection for every thread that ever spoke to it."""
 
 Journals: TypeAlias = Iterable[Path | str] | Path | str
 Step: TypeAlias = Callable[[str], None]
@@ -141,20 +143,15 @@ def _remade(spark: SparkSession, folder: Path | str, raw: str, recipes: "Recipes
     if not marks:
         return []
     sources = _Sources(spark, Path(folder), raw, files, marks)
-    with _hands() as hands:
-        for name, recipe in recipes.items():
-            sources.coming[name] = hands.submit(_remake, name, recipe, sources, say)
-        return [name for name, made in sources.coming.items() if made.result()]
-
-
-@contextmanager
-def _hands() -> Iterator[ThreadPoolExecutor]:
-    """Threads that make tables; when one of them fails, what has not begun does not begin."""
-    hands = ThreadPoolExecutor(HANDS, thread_name_prefix="table")
+    coming = sources.coming
     try:
-        yield hands
+        for name, recipe in recipes.items():
+            coming[name] = _hands.submit(_remake, name, recipe, sources, say)
+        return [name for name, made in coming.items() if made.result()]
     finally:
-        hands.shutdown(cancel_futures=True)
+        for made in coming.values():
+            made.cancel()  # what has not begun when another fails
+        wait(coming.values())
 
 
 def _remake(name: str, recipe: "Recipe", sources: "_Sources", say: Step) -> bool:
