@@ -3,7 +3,7 @@
 import os
 import sys
 
-from fairtape.core.consult import Claim, Claimed, Entry, Leadership, Recall, Recalled, Record, Recorded
+from fairtape.core.formation_log import Claim, Claimed, Entry, Leadership, Recall, Recalled, Record, Recorded
 from fairtape.runtime.stores import Store, open_store
 
 

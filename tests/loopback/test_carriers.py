@@ -8,6 +8,7 @@ from select import select
 import pytest
 
 from fairtape.core.effects import Channel
+from fairtape.core.errors import Complaint
 from fairtape.runtime.carriers import (
     AddressBook,
     Carrier,
@@ -18,7 +19,6 @@ from fairtape.runtime.carriers import (
     Role,
     multicast_works,
 )
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.udp import Address, bind
 from fairtape.wire.frames import NodeId
 from loopback.wires import at_home, collect, free_port, within_patience

@@ -26,12 +26,12 @@ from fairtape.core.effects import (
     Report,
     Send,
 )
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import MICROSECOND, MILLISECOND, Instant
-from fairtape.core.weather import Weather
+from fairtape.core.link_faults import Weather
 from fairtape.ring.release import LATE_AFTER
 from fairtape.runtime.carriers import AddressBook, Groups, IpMulticast, Mesh, Role, multicast_works
 from fairtape.runtime.clock import SharedClock
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.driver import WATCHED_MAX, Driver, may_run_in_real_time
 from fairtape.runtime.seat import DATAGRAMS_MAX, STALLED_TURNS_MAX, Seat
 from fairtape.runtime.udp import TRAIN_MAX

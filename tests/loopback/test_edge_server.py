@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import MILLISECOND
 from fairtape.edge.library import Library
 from fairtape.edge.server import Server, authentication
@@ -21,7 +22,6 @@ from fairtape.formats.moldudp64 import Request, encode_request
 from fairtape.nodes.edge.soupdesk import SoupDeskOptions
 from fairtape.runtime.carriers import LOOPBACK
 from fairtape.runtime.clock import SharedClock
-from fairtape.runtime.complaints import Complaint
 from loopback.edge_wires import Groups, Hearer, asker, until
 from unit.edge_runtime.edge_journals import SETTINGS, catalogue, history, written
 

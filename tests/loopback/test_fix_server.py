@@ -8,6 +8,7 @@ from errno import ENOSPC
 
 import pytest
 
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import Instant
 from fairtape.entry.fix_server import FixServer
 from fairtape.formats.fix import FixMessage, FixStream, encode
@@ -16,7 +17,6 @@ from fairtape.formats.fix_time import format_instant
 from fairtape.nodes.fix.desk import FixDesk
 from fairtape.nodes.fix.effects import LoggedOff, LoggedOn, Received, SessionEvent
 from fairtape.nodes.fix.store import MemoryStore
-from fairtape.runtime.complaints import Complaint
 from unit.fix_world import SECRET, fields, judge, order, report
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, text
 
+from fairtape.core.errors import Complaint
 from fairtape.runtime.accounts import Accounts
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.database import Away
 from fairtape.runtime.ledgerstore import LedgerStore
 from loopback.postgres import Postgres, running_postgres

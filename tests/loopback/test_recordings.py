@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from fairtape.core.errors import Complaint
 from fairtape.deployment.recordings import recorded_trades
 from fairtape.market.trades import Trades
-from fairtape.runtime.complaints import Complaint
 from loopback.commands import interrupt, run
 from loopback.test_publish_listen import ring
 

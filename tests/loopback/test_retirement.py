@@ -8,8 +8,8 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fairtape.core.consult import Entry, Question, Recall, Recalled, Record, Unavailable
 from fairtape.core.effects import Consult
+from fairtape.core.formation_log import Entry, Question, Recall, Recalled, Record, Unavailable
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
 from fairtape.nodes.governor import FOUNDING_DELAY
 from fairtape.nodes.postbox import Postbox
@@ -17,7 +17,7 @@ from fairtape.nodes.reformer import Bench, Reformer
 from fairtape.nodes.register import REGISTER
 from fairtape.ring.charter import Charter, LoopCharter
 from fairtape.runtime.stores import Store, open_store
-from fairtape.wire.governance import Governance, Order, Posture, Verb
+from fairtape.wire.membership import Governance, Order, Posture, Verb
 from fairtape.wire.seals import Keys
 from loopback.commands import PATIENCE
 from loopback.etcds import running_etcd

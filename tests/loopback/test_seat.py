@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from fairtape.core.consult import Answer, Question, Recall, Recalled
 from fairtape.core.effects import (
     LOOP_CHANNEL,
     Append,
@@ -25,6 +24,7 @@ from fairtape.core.effects import (
     Turn,
 )
 from fairtape.core.entries import decode_entry
+from fairtape.core.formation_log import Answer, Question, Recall, Recalled
 from fairtape.core.instants import Instant
 from fairtape.runtime.carriers import AddressBook, Carrier, Groups, IpMulticast, Mesh, Role, multicast_works
 from fairtape.runtime.clock import SharedClock

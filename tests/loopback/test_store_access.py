@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fairtape.core.consult import Claim, Claimed, Entry, Leadership, Recall, Recalled, Record, Recorded
-from fairtape.runtime.complaints import Complaint
+from fairtape.core.errors import Complaint
+from fairtape.core.formation_log import Claim, Claimed, Entry, Leadership, Recall, Recalled, Record, Recorded
 from fairtape.runtime.stores import Access, EtcdStore, open_store
 from loopback.certificates import Authority
 from loopback.commands import PATIENCE, run

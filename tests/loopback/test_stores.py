@@ -20,7 +20,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fairtape.core.consult import (
+from fairtape.core.errors import Complaint
+from fairtape.core.formation_log import (
     Claim,
     Claimed,
     Entry,
@@ -33,7 +34,6 @@ from fairtape.core.consult import (
     Refused,
     Unavailable,
 )
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.stores import ENTRIES_MAX, EtcdStore, SqliteStore, Store, open_store
 from fairtape.runtime.stores.gateway import Endpoint
 from fairtape.simulation.store import MemoryStore

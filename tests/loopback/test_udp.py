@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairtape.runtime.complaints import Complaint
+from fairtape.core.errors import Complaint
 from fairtape.runtime.udp import TRAIN_BYTES_MAX, TRAIN_MAX, Address, UdpSocket, bind, trains
 from loopback.wires import collect, within_patience
 

@@ -21,7 +21,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairtape.core.table import Table
+from fairtape.core.state_table import Table
 from fairtape.ring.figures import FIGURE_3_MERGED, FIGURE_3_SEPARATE, Event, State
 from fairtape.ring.recovery import Recovery, RecoveryDesk
 from unit.recovery_values import TIMING, E, Shelf

@@ -7,9 +7,9 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the extra `pipeline` (PySpark) is not installed")
 
+from fairtape.core.errors import Complaint
 from fairtape.pipeline import archive
 from fairtape.pipeline.java import Java
-from fairtape.runtime.complaints import Complaint
 
 DRILLS = os.environ.get("FAIRTAPE_DRILLS") == "all"
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import unit.journal_values as values
-from fairtape.runtime.complaints import Complaint
+from fairtape.core.errors import Complaint
 from fairtape.runtime.journal import Journal, Writer
 from pipeline import pipeline_values as pipeline
 

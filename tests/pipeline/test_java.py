@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from fairtape.core.errors import Complaint
 from fairtape.pipeline import java
-from fairtape.runtime.complaints import Complaint
 
 
 def fake(home: Path, version: str, *, vector: bool) -> Path:

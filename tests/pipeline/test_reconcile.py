@@ -15,8 +15,8 @@ pytest.importorskip("pyspark", reason="the extra `pipeline` (PySpark) is not ins
 from fairtape.cli import run as fairtape
 from fairtape.cli.pipeline_reconcile import reconcile as command
 from fairtape.core.entries import Head
+from fairtape.core.errors import Complaint
 from fairtape.pipeline.reconcile import reconcile
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.journal import Sync, Writer
 from fairtape.runtime.journal.format import HEADER_SIZE, MARK_SIZE
 from fairtape.runtime.journal.segments import Replay, Segment

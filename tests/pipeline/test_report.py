@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("pyspark", reason="the extra `pipeline` (PySpark) is not installed")
 
 import pipeline.report_values as values
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.market.prices import ONE
 from fairtape.pipeline.pages import Page, Section, Table, Verdict
@@ -31,7 +32,6 @@ from fairtape.pipeline.plots import (
 from fairtape.pipeline.report import make_report
 from fairtape.pipeline.report_names import Names
 from fairtape.pipeline.report_sections import outage_section, volume_section
-from fairtape.runtime.complaints import Complaint
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

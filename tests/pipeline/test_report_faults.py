@@ -12,11 +12,11 @@ pytest.importorskip("pyspark", reason="the extra `pipeline` (PySpark) is not ins
 
 import pipeline.report_values as values
 from fairtape.cli import run as fairtape
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import SECOND
 from fairtape.pipeline.plots import Candle, CandlePlot, Line, LinePlot
 from fairtape.pipeline.reading import by_letter, read_parquet
 from fairtape.pipeline.report import make_report
-from fairtape.runtime.complaints import Complaint
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

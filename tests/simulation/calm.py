@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from functools import partial
 
 from fairtape.core.instants import MILLISECOND, Duration, Instant
+from fairtape.core.link_faults import Weather
 from fairtape.core.timing import Timing
-from fairtape.core.weather import Weather
 from fairtape.ring.charter import Charter, LoopCharter
 from fairtape.simulation.clocks import Clock
 from fairtape.simulation.guardians import Guardians

@@ -12,7 +12,7 @@ from random import Random
 
 from fairtape.core.effects import Ordered
 from fairtape.core.instants import MICROSECOND, MILLISECOND, Duration, Instant
-from fairtape.core.weather import Weather, fates
+from fairtape.core.link_faults import Weather, fates
 from fairtape.market.stripes import Endpoint, StripePlan
 from fairtape.nodes.edge.archive import Shelf
 from fairtape.nodes.edge.customer import Customer

@@ -9,7 +9,7 @@ from fairtape.ring.charter import LoopCharter
 from fairtape.simulation.clocks import straying
 from fairtape.simulation.ordeal import why_unsettled
 from fairtape.simulation.realm import EPOCH
-from fairtape.wire.governance import Posture, Verb
+from fairtape.wire.membership import Posture, Verb
 from simulation.calm import TIMING, calm_realm, load
 
 SEEDS = range(1, 6)

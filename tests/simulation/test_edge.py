@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from fairtape.core.instants import MILLISECOND, SECOND
-from fairtape.core.weather import CALM
+from fairtape.core.link_faults import CALM
 from fairtape.formats.moldudp64 import Request, encode_request
 from fairtape.nodes.edge.customer import Customer
 from fairtape.nodes.edge.effects import Grade, Refusal

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from fairtape.cli import run
-from fairtape.core.consult import Answer, Question, Record
 from fairtape.core.effects import Reason
+from fairtape.core.formation_log import Answer, Question, Record
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.nodes.governed import GovernedReceiver
 from fairtape.simulation.failover import AT_THE_LATEST, Kept, draw, run_failover

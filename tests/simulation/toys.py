@@ -5,7 +5,7 @@ from random import Random
 
 from fairtape.core.effects import Channel, Effect, Multicast, Send
 from fairtape.core.instants import MILLISECOND, Duration, Instant
-from fairtape.core.weather import Weather
+from fairtape.core.link_faults import Weather
 from fairtape.simulation.clocks import Clock
 from fairtape.simulation.world import EPOCH, World
 from fairtape.wire.frames import NodeId

@@ -4,7 +4,7 @@ from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.core.timing import Timing
 from fairtape.ring.formation import Formation
 from fairtape.wire.frames import NodeId
-from fairtape.wire.governance import Posture, Standing, Wish
+from fairtape.wire.membership import Posture, Standing, Wish
 
 TIMING = Timing(
     retry_period=20 * MILLISECOND,

@@ -7,9 +7,9 @@ from typing import TypeVar
 
 from fairtape.core.effects import Channel, Effect, Multicast, Send
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
+from fairtape.core.link_faults import Weather
 from fairtape.core.machine import Machine
 from fairtape.core.timing import Timing
-from fairtape.core.weather import Weather
 from fairtape.nodes.postbox import Postbox
 from fairtape.nodes.receiver import Receiver
 from fairtape.nodes.source import Source

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from fairtape.core.errors import Complaint
 from fairtape.runtime.accounts import Accounts, hashed
-from fairtape.runtime.complaints import Complaint
 
 SECRET = "secret-of-nobody"  # noqa: S105 - of nobody
 

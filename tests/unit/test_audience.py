@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import SECOND
 from fairtape.deployment.audience import FRESH_PERIOD, Audience
 from fairtape.deployment.bulletin import Bulletin, RunFolder
 from fairtape.deployment.description import read_deployment
 from fairtape.deployment.drafting import Draft, create_deployment
 from fairtape.deployment.premises import claimed
-from fairtape.runtime.complaints import Complaint
 
 NOW = 1_000 * SECOND
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairtape.core.errors import Complaint
 from fairtape.core.timing import PROFILES
 from fairtape.deployment.capacity import BUSY_MAX, cores_wanted, refuse_overload, sites_max
-from fairtape.runtime.complaints import Complaint
 
 
 @given(st.sampled_from(list(PROFILES)), st.integers(1, 128))

@@ -9,7 +9,7 @@ from fairtape.core.entries import Position
 from fairtape.nodes.catchup import Learner
 from fairtape.nodes.governed import Disagreement, GovernedReceiver
 from fairtape.nodes.postbox import Postbox
-from fairtape.wire.governance import PLACE, Past
+from fairtape.wire.membership import PLACE, Past
 
 LATEST = 5
 NOW = 1_000

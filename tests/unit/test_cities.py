@@ -4,7 +4,8 @@ from itertools import combinations
 
 import pytest
 
-from fairtape.core.cities import (
+from fairtape.core.timing import PROFILES
+from fairtape.simulation.cities import (
     CITIES,
     ROUND_TRIPS,
     WITHIN_CITY,
@@ -15,7 +16,6 @@ from fairtape.core.cities import (
     round_trip,
     weather_between,
 )
-from fairtape.core.timing import PROFILES
 
 PAIRS = list(combinations(CITIES, 2))
 

@@ -10,7 +10,7 @@ import pytest
 
 from fairtape import __version__
 from fairtape.cli import COMMANDS, run
-from fairtape.runtime.complaints import Complaint
+from fairtape.core.errors import Complaint
 
 HEAVY = ("cryptography", "numpy", "pyarrow", "rich")
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration, Instant
 from fairtape.runtime.clock import (
     ADOPTED_MAX,
@@ -17,7 +18,6 @@ from fairtape.runtime.clock import (
     SystemClock,
     kernel_bound,
 )
-from fairtape.runtime.complaints import Complaint
 
 
 @dataclass

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import MILLISECOND
 from fairtape.core.timing import PROFILES
 from fairtape.deployment.description import FILE, Deployment, Kind, RealTime, read_deployment
@@ -13,7 +14,6 @@ from fairtape.deployment.drafting import Draft, create_deployment
 from fairtape.deployment.keyring import keys_of
 from fairtape.deployment.words import with_names
 from fairtape.ring.charter import Excess, Remedy
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.stores import Access
 
 HOSTS = ("192.0.2.1", "192.0.2.2")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairtape.core.table import Table
+from fairtape.core.state_table import Table
 from fairtape.ring.figures import FIGURE_2, FIGURE_3_MERGED, FIGURE_3_SEPARATE, Event, State
 from fairtape.ring.recovery import Recovery, RecoveryDesk
 from unit.recovery_values import TIMING, E, Shelf

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from fairtape.core.errors import Complaint
 from fairtape.nodes.fix.store import FixStore, MemoryStore
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.fixstore import PRUNE_PERIOD, FixFile
 
 Make = Callable[[Path], FixStore]

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from fairtape.core.errors import Complaint
 from fairtape.deployment.description import FILE, read_deployment
 from fairtape.deployment.drafting import Draft, create_deployment
 from fairtape.deployment.floor_settings import COMMIT_PASSES, FloorSettings
-from fairtape.runtime.complaints import Complaint
 
 
 def made(folder: Path, fields: str) -> Path:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairtape.wire.frames import DATAGRAM_MAX, NUMBER_MAX, TAG_SIZE, Malformed
-from fairtape.wire.governance import (
+from fairtape.wire.membership import (
     CatchUp,
     Fence,
     Governance,

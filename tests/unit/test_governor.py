@@ -9,7 +9,7 @@ from fairtape.ring.charter import Charter, Excess, LoopCharter, lease_margin
 from fairtape.ring.formation import Formation
 from fairtape.ring.layout import decode_formation
 from fairtape.wire.frames import NodeId
-from fairtape.wire.governance import Fence, Grant, Install, Posture, Wish
+from fairtape.wire.membership import Fence, Grant, Install, Posture, Wish
 from unit.loop_values import TIMING, formation_of, standing_of
 
 NOW: Instant = 100 * SECOND

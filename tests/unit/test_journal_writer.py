@@ -12,8 +12,8 @@ import pytest
 from fairtape.core.effects import FormationChange, Ordered, Recovered
 from fairtape.core.entries import LAYOUT_MAX, close_head
 from fairtape.core.entries import Entry as Content
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import MILLISECOND
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.journal import Damaged, Entry, Journal, Sync, Unwritten, Writer, verify
 from fairtape.runtime.journal.format import HEADER_SIZE, CheckpointHead, stored_size
 from fairtape.runtime.journal.segments import Replay, Segment
@@ -42,7 +42,7 @@ writer.close()
 
 AS_NOBODY = """
 import os, sys
-from fairtape.runtime.complaints import Complaint
+from fairtape.core.errors import Complaint
 from fairtape.runtime.journal import Writer
 
 if os.geteuid() == 0:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from fairtape.ring.formation import LEAVING_MAX, MEMBERS_MAX
 from fairtape.ring.layout import decode_formation, encode_formation
 from fairtape.wire.frames import Malformed
-from fairtape.wire.governance import LAYOUT_MAX
+from fairtape.wire.membership import LAYOUT_MAX
 from unit.loop_values import formation_of
 
 members = st.lists(st.integers(1, 1 << 30), min_size=1, max_size=20, unique=True)

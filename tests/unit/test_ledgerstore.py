@@ -12,10 +12,10 @@ from sqlalchemy import text
 from fairtape.apps.books import Bookkeeper
 from fairtape.apps.floor import Floor
 from fairtape.core.effects import Ordered
+from fairtape.core.errors import Complaint
 from fairtape.market.administration import CASH, Funding
 from fairtape.market.order_codec import Message
 from fairtape.market.transfers import Batch, Standing
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.ledgerstore import LedgerStore
 from unit.floor_values import Script, fixed
 

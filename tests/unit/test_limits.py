@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairtape.cli.limits import check_within
-from fairtape.runtime.complaints import Complaint
+from fairtape.core.errors import Complaint
 
 
 @given(st.floats(1.0, 2.0) | st.integers(1, 2) | st.none())

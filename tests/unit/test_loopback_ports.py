@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from fairtape.core.errors import Complaint
 from fairtape.demo.world import World
 from fairtape.deployment.loopback import PORTS, free_ports, ports_from
-from fairtape.runtime.complaints import Complaint
 
 
 def mesh_world() -> World:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fairtape.cli.outlet import CHUNKS_MAX, Outlet
-from fairtape.runtime.complaints import Complaint
+from fairtape.core.errors import Complaint
 
 CHUNK = bytes(range(256)) * 1_024  # more than a pipe has room for
 

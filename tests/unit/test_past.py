@@ -9,7 +9,7 @@ from fairtape.core.entries import Entry, Position, encode_entry, position_of
 from fairtape.core.instants import MILLISECOND, NEVER
 from fairtape.nodes.past import PATIENCE, WINDOW, PastReader, answer
 from fairtape.wire.blocks import pack_records
-from fairtape.wire.governance import CatchUp, Past
+from fairtape.wire.membership import CatchUp, Past
 
 SMALL = 200
 

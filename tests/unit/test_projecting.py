@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from fairtape.core.errors import Complaint
 from fairtape.deployment import projecting
 from fairtape.deployment.projecting import Projector
 from fairtape.market.transfers import Batch
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.database import Away
 from fairtape.runtime.ledgerstore import LedgerStore
 from unit.test_ledgerstore import batches, session

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from fairtape.core.errors import Complaint
 from fairtape.deployment.drafting import Draft, create_deployment
 from fairtape.deployment.readiness import check_ready
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.udp import bind
 
 

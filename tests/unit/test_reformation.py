@@ -7,7 +7,7 @@ from fairtape.nodes.relief import LAG_MAX, lead_time, plan_relief
 from fairtape.ring.charter import Charter, LoopCharter, Remedy
 from fairtape.ring.formation import LEAVING_MAX, Formation
 from fairtape.wire.frames import NodeId
-from fairtape.wire.governance import Posture, Standing, Wish
+from fairtape.wire.membership import Posture, Standing, Wish
 from unit.loop_values import TIMING, formation_of, standing_of
 
 

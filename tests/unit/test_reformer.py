@@ -1,13 +1,13 @@
 """A reformation server: leads or stands by, by what is in the store."""
 
-from fairtape.core.consult import Answer, Question, Record, Unavailable
 from fairtape.core.effects import Consult, Notice, Send
+from fairtape.core.formation_log import Answer, Question, Record, Unavailable
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
 from fairtape.nodes.postbox import Postbox
 from fairtape.nodes.reformer import Bench, Reformer
 from fairtape.ring.charter import Charter, LoopCharter
 from fairtape.simulation.store import MemoryStore
-from fairtape.wire.governance import Governance, Order, Posture, Verb
+from fairtape.wire.membership import Governance, Order, Posture, Verb
 from fairtape.wire.seals import Keys
 from unit.loop_values import TIMING, standing_of
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairtape.core.consult import Entry
+from fairtape.core.formation_log import Entry
 from fairtape.nodes.register import REGISTER, Register, decode_register, encode_register
 from fairtape.wire.frames import Malformed
 

@@ -7,7 +7,7 @@ from fairtape.nodes.site import Site
 from fairtape.nodes.standing import Post
 from fairtape.ring.formation import Formation
 from fairtape.ring.layout import encode_formation
-from fairtape.wire.governance import (
+from fairtape.wire.membership import (
     CatchUp,
     Fence,
     Governance,

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from fairtape.core.consult import Answer, Claim, Claimed, Leadership, Question, Recall, Recalled, Unavailable
+from fairtape.core.formation_log import Answer, Claim, Claimed, Leadership, Question, Recall, Recalled, Unavailable
 from fairtape.runtime.stores import QUESTIONS_MAX, StoreDesk
 from fairtape.simulation.store import MemoryStore
 

@@ -5,7 +5,7 @@ from fairtape.nodes.governor import FOUNDING_DELAY
 from fairtape.nodes.subgovernor import SubGovernor
 from fairtape.ring.charter import LoopCharter, lease_margin
 from fairtape.ring.formation import Formation
-from fairtape.wire.governance import Install, Posture, Wish
+from fairtape.wire.membership import Install, Posture, Wish
 from unit.loop_values import TIMING, standing_of
 
 NOW: Instant = 100 * SECOND

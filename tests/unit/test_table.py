@@ -5,7 +5,7 @@ from enum import IntEnum
 
 import pytest
 
-from fairtape.core.table import STEPS_MAX, Edge, Table
+from fairtape.core.state_table import STEPS_MAX, Edge, Table
 
 
 class Light(IntEnum):

@@ -1,7 +1,7 @@
 """How wrong a clock may be, as far as its site can tell."""
 
+from fairtape.core.clock_bound import EXCHANGES_MAX, Timekeeper
 from fairtape.core.instants import MILLISECOND
-from fairtape.core.timekeeping import EXCHANGES_MAX, Timekeeper
 
 MS = MILLISECOND
 

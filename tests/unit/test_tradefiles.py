@@ -15,11 +15,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.market.prices import FIXED_MAX, FIXED_MIN, ONE, BadNumber, format_fixed, parse_fixed
 from fairtape.market.symbols import SYMBOL_MAX, VENUE_NAME_MAX, VENUE_NUMBERS
 from fairtape.market.trades import FLAGS_ALLOWED, TRADE_ID_MAX, Trade, Trades, encode
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.tradefiles import ROWS_MAX, ignored_columns, read_trades
 
 SUFFIXES = ("csv", "parquet")

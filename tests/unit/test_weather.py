@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
-from fairtape.core.weather import CALM, Weather
-from fairtape.runtime.complaints import Complaint
+from fairtape.core.link_faults import CALM, Weather
 from fairtape.runtime.weather import InjectedWeather
 from fairtape.wire.frames import HEADER, MAGIC, VERSION, Kind
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from statistics import median
 from typing import Final, TypeAlias
 
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.formats.fix import FixStream
 from fairtape.formats.fix_messages import (
@@ -26,7 +27,6 @@ from fairtape.formats.fix_messages import (
     write,
 )
 from fairtape.nodes.fix.resending import compose, header
-from fairtape.runtime.complaints import Complaint
 
 MESSAGES: Final = 6_000
 ROUNDS: Final = 5

@@ -21,14 +21,14 @@ from fairtape.bench.receivers import Account, Memory, receiver_process
 from fairtape.bench.senders import Published, sender_process
 from fairtape.bench.setting import PATIENCE, WARM_PERIOD, Setting
 from fairtape.bench.trimming import kept_short
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration
-from fairtape.core.weather import Weather
+from fairtape.core.link_faults import Weather
 from fairtape.deployment.loopback import free_ports, loopback_book, loopback_groups
 from fairtape.deployment.processes import Crew
 from fairtape.deployment.ring import RingPlan
 from fairtape.ring.formation import Formation
 from fairtape.runtime.clock import SharedClock
-from fairtape.runtime.complaints import Complaint
 from fairtape.wire.blocks import records_room
 from fairtape.wire.frames import DATAGRAM_MAX, NodeId
 from fairtape.wire.seals import SEAL_ROOM, Keys

@@ -6,7 +6,7 @@ from fairtape.bench.fix import fix_figures
 from fairtape.bench.floor import ORDERS, ROUNDS, floor_figures
 from fairtape.bench.report import Figures, Step
 from fairtape.bench.settling import TRADES, settling_figures
-from fairtape.runtime.complaints import Complaint
+from fairtape.core.errors import Complaint
 
 ORDERS_PER_S_PROMISED: Final = 150_000
 RATIO_PROMISED: Final = 1.2

@@ -21,11 +21,11 @@ import numpy as np
 
 from fairtape.bench.figures import Processors
 from fairtape.core.effects import Ordered, Release, Span
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.deployment.processes import Crew, Link, Ready
 from fairtape.market.flow import Flow, batches
 from fairtape.market.trades import TRADE_SIZE
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.descriptors import allow_files
 from fairtape.runtime.driver import run_in_real_time, spare_the_collector
 from fairtape.runtime.journal import Sync, Writer

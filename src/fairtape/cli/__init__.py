@@ -14,7 +14,7 @@ import click
 
 from fairtape import __version__
 from fairtape.cli.lazy import Entry, LazyGroup
-from fairtape.runtime.complaints import Complaint
+from fairtape.core.errors import Complaint
 
 COMMANDS: Final = {
     "demo": Entry("A ring", "fairtape.cli.demo", "demo", "Run a whole market on this machine and prove its order."),

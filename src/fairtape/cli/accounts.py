@@ -5,9 +5,9 @@ from typing import Final
 
 import click
 
+from fairtape.core.errors import Complaint
 from fairtape.deployment.description import read_deployment
 from fairtape.market.prices import BadNumber, format_sum, parse_fixed
-from fairtape.runtime.complaints import Complaint
 
 CASH_WORD: Final = "cash"
 

@@ -16,9 +16,9 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 from fairtape.cli.limits import check_within
-from fairtape.core.cities import City
-from fairtape.runtime.complaints import Complaint
+from fairtape.core.errors import Complaint
 from fairtape.simulation.campaign import cores
+from fairtape.simulation.cities import City
 from fairtape.simulation.entry import CLOCK_BOUND, LOSS, REGIONS_MAX, REGIONS_MIN, Way, race, regions
 
 RATIO_MAX: Final = 1.1  # what the rotating portal promises

@@ -13,9 +13,9 @@ from fairtape.bench.trading import trading_figures
 from fairtape.cli.drill import returned
 from fairtape.cli.pipeline_spark import needed
 from fairtape.cli.progress import steps
+from fairtape.core.errors import Complaint
 from fairtape.core.timing import PROFILES
 from fairtape.deployment.processes import Deserted
-from fairtape.runtime.complaints import Complaint
 
 EXIT_BROKEN: Final = 1
 ROUNDS_MAX: Final = 100

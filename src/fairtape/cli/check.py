@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fairtape.cli.limits import check_within
-from fairtape.runtime.complaints import Complaint
+from fairtape.core.errors import Complaint
 from fairtape.simulation import failover as failovers
 from fairtape.simulation import swarm, upheaval
 from fairtape.simulation.campaign import Distribution, Run, Tally, campaign, cores, replay_command

@@ -17,6 +17,7 @@ from rich.live import Live
 
 from fairtape.cli.demo_floor import show_floor
 from fairtape.cli.demo_report import TABLES, commands, write_page
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import SECOND, Instant
 from fairtape.core.timing import Timing
 from fairtape.demo.findings import Findings
@@ -26,7 +27,6 @@ from fairtape.demo.view import counted, line, percent, screen
 from fairtape.demo.world import FLOORS, REGIONS, RESILIENCE, SITES, TIMING, World
 from fairtape.deployment.loopback import carrier_words, loopback_groups
 from fairtape.runtime.clock import SharedClock
-from fairtape.runtime.complaints import Complaint
 
 EXIT_BROKEN: Final = 1
 EXIT_INTERRUPTED: Final = 130

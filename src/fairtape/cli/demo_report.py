@@ -12,8 +12,8 @@ from typing import Final
 
 from fairtape.cli.pipeline_spark import needed, spark_at
 from fairtape.cli.progress import steps
+from fairtape.core.errors import Complaint
 from fairtape.demo.world import FLOORS, SITES
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.journal import Damaged
 
 MASTER: Final = "local[2]"  # more would take longer to start than the journals of a demonstration to read

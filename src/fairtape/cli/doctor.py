@@ -10,8 +10,8 @@ from typing import Final
 
 import click
 
+from fairtape.core.errors import Complaint
 from fairtape.deployment.doctor import Finding, Status, examine
-from fairtape.runtime.complaints import Complaint
 
 EXIT_BAD: Final = 1
 WIDTH_MAX: Final = 100  # of a line, however wide the terminal is

@@ -10,6 +10,7 @@ import click
 from fairtape.apps.floor import Floor
 from fairtape.cli.floor_view import arbitrate, book_view, reader_of, replay_view, trades_view
 from fairtape.cli.limits import check_within
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import MILLISECOND
 from fairtape.deployment.description import Kind, read_deployment
 from fairtape.deployment.door import door_of
@@ -32,7 +33,6 @@ from fairtape.market.rules.values import (
 )
 from fairtape.market.symbols import BadName, checked_symbol
 from fairtape.runtime.clock import SharedClock
-from fairtape.runtime.complaints import Complaint
 
 EXIT_REFUSED: Final = 1
 RULES: Final = ("continuous", "call", "batch", "sealed", "dutch")

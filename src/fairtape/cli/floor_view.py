@@ -19,6 +19,7 @@ from fairtape.apps.floor import Floor
 from fairtape.apps.floor_outputs import BUYER_TOOK, SELLER_TOOK, Committed, Execution, TentativeFill, Voided
 from fairtape.cli.words import counted
 from fairtape.core.effects import Ordered
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import Instant
 from fairtape.deployment.audience import Audience
 from fairtape.deployment.bulletin import Bulletin, RunFolder, Status
@@ -37,7 +38,6 @@ from fairtape.market.markets import Market
 from fairtape.market.prices import format_fixed, format_sum
 from fairtape.market.rules.values import DutchClock
 from fairtape.runtime.clock import SharedClock
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.driver import Driver
 from fairtape.wire.frames import NodeId
 

@@ -7,11 +7,11 @@ from typing import Any, Final
 import click
 
 from fairtape.cli.limits import check_within
+from fairtape.core.errors import Complaint
 from fairtape.deployment.description import read_deployment
 from fairtape.deployment.door import door_of
 from fairtape.deployment.gateway_options import LIMITS, GatewayOptions, limits_of
 from fairtape.deployment.node import exit_with
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.udp import PORT_MAX, Address
 
 PLACES: Final = ("entry", "fix", "ouch")

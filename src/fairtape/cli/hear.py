@@ -12,6 +12,7 @@ import click
 
 from fairtape.cli.journal import format_instant
 from fairtape.cli.limits import check_within
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import MILLISECOND
 from fairtape.deployment.bulletin import RunFolder
 from fairtape.deployment.description import FILE, Deployment, interface_at, read_deployment
@@ -30,7 +31,6 @@ from fairtape.nodes.edge.records import Delivered, Record
 from fairtape.nodes.edge.sessions import Session
 from fairtape.runtime.carriers import LOOPBACK
 from fairtape.runtime.clock import SharedClock
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.udp import PORT_MAX, Address
 
 EXIT_MISSED: Final = 1

@@ -8,6 +8,7 @@ import click
 
 from fairtape.cli.limits import check_within
 from fairtape.cli.words import counted
+from fairtape.core.errors import Complaint
 from fairtape.core.timing import PROFILES
 from fairtape.deployment.description import FILE
 from fairtape.deployment.drafting import (
@@ -19,7 +20,6 @@ from fairtape.deployment.drafting import (
     create_deployment,
 )
 from fairtape.ring.charter import Excess, Remedy
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.stores import check_store
 from fairtape.runtime.udp import is_host
 

@@ -18,8 +18,8 @@ import click
 from fairtape.cli.limits import check_within
 from fairtape.cli.words import counted
 from fairtape.core.effects import FormationChange
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import SECOND, Instant
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.journal import (
     Comparison,
     Damaged,

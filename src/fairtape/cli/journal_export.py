@@ -15,6 +15,7 @@ from fairtape.client.entries import Opener
 from fairtape.client.journals import Bunches, first_number
 from fairtape.client.lots import Lot
 from fairtape.client.records import Placed
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import SECOND
 from fairtape.formats.dbn import write_dbn
 from fairtape.formats.framing import frame
@@ -22,7 +23,6 @@ from fairtape.formats.refusal import Refused
 from fairtape.formats.ticker_itch import Listing, TickerItch, fits_directory
 from fairtape.formats.trade_tables import trades_to_arrow
 from fairtape.market.trades import Trades, blank_trades
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.journal import Damaged, Journal
 
 SUFFIXES: Final = (".parquet", ".csv", ".dbn", ".itch")

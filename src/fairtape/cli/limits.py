@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from fairtape.runtime.complaints import Complaint
+from fairtape.core.errors import Complaint
 
 SHOWN_MAX: Final = 32  # characters of a value: enough to recognise what was typed
 

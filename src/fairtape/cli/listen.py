@@ -17,6 +17,7 @@ from fairtape.cli.outlet import Outlet
 from fairtape.cli.tape import Progress, Tape
 from fairtape.cli.tuning import tune_in
 from fairtape.cli.words import counted
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.core.timing import PROFILES, Timing
 from fairtape.deployment.capacity import cores_here, refuse_overload
@@ -30,7 +31,6 @@ from fairtape.deployment.sites import SiteNews, run_site
 from fairtape.ring.formation import Formation
 from fairtape.runtime.carriers import AddressBook, Groups
 from fairtape.runtime.clock import SharedClock
-from fairtape.runtime.complaints import Complaint
 from fairtape.wire.frames import NUMBER_MAX, NodeId
 from fairtape.wire.seals import KEY_SIZE, Keys
 

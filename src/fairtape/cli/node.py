@@ -6,10 +6,10 @@ from typing import Final
 import click
 
 from fairtape.cli.limits import check_within
+from fairtape.core.errors import Complaint
 from fairtape.deployment.description import Kind, read_deployment
 from fairtape.deployment.load import SIZES
 from fairtape.deployment.node import exit_with, run_load, run_reformer, run_site
-from fairtape.runtime.complaints import Complaint
 
 RATES: Final = (0.1, 1_000_000.0)
 

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import click
 
+from fairtape.core.errors import Complaint
 from fairtape.deployment.description import Kind, read_deployment
 from fairtape.deployment.operator import give_order
 from fairtape.deployment.planning import change_plan
 from fairtape.edge.catalogue import read_plan
-from fairtape.runtime.complaints import Complaint
-from fairtape.wire.governance import Verb
+from fairtape.wire.membership import Verb
 
 VERBS = {verb.name.lower(): verb for verb in Verb}
 

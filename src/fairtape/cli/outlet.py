@@ -9,7 +9,7 @@ import threading
 from queue import Full, Queue
 from typing import Final
 
-from fairtape.runtime.complaints import Complaint
+from fairtape.core.errors import Complaint
 
 CHUNKS_MAX: Final = 16  # that wait for the reader
 PIECE_SIZE: Final = 4_096  # bytes of one write: so small that a reader who takes anything is seen to

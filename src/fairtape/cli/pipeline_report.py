@@ -6,7 +6,7 @@ import click
 
 from fairtape.cli.pipeline_spark import needed, spark_at, with_master
 from fairtape.cli.words import counted
-from fairtape.runtime.complaints import Complaint
+from fairtape.core.errors import Complaint
 
 
 @click.command("report")

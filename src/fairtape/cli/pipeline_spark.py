@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fairtape.runtime.complaints import Complaint
+from fairtape.core.errors import Complaint
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

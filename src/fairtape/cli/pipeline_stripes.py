@@ -13,10 +13,10 @@ import click
 
 from fairtape.cli.limits import check_within
 from fairtape.cli.words import counted
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import MILLISECOND
 from fairtape.market.stripe_planning import BASE
 from fairtape.market.stripes import BITS_PER_S_MAX, DAY, BadPlan, Endpoint, StripePlan
-from fairtape.runtime.complaints import Complaint
 
 if TYPE_CHECKING:
     from fairtape.pipeline.stripe_study import Proposal, Study, Wish

@@ -6,9 +6,9 @@ from dataclasses import asdict
 import click
 
 from fairtape.cli.stripes import stripes
+from fairtape.core.errors import Complaint
 from fairtape.ring.hierarchy import LOOP_MAX, BadHierarchy, Hierarchy, Loop
 from fairtape.ring.hierarchy import plan as planned
-from fairtape.runtime.complaints import Complaint
 
 WIDTHS = (5, 7, 14)
 

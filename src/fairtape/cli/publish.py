@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from fairtape.cli.journal import parse_instant
 from fairtape.cli.limits import check_within
 from fairtape.cli.words import counted
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import SECOND, Duration, Instant
 from fairtape.deployment.door import Door, door_of
 from fairtape.deployment.publisher import RATES, SILENCE_MAX, SPEEDS, Ending, Pace, Published, publish
@@ -26,7 +27,6 @@ from fairtape.market.prices import FIXED_MAX
 from fairtape.market.symbols import BadName, checked_venue
 from fairtape.market.trades import Trades
 from fairtape.runtime.clock import SharedClock
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.tradefiles import TIME_UNITS
 from fairtape.wire.frames import NodeId
 

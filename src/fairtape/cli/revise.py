@@ -8,6 +8,7 @@ from typing import TypeVar
 import click
 
 from fairtape.cli.limits import check_within
+from fairtape.core.errors import Complaint
 from fairtape.deployment.door import Door, door_of
 from fairtape.deployment.messages import publish_once
 from fairtape.deployment.revision import trade_in
@@ -15,7 +16,6 @@ from fairtape.market.notices import NUMBER_MAX, Cancel, Correction, Notice, Stat
 from fairtape.market.prices import BadNumber, format_fixed, parse_fixed
 from fairtape.market.trades import BadTrade, Trade
 from fairtape.runtime.clock import SharedClock
-from fairtape.runtime.complaints import Complaint
 from fairtape.wire.frames import NodeId
 
 Command = TypeVar("Command", bound=Callable[..., None])

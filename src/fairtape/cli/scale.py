@@ -12,9 +12,9 @@ from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextC
 from rich.table import Table
 
 from fairtape.cli.limits import check_within
+from fairtape.core.errors import Complaint
 from fairtape.ring.formation import MEMBERS_MAX
 from fairtape.ring.hierarchy import BadHierarchy, plan
-from fairtape.runtime.complaints import Complaint
 from fairtape.simulation.scale import SETTLING_TOKENS, Measured, Size, measure
 
 SITES: Final = (100, 1_000, 10_000)

@@ -6,8 +6,8 @@ from typing import Final
 import click
 
 from fairtape.cli.limits import check_within
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import NEVER, SECOND, Instant
-from fairtape.runtime.complaints import Complaint
 from fairtape.simulation.scenario import lines
 from fairtape.simulation.swarm import LOSS_MAX, draw
 from fairtape.simulation.tracing import Window, choose_window, count_flights, draw_svg

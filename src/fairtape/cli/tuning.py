@@ -11,6 +11,7 @@ from fairtape.cli.lines import JsonLines, TextLines
 from fairtape.cli.outlet import Outlet
 from fairtape.cli.tape import Progress, Tape
 from fairtape.cli.words import counted
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import MILLISECOND, SECOND, Duration
 from fairtape.deployment.audience import Audience
 from fairtape.deployment.description import Deployment
@@ -18,7 +19,6 @@ from fairtape.deployment.following import Following
 from fairtape.deployment.processes import Interrupts
 from fairtape.deployment.tuning import Changed, Restored, Silenced, Tiding, Tuner
 from fairtape.runtime.clock import SharedClock
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.journal import Damaged
 from fairtape.wire.frames import NodeId
 

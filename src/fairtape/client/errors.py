@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from fairtape.core.errors import Complaint
 from fairtape.formats.refusal import Refused
-from fairtape.runtime.complaints import Complaint
 
 
 class ClientError(ValueError):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Final, TypeAlias
 
-from fairtape.core.consult import Question
+from fairtape.core.formation_log import Question
 from fairtape.core.instants import Duration, Instant
 from fairtape.wire.frames import NodeId
 

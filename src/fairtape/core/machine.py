@@ -10,8 +10,8 @@ and a network address proves nothing.
 from collections.abc import Sequence
 from typing import Protocol
 
-from fairtape.core.consult import Answer
 from fairtape.core.effects import Effect, Recovered
+from fairtape.core.formation_log import Answer
 from fairtape.core.instants import Instant
 
 

@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import MILLISECOND, NEVER, SECOND, Duration, Instant
 from fairtape.demo.customers import Inquiry, RegionAccounts, run_customers
 from fairtape.demo.findings import Findings, find
@@ -17,7 +18,6 @@ from fairtape.demo.world import REFORMER, REGIONS, SITES, TIMING, VICTIM, World,
 from fairtape.deployment.processes import Crew, Deserted, Interrupts
 from fairtape.edge.catalogue import Catalogue
 from fairtape.runtime.clock import SharedClock
-from fairtape.runtime.complaints import Complaint
 
 HEAR_PERIOD_MAX: Final = 20 * MILLISECOND
 FRAME_PERIOD: Final = 200 * MILLISECOND  # drawing a screen takes a good part of a core

@@ -14,17 +14,17 @@ from typing import Final
 
 from fairtape.apps.floor import Floor
 from fairtape.apps.floor_outputs import TentativeFill
-from fairtape.core.cities import City, city, weather_between
 from fairtape.core.effects import Ordered, Release
 from fairtape.core.instants import SECOND, Instant
+from fairtape.core.link_faults import Weather
 from fairtape.core.timing import PROFILES
-from fairtape.core.weather import Weather
 from fairtape.market.administration import CASH, Funding, OpenMarket
 from fairtape.market.order_codec import encode
 from fairtape.market.orders import NewOrder, Side
 from fairtape.market.prices import ONE
 from fairtape.market.rules.values import Continuous
 from fairtape.ring.charter import Charter, LoopCharter
+from fairtape.simulation.cities import City, city, weather_between
 from fairtape.simulation.floors import Floors
 from fairtape.simulation.guardians import Guardians
 from fairtape.simulation.ordeal import why_unsettled

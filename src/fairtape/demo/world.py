@@ -8,9 +8,8 @@ from random import SystemRandom
 from secrets import token_bytes
 from typing import Final
 
-from fairtape.core.cities import CITIES, City, city, weather_between
+from fairtape.core.link_faults import Weather
 from fairtape.core.timing import PROFILES
-from fairtape.core.weather import Weather
 from fairtape.deployment.loopback import free_ports, loopback_book
 from fairtape.deployment.ring import RingPlan
 from fairtape.edge.settings import EdgeSettings, StationPlace
@@ -22,6 +21,7 @@ from fairtape.ring.charter import Charter, LoopCharter
 from fairtape.ring.formation import Formation
 from fairtape.runtime.carriers import LOOPBACK, Groups
 from fairtape.runtime.udp import Address
+from fairtape.simulation.cities import CITIES, City, city, weather_between
 from fairtape.wire.frames import NodeId
 from fairtape.wire.seals import KEY_SIZE, Keys
 

@@ -18,8 +18,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import MILLISECOND, Instant
-from fairtape.runtime.complaints import Complaint
 from fairtape.wire.frames import NodeId
 
 RUN: Final = "run"

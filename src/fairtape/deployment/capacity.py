@@ -7,9 +7,9 @@ on another one that only waited for a core. So such a ring is refused before it 
 import os
 from typing import Final
 
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import MICROSECOND
 from fairtape.core.timing import PROFILES, Timing
-from fairtape.runtime.complaints import Complaint
 
 TOKEN_WORK: Final = 300 * MICROSECOND
 """What one site computes for one token without messages. Measured with idle rings on a 2-core virtual machine that was

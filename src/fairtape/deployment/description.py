@@ -8,6 +8,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import MICROSECOND, MILLISECOND, Duration
 from fairtape.core.timing import PERIOD_MAX, PROFILES, RETRIES_MAX, BadTiming, Timing, profile
 from fairtape.deployment.floor_settings import COMMIT_PASSES, COMMIT_PASSES_MAX, FloorSettings
@@ -20,7 +21,6 @@ from fairtape.ring.charter import BadCharter, Charter, Excess, LoopCharter, Reme
 from fairtape.ring.formation import LOOPS_MAX, MEMBERS_MAX, STRIDE_MAX
 from fairtape.runtime.carriers import TTL_MAX, AddressBook, Carrier, Groups, IpMulticast, Mesh, Peer, Role
 from fairtape.runtime.clock import SharedClock, SystemClock
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.journal import Sync
 from fairtape.runtime.journal.writer import SYNC_PERIOD
 from fairtape.runtime.stores import Access, check_store

@@ -23,13 +23,13 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration
 from fairtape.core.timing import PROFILES
 from fairtape.deployment.capacity import cores_here, sites_max
 from fairtape.deployment.loopback import PORTS, free_ports
 from fairtape.runtime.carriers import LOOPBACK, multicast_works
 from fairtape.runtime.clock import kernel_bound
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.driver import WATCHED_MAX, may_run_in_real_time
 from fairtape.runtime.udp import BUFFER_SIZE, UdpSocket, bind
 

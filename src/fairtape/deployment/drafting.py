@@ -9,6 +9,7 @@ from pathlib import Path
 from random import SystemRandom
 from typing import Final
 
+from fairtape.core.errors import Complaint
 from fairtape.core.timing import PROFILES
 from fairtape.deployment.capacity import cores_here, refuse_overload, sites_max
 from fairtape.deployment.description import FILE, Deployment, understand
@@ -21,7 +22,6 @@ from fairtape.market.stripe_planning import plan_by_rate
 from fairtape.market.stripes import DAY, Endpoint, StripePlan
 from fairtape.market.symbols import VENUES, universe
 from fairtape.runtime.carriers import LOOPBACK, multicast_works
-from fairtape.runtime.complaints import Complaint
 
 FIRST_SOURCE: Final = 100  # the first venue is 101
 FIRST_REFORMER: Final = 901

@@ -15,6 +15,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any, Final
 
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.deployment.bulletin import Orders, RunFolder, Status
 from fairtape.deployment.company import Company
@@ -22,7 +23,6 @@ from fairtape.deployment.description import Deployment, Kind, Node
 from fairtape.deployment.node import JOURNALS
 from fairtape.deployment.supervisor import Supervisor, Wrapping
 from fairtape.deployment.words import with_names
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.journal import compare
 
 LOOK_PERIOD: Final = 0.1  # seconds

@@ -8,6 +8,7 @@ from typing import Final
 from fairtape.apps.floor_outputs import Cancelled, Funded, MarketChanged, Output, Rejected, Replaced, Sequenced
 from fairtape.apps.floor_outputs import TentativeFill as Fill
 from fairtape.core.effects import Ordered
+from fairtape.core.errors import Complaint
 from fairtape.deployment.door import Door
 from fairtape.deployment.floor_reading import FloorReader
 from fairtape.deployment.messages import publish_once
@@ -15,7 +16,6 @@ from fairtape.market.administration import Control, Funding, OpenMarket
 from fairtape.market.order_codec import encode
 from fairtape.market.orders import Cancel, NewOrder, Replace
 from fairtape.runtime.clock import SharedClock
-from fairtape.runtime.complaints import Complaint
 from fairtape.wire.frames import NodeId
 
 ANSWER_PERIOD_MAX: Final = 10.0  # seconds for the commit delay, and for a reformation

@@ -20,12 +20,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from fairtape.core.errors import Complaint
 from fairtape.core.timing import Timing
 from fairtape.deployment.ring import RingPlan
 from fairtape.market.symbols import VENUES, Venue
 from fairtape.ring.formation import Formation
 from fairtape.runtime.carriers import Groups, Peer, Role
-from fairtape.runtime.complaints import Complaint
 from fairtape.wire.frames import NodeId
 from fairtape.wire.seals import Keys
 

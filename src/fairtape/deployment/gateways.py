@@ -15,6 +15,7 @@ from typing import Final
 
 from fairtape.apps.books import Bookkeeper
 from fairtape.apps.gateway import Gateway
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
 from fairtape.deployment.audience import Audience
 from fairtape.deployment.bulletin import Bulletin, RunFolder, Status
@@ -42,7 +43,6 @@ from fairtape.market.transfers import Batch
 from fairtape.nodes.fix.desk import FixDesk
 from fairtape.nodes.fix.store import FixStore
 from fairtape.runtime.accounts import Accounts
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.database import Away
 from fairtape.runtime.fixstore import FixFile
 from fairtape.runtime.intake import Intake

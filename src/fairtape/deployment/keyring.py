@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from fairtape.core.errors import Complaint
 from fairtape.deployment.description import Deployment, Kind, Node
-from fairtape.runtime.complaints import Complaint
 from fairtape.wire.frames import NodeId
 from fairtape.wire.seals import KEY_SIZE, Keys
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from itertools import cycle, islice
 from typing import Final
 
+from fairtape.core.errors import Complaint
 from fairtape.runtime.carriers import LOOPBACK, AddressBook, Groups, Peer, Role, multicast_works
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.udp import PORT_MAX
 from fairtape.wire.frames import NodeId
 

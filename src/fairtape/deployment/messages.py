@@ -5,12 +5,12 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import SECOND, Duration, Instant
 from fairtape.deployment.door import Door
 from fairtape.deployment.ring import RingPlan, source_of, source_seat
 from fairtape.nodes.source import Source
 from fairtape.runtime.clock import SharedClock
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.driver import Driver
 from fairtape.wire.frames import NodeId
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from fairtape.core.effects import Deliver, FormationChange, Report
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
-from fairtape.core.weather import Weather
+from fairtape.core.link_faults import Weather
 from fairtape.deployment.bulletin import Bulletin, Orders, RunFolder, Status
 from fairtape.deployment.description import Deployment, Kind, Node
 from fairtape.deployment.keyring import keys_of
@@ -36,7 +36,7 @@ from fairtape.runtime.seat import Seat
 from fairtape.runtime.stores import StoreDesk, open_store
 from fairtape.runtime.weather import InjectedWeather
 from fairtape.wire.frames import NUMBER_MAX, NodeId
-from fairtape.wire.governance import Posture
+from fairtape.wire.membership import Posture
 
 JOURNALS: Final = "journals"
 ORDERS_PERIOD: Final = 50 * MILLISECOND  # between two looks at what a drill wants

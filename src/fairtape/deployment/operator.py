@@ -3,13 +3,13 @@
 import time
 from typing import Final
 
+from fairtape.core.errors import Complaint
 from fairtape.deployment.bulletin import RunFolder, Status
 from fairtape.deployment.description import Deployment, Kind
 from fairtape.deployment.keyring import keys_of
 from fairtape.nodes.postbox import Postbox
-from fairtape.runtime.complaints import Complaint
 from fairtape.wire.frames import NodeId
-from fairtape.wire.governance import Order, Verb
+from fairtape.wire.membership import Order, Verb
 
 REPEAT_PERIOD: Final = 0.3  # seconds
 PATIENCE: Final = 10.0  # seconds

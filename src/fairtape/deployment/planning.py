@@ -8,14 +8,14 @@ machine have it is made sure of before anything is ordered.
 import time
 from typing import Final
 
+from fairtape.core.errors import Complaint
 from fairtape.deployment.bulletin import RunFolder, Status
 from fairtape.deployment.description import Deployment
 from fairtape.deployment.operator import give_order
 from fairtape.deployment.stations import catalogue_of, edge_of
 from fairtape.edge.catalogue import mark_of
 from fairtape.market.stripes import StripePlan
-from fairtape.runtime.complaints import Complaint
-from fairtape.wire.governance import Verb
+from fairtape.wire.membership import Verb
 
 LOOK_PERIOD: Final = 0.2  # seconds
 PATIENCE: Final = 30.0  # seconds for sites to set a plan up: 0.1 ms for each of its listings, and they are in no hurry

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from fairtape.runtime.complaints import Complaint
+from fairtape.core.errors import Complaint
 
 LOCK: Final = "lock"
 

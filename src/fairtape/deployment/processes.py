@@ -21,8 +21,8 @@ from multiprocessing.context import ForkServerProcess
 from types import FrameType
 from typing import Any, Final, Self, TypeAlias, TypeVar
 
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import SECOND, Duration
-from fairtape.runtime.complaints import Complaint
 
 START_PERIOD_MAX: Final = 60 * SECOND  # for all interpreters to start, on a machine that is busy with other things
 STOP_PERIOD_MAX: Final = 5 * SECOND  # for a child to close its files before it is ended by force

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final
 
+from fairtape.core.errors import Complaint
 from fairtape.market.transfers import Batch
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.database import Away
 from fairtape.runtime.ledgerstore import LedgerStore
 

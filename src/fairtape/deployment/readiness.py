@@ -5,8 +5,8 @@ Each process would find out by itself; but then every one of them says so, one a
 
 from contextlib import ExitStack
 
+from fairtape.core.errors import Complaint
 from fairtape.deployment.description import FILE, Deployment
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.stores import open_store
 from fairtape.runtime.udp import bind
 

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import Instant
 from fairtape.formats.dbn import read_dbn
 from fairtape.formats.itch_columns import to_arrow
@@ -17,7 +18,6 @@ from fairtape.formats.itch_trades import trades_of
 from fairtape.formats.refusal import Refused
 from fairtape.formats.rows import Values
 from fairtape.market.trades import Trades
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.tradefiles import ignored_columns, read_trades
 
 TABLES: Final = (".csv", ".parquet")

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from fairtape.core.errors import Complaint
 from fairtape.deployment.folder import JOURNALS
 from fairtape.market.notices import Cancel, Correction, notice_in
 from fairtape.market.trades import BadTrade, Trade, decode
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.journal.format import SUFFIX
 from fairtape.runtime.journal.reader import Journal
 from fairtape.wire.frames import NodeId

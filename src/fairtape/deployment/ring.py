@@ -10,8 +10,9 @@ from random import Random
 from typing import Final
 
 from fairtape.core.effects import Deliver, Report
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import MILLISECOND, Duration
-from fairtape.core.weather import Weather
+from fairtape.core.link_faults import Weather
 from fairtape.nodes.receiver import BornTooLate, Receiver
 from fairtape.nodes.source import Source
 from fairtape.ring.formation import Formation
@@ -19,7 +20,6 @@ from fairtape.ring.tracing import Tracer
 from fairtape.ring.window import WINDOW_MAX
 from fairtape.runtime.carriers import AddressBook, Carrier, Groups, IpMulticast, Mesh
 from fairtape.runtime.clock import Clock
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.journal import Writer
 from fairtape.runtime.seat import Producer, Seat
 from fairtape.runtime.weather import InjectedWeather

@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from fairtape.core.errors import Complaint
 from fairtape.deployment.description import FILE, Deployment, RealTime
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.driver import may_run_in_real_time
 
 THREADS: Final = Path("/proc/self/task")

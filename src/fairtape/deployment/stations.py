@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fairtape.core.effects import Deliver, FormationChange
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import Instant
 from fairtape.deployment.bulletin import Bulletin, RunFolder, Status
 from fairtape.deployment.description import Deployment, Node, interface_at
@@ -16,7 +17,6 @@ from fairtape.edge.server import Server
 from fairtape.edge.settings import EdgeSettings
 from fairtape.edge.standings import checkpoint_path, memory_path
 from fairtape.edge.station import Station
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.descriptors import allow_files
 
 JOURNALS: Final = "journals"

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from fairtape.runtime.complaints import Complaint
+from fairtape.core.errors import Complaint
 
 FILE_SIZE_MAX: Final = 1 << 20
 SHOWN_MAX: Final = 60  # characters of a value: enough to recognise it

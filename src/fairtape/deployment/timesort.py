@@ -11,9 +11,9 @@ from typing import Final
 
 import numpy as np
 
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import Instant
 from fairtape.market.trades import TRADE_DTYPE, Trades
-from fairtape.runtime.complaints import Complaint
 
 RUN_MAX: Final = 1 << 20  # trades of one run: 64 MiB
 BLOCK_MAX: Final = 1 << 13  # trades of each run that the merge looks at in one step

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import Instant
 from fairtape.ring.tracing import Tracer
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.tracefiles import TOTAL_BYTES_MAX, TRACES, TraceWriter
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from fairtape.core.effects import FormationChange
+from fairtape.core.errors import Complaint
 from fairtape.market.stripe_files import TEXT_MAX, digest, from_toml, to_toml
 from fairtape.market.stripes import VERSION_MAX, BadPlan, StripePlan
 from fairtape.nodes.edge.press import Press
 from fairtape.ring.layout import decode_formation
-from fairtape.runtime.complaints import Complaint
 from fairtape.wire.frames import Malformed
 
 PLANS: Final = "plans"

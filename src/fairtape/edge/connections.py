@@ -7,10 +7,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import NEVER, SECOND, Duration, Instant
 from fairtape.nodes.edge.effects import Close, EdgeEffect, Write
 from fairtape.nodes.edge.soupdesk import SoupDesk
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.udp import Address
 
 BACKLOG: Final = 128

@@ -5,6 +5,7 @@ import socket
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import MILLISECOND, Duration, Instant
 from fairtape.market.stripes import StripePlan
 from fairtape.nodes.edge.customer import REPAIR, Customer
@@ -13,7 +14,6 @@ from fairtape.nodes.edge.hearing import CustomerOptions
 from fairtape.nodes.edge.records import PlanChange, Record
 from fairtape.runtime.carriers import Interface
 from fairtape.runtime.clock import Clock
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.udp import Address, UdpSocket, bind
 
 DATAGRAMS_MAX: Final = 512  # that are read from one socket in one turn

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from fairtape.core.effects import FormationChange, Ordered
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import Duration
 from fairtape.edge.catalogue import Catalogue, Unplanned
 from fairtape.edge.memory import Chapter, Memory, load, save
@@ -28,7 +29,6 @@ from fairtape.nodes.edge.archive import SHELF_BYTES_MAX, Extent, Shelf
 from fairtape.nodes.edge.places import Places, reread
 from fairtape.nodes.edge.sessions import Edition, Session, Standing
 from fairtape.nodes.edge.striper import Closed, Opened, Step
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.journal import Cursor, Damaged, Entry, Journal, Turning
 
 ENTRIES_MAX: Final = 64  # of the journal in one turn, so that customers have theirs

@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.edge.connections import Connections
 from fairtape.edge.library import Library
@@ -22,7 +23,6 @@ from fairtape.nodes.edge.retransmitter import Retransmitter
 from fairtape.nodes.edge.soupdesk import Authenticate, SoupDesk, SoupDeskOptions
 from fairtape.runtime.carriers import Interface
 from fairtape.runtime.clock import Clock
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.udp import Address, UdpSocket, bind
 
 REQUESTS_MAX: Final = 512  # datagrams that are read in one turn

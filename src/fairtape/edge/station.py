@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fairtape.core.effects import Deliver, FormationChange
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
 from fairtape.edge.catalogue import Catalogue, Unplanned, mark_in, version_of
 from fairtape.edge.recovery import Astray, Found, recover
@@ -25,7 +26,6 @@ from fairtape.edge.standings import Checkpoint, save
 from fairtape.nodes.edge.effects import Adrift, Cast
 from fairtape.nodes.edge.outlet import Outlet, OutletCounts
 from fairtape.runtime.carriers import Interface
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.journal import Journal
 from fairtape.runtime.udp import UdpSocket, bind
 from fairtape.wire.frames import NUMBER_MAX

@@ -10,9 +10,9 @@ import ssl
 from collections.abc import Callable
 from typing import Any, Final, Protocol, TypeAlias
 
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import SECOND, Duration
 from fairtape.entry.tls import HANDSHAKE_DELAY
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.udp import Address
 
 BACKLOG: Final = 128

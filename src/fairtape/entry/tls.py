@@ -4,8 +4,8 @@ import ssl
 from pathlib import Path
 from typing import Final
 
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import SECOND, Duration
-from fairtape.runtime.complaints import Complaint
 
 HANDSHAKE_DELAY: Final[Duration] = 10 * SECOND  # within which a client must have agreed on keys
 _NO_PASSPHRASE: Final = ""

@@ -10,7 +10,7 @@ from fairtape.nodes.governed import Disagreement, GovernedReceiver
 from fairtape.nodes.past import WINDOW, PastReader, answer
 from fairtape.nodes.postbox import Postbox
 from fairtape.wire.frames import NodeId
-from fairtape.wire.governance import PLACE, CatchUp, Past, chunk_size
+from fairtape.wire.membership import PLACE, CatchUp, Past, chunk_size
 
 QUESTIONS_MAX: Final = 64  # of others who catch up, that wait for the journal
 

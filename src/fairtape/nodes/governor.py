@@ -22,7 +22,7 @@ from fairtape.ring.formation import Formation
 from fairtape.ring.layout import encode_formation
 from fairtape.ring.surgery import follow
 from fairtape.wire.frames import NodeId
-from fairtape.wire.governance import Fence, Governance, Grant, Install, Posture, Standing
+from fairtape.wire.membership import Fence, Governance, Grant, Install, Posture, Standing
 
 FOUNDING_DELAY: Final = 3 * SECOND  # how long the first formation waits for sites that are not there
 

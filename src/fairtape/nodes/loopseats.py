@@ -7,7 +7,7 @@ from fairtape.nodes.postbox import Postbox
 from fairtape.ring.formation import Formation
 from fairtape.ring.subloop import Subloop
 from fairtape.wire.frames import NodeId
-from fairtape.wire.governance import LoopToken, Posture
+from fairtape.wire.membership import LoopToken, Posture
 
 
 class LoopSeats:

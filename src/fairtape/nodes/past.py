@@ -13,7 +13,7 @@ from zlib import crc32
 from fairtape.core.entries import Entry, Position, decode_entry, position_of
 from fairtape.core.instants import NEVER, Duration, Instant
 from fairtape.wire.frames import NodeId
-from fairtape.wire.governance import PLACE, CatchUp, Past, chunk_size
+from fairtape.wire.membership import PLACE, CatchUp, Past, chunk_size
 
 WINDOW: Final = 64  # chunks that are asked for at once: so few that serving them makes no token late
 ENTRIES_MAX: Final = 2 * WINDOW  # that wait to be put together

@@ -3,7 +3,7 @@
 from collections.abc import Container
 
 from fairtape.wire.frames import Control, NodeId, encode_control, serial_of
-from fairtape.wire.governance import Governance, encode_governance
+from fairtape.wire.membership import Governance, encode_governance
 from fairtape.wire.seals import Authenticator, Keys, ReplayWindow
 
 

@@ -13,7 +13,7 @@ from fairtape.ring.charter import Charter, Remedy
 from fairtape.ring.formation import Formation
 from fairtape.ring.surgery import exchange, retime, with_members
 from fairtape.wire.frames import NodeId
-from fairtape.wire.governance import Posture, Standing, Wish
+from fairtape.wire.membership import Posture, Standing, Wish
 
 PATIENCE_MAX: Final = 8  # times the retries that the charter asks for
 

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from fairtape.core.consult import (
+from fairtape.core.effects import Consult, Effect, Notice, Send
+from fairtape.core.formation_log import (
     ENTRIES_MAX,
     Answer,
     Claim,
@@ -24,7 +25,6 @@ from fairtape.core.consult import (
     Record,
     Recorded,
 )
-from fairtape.core.effects import Consult, Effect, Notice, Send
 from fairtape.core.instants import MILLISECOND, NEVER, Duration, Instant
 from fairtape.nodes.governor import Governor
 from fairtape.nodes.postbox import Postbox
@@ -33,7 +33,7 @@ from fairtape.nodes.subgovernor import SubGovernor
 from fairtape.ring.charter import Charter
 from fairtape.ring.layout import decode_formation, encode_formation
 from fairtape.wire.frames import Malformed, NodeId, kind_of
-from fairtape.wire.governance import Order, Standing, Verb, decode_governance, is_governance
+from fairtape.wire.membership import Order, Standing, Verb, decode_governance, is_governance
 from fairtape.wire.seals import Keys
 
 RENEWALS: Final = 5  # signs of life within one lease

@@ -7,7 +7,7 @@ loop, under a number that no loop has.
 from collections.abc import Collection
 from typing import Final
 
-from fairtape.core.consult import Entry
+from fairtape.core.formation_log import Entry
 from fairtape.ring.formation import LOOPS_MAX
 from fairtape.wire.frames import Malformed, NodeId
 

@@ -15,7 +15,7 @@ from fairtape.ring.charter import Charter
 from fairtape.ring.formation import LEAVING_MAX, Formation
 from fairtape.ring.surgery import bypass, insert_in_order, retime, take_over
 from fairtape.wire.frames import NodeId
-from fairtape.wire.governance import Standing, Wish
+from fairtape.wire.membership import Standing, Wish
 
 STORE_DELAY: Final = 50 * MILLISECOND  # what recording a formation may take before anybody waits for it
 LAG_MAX: Final = 64  # tokens that a site may be behind to be let in: the ring repairs as much in a few round trips

@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from fairtape.core.clock_bound import Timekeeper
 from fairtape.core.effects import Cut, Deliver, Effect, Fetch, Notice, Ordered, Recovered, Report, Send
 from fairtape.core.entries import decode_entry
 from fairtape.core.instants import NEVER, Duration, Instant
-from fairtape.core.timekeeping import Timekeeper
 from fairtape.core.timing import Timing
 from fairtape.nodes.catchup import Learner, Librarian
 from fairtape.nodes.governed import Disagreement, GovernedReceiver
@@ -26,7 +26,7 @@ from fairtape.ring.recovery import Observer
 from fairtape.ring.subloop import Subloop
 from fairtape.ring.tracing import Tracer
 from fairtape.wire.frames import Malformed, is_block, kind_of
-from fairtape.wire.governance import (
+from fairtape.wire.membership import (
     CatchUp,
     Fence,
     Governance,

@@ -8,7 +8,7 @@ from fairtape.core.timing import Timing
 from fairtape.nodes.governed import GovernedReceiver
 from fairtape.nodes.loopseats import LoopSeats
 from fairtape.wire.frames import DATAGRAM_MAX, NodeId
-from fairtape.wire.governance import Wish
+from fairtape.wire.membership import Wish
 
 REASONS: Final = tuple(Reason)  # a reason crosses the wire as its place in this list, from 1
 

@@ -14,7 +14,7 @@ from fairtape.ring.charter import LoopCharter, lease_margin
 from fairtape.ring.formation import Formation
 from fairtape.ring.layout import encode_formation
 from fairtape.wire.frames import NodeId
-from fairtape.wire.governance import Governance, Install, Posture, Standing, Wish
+from fairtape.wire.membership import Governance, Install, Posture, Standing, Wish
 
 
 class SubGovernor:

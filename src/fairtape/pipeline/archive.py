@@ -13,8 +13,8 @@ from typing import Final
 
 import pyspark
 
+from fairtape.core.errors import Complaint
 from fairtape.pipeline.java import Java, cache_directory, find_java
-from fairtape.runtime.complaints import Complaint
 
 AOT_RELEASE: Final = 25  # from this one on Java keeps more than classes: an AOT cache, made in one step
 MAKE_SECONDS_MAX: Final = 1_800.0  # half a minute on an idle machine, mostly Java's own work on what it learned

@@ -25,9 +25,9 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
+from fairtape.core.errors import Complaint
 from fairtape.pipeline.lanes import LaneName, Mark, Offsets, offsets_from_json, offsets_to_json
 from fairtape.pipeline.schemas import Arrow
-from fairtape.runtime.complaints import Complaint
 
 APP: Final = "fairtape"
 MARKS: Final = "fairtape.marks"  # in a commit's metadata

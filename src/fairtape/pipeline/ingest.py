@@ -22,13 +22,13 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from fairtape.core.errors import Complaint
 from fairtape.pipeline.delta import WRITTEN, WRITTEN_DDL, DeltaFolder, Written, write_parquet
 from fairtape.pipeline.lanes import LaneName, Lanes, Mark, Offsets, Stretch, offsets_to_json
 from fairtape.pipeline.options import Options, Rows, journal_names
 from fairtape.pipeline.rows import batches, stretch_of
 from fairtape.pipeline.schemas import SCHEMAS, Arrow
 from fairtape.pipeline.source import FORMAT
-from fairtape.runtime.complaints import Complaint
 
 TRIGGER_PERIOD: Final = "500 milliseconds"
 

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from fairtape.runtime.complaints import Complaint
+from fairtape.core.errors import Complaint
 
 RELEASE_MIN: Final = 17
 TRIAL_SECONDS_MAX: Final = 20.0

@@ -25,6 +25,7 @@ from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 
+from fairtape.core.errors import Complaint
 from fairtape.pipeline import transforms as order
 from fairtape.pipeline import transforms_fairness as fair
 from fairtape.pipeline import transforms_floor as floor
@@ -37,7 +38,6 @@ from fairtape.pipeline.lanes import LaneName, Offsets
 from fairtape.pipeline.reading import read_parquet
 from fairtape.pipeline.schemas import TABLES, Arrow
 from fairtape.pipeline.trace_ingest import ingest_traces
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.tracefiles import TRACES
 
 RAW: Final = "deliveries"

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from fairtape.core.effects import Release
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import SECOND, Instant
 from fairtape.pipeline.options import Options
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.journal import Damaged, Journal
 from fairtape.runtime.journal.format import HEADER_SIZE, Owner
 from fairtape.runtime.journal.segments import Place, Segment, Trail

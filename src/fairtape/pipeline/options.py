@@ -12,9 +12,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, get_args
 
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import MICROSECOND, Instant
 from fairtape.market.symbols import BadName, checked_symbol
-from fairtape.runtime.complaints import Complaint
 from fairtape.wire.frames import NODE_MAX, NUMBER_MAX, STRIPE_MAX
 
 Rows = Literal["messages", "trades", "stretches"]

@@ -21,6 +21,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql.types import StringType, StructField, StructType
 
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import SECOND, Duration
 from fairtape.market.stripes import DAY
 from fairtape.market.symbols import SYMBOL_MAX
@@ -28,7 +29,6 @@ from fairtape.pipeline.reading import by_letter, read_parquet
 from fairtape.pipeline.rows import Arrow
 from fairtape.pipeline.stripe_limits import BadHistory, Places, Shares, Windows
 from fairtape.pipeline.stripe_packing import Likeness
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.tradefiles import COLUMN_NAMES
 
 WINDOWS_MAX: Final = 3_000

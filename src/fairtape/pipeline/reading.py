@@ -12,7 +12,7 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from fairtape.runtime.complaints import Complaint
+from fairtape.core.errors import Complaint
 
 REMEDY: Final = "bring it back, or delete its table and make that anew"
 

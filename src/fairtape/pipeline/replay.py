@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
+from fairtape.core.errors import Complaint
 from fairtape.formats import soupbintcp as soup
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.udp import Address
 
 CONNECT_SECONDS_MAX: Final = 5.0

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
+from fairtape.core.errors import Complaint
 from fairtape.edge.catalogue import plan_beside, read_plan
 from fairtape.formats import soupbintcp as soup
 from fairtape.market.stripes import EDGE_MAX, PORT_MAX, StripePlan
 from fairtape.nodes.edge.sessions import DEPLOYMENT_MAX
 from fairtape.pipeline.options import BATCH_ROWS_MAX, listed, number_in, symbol_of
 from fairtape.pipeline.replay import Replay
-from fairtape.runtime.complaints import Complaint
 from fairtape.wire.frames import NUMBER_MAX
 
 ReplayRows = Literal["messages", "trades"]

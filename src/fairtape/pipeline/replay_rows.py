@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
+from fairtape.core.errors import Complaint
 from fairtape.edge.readers import Readers
 from fairtape.formats.itch import BadItch
 from fairtape.formats.ticker_itch import Canceled, Printed
@@ -20,7 +21,6 @@ from fairtape.pipeline.decoding import trade_columns
 from fairtape.pipeline.replay_options import ReplayOptions
 from fairtape.pipeline.replay_sessions import Range
 from fairtape.pipeline.schemas import REPLAYED, Arrow
-from fairtape.runtime.complaints import Complaint
 
 TRADE: Final = "trade"
 CORRECTION: Final = "correction"  # the trade that stands in the place of the one that was broken just before

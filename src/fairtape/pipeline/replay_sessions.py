@@ -9,12 +9,12 @@ known.
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
+from fairtape.core.errors import Complaint
 from fairtape.edge.catalogue import read_plan
 from fairtape.nodes.edge.archive import SESSIONS_MAX
 from fairtape.nodes.edge.marks import MARK, Over, decode_mark
 from fairtape.nodes.edge.sessions import Session, in_base_36
 from fairtape.pipeline.replay_options import ReplayOptions
-from fairtape.runtime.complaints import Complaint
 
 RANGE_ROWS_MAX: Final = 1 << 18  # of one task; a server sends so many in a second or two
 

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import SECOND, Duration
 from fairtape.pipeline import regulator as bundle
 from fairtape.pipeline import report_figures as figures
@@ -33,7 +34,6 @@ from fairtape.pipeline.report_links import TITLE as LINKS
 from fairtape.pipeline.report_links import links_section
 from fairtape.pipeline.report_names import Names
 from fairtape.pipeline.schemas import Arrow
-from fairtape.runtime.complaints import Complaint
 
 PAGE: Final = "index.html"
 TRAIL_ROWS_MAX: Final = 65_536  # of one piece that is written

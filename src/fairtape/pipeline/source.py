@@ -21,13 +21,13 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from fairtape.core.errors import Complaint
 from fairtape.pipeline.lanes import Lanes, Offsets, Stretch, offsets_from_json, offsets_to_json
 from fairtape.pipeline.options import Options
 from fairtape.pipeline.replay_options import ReplayOptions
 from fairtape.pipeline.replay_source import ReplayReader, ReplayStreamReader
 from fairtape.pipeline.rows import batches, stretches_batch
 from fairtape.pipeline.schemas import REPLAYED, SCHEMAS, Arrow
-from fairtape.runtime.complaints import Complaint
 
 FORMAT = "fairtape"
 

@@ -16,12 +16,12 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from fairtape.core.errors import Complaint
 from fairtape.pipeline.delta import WRITTEN, WRITTEN_DDL, DeltaFolder, Written, write_parquet
 from fairtape.pipeline.lanes import LaneName, Mark, Offsets, directories
 from fairtape.pipeline.options import journal_names
 from fairtape.pipeline.schemas import TABLES, Arrow
 from fairtape.ring.tracing import TraceKind
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.tracefiles import TRACES, Records, TraceFile, begins_a_life, ends_of, trace_files
 
 TASKS_MAX: Final = 64

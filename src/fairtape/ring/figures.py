@@ -12,7 +12,7 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from fairtape.core.table import Edge, Table
+from fairtape.core.state_table import Edge, Table
 
 if TYPE_CHECKING:
     from fairtape.ring.recovery import Recovery

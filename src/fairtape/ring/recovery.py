@@ -9,7 +9,7 @@ from enum import IntEnum
 from typing import Final, Protocol
 
 from fairtape.core.instants import NEVER, Duration, Instant
-from fairtape.core.table import Table
+from fairtape.core.state_table import Table
 from fairtape.core.timing import Timing
 from fairtape.ring.figures import FIGURE_2, FIGURE_3_MERGED, FIGURE_3_SEPARATE, Event, State
 

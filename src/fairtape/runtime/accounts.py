@@ -21,8 +21,8 @@ from typing import Final
 
 from sqlalchemy import Boolean, Column, Engine, Insert, MetaData, String, Table, Update, insert, select, update
 
+from fairtape.core.errors import Complaint
 from fairtape.market.orders import ACCOUNT_MAX
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.database import Away, answering, opened
 
 LOGINS_MAX: Final = 100_000

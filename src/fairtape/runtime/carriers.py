@@ -21,7 +21,7 @@ from types import MappingProxyType
 from typing import Final, Protocol, TypeAlias
 
 from fairtape.core.effects import LOOP_CHANNEL, Channel
-from fairtape.runtime.complaints import Complaint
+from fairtape.core.errors import Complaint
 from fairtape.runtime.udp import PORT_MAX, Address, Traffic, UdpSocket, bind
 from fairtape.wire.frames import NODE_MAX, NodeId
 

@@ -18,8 +18,8 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration, Instant
-from fairtape.runtime.complaints import Complaint
 
 UNSYNCHRONISED_BOUND: Final = 16 * SECOND
 """What the kernel itself assumes of a clock that nobody disciplines (NTP_PHASE_LIMIT): far too much to serve fairly."""

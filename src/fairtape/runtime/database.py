@@ -19,7 +19,7 @@ from sqlalchemy.exc import (
     SQLAlchemyError,
 )
 
-from fairtape.runtime.complaints import Complaint
+from fairtape.core.errors import Complaint
 
 BUSY_PERIOD: Final = 5.0  # seconds that a statement waits for another process
 _PRAGMAS: Final = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL", "PRAGMA foreign_keys = ON")

@@ -21,9 +21,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from types import FrameType
 from typing import Final
 
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import MICROSECOND, MILLISECOND, NEVER, SECOND, Duration, Instant
 from fairtape.runtime.clock import Clock
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.seat import Seat
 
 HOUSEKEEPING_PERIOD: Final = 50 * MILLISECOND  # the longest wait: the stop condition is looked at

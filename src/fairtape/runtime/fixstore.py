@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from fairtape.runtime.complaints import Complaint
+from fairtape.core.errors import Complaint
 
 APPLICATION: Final = int.from_bytes(b"ftfx")  # marks the file as ours: fairtape's FIX sessions
 VERSION: Final = 1

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from fairtape.runtime.complaints import Complaint
+from fairtape.core.errors import Complaint
 from fairtape.runtime.journal.cutting import sync_directory
 
 FILE_MAX: Final = 16 << 20  # bytes before what is done is thrown away

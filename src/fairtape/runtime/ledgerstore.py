@@ -37,9 +37,9 @@ from sqlalchemy import (
     update,
 )
 
+from fairtape.core.errors import Complaint
 from fairtape.market.ledger import Account, Ledger
 from fairtape.market.transfers import Batch, Part, Reason, Settlement, Standing, Transfer
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.database import answering, opened
 
 AMOUNT_MAX: Final = (1 << 63) - 1  # what a column holds

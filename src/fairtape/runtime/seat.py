@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from typing import Final, Protocol, cast
 
-from fairtape.core.consult import Answer, Question
 from fairtape.core.effects import (
     Append,
     Consult,
@@ -32,6 +31,7 @@ from fairtape.core.effects import (
     Send,
     Turn,
 )
+from fairtape.core.formation_log import Answer, Question
 from fairtape.core.instants import NEVER, Instant
 from fairtape.core.machine import Consulting, Keeper, Machine
 from fairtape.ring.release import LATE_AFTER

@@ -32,10 +32,10 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
+from fairtape.core.errors import Complaint
 from fairtape.market.prices import DECIMALS, FIXED_MAX, FIXED_MIN, ONE, format_fixed, parse_fixed
 from fairtape.market.symbols import SYMBOL_MAX, VENUE_NAME_MAX, checked_symbol, checked_venue
 from fairtape.market.trades import FLAGS_ALLOWED, TRADE_ID_MAX, TradeFlag, Trades, blank_trades
-from fairtape.runtime.complaints import Complaint
 
 ROWS_MAX: Final = 65_536  # of one batch that is read from Parquet
 CSV_BLOCK: Final = 1 << 20  # bytes of CSV that one batch is read from

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv4Address
 from typing import Final, TypeAlias
 
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND
-from fairtape.runtime.complaints import Complaint
 
 Address: TypeAlias = tuple[str, int]
 

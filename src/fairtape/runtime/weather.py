@@ -2,7 +2,7 @@
 
 Ordinary machines cannot shape traffic, so what a link does to datagrams happens where they arrive: the node that sent
 one selects the weather, chance decides, and a delayed datagram waits here until it is due. The simulator uses the same
-description (`fairtape.core.weather`), so a demonstration and a simulated world live in one climate.
+description (`fairtape.core.link_faults`), so a demonstration and a simulated world live in one climate.
 
 Who sent a datagram is not always who wrote it: a repair is the original, and its header names the source or the old
 token site. So the network's own answer counts, and the header only where that is not known.
@@ -13,9 +13,9 @@ from heapq import heappop, heappush
 from typing import Final
 
 from fairtape.core.chance import Chance
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import Instant
-from fairtape.core.weather import CALM, Weather, fates
-from fairtape.runtime.complaints import Complaint
+from fairtape.core.link_faults import CALM, Weather, fates
 from fairtape.wire.frames import HEADER, NODE_MAX, NodeId
 
 WAITING_MAX: Final = 1 << 16

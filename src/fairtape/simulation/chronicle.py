@@ -38,8 +38,8 @@ from typing import Final
 
 from fairtape.core.effects import Report
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
+from fairtape.core.link_faults import Weather
 from fairtape.core.timing import Timing
-from fairtape.core.weather import Weather
 from fairtape.ring.charter import Charter, Excess, LoopCharter, Remedy
 from fairtape.simulation.clocks import Clock, straying
 from fairtape.simulation.guardians import Guardians
@@ -48,7 +48,7 @@ from fairtape.simulation.realm import EPOCH, Realm, RealmPlan
 from fairtape.simulation.scenario import BadScenario, duration
 from fairtape.simulation.witness import Witness
 from fairtape.wire.frames import NodeId
-from fairtape.wire.governance import Verb
+from fairtape.wire.membership import Verb
 
 REFORMERS: Final = (101, 102)
 SOURCES: Final = (201, 202)

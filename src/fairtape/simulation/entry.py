@@ -22,14 +22,14 @@ from statistics import median
 from struct import Struct
 from typing import Final
 
-from fairtape.core.cities import CITIES, City, round_trip, weather_between
 from fairtape.core.effects import Channel, Effect, Ordered, Release, Send
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
+from fairtape.core.link_faults import Weather
 from fairtape.core.timing import PROFILES
-from fairtape.core.weather import Weather
 from fairtape.nodes.receiver import Receiver
 from fairtape.nodes.source import Source
 from fairtape.ring.formation import Formation
+from fairtape.simulation.cities import CITIES, City, round_trip, weather_between
 from fairtape.simulation.clocks import Clock, wandering
 from fairtape.simulation.witness import Witness
 from fairtape.simulation.world import EPOCH, World

@@ -14,8 +14,8 @@ from typing import Final
 
 from fairtape.core.effects import Ordered, Release, Report
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
+from fairtape.core.link_faults import Weather
 from fairtape.core.timing import Timing
-from fairtape.core.weather import Weather
 from fairtape.ring.charter import Charter, LoopCharter, lease_margin
 from fairtape.ring.formation import Formation
 from fairtape.simulation.facts import Violation

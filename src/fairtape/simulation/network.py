@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 from fairtape.core.effects import Channel
 from fairtape.core.instants import MICROSECOND, Duration
-from fairtape.core.weather import Weather, fates
+from fairtape.core.link_faults import Weather, fates
 from fairtape.simulation.sightings import Sighting, sight
 from fairtape.wire.frames import Kind, NodeId
 

@@ -20,7 +20,7 @@ from fairtape.simulation.trial import NEVER_RAISES, Outcome, where
 from fairtape.simulation.upheaval import Outage, Upheaval, draw
 from fairtape.simulation.world import Spinning, Storm
 from fairtape.wire.frames import NodeId
-from fairtape.wire.governance import Posture, Verb
+from fairtape.wire.membership import Posture, Verb
 
 HEALING_MAX: Final = 60 * SECOND  # of virtual time, after which a healed realm that has not settled is stuck
 

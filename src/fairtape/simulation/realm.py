@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-from fairtape.core.consult import Answer, Question, Unavailable
 from fairtape.core.effects import Channel
+from fairtape.core.formation_log import Answer, Question, Unavailable
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
+from fairtape.core.link_faults import Weather
 from fairtape.core.machine import Machine
-from fairtape.core.weather import Weather
 from fairtape.nodes.postbox import Postbox
 from fairtape.nodes.reformer import Bench, Reformer
 from fairtape.nodes.site import Site
@@ -27,7 +27,7 @@ from fairtape.simulation.shelf import Shelf
 from fairtape.simulation.store import MemoryStore
 from fairtape.simulation.world import EPOCH, World
 from fairtape.wire.frames import DATAGRAM_MAX, NodeId
-from fairtape.wire.governance import Order, Verb
+from fairtape.wire.membership import Order, Verb
 from fairtape.wire.seals import Keys
 
 OPERATOR: Final = 999_999

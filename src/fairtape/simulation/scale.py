@@ -21,8 +21,8 @@ from typing import Final, TypeAlias
 
 from fairtape.core.effects import Channel, Ordered, Recovered, Release
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
+from fairtape.core.link_faults import Weather
 from fairtape.core.timing import Timing
-from fairtape.core.weather import Weather
 from fairtape.nodes.postbox import Postbox
 from fairtape.nodes.site import Site
 from fairtape.nodes.source import Source
@@ -35,7 +35,7 @@ from fairtape.simulation.shelf import Shelf
 from fairtape.simulation.witness import Witness
 from fairtape.simulation.world import EPOCH, World
 from fairtape.wire.frames import Ack, Kind, NodeId, decode_control
-from fairtape.wire.governance import Governance, Grant, Install, LoopToken, decode_governance
+from fairtape.wire.membership import Governance, Grant, Install, LoopToken, decode_governance
 from fairtape.wire.seals import Keys
 
 TIMING: Final = Timing(

@@ -1,6 +1,6 @@
 """The formation store of a simulated world: what SQLite and etcd do, said as plainly as it can be."""
 
-from fairtape.core.consult import (
+from fairtape.core.formation_log import (
     ENTRIES_MAX,
     Answer,
     Claim,

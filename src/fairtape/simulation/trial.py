@@ -14,8 +14,8 @@ from typing import Final
 
 from fairtape.core.effects import Channel
 from fairtape.core.instants import SECOND, Duration, Instant
+from fairtape.core.link_faults import Weather
 from fairtape.core.machine import Machine
-from fairtape.core.weather import Weather
 from fairtape.nodes.receiver import Receiver
 from fairtape.nodes.source import Source
 from fairtape.ring.tracing import Tracer

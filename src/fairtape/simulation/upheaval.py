@@ -11,15 +11,15 @@ from random import Random
 from typing import Final
 
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration, Instant
+from fairtape.core.link_faults import Weather
 from fairtape.core.timing import Timing
-from fairtape.core.weather import Weather
 from fairtape.ring.charter import Charter, Excess, LoopCharter, Remedy
 from fairtape.simulation.clocks import Clock, straying, wandering
 from fairtape.simulation.faults import Clog, Crash, Fault, Partition, Pause, Restart
 from fairtape.simulation.network import Sky
 from fairtape.simulation.realm import EPOCH, RealmPlan
 from fairtape.wire.frames import NodeId
-from fairtape.wire.governance import Verb
+from fairtape.wire.membership import Verb
 
 FIRST_REFORMER: Final = 101
 FIRST_SOURCE: Final = 201

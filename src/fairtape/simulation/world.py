@@ -13,7 +13,6 @@ from random import Random
 from typing import Final, Protocol, TypeAlias, cast
 from zlib import crc32
 
-from fairtape.core.consult import Answer, Question, Unavailable
 from fairtape.core.effects import (
     Append,
     Consult,
@@ -28,6 +27,7 @@ from fairtape.core.effects import (
     Send,
     Turn,
 )
+from fairtape.core.formation_log import Answer, Question, Unavailable
 from fairtape.core.instants import MILLISECOND, NEVER, SECOND, Duration, Instant
 from fairtape.core.machine import Consulting, Keeper, Machine
 from fairtape.simulation.clocks import Clock, TrueClock

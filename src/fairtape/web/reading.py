@@ -12,8 +12,8 @@ from typing import Final
 from fairtape.client.entries import Opener
 from fairtape.client.feeds import Delivery
 from fairtape.core.effects import FormationChange
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import MILLISECOND, SECOND, Duration
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.journal import Cursor, Entry, Journal, Turning
 
 REPAIR_PERIOD_MAX: Final = 5 * SECOND  # for which a journal may be unreadable while its site cuts it back

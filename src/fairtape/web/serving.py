@@ -11,10 +11,10 @@ from typing import Final
 import uvicorn
 import uvloop
 
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import Instant
 from fairtape.deployment.audience import Audience
 from fairtape.deployment.description import FILE, Kind, read_deployment
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.descriptors import allow_files
 from fairtape.runtime.driver import spare_the_collector
 from fairtape.web.api import Api

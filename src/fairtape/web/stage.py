@@ -16,8 +16,8 @@ import numpy as np
 from fairtape.client.feeds import Delivery
 from fairtape.client.lots import Lot
 from fairtape.client.records import Delayed, Fresh, Notice, Prompt, Stale
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
-from fairtape.runtime.complaints import Complaint
 from fairtape.web.hub import PAUSE_MIN, Hub, pause_after
 from fairtape.web.lines import WebSocketLine
 

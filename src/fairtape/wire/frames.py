@@ -51,7 +51,7 @@ class Kind(IntEnum):
     HOLE = 4  # token site -> source: these numbers are missing here
     PROGRESS = 5  # token site -> source: you are acknowledged up to here
     TOKEN_ACK = 6  # RMP only, site -> site: I have the token and nothing to acknowledge
-    # The following are in fairtape.wire.governance.
+    # The following are in fairtape.wire.membership.
     STANDING = 7  # site -> reformation server: how I stand, and a lease, please
     GRANT = 8  # reformation server -> site: a lease
     FENCE = 9  # reformation server -> member: do nothing more in this formation

@@ -19,7 +19,7 @@ from fairtape.client.feeds import Delivery
 from fairtape.client.lots import SCHEMA
 from fairtape.client.records import Break, Gap, Merged, Record, Reformation, Skipped, Trade
 from fairtape.client.tape import TURN_ROWS, Tape
-from fairtape.runtime.complaints import Complaint
+from fairtape.core.errors import Complaint
 from unit.client.tape_values import lot, tape_of
 
 ORDER: tuple[Delivery, ...] = (lot(1, 5), Break(6, 2), lot(6, 4_200), Gap(4_206, 4), lot(4_210, 1))

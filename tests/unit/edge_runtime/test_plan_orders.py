@@ -9,7 +9,7 @@ from fairtape.nodes.governor import Governor, Phase
 from fairtape.ring.formation import BadFormation
 from fairtape.ring.layout import PLANNED, VERSION, decode_formation, encode_formation
 from fairtape.wire.frames import Malformed
-from fairtape.wire.governance import Install
+from fairtape.wire.membership import Install
 from unit.loop_values import formation_of, standing_of
 from unit.test_governor import NOW, led
 

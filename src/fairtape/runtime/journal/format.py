@@ -56,8 +56,8 @@ from fairtape.core.entries import (
     encode_entry,
     open_head,
 )
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import Instant
-from fairtape.runtime.complaints import Complaint
 from fairtape.wire.frames import NUMBER_MAX, Malformed, NodeId
 
 MAGIC: Final = b"FAIRTAPE"

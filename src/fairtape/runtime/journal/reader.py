@@ -13,8 +13,8 @@ from typing import Final, NamedTuple, Self, TypeAlias
 
 from fairtape.core.effects import FormationChange, Ordered, Release, Span
 from fairtape.core.entries import Position, decode_body
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import Instant
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.journal.format import HEADER_SIZE, Damaged, Owner, Tip, segment_name
 from fairtape.runtime.journal.segments import (
     Index,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from fairtape.runtime.complaints import Complaint
+from fairtape.core.errors import Complaint
 from fairtape.runtime.journal.cutting import aside_name, complete_cut, move_tail, sync_directory
 from fairtape.runtime.journal.format import HEADER_SIZE, Checkpoint, Damaged, Tip, segment_name
 from fairtape.runtime.journal.segments import Replay, Segment, file_size, first_sequences

@@ -14,8 +14,8 @@ from typing import Final, NamedTuple, Self
 
 from fairtape.core.effects import FormationChange, Ordered, Release
 from fairtape.core.entries import HEAD_SIZE, Head, Position, decode_body
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import Instant
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.journal.format import (
     DIGEST_SIZE,
     HEADER_SIZE,

@@ -26,8 +26,8 @@ from typing import Final, NamedTuple, Self, TypeVar
 
 from fairtape.core.effects import FormationChange, Ordered, Recovered, Release
 from fairtape.core.entries import encode_entry
+from fairtape.core.errors import Complaint
 from fairtape.core.instants import MILLISECOND, Duration, Instant
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.journal.cutting import cut, plan_cut, sync_directory
 from fairtape.runtime.journal.format import (
     Checkpoint,

@@ -8,8 +8,8 @@ which never does.
 
 from pathlib import Path
 
-from fairtape.core.consult import ENTRIES_MAX
-from fairtape.runtime.complaints import Complaint
+from fairtape.core.errors import Complaint
+from fairtape.core.formation_log import ENTRIES_MAX
 from fairtape.runtime.stores.access import OPEN, Access
 from fairtape.runtime.stores.contract import PATIENCE, Store
 from fairtape.runtime.stores.desk import QUESTIONS_MAX, StoreDesk

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from fairtape.runtime.complaints import Complaint
+from fairtape.core.errors import Complaint
 
 PASSWORD_MAX: Final = 1_024  # bytes
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final, Protocol
 
-from fairtape.core.consult import Answer, Entry, Question
+from fairtape.core.formation_log import Answer, Entry, Question
 
 PATIENCE: Final = 1.0  # seconds before a file that is locked, or an endpoint that is silent, counts as unavailable
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
-from fairtape.core.consult import Answer, Question, Unavailable
+from fairtape.core.formation_log import Answer, Question, Unavailable
 from fairtape.runtime.stores.contract import Store
 
 QUESTIONS_MAX: Final = 16  # taken and not yet collected; a reformation server seldom has two

@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from fairtape.core.consult import (
+from fairtape.core.errors import Complaint
+from fairtape.core.formation_log import (
     ENTRIES_MAX,
     Answer,
     Claim,
@@ -31,7 +32,6 @@ from fairtape.core.consult import (
     Refused,
     Unavailable,
 )
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.stores.access import OPEN, Access
 from fairtape.runtime.stores.contract import PATIENCE, follow_on
 from fairtape.runtime.stores.gateway import NO_ANSWER, NONSENSE, Endpoint, Gateway, Json, Unreachable

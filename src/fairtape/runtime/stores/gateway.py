@@ -18,7 +18,7 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnec
 from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
-from fairtape.runtime.complaints import Complaint
+from fairtape.core.errors import Complaint
 from fairtape.runtime.stores.access import Access
 
 ENDPOINTS_MAX: Final = 16

@@ -13,7 +13,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from fairtape.core.consult import (
+from fairtape.core.errors import Complaint
+from fairtape.core.formation_log import (
     Answer,
     Claim,
     Claimed,
@@ -27,7 +28,6 @@ from fairtape.core.consult import (
     Refused,
     Unavailable,
 )
-from fairtape.runtime.complaints import Complaint
 from fairtape.runtime.stores.contract import PATIENCE, follow_on
 
 APPLICATION: Final = int.from_bytes(b"ftfl")  # marks the file as ours: a fairtape formation log

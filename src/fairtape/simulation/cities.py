@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from fairtape.core.instants import MICROSECOND, MILLISECOND, Duration
-from fairtape.core.weather import Weather
+from fairtape.core.link_faults import Weather
 
 EARTH_RADIUS_KM: Final = 6_371.0
 FIBRE_KM_PER_MS: Final = 299.792_458 / 1.468  # light in standard single-mode fibre
