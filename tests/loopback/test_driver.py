@@ -29,7 +29,7 @@ from fairtape.core.effects import (
 from fairtape.core.errors import Complaint
 from fairtape.core.instants import MICROSECOND, MILLISECOND, Instant
 from fairtape.core.link_faults import Weather
-from fairtape.ring.release import LATE_AFTER
+from fairtape.ring.receiver.release import LATE_AFTER
 from fairtape.runtime.carriers import AddressBook, Groups, IpMulticast, Mesh, Role, multicast_works
 from fairtape.runtime.clock import SharedClock
 from fairtape.runtime.driver import WATCHED_MAX, Driver, may_run_in_real_time

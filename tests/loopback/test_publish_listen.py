@@ -19,7 +19,7 @@ from fairtape.core.timing import PROFILES
 from fairtape.deployment.folder import SOURCES, RingFolder
 from fairtape.deployment.loopback import loopback_book
 from fairtape.deployment.ring import RingPlan
-from fairtape.ring.formation import Formation
+from fairtape.ring.membership.formation import Formation
 from fairtape.runtime.journal import verify
 from fairtape.runtime.udp import bind
 from fairtape.wire.seals import KEY_SIZE, Keys

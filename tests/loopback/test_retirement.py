@@ -15,7 +15,7 @@ from fairtape.nodes.governor import FOUNDING_DELAY
 from fairtape.nodes.postbox import Postbox
 from fairtape.nodes.reformer import Bench, Reformer
 from fairtape.nodes.register import REGISTER
-from fairtape.ring.charter import Charter, LoopCharter
+from fairtape.ring.membership.topology import Charter, LoopCharter
 from fairtape.runtime.stores import Store, open_store
 from fairtape.wire.membership import Governance, Order, Posture, Verb
 from fairtape.wire.seals import Keys

@@ -21,7 +21,7 @@ FAULTS: Final = (
     Fault(
         name="one request too many",
         rule="A receiver asks again while it has made fewer than `retries_max` requests (decision 2).",
-        file="ring/figures.py",
+        file="ring/receiver/recovery_tables.py",
         old="recovery.ack_retries + recovery.message_retries < recovery.retries_max",
         new="recovery.ack_retries + recovery.message_retries <= recovery.retries_max",
         tests=("paper/test_figure_3.py", "unit/test_figures.py", "paper/test_deadline.py::test_the_deadline_is_tight"),
@@ -30,7 +30,7 @@ FAULTS: Final = (
     Fault(
         name="patience begins anew",
         rule="A token that follows a late one has waited with it: its deadline counts from its own instant (T-RMP §5).",
-        file="ring/silence.py",
+        file="ring/receiver/ack_timeout.py",
         old="max(self._due_at(self._watched), self._awake_since), now)",
         new="now, now)",
         tests=("paper/test_deadline.py::test_a_token_that_follows_a_late_one_has_no_later_deadline",),
@@ -38,7 +38,7 @@ FAULTS: Final = (
     Fault(
         name="commit without K",
         rule="A message commits when K + 1 sites are known to hold it (decision 6).",
-        file="ring/resilience.py",
+        file="ring/receiver/resilience.py",
         old="if turns > formation.resilience:\n            self._survives(token - formation.resilience)",
         new="if turns:\n            self._survives(token)",
         tests=("paper/test_commit.py", "unit/test_resilience.py"),
@@ -47,7 +47,7 @@ FAULTS: Final = (
     Fault(
         name="early release",
         rule="Nothing is released before t_e + commit_delay (decision 6).",
-        file="ring/release.py",
+        file="ring/receiver/release.py",
         old="while self._ready and self._ready[0][1] <= now < self._lease_until:",
         new="while self._ready and now < self._lease_until:",
         tests=("paper/test_commit.py", "unit/test_release.py"),
@@ -56,7 +56,7 @@ FAULTS: Final = (
     Fault(
         name="late and silent",
         rule="What becomes ready after its commit instant is marked late (decision 6).",
-        file="ring/release.py",
+        file="ring/receiver/release.py",
         old="self._ready.append((ordered, commit_at, now > commit_at))",
         new="self._ready.append((ordered, commit_at, False))",
         tests=("paper/test_commit.py", "unit/test_release.py"),
@@ -65,7 +65,7 @@ FAULTS: Final = (
     Fault(
         name="token accepted too soon",
         rule="A site accepts the token when it holds everything acknowledged before it (2001 §2).",
-        file="ring/ordering.py",
+        file="ring/receiver/ordering.py",
         old=".next >= named.end for named in acknowledgment.ranges",
         new=".next >= named.first for named in acknowledgment.ranges",
         tests=("paper/test_token_ring.py", "unit/test_ordering.py"),
@@ -73,7 +73,7 @@ FAULTS: Final = (
     Fault(
         name="ahead of the schedule",
         rule="Ack(e) is sent at t_e, not before (T-RMP §3).",
-        file="ring/token.py",
+        file="ring/receiver/token.py",
         old="return NEVER if self.held is None else self._course.scheduled_at(self.held)",
         new="return NEVER if self.held is None else self._course.latest.starts_at",
         tests=("paper/test_token_ring.py", "unit/test_token.py"),
@@ -82,7 +82,7 @@ FAULTS: Final = (
     Fault(
         name="two assign",
         rule="A site that has sent Ack(e) acknowledges nothing more until its next turn (2001 §2).",
-        file="ring/token.py",
+        file="ring/receiver/token.py",
         old='"""Give the token up."""\n        self.held = None',
         new='"""Give the token up."""\n        self.held = self.held and self.held + 1',
         tests=("paper/test_token_ring.py", "unit/test_token.py"),
@@ -91,7 +91,7 @@ FAULTS: Final = (
     Fault(
         name="numbers unchecked",
         rule="An acknowledgment must continue the sequence, or its site is reported (decision 3).",
-        file="ring/ordering.py",
+        file="ring/receiver/ordering.py",
         old="if acknowledgment.sequence != self.next_sequence:",
         new="if acknowledgment.sequence > TOKENS_AHEAD_MAX:",
         tests=("unit/test_ordering.py", "unit/test_receiver.py"),
@@ -99,7 +99,7 @@ FAULTS: Final = (
     Fault(
         name="forgotten too soon",
         rule="What all members hold is known after a whole round: t - m + 1, not t - m + 2 (2001 §2).",
-        file="ring/resilience.py",
+        file="ring/receiver/resilience.py",
         old="token - len(formation.members) + 1)",
         new="token - len(formation.members) + 2)",
         tests=("paper/test_token_ring.py", "unit/test_resilience.py"),
@@ -108,7 +108,7 @@ FAULTS: Final = (
     Fault(
         name="forgotten by its source",
         rule="A source keeps what is acknowledged until K + 1 sites are known to hold it.",
-        file="ring/keeping.py",
+        file="ring/sender/retention.py",
         old="self._proofs[0][0] <= token - self._resilience:",
         new="self._proofs[0][0] <= token:",
         tests=("unit/test_keeping.py", "unit/test_source.py"),
@@ -117,7 +117,7 @@ FAULTS: Final = (
     Fault(
         name="an order that may be void",
         rule="A later formation may have begun before what an earlier one acknowledged: it is sent again.",
-        file="ring/transmission.py",
+        file="ring/sender/transmission.py",
         old="        blocks = self._kept.give_back()",
         new="        blocks: list[Block] = []",
         tests=("unit/test_keeping.py", "unit/test_source.py"),
@@ -136,7 +136,7 @@ FAULTS: Final = (
     Fault(
         name="a former life",
         rule="Once a later incarnation is in the order, nothing more of an earlier one is taken (decision 16).",
-        file="ring/holdings.py",
+        file="ring/receiver/receive_buffer.py",
         old='        if stream.ended:\n            raise Malformed("an earlier incarnation")\n',
         new="",
         tests=("unit/test_holdings.py", "unit/test_receiver.py"),

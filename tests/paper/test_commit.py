@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from fairtape.core.effects import Append, Deliver
 from fairtape.core.instants import MILLISECOND, Instant
 from fairtape.nodes.receiver import Receiver
-from fairtape.ring.formation import Formation
+from fairtape.ring.membership.formation import Formation
 from unit.ring_values import STARTS_AT, TIMING, Ring, Voice, block, formation, hear, let_pass, named, only, receiver
 
 ME = 3

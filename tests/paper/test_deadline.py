@@ -14,7 +14,7 @@ from fairtape.core.effects import Append, Deliver, Report, Send
 from fairtape.core.instants import NEVER, Duration, Instant
 from fairtape.core.timing import Timing
 from fairtape.nodes.receiver import Receiver
-from fairtape.ring.figures import State
+from fairtape.ring.receiver.recovery_tables import State
 from unit.recovery_values import E, Patient
 from unit.ring_values import KEYS, STARTS_AT, TIMING, Voice, block, formation, named
 

@@ -22,8 +22,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairtape.core.state_table import Table
-from fairtape.ring.figures import FIGURE_3_MERGED, FIGURE_3_SEPARATE, Event, State
-from fairtape.ring.recovery import Recovery, RecoveryDesk
+from fairtape.ring.receiver.recovery import Recovery, RecoveryDesk
+from fairtape.ring.receiver.recovery_tables import FIGURE_3_MERGED, FIGURE_3_SEPARATE, Event, State
 from unit.recovery_values import TIMING, E, Shelf
 
 LOSSES = [Fraction(1, 1_000), Fraction(1, 100), Fraction(1, 20), Fraction(1, 5), Fraction(1, 2), Fraction(9, 10)]

@@ -3,7 +3,7 @@
 import pytest
 
 from fairtape.core.instants import Instant
-from fairtape.ring.figures import Event, State
+from fairtape.ring.receiver.recovery_tables import Event, State
 from unit.recovery_values import T_E, T_R, Patient
 
 HALF = T_R // 2

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairtape.ring.formation import MEMBERS_MAX
-from fairtape.ring.hierarchy import LOOP_MIN, SITES_MAX, BadHierarchy, Hierarchy, loop_size, plan
+from fairtape.ring.membership.formation import MEMBERS_MAX
+from fairtape.ring.membership.hierarchy import LOOP_MIN, SITES_MAX, BadHierarchy, Hierarchy, loop_size, plan
 
 
 def test_a_group_of_100_receivers_in_one_loop_takes_100_token_passes() -> None:

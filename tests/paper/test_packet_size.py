@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairtape.ring.window import packet_size
+from fairtape.ring.sender.window import packet_size
 
 MIN, MAX = 256, 1_400
 

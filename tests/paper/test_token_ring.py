@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from fairtape.core.effects import Append, Channel, Multicast, Ordered, Reason, Release, Report, Send
 from fairtape.core.instants import MILLISECOND, Instant
-from fairtape.ring.course import Course
-from fairtape.ring.formation import Formation
-from fairtape.ring.resilience import Resilience
+from fairtape.ring.membership.formation import Formation
+from fairtape.ring.membership.formation_history import Course
+from fairtape.ring.receiver.resilience import Resilience
 from fairtape.simulation.witness import Witness
 from fairtape.wire.frames import Ack, Hole, NodeId, Progress, Request, TokenAck, decode_control, is_block
 from unit.ring_values import (

@@ -12,9 +12,9 @@ from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND
 from fairtape.core.timing import PROFILES
 from fairtape.market.notices import Cancel, Correction, Notice, encode_notice
 from fairtape.market.trades import Trade, encode
-from fairtape.ring.formation import Formation
-from fairtape.ring.layout import encode_formation
-from fairtape.ring.tracing import Trace, TraceKind
+from fairtape.ring.membership.formation import Formation
+from fairtape.ring.membership.layout import encode_formation
+from fairtape.ring.receiver.tracing import Trace, TraceKind
 from fairtape.runtime.journal import Sync, Writer
 from fairtape.runtime.tracefiles import TRACES, TraceWriter
 from fairtape.wire.blocks import pack_messages

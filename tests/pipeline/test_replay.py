@@ -16,7 +16,7 @@ from fairtape.core.errors import Complaint
 from fairtape.edge.catalogue import Catalogue, mark_of
 from fairtape.market.stripe_planning import plan_by_rate
 from fairtape.market.stripes import DAY, Endpoint, StripePlan
-from fairtape.ring.layout import decode_formation, encode_formation
+from fairtape.ring.membership.layout import decode_formation, encode_formation
 from pipeline.market_values import STARTS_AT, SYMBOLS, Market
 
 pytest.importorskip("pyspark", reason="the extra `pipeline` (PySpark) is not installed")

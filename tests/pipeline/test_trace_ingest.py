@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from fairtape.core.errors import Complaint
 from fairtape.pipeline.session import in_sentences
 from fairtape.pipeline.trace_ingest import ingest_traces
-from fairtape.ring.tracing import Trace, TraceKind
+from fairtape.ring.receiver.tracing import Trace, TraceKind
 from fairtape.runtime import tracefiles
 from fairtape.runtime.journal import Damaged
 from fairtape.runtime.tracefiles import LIFE, TRACES, TraceWriter

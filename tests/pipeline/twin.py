@@ -16,7 +16,7 @@ from fairtape.market.notices import BadNotice, Correction, VenueStatus, decode_n
 from fairtape.market.order_codec import decode as decode_order
 from fairtape.market.orders import BadOrder, Cancel, NewOrder, Replace
 from fairtape.market.trades import BadTrade, Trade, decode
-from fairtape.ring.layout import decode_formation
+from fairtape.ring.membership.layout import decode_formation
 from fairtape.runtime.journal import Entry, Journal
 from fairtape.wire.blocks import unpack_messages
 

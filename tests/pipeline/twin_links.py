@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from fairtape.pipeline.schemas import PERCENTILES
-from fairtape.ring.tracing import Trace, TraceKind
+from fairtape.ring.receiver.tracing import Trace, TraceKind
 from fairtape.runtime.tracefiles import TRACES, ends_of, trace_files
 from pipeline.twin import Row
 

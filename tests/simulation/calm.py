@@ -6,7 +6,7 @@ from functools import partial
 from fairtape.core.instants import MILLISECOND, Duration, Instant
 from fairtape.core.link_faults import Weather
 from fairtape.core.timing import Timing
-from fairtape.ring.charter import Charter, LoopCharter
+from fairtape.ring.membership.topology import Charter, LoopCharter
 from fairtape.simulation.clocks import Clock
 from fairtape.simulation.guardians import Guardians
 from fairtape.simulation.realm import EPOCH, Realm, RealmPlan

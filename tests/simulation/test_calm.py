@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 
 from fairtape.core.instants import MILLISECOND, SECOND
-from fairtape.ring.charter import LoopCharter
+from fairtape.ring.membership.topology import LoopCharter
 from fairtape.simulation.clocks import straying
 from fairtape.simulation.ordeal import why_unsettled
 from fairtape.simulation.realm import EPOCH

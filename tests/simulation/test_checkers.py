@@ -8,7 +8,7 @@ import pytest
 from fairtape.core.effects import Channel, Ordered, Reason, Release, Report, Span
 from fairtape.core.instants import MILLISECOND, Duration, Instant
 from fairtape.core.timing import Timing
-from fairtape.ring.formation import Formation
+from fairtape.ring.membership.formation import Formation
 from fairtape.simulation.checkers import GUARANTEES, LATE_AFTER, Checker, EverythingArrives
 from fairtape.simulation.facts import Facts, Violation
 from fairtape.simulation.jury import Jury

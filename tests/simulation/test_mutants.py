@@ -3,9 +3,9 @@
 import pytest
 
 from fairtape.core.instants import Instant
-from fairtape.ring.keeping import Keeping
-from fairtape.ring.release import ReleaseQueue
-from fairtape.ring.resilience import Resilience
+from fairtape.ring.receiver.release import ReleaseQueue
+from fairtape.ring.receiver.resilience import Resilience
+from fairtape.ring.sender.retention import Keeping
 from fairtape.simulation.trial import run_seed
 
 SEEDS = range(1, 60)

@@ -10,7 +10,7 @@ import pytest
 from fairtape.cli import run
 from fairtape.cli.scale import show_scale
 from fairtape.core.instants import MILLISECOND
-from fairtape.ring.formation import Formation
+from fairtape.ring.membership.formation import Formation
 from fairtape.simulation.scale import (
     ASKERS_MAX,
     TIMING,

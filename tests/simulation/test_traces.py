@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from fairtape.core.instants import NEVER
-from fairtape.ring.tracing import Trace, TraceKind
+from fairtape.ring.receiver.tracing import Trace, TraceKind
 from fairtape.simulation.recorder import Flight, Sent
 from fairtape.simulation.swarm import Clocks, draw
 from fairtape.simulation.trial import Trial

@@ -11,7 +11,7 @@ import pytest
 from fairtape.cli import run
 from fairtape.cli.check import check
 from fairtape.core.instants import SECOND, Instant
-from fairtape.ring.release import ReleaseQueue
+from fairtape.ring.receiver.release import ReleaseQueue
 from fairtape.simulation.campaign import Distribution
 from fairtape.simulation.failover import run_failover
 from fairtape.simulation.ordeal import run_upheaval

@@ -2,7 +2,7 @@
 
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.core.timing import Timing
-from fairtape.ring.formation import Formation
+from fairtape.ring.membership.formation import Formation
 from fairtape.wire.frames import NodeId
 from fairtape.wire.membership import Posture, Standing, Wish
 

@@ -5,8 +5,8 @@ from enum import IntEnum
 
 from fairtape.core.instants import MILLISECOND, Instant
 from fairtape.core.timing import Timing
-from fairtape.ring.figures import State
-from fairtape.ring.recovery import RecoveryDesk
+from fairtape.ring.receiver.recovery import RecoveryDesk
+from fairtape.ring.receiver.recovery_tables import State
 
 T_R = 100 * MILLISECOND
 E = 5  # the token that is recovered

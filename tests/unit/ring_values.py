@@ -13,8 +13,8 @@ from fairtape.core.timing import Timing
 from fairtape.nodes.postbox import Postbox
 from fairtape.nodes.receiver import Receiver
 from fairtape.nodes.source import Source
-from fairtape.ring.formation import Formation
-from fairtape.ring.window import WINDOW_MAX
+from fairtape.ring.membership.formation import Formation
+from fairtape.ring.sender.window import WINDOW_MAX
 from fairtape.simulation.clocks import Clock
 from fairtape.simulation.world import EPOCH, World
 from fairtape.wire.blocks import pack_messages

@@ -1,7 +1,7 @@
 """Transmissions for tests: one source, what it sends, and what it hears."""
 
-from fairtape.ring.transmission import Transmission
-from fairtape.ring.window import WINDOW_MAX, Pace, Window
+from fairtape.ring.sender.transmission import Transmission
+from fairtape.ring.sender.window import WINDOW_MAX, Pace, Window
 from unit.ring_values import KEYS, SOURCE, STARTS_AT, TIMING
 
 NOW = STARTS_AT

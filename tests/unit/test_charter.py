@@ -2,8 +2,8 @@
 
 import pytest
 
-from fairtape.ring.charter import BadCharter, Charter, LoopCharter, lease_margin
-from fairtape.ring.formation import LOOPS_MAX
+from fairtape.ring.membership.formation import LOOPS_MAX
+from fairtape.ring.membership.topology import BadCharter, Charter, LoopCharter, lease_margin
 from unit.loop_values import TIMING
 
 

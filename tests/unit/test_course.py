@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairtape.ring.course import FORMATIONS_MAX, Course
+from fairtape.ring.membership.formation_history import FORMATIONS_MAX, Course
 from unit.loop_values import formation_of
 
 

@@ -15,7 +15,7 @@ from fairtape.demo.view import line, screen
 from fairtape.demo.world import REGIONS, SITES, TIMING, VICTIM, World
 from fairtape.deployment.sites import SiteNews
 from fairtape.market.trades import encode
-from fairtape.ring.formation import Formation
+from fairtape.ring.membership.formation import Formation
 from unit.apps.ticker_values import a_trade
 
 NOW = 1_767_225_600 * SECOND

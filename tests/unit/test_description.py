@@ -13,7 +13,7 @@ from fairtape.deployment.description import FILE, Deployment, Kind, RealTime, re
 from fairtape.deployment.drafting import Draft, create_deployment
 from fairtape.deployment.keyring import keys_of
 from fairtape.deployment.words import with_names
-from fairtape.ring.charter import Excess, Remedy
+from fairtape.ring.membership.topology import Excess, Remedy
 from fairtape.runtime.stores import Access
 
 HOSTS = ("192.0.2.1", "192.0.2.2")

@@ -3,8 +3,8 @@
 import pytest
 
 from fairtape.core.state_table import Table
-from fairtape.ring.figures import FIGURE_2, FIGURE_3_MERGED, FIGURE_3_SEPARATE, Event, State
-from fairtape.ring.recovery import Recovery, RecoveryDesk
+from fairtape.ring.receiver.recovery import Recovery, RecoveryDesk
+from fairtape.ring.receiver.recovery_tables import FIGURE_2, FIGURE_3_MERGED, FIGURE_3_SEPARATE, Event, State
 from unit.recovery_values import TIMING, E, Shelf
 
 FIGURES = {"figure 2": FIGURE_2, "separate": FIGURE_3_SEPARATE, "merged": FIGURE_3_MERGED}

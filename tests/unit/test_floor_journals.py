@@ -20,8 +20,8 @@ from fairtape.deployment.following import Following
 from fairtape.market.administration import TradeReport
 from fairtape.market.order_codec import Message, decode
 from fairtape.nodes.source import Source
-from fairtape.ring.formation import Formation
-from fairtape.ring.layout import encode_formation
+from fairtape.ring.membership.formation import Formation
+from fairtape.ring.membership.layout import encode_formation
 from fairtape.runtime.journal import Writer
 from fairtape.wire.seals import Keys
 from unit.floor_values import Script, kinds

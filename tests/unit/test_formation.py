@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fairtape.core.instants import SECOND
 from fairtape.core.timing import PROFILES
-from fairtape.ring.formation import MEMBERS_MAX, BadFormation, Formation
+from fairtape.ring.membership.formation import MEMBERS_MAX, BadFormation, Formation
 from fairtape.wire.frames import FORMATION_MAX, NODE_MAX, NUMBER_MAX
 
 RING = Formation(number=1, members=(5, 3, 8), timing=PROFILES["lan"], starts_at=10 * SECOND)

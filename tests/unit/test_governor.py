@@ -5,9 +5,9 @@ from dataclasses import replace
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
 from fairtape.nodes.governor import FOUNDING_DELAY, Governor, Phase
 from fairtape.nodes.relief import lead_time
-from fairtape.ring.charter import Charter, Excess, LoopCharter, lease_margin
-from fairtape.ring.formation import Formation
-from fairtape.ring.layout import decode_formation
+from fairtape.ring.membership.formation import Formation
+from fairtape.ring.membership.layout import decode_formation
+from fairtape.ring.membership.topology import Charter, Excess, LoopCharter, lease_margin
 from fairtape.wire.frames import NodeId
 from fairtape.wire.membership import Fence, Grant, Install, Posture, Wish
 from unit.loop_values import TIMING, formation_of, standing_of

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairtape.ring import holdings as room
-from fairtape.ring.holdings import MISSING_RANGES_MAX, STREAMS_MAX, Holdings, Stream
+from fairtape.ring.receiver import receive_buffer as room
+from fairtape.ring.receiver.receive_buffer import MISSING_RANGES_MAX, STREAMS_MAX, Holdings, Stream
 from fairtape.wire.frames import RANGE_COUNT_MAX, Malformed, Range, decode_block
 from unit.ring_values import KEYS, OTHER_SOURCE, SOURCE, block, named
 

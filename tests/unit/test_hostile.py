@@ -20,7 +20,7 @@ from fairtape.core.effects import Multicast, Ordered
 from fairtape.core.instants import MILLISECOND, Instant
 from fairtape.nodes.receiver import Receiver
 from fairtape.nodes.source import Source
-from fairtape.ring.formation import Formation
+from fairtape.ring.membership.formation import Formation
 from fairtape.runtime.journal import Damaged, Journal, Sync, Writer, verify
 from fairtape.wire.frames import Control, Hole, Progress, Request, TokenAck
 from unit import journal_values

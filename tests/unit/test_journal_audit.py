@@ -11,8 +11,8 @@ from fairtape.core.effects import FormationChange, Ordered, Release
 from fairtape.core.entries import encode_entry
 from fairtape.core.instants import MILLISECOND
 from fairtape.core.timing import profile
-from fairtape.ring.formation import Formation
-from fairtape.ring.layout import encode_formation
+from fairtape.ring.membership.formation import Formation
+from fairtape.ring.membership.layout import encode_formation
 from fairtape.runtime.journal import compare, verify
 from fairtape.runtime.journal.format import (
     GENESIS,

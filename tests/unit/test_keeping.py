@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairtape.core.instants import NEVER
-from fairtape.ring import keeping
-from fairtape.ring.transmission import BACKOFF_MAX
-from fairtape.ring.window import WINDOW_MAX, Window
+from fairtape.ring.sender import retention as keeping
+from fairtape.ring.sender.transmission import BACKOFF_MAX
+from fairtape.ring.sender.window import WINDOW_MAX, Window
 from unit.ring_values import named
 from unit.sending_values import DELAY, FORMATION, NOW, acknowledge, kept_and_in_flight, sender
 

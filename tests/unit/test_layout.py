@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairtape.ring.formation import LEAVING_MAX, MEMBERS_MAX
-from fairtape.ring.layout import decode_formation, encode_formation
+from fairtape.ring.membership.formation import LEAVING_MAX, MEMBERS_MAX
+from fairtape.ring.membership.layout import decode_formation, encode_formation
 from fairtape.wire.frames import Malformed
 from fairtape.wire.membership import LAYOUT_MAX
 from unit.loop_values import formation_of

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairtape.ring.course import Course
-from fairtape.ring.holdings import Holdings
-from fairtape.ring.ordering import TOKENS_AHEAD_MAX, Breach, Ordering
+from fairtape.ring.membership.formation_history import Course
+from fairtape.ring.receiver.ordering import TOKENS_AHEAD_MAX, Breach, Ordering
+from fairtape.ring.receiver.receive_buffer import Holdings
 from fairtape.wire.frames import Ack, Malformed, decode_block
 from unit.ring_values import KEYS, OTHER_SOURCE, Voice, ack, block, formation, named
 

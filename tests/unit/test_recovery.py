@@ -6,8 +6,8 @@ from enum import IntEnum
 import pytest
 
 from fairtape.core.instants import NEVER
-from fairtape.ring.figures import Event, State
-from fairtape.ring.recovery import RECOVERIES_MAX, RecoveryDesk
+from fairtape.ring.receiver.recovery import RECOVERIES_MAX, RecoveryDesk
+from fairtape.ring.receiver.recovery_tables import Event, State
 from unit.recovery_values import T_E, T_R, TIMING, Shelf
 
 SOON = TIMING.request_delay

@@ -4,8 +4,8 @@ import pytest
 
 from fairtape.nodes.reformation import PATIENCE_MAX, may_be_missing, next_layout
 from fairtape.nodes.relief import LAG_MAX, lead_time, plan_relief
-from fairtape.ring.charter import Charter, LoopCharter, Remedy
-from fairtape.ring.formation import LEAVING_MAX, Formation
+from fairtape.ring.membership.formation import LEAVING_MAX, Formation
+from fairtape.ring.membership.topology import Charter, LoopCharter, Remedy
 from fairtape.wire.frames import NodeId
 from fairtape.wire.membership import Posture, Standing, Wish
 from unit.loop_values import TIMING, formation_of, standing_of

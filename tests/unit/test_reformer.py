@@ -5,7 +5,7 @@ from fairtape.core.formation_log import Answer, Question, Record, Unavailable
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
 from fairtape.nodes.postbox import Postbox
 from fairtape.nodes.reformer import Bench, Reformer
-from fairtape.ring.charter import Charter, LoopCharter
+from fairtape.ring.membership.topology import Charter, LoopCharter
 from fairtape.simulation.store import MemoryStore
 from fairtape.wire.membership import Governance, Order, Posture, Verb
 from fairtape.wire.seals import Keys

@@ -2,8 +2,8 @@
 
 from fairtape.core.effects import Deliver, Ordered, Span
 from fairtape.core.instants import NEVER, SECOND
-from fairtape.ring.course import Course
-from fairtape.ring.release import LATE_AFTER, ReleaseQueue
+from fairtape.ring.membership.formation_history import Course
+from fairtape.ring.receiver.release import LATE_AFTER, ReleaseQueue
 from unit.ring_values import SOURCE, formation
 
 LAYOUT = formation()

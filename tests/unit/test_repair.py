@@ -2,11 +2,11 @@
 
 import pytest
 
-from fairtape.ring import repair as room
-from fairtape.ring.course import Course
-from fairtape.ring.holdings import Holdings
-from fairtape.ring.ordering import Ordering
-from fairtape.ring.repair import answer
+from fairtape.ring.membership.formation_history import Course
+from fairtape.ring.receiver import repair as room
+from fairtape.ring.receiver.ordering import Ordering
+from fairtape.ring.receiver.receive_buffer import Holdings
+from fairtape.ring.receiver.repair import answer
 from fairtape.wire.frames import Range, Request, decode_block
 from unit.ring_values import KEYS, OTHER_SOURCE, Voice, ack, block, formation, named
 

@@ -1,11 +1,11 @@
 """Requests: whom to ask, and everything for one site in few datagrams."""
 
-from fairtape.ring.course import Course
-from fairtape.ring.formation import Formation
-from fairtape.ring.holdings import Holdings
-from fairtape.ring.ordering import Ordering
-from fairtape.ring.recovery import Recovery, RecoveryDesk
-from fairtape.ring.requests import REQUESTS_MAX, combine, whom_to_ask
+from fairtape.ring.membership.formation import Formation
+from fairtape.ring.membership.formation_history import Course
+from fairtape.ring.receiver.ordering import Ordering
+from fairtape.ring.receiver.receive_buffer import Holdings
+from fairtape.ring.receiver.recovery import Recovery, RecoveryDesk
+from fairtape.ring.receiver.requests import REQUESTS_MAX, combine, whom_to_ask
 from fairtape.wire.frames import CONTROL_SIZE, TAG_SIZE, Request, encode_control, request_items_max
 from unit.recovery_values import T_E, TIMING
 from unit.ring_values import KEYS, Voice, ack, formation, named

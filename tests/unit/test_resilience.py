@@ -2,8 +2,8 @@
 
 import pytest
 
-from fairtape.ring.course import Course
-from fairtape.ring.resilience import Resilience
+from fairtape.ring.membership.formation_history import Course
+from fairtape.ring.receiver.resilience import Resilience
 from unit.ring_values import formation
 
 

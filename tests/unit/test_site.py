@@ -5,8 +5,8 @@ from fairtape.core.instants import MILLISECOND, SECOND, Instant
 from fairtape.nodes.postbox import Postbox
 from fairtape.nodes.site import Site
 from fairtape.nodes.standing import Post
-from fairtape.ring.formation import Formation
-from fairtape.ring.layout import encode_formation
+from fairtape.ring.membership.formation import Formation
+from fairtape.ring.membership.layout import encode_formation
 from fairtape.wire.membership import (
     CatchUp,
     Fence,

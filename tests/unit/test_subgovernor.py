@@ -3,8 +3,8 @@
 from fairtape.core.instants import SECOND, Instant
 from fairtape.nodes.governor import FOUNDING_DELAY
 from fairtape.nodes.subgovernor import SubGovernor
-from fairtape.ring.charter import LoopCharter, lease_margin
-from fairtape.ring.formation import Formation
+from fairtape.ring.membership.formation import Formation
+from fairtape.ring.membership.topology import LoopCharter, lease_margin
 from fairtape.wire.membership import Install, Posture, Wish
 from unit.loop_values import TIMING, standing_of
 

@@ -2,7 +2,7 @@
 
 from fairtape.core.effects import Reason
 from fairtape.core.instants import NEVER
-from fairtape.ring.subloop import Subloop
+from fairtape.ring.membership.secondary_loop import Subloop
 from unit.loop_values import TIMING, formation_of
 
 RETRY = TIMING.retry_period

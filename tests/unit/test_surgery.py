@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairtape.core.instants import SECOND
-from fairtape.ring.formation import BadFormation, Formation
-from fairtape.ring.surgery import (
+from fairtape.ring.membership.formation import BadFormation, Formation
+from fairtape.ring.membership.reconfiguration import (
     begin_with,
     bypass,
     exchange,

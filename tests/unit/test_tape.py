@@ -20,7 +20,7 @@ from fairtape.core.effects import FormationChange, Ordered, Span
 from fairtape.core.entries import Entry as Content
 from fairtape.deployment.following import Following
 from fairtape.market.trades import Trade, encode
-from fairtape.ring.layout import encode_formation
+from fairtape.ring.membership.layout import encode_formation
 from fairtape.wire.blocks import pack_messages
 from unit.ring_values import formation
 

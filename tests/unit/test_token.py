@@ -1,9 +1,9 @@
 """The token at one site: when it is due, what it acknowledges, and how its passing is proved."""
 
 from fairtape.core.instants import NEVER
-from fairtape.ring.course import Course
-from fairtape.ring.holdings import Holdings
-from fairtape.ring.token import EventToken, TimedToken, token_for
+from fairtape.ring.membership.formation_history import Course
+from fairtape.ring.receiver.receive_buffer import Holdings
+from fairtape.ring.receiver.token import EventToken, TimedToken, token_for
 from fairtape.wire.frames import decode_block
 from unit.ring_values import KEYS, OTHER_SOURCE, STARTS_AT, TIMING, block, formation, named
 

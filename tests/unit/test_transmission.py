@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairtape.core.instants import NEVER, SECOND
-from fairtape.ring import transmission as room
-from fairtape.ring.transmission import BACKOFF_MAX, CUT_MAX, QUEUE_MAX, RESEND_MAX, MessageTooLong
-from fairtape.ring.window import PACKET_MIN, WINDOW_MAX, Pace, Window, packet_size
+from fairtape.ring.sender import transmission as room
+from fairtape.ring.sender.transmission import BACKOFF_MAX, CUT_MAX, QUEUE_MAX, RESEND_MAX, MessageTooLong
+from fairtape.ring.sender.window import PACKET_MIN, WINDOW_MAX, Pace, Window, packet_size
 from fairtape.wire.blocks import MESSAGE_MAX, Assembler, unpack_messages
 from fairtape.wire.frames import Flag, decode_block
 from fairtape.wire.seals import SEAL_ROOM, Seal

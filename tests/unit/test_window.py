@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairtape.core.instants import SECOND
-from fairtape.ring.window import GENTLE, WINDOW_MAX, WINDOW_MIN, Pace, Window, packet_size
+from fairtape.ring.sender.window import GENTLE, WINDOW_MAX, WINDOW_MIN, Pace, Window, packet_size
 
 PACKET = 1_400
 

@@ -27,7 +27,7 @@ from fairtape.core.link_faults import Weather
 from fairtape.deployment.loopback import free_ports, loopback_book, loopback_groups
 from fairtape.deployment.processes import Crew
 from fairtape.deployment.ring import RingPlan
-from fairtape.ring.formation import Formation
+from fairtape.ring.membership.formation import Formation
 from fairtape.runtime.clock import SharedClock
 from fairtape.wire.blocks import records_room
 from fairtape.wire.frames import DATAGRAM_MAX, NodeId

@@ -5,7 +5,7 @@ from typing import Final
 
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.core.timing import Timing
-from fairtape.ring.formation import Formation
+from fairtape.ring.membership.formation import Formation
 from fairtape.wire.seals import Seal
 
 WARM_PERIOD: Final = 500 * MILLISECOND

@@ -19,7 +19,7 @@ from fairtape.deployment.drafting import (
     Draft,
     create_deployment,
 )
-from fairtape.ring.charter import Excess, Remedy
+from fairtape.ring.membership.topology import Excess, Remedy
 from fairtape.runtime.stores import check_store
 from fairtape.runtime.udp import is_host
 

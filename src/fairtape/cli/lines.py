@@ -8,7 +8,7 @@ from fairtape.cli.journal import format_instant
 from fairtape.core.effects import FormationChange, Release
 from fairtape.market.notices import Notice, VenueStatus, in_words
 from fairtape.market.prices import format_fixed
-from fairtape.ring.layout import decode_formation
+from fairtape.ring.membership.layout import decode_formation
 from fairtape.wire.frames import Malformed, NodeId
 
 

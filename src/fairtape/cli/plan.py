@@ -7,8 +7,8 @@ import click
 
 from fairtape.cli.stripes import stripes
 from fairtape.core.errors import Complaint
-from fairtape.ring.hierarchy import LOOP_MAX, BadHierarchy, Hierarchy, Loop
-from fairtape.ring.hierarchy import plan as planned
+from fairtape.ring.membership.hierarchy import LOOP_MAX, BadHierarchy, Hierarchy, Loop
+from fairtape.ring.membership.hierarchy import plan as planned
 
 WIDTHS = (5, 7, 14)
 

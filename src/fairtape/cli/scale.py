@@ -13,8 +13,8 @@ from rich.table import Table
 
 from fairtape.cli.limits import check_within
 from fairtape.core.errors import Complaint
-from fairtape.ring.formation import MEMBERS_MAX
-from fairtape.ring.hierarchy import BadHierarchy, plan
+from fairtape.ring.membership.formation import MEMBERS_MAX
+from fairtape.ring.membership.hierarchy import BadHierarchy, plan
 from fairtape.simulation.scale import SETTLING_TOKENS, Measured, Size, measure
 
 SITES: Final = (100, 1_000, 10_000)

@@ -84,7 +84,7 @@ class FormationChange:
     token: int  # its first one
     sequence: int  # the number that its first message will have
     broken: bool  # a Break: more than K members were silent, so that numbers from here on may have been used otherwise
-    layout: bytes  # the formation as fairtape.ring.layout encodes it
+    layout: bytes  # the formation as fairtape.ring.membership.layout encodes it
     installed_at: Instant  # when it was to start
 
 

@@ -15,7 +15,7 @@ from fairtape.deployment.sites import Rounds
 from fairtape.market.flow import Flow, batches, by_venue
 from fairtape.market.trades import TRADE_SIZE, Trades, blank_trades
 from fairtape.nodes.source import Source
-from fairtape.ring.formation import Formation
+from fairtape.ring.membership.formation import Formation
 from fairtape.runtime.clock import Clock, SharedClock
 from fairtape.runtime.driver import Driver
 from fairtape.runtime.seat import Seat

@@ -23,7 +23,7 @@ from fairtape.nodes.edge.outlet import Outlet, OutletOptions
 from fairtape.nodes.edge.sessions import Edition, Standing
 from fairtape.nodes.site import Site
 from fairtape.nodes.standing import Post
-from fairtape.ring.tracing import Tracer
+from fairtape.ring.receiver.tracing import Tracer
 from fairtape.runtime.carriers import LOOPBACK, Interface
 from fairtape.runtime.clock import Clock, SharedClock
 from fairtape.runtime.driver import Driver, run_in_real_time, spare_the_collector

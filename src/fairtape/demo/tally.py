@@ -14,7 +14,7 @@ from fairtape.demo.world import REGIONS, SITES, VICTIM, World
 from fairtape.deployment.sites import SiteNews
 from fairtape.market.trades import BadTrade, Trade, decode
 from fairtape.nodes.edge.assignment import Region
-from fairtape.ring.formation import Formation
+from fairtape.ring.membership.formation import Formation
 from fairtape.wire.frames import NodeId
 
 TICKER_MAX: Final = 64  # trades

@@ -23,7 +23,7 @@ from fairtape.market.order_codec import encode
 from fairtape.market.orders import NewOrder, Side
 from fairtape.market.prices import ONE
 from fairtape.market.rules.values import Continuous
-from fairtape.ring.charter import Charter, LoopCharter
+from fairtape.ring.membership.topology import Charter, LoopCharter
 from fairtape.simulation.cities import City, city, weather_between
 from fairtape.simulation.floors import Floors
 from fairtape.simulation.guardians import Guardians

@@ -17,8 +17,8 @@ from fairtape.deployment.tables import Table
 from fairtape.edge.settings import EdgeSettings, StationPlace
 from fairtape.market.stripes import FEED_NAME_MAX, VERSION_MAX
 from fairtape.nodes.edge.assignment import BadRegion, Region
-from fairtape.ring.charter import BadCharter, Charter, Excess, LoopCharter, Remedy
-from fairtape.ring.formation import LOOPS_MAX, MEMBERS_MAX, STRIDE_MAX
+from fairtape.ring.membership.formation import LOOPS_MAX, MEMBERS_MAX, STRIDE_MAX
+from fairtape.ring.membership.topology import BadCharter, Charter, Excess, LoopCharter, Remedy
 from fairtape.runtime.carriers import TTL_MAX, AddressBook, Carrier, Groups, IpMulticast, Mesh, Peer, Role
 from fairtape.runtime.clock import SharedClock, SystemClock
 from fairtape.runtime.journal import Sync

@@ -9,7 +9,7 @@ from fairtape.deployment.description import FILE, Deployment, Kind, interface_at
 from fairtape.deployment.folder import SOURCES, RingFolder
 from fairtape.deployment.keyring import keys_of
 from fairtape.deployment.ring import RingPlan
-from fairtape.ring.formation import Formation
+from fairtape.ring.membership.formation import Formation
 from fairtape.wire.frames import NodeId
 from fairtape.wire.seals import Keys
 

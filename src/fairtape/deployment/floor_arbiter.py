@@ -17,8 +17,8 @@ from fairtape.market.administration import TradeReport
 from fairtape.market.order_codec import TRADE_REPORT_KIND, decode
 from fairtape.market.orders import BadOrder
 from fairtape.nodes.source import Source
-from fairtape.ring.formation import Formation
-from fairtape.ring.layout import decode_formation
+from fairtape.ring.membership.formation import Formation
+from fairtape.ring.membership.layout import decode_formation
 from fairtape.wire.blocks import unpack_messages
 from fairtape.wire.frames import NodeId
 

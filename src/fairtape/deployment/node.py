@@ -28,7 +28,7 @@ from fairtape.nodes.reformer import Bench, Reformer
 from fairtape.nodes.site import Site
 from fairtape.nodes.source import Source
 from fairtape.nodes.standing import Post
-from fairtape.ring.formation import Formation
+from fairtape.ring.membership.formation import Formation
 from fairtape.runtime.clock import SharedClock, SystemClock
 from fairtape.runtime.driver import Driver, spare_the_collector
 from fairtape.runtime.journal import Past, Sync, Writer

@@ -15,9 +15,9 @@ from fairtape.core.instants import MILLISECOND, Duration
 from fairtape.core.link_faults import Weather
 from fairtape.nodes.receiver import BornTooLate, Receiver
 from fairtape.nodes.source import Source
-from fairtape.ring.formation import Formation
-from fairtape.ring.tracing import Tracer
-from fairtape.ring.window import WINDOW_MAX
+from fairtape.ring.membership.formation import Formation
+from fairtape.ring.receiver.tracing import Tracer
+from fairtape.ring.sender.window import WINDOW_MAX
 from fairtape.runtime.carriers import AddressBook, Carrier, Groups, IpMulticast, Mesh
 from fairtape.runtime.clock import Clock
 from fairtape.runtime.journal import Writer

@@ -11,7 +11,7 @@ from fairtape.deployment.processes import Link, Ready
 from fairtape.deployment.ring import RingPlan, gather_period, site_seat
 from fairtape.deployment.tracing import SiteTraces
 from fairtape.nodes.receiver import Receiver
-from fairtape.ring.formation import Formation
+from fairtape.ring.membership.formation import Formation
 from fairtape.runtime.clock import SharedClock
 from fairtape.runtime.driver import Driver, spare_the_collector
 from fairtape.wire.blocks import unpack_messages

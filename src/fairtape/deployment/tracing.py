@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fairtape.core.errors import Complaint
 from fairtape.core.instants import Instant
-from fairtape.ring.tracing import Tracer
+from fairtape.ring.receiver.tracing import Tracer
 from fairtape.runtime.tracefiles import TOTAL_BYTES_MAX, TRACES, TraceWriter
 
 

@@ -14,7 +14,7 @@ from fairtape.core.errors import Complaint
 from fairtape.market.stripe_files import TEXT_MAX, digest, from_toml, to_toml
 from fairtape.market.stripes import VERSION_MAX, BadPlan, StripePlan
 from fairtape.nodes.edge.press import Press
-from fairtape.ring.layout import decode_formation
+from fairtape.ring.membership.layout import decode_formation
 from fairtape.wire.frames import Malformed
 
 PLANS: Final = "plans"

@@ -16,10 +16,10 @@ from fairtape.core.entries import Entry, Position
 from fairtape.core.instants import Duration, Instant
 from fairtape.nodes.postbox import Postbox
 from fairtape.nodes.receiver import Receiver
-from fairtape.ring.formation import Formation
-from fairtape.ring.layout import encode_formation
-from fairtape.ring.recovery import Observer, Recovery
-from fairtape.ring.tracing import Tracer
+from fairtape.ring.membership.formation import Formation
+from fairtape.ring.membership.layout import encode_formation
+from fairtape.ring.receiver.recovery import Observer, Recovery
+from fairtape.ring.receiver.tracing import Tracer
 from fairtape.wire.frames import DATAGRAM_MAX, Malformed, NodeId
 from fairtape.wire.seals import Keys
 

@@ -17,10 +17,10 @@ from typing import Final
 from fairtape.core.instants import NEVER, SECOND, Duration, Instant
 from fairtape.nodes.reformation import may_be_missing, next_layout, reached
 from fairtape.nodes.relief import FAILURES_MAX, Relief, lead_time, plan_relief
-from fairtape.ring.charter import Charter, Excess, LoopCharter, lease_margin
-from fairtape.ring.formation import Formation
-from fairtape.ring.layout import encode_formation
-from fairtape.ring.surgery import follow
+from fairtape.ring.membership.formation import Formation
+from fairtape.ring.membership.layout import encode_formation
+from fairtape.ring.membership.reconfiguration import follow
+from fairtape.ring.membership.topology import Charter, Excess, LoopCharter, lease_margin
 from fairtape.wire.frames import NodeId
 from fairtape.wire.membership import Fence, Governance, Grant, Install, Posture, Standing
 

@@ -4,8 +4,8 @@ from fairtape.core.effects import LOOP_CHANNEL, Effect, Listen, Multicast, Reaso
 from fairtape.core.instants import NEVER, Instant
 from fairtape.nodes.governed import GovernedReceiver
 from fairtape.nodes.postbox import Postbox
-from fairtape.ring.formation import Formation
-from fairtape.ring.subloop import Subloop
+from fairtape.ring.membership.formation import Formation
+from fairtape.ring.membership.secondary_loop import Subloop
 from fairtape.wire.frames import NodeId
 from fairtape.wire.membership import LoopToken, Posture
 

@@ -3,8 +3,8 @@
 from fairtape.core.effects import Send
 from fairtape.core.instants import Instant
 from fairtape.nodes.postbox import Postbox
-from fairtape.ring.ordering import Ordering
-from fairtape.ring.token import EventToken
+from fairtape.ring.receiver.ordering import Ordering
+from fairtape.ring.receiver.token import EventToken
 from fairtape.wire.frames import NodeId, TokenAck
 
 

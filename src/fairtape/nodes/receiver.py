@@ -14,18 +14,18 @@ from fairtape.nodes.postbox import Postbox
 from fairtape.nodes.repairdesk import RepairDesk
 from fairtape.nodes.sourcedesk import SourceDesk
 from fairtape.nodes.tracedesk import TraceDesk
-from fairtape.ring.acknowledging import ranges_max, write_acks
-from fairtape.ring.course import Course
-from fairtape.ring.formation import Formation
-from fairtape.ring.holdings import Holdings
-from fairtape.ring.ordering import Breach, Ordering
-from fairtape.ring.recovery import Observer, Recovery, RecoveryDesk
-from fairtape.ring.release import ReleaseQueue
-from fairtape.ring.requests import combine, whom_to_ask
-from fairtape.ring.resilience import Resilience
-from fairtape.ring.silence import Silence
-from fairtape.ring.token import EventToken, token_for
-from fairtape.ring.tracing import Tracer
+from fairtape.ring.membership.formation import Formation
+from fairtape.ring.membership.formation_history import Course
+from fairtape.ring.receiver.ack_timeout import Silence
+from fairtape.ring.receiver.acknowledgment import ranges_max, write_acks
+from fairtape.ring.receiver.ordering import Breach, Ordering
+from fairtape.ring.receiver.receive_buffer import Holdings
+from fairtape.ring.receiver.recovery import Observer, Recovery, RecoveryDesk
+from fairtape.ring.receiver.release import ReleaseQueue
+from fairtape.ring.receiver.requests import combine, whom_to_ask
+from fairtape.ring.receiver.resilience import Resilience
+from fairtape.ring.receiver.token import EventToken, token_for
+from fairtape.ring.receiver.tracing import Tracer
 from fairtape.wire.frames import (
     DATAGRAM_MAX,
     Ack,

@@ -9,9 +9,9 @@ from typing import Final
 
 from fairtape.core.timing import Timing
 from fairtape.nodes.relief import LAG_MAX
-from fairtape.ring.charter import Charter, Remedy
-from fairtape.ring.formation import Formation
-from fairtape.ring.surgery import exchange, retime, with_members
+from fairtape.ring.membership.formation import Formation
+from fairtape.ring.membership.reconfiguration import exchange, retime, with_members
+from fairtape.ring.membership.topology import Charter, Remedy
 from fairtape.wire.frames import NodeId
 from fairtape.wire.membership import Posture, Standing, Wish
 

@@ -30,8 +30,8 @@ from fairtape.nodes.governor import Governor
 from fairtape.nodes.postbox import Postbox
 from fairtape.nodes.register import REGISTER, Register
 from fairtape.nodes.subgovernor import SubGovernor
-from fairtape.ring.charter import Charter
-from fairtape.ring.layout import decode_formation, encode_formation
+from fairtape.ring.membership.layout import decode_formation, encode_formation
+from fairtape.ring.membership.topology import Charter
 from fairtape.wire.frames import Malformed, NodeId, kind_of
 from fairtape.wire.membership import Order, Standing, Verb, decode_governance, is_governance
 from fairtape.wire.seals import Keys

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from typing import Final
 
 from fairtape.core.formation_log import Entry
-from fairtape.ring.formation import LOOPS_MAX
+from fairtape.ring.membership.formation import LOOPS_MAX
 from fairtape.wire.frames import Malformed, NodeId
 
 REGISTER: Final = LOOPS_MAX

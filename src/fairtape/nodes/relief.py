@@ -11,9 +11,9 @@ from typing import Final
 
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.core.timing import Timing
-from fairtape.ring.charter import Charter
-from fairtape.ring.formation import LEAVING_MAX, Formation
-from fairtape.ring.surgery import bypass, insert_in_order, retime, take_over
+from fairtape.ring.membership.formation import LEAVING_MAX, Formation
+from fairtape.ring.membership.reconfiguration import bypass, insert_in_order, retime, take_over
+from fairtape.ring.membership.topology import Charter
 from fairtape.wire.frames import NodeId
 from fairtape.wire.membership import Standing, Wish
 

@@ -20,11 +20,11 @@ from fairtape.nodes.governed import Disagreement, GovernedReceiver
 from fairtape.nodes.loopseats import LoopSeats
 from fairtape.nodes.postbox import Postbox
 from fairtape.nodes.standing import Post, suspicion, wish
-from fairtape.ring.formation import Formation
-from fairtape.ring.layout import decode_formation
-from fairtape.ring.recovery import Observer
-from fairtape.ring.subloop import Subloop
-from fairtape.ring.tracing import Tracer
+from fairtape.ring.membership.formation import Formation
+from fairtape.ring.membership.layout import decode_formation
+from fairtape.ring.membership.secondary_loop import Subloop
+from fairtape.ring.receiver.recovery import Observer
+from fairtape.ring.receiver.tracing import Tracer
 from fairtape.wire.frames import Malformed, is_block, kind_of
 from fairtape.wire.membership import (
     CatchUp,

@@ -7,9 +7,9 @@ from typing import Final
 from fairtape.core.effects import Channel, Effect, Multicast, Notice
 from fairtape.core.instants import NEVER, Instant
 from fairtape.core.timing import Timing
-from fairtape.ring.formation import MEMBERS_MAX
-from fairtape.ring.transmission import Transmission
-from fairtape.ring.window import WINDOW_MAX, WINDOW_MIN, Pace, Window
+from fairtape.ring.membership.formation import MEMBERS_MAX
+from fairtape.ring.sender.transmission import Transmission
+from fairtape.ring.sender.window import WINDOW_MAX, WINDOW_MIN, Pace, Window
 from fairtape.wire.frames import (
     DATAGRAM_MAX,
     Ack,

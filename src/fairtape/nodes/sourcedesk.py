@@ -3,8 +3,8 @@
 from fairtape.core.effects import Send
 from fairtape.core.instants import Instant
 from fairtape.nodes.postbox import Postbox
-from fairtape.ring.holdings import Stream
-from fairtape.ring.ordering import Ordering
+from fairtape.ring.receiver.ordering import Ordering
+from fairtape.ring.receiver.receive_buffer import Stream
 from fairtape.wire.frames import BlockFrame, Control, Hole, NodeId, Progress
 
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Collection
 from fairtape.core.instants import NEVER, Duration, Instant
 from fairtape.nodes.governor import FOUNDING_DELAY, Acquaintance, Ruling
 from fairtape.nodes.relief import LAG_MAX
-from fairtape.ring.charter import LoopCharter, lease_margin
-from fairtape.ring.formation import Formation
-from fairtape.ring.layout import encode_formation
+from fairtape.ring.membership.formation import Formation
+from fairtape.ring.membership.layout import encode_formation
+from fairtape.ring.membership.topology import LoopCharter, lease_margin
 from fairtape.wire.frames import NodeId
 from fairtape.wire.membership import Governance, Install, Posture, Standing, Wish
 

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterable
 
 from fairtape.core.instants import Duration, Instant
-from fairtape.ring.course import Course
-from fairtape.ring.figures import State
-from fairtape.ring.ordering import Ordering
-from fairtape.ring.recovery import Recovery
-from fairtape.ring.tracing import Tracer
+from fairtape.ring.membership.formation_history import Course
+from fairtape.ring.receiver.ordering import Ordering
+from fairtape.ring.receiver.recovery import Recovery
+from fairtape.ring.receiver.recovery_tables import State
+from fairtape.ring.receiver.tracing import Tracer
 from fairtape.wire.frames import Ack, NodeId
 
 

@@ -21,7 +21,7 @@ from fairtape.pipeline.delta import WRITTEN, WRITTEN_DDL, DeltaFolder, Written, 
 from fairtape.pipeline.lanes import LaneName, Mark, Offsets, directories
 from fairtape.pipeline.options import journal_names
 from fairtape.pipeline.schemas import TABLES, Arrow
-from fairtape.ring.tracing import TraceKind
+from fairtape.ring.receiver.tracing import TraceKind
 from fairtape.runtime.tracefiles import TRACES, Records, TraceFile, begins_a_life, ends_of, trace_files
 
 TASKS_MAX: Final = 64

@@ -22,7 +22,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from fairtape.pipeline.schemas import BREAK, FORMATION, TABLES, Arrow
 from fairtape.pipeline.transforms import distribution
-from fairtape.ring.layout import decode_formation
+from fairtape.ring.membership.layout import decode_formation
 from fairtape.wire.frames import Malformed
 
 

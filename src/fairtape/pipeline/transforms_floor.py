@@ -30,7 +30,7 @@ from fairtape.apps.floor_outputs import (
 from fairtape.core.effects import FormationChange, Ordered, Span
 from fairtape.market.orders import Side
 from fairtape.pipeline.schemas import BREAK, FORMATION, TABLES, Arrow
-from fairtape.ring.layout import decode_formation
+from fairtape.ring.membership.layout import decode_formation
 from fairtape.wire.blocks import pack_messages
 from fairtape.wire.frames import Malformed
 

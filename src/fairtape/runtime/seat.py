@@ -34,7 +34,7 @@ from fairtape.core.effects import (
 from fairtape.core.formation_log import Answer, Question
 from fairtape.core.instants import NEVER, Instant
 from fairtape.core.machine import Consulting, Keeper, Machine
-from fairtape.ring.release import LATE_AFTER
+from fairtape.ring.receiver.release import LATE_AFTER
 from fairtape.runtime.carriers import Carrier
 from fairtape.runtime.clock import Clock
 from fairtape.runtime.udp import Address, UdpSocket

@@ -20,7 +20,7 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
-from fairtape.ring.tracing import Trace
+from fairtape.ring.receiver.tracing import Trace
 from fairtape.runtime.journal import Damaged
 
 TRACES: Final = "traces"  # where they are, in the folder of a journal

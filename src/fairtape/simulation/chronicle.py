@@ -40,7 +40,7 @@ from fairtape.core.effects import Report
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.core.link_faults import Weather
 from fairtape.core.timing import Timing
-from fairtape.ring.charter import Charter, Excess, LoopCharter, Remedy
+from fairtape.ring.membership.topology import Charter, Excess, LoopCharter, Remedy
 from fairtape.simulation.clocks import Clock, straying
 from fairtape.simulation.guardians import Guardians
 from fairtape.simulation.ordeal import why_unsettled

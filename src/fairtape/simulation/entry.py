@@ -28,7 +28,7 @@ from fairtape.core.link_faults import Weather
 from fairtape.core.timing import PROFILES
 from fairtape.nodes.receiver import Receiver
 from fairtape.nodes.source import Source
-from fairtape.ring.formation import Formation
+from fairtape.ring.membership.formation import Formation
 from fairtape.simulation.cities import CITIES, City, round_trip, weather_between
 from fairtape.simulation.clocks import Clock, wandering
 from fairtape.simulation.witness import Witness

@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeAlias
 
 from fairtape.core.effects import Ordered, Release, Report
 from fairtape.core.instants import Duration, Instant
-from fairtape.ring.formation import Formation
+from fairtape.ring.membership.formation import Formation
 from fairtape.wire.frames import NodeId
 
 Stream: TypeAlias = tuple[NodeId, int]

@@ -16,8 +16,8 @@ from fairtape.core.effects import Ordered, Release, Report
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.core.link_faults import Weather
 from fairtape.core.timing import Timing
-from fairtape.ring.charter import Charter, LoopCharter, lease_margin
-from fairtape.ring.formation import Formation
+from fairtape.ring.membership.formation import Formation
+from fairtape.ring.membership.topology import Charter, LoopCharter, lease_margin
 from fairtape.simulation.facts import Violation
 from fairtape.simulation.guardians import Guardians
 from fairtape.simulation.ordeal import judged, why_unsettled

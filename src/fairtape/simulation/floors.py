@@ -34,8 +34,8 @@ from fairtape.core.instants import Instant
 from fairtape.market.administration import TradeReport
 from fairtape.market.order_codec import decode, encode
 from fairtape.nodes.reformer import Reformer
-from fairtape.ring.formation import Formation
-from fairtape.ring.layout import decode_formation
+from fairtape.ring.membership.formation import Formation
+from fairtape.ring.membership.layout import decode_formation
 from fairtape.simulation.facts import Violation
 from fairtape.simulation.realm import Realm
 from fairtape.simulation.witness import Witness

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from fairtape.core.effects import FormationChange, Ordered, Release, Span
 from fairtape.core.instants import MICROSECOND, Duration, Instant
 from fairtape.nodes.reformer import Reformer
-from fairtape.ring.formation import Formation
-from fairtape.ring.layout import decode_formation
-from fairtape.ring.release import LATE_AFTER
+from fairtape.ring.membership.formation import Formation
+from fairtape.ring.membership.layout import decode_formation
+from fairtape.ring.receiver.release import LATE_AFTER
 from fairtape.simulation.clocks import WanderingClock
 from fairtape.simulation.facts import Violation
 from fairtape.simulation.realm import Realm, Stream

@@ -10,7 +10,7 @@ from random import Random
 from typing import Final, Protocol
 
 from fairtape.core.instants import SECOND
-from fairtape.ring.formation import Formation
+from fairtape.ring.membership.formation import Formation
 from fairtape.simulation.facts import Violation
 from fairtape.simulation.faults import schedule
 from fairtape.simulation.guardians import Guardians

@@ -19,8 +19,8 @@ from fairtape.nodes.reformer import Bench, Reformer
 from fairtape.nodes.site import Site
 from fairtape.nodes.source import Source
 from fairtape.nodes.standing import Post
-from fairtape.ring.charter import Charter
-from fairtape.ring.tracing import Tracer
+from fairtape.ring.membership.topology import Charter
+from fairtape.ring.receiver.tracing import Tracer
 from fairtape.simulation.clocks import Clock, TrueClock
 from fairtape.simulation.network import Tree
 from fairtape.simulation.shelf import Shelf

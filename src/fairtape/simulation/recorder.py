@@ -6,7 +6,7 @@ from typing import Final, TypeAlias
 
 from fairtape.core.effects import Channel, Ordered, Release, Report
 from fairtape.core.instants import NEVER, Duration, Instant
-from fairtape.ring.recovery import Observer
+from fairtape.ring.receiver.recovery import Observer
 from fairtape.simulation.sightings import Sighting, sight
 from fairtape.simulation.witness import Witness
 from fairtape.simulation.world import World

@@ -27,9 +27,9 @@ from fairtape.nodes.postbox import Postbox
 from fairtape.nodes.site import Site
 from fairtape.nodes.source import Source
 from fairtape.nodes.standing import Post
-from fairtape.ring.formation import MEMBERS_MAX, Formation
-from fairtape.ring.hierarchy import Hierarchy, plan
-from fairtape.ring.layout import encode_formation
+from fairtape.ring.membership.formation import MEMBERS_MAX, Formation
+from fairtape.ring.membership.hierarchy import Hierarchy, plan
+from fairtape.ring.membership.layout import encode_formation
 from fairtape.simulation.network import Tree
 from fairtape.simulation.shelf import Shelf
 from fairtape.simulation.witness import Witness

@@ -28,8 +28,8 @@ from fairtape.core.link_faults import Weather
 from fairtape.core.timing import Timing
 from fairtape.nodes.receiver import Receiver
 from fairtape.nodes.source import Source
-from fairtape.ring.figures import State
-from fairtape.ring.formation import Formation
+from fairtape.ring.membership.formation import Formation
+from fairtape.ring.receiver.recovery_tables import State
 from fairtape.simulation.checkers import GUARANTEES, EverythingArrives
 from fairtape.simulation.facts import Facts
 from fairtape.simulation.faults import Clog, Crash, Fault, Pause, Restart, schedule

@@ -11,7 +11,7 @@ from typing import Final
 
 from fairtape.core.instants import MICROSECOND, MILLISECOND, Duration, Instant
 from fairtape.core.timing import Timing
-from fairtape.ring.formation import Formation
+from fairtape.ring.membership.formation import Formation
 from fairtape.simulation.faults import Clog, Crash, Fault, Partition, Pause, Restart
 from fairtape.simulation.world import EPOCH
 from fairtape.wire.frames import NodeId

@@ -18,7 +18,7 @@ from fairtape.core.link_faults import Weather
 from fairtape.core.machine import Machine
 from fairtape.nodes.receiver import Receiver
 from fairtape.nodes.source import Source
-from fairtape.ring.tracing import Tracer
+from fairtape.ring.receiver.tracing import Tracer
 from fairtape.simulation.checkers import EverythingArrives
 from fairtape.simulation.clocks import Clock, TrueClock, wandering
 from fairtape.simulation.facts import Facts, Stream, Violation

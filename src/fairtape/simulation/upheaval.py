@@ -13,7 +13,7 @@ from typing import Final
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration, Instant
 from fairtape.core.link_faults import Weather
 from fairtape.core.timing import Timing
-from fairtape.ring.charter import Charter, Excess, LoopCharter, Remedy
+from fairtape.ring.membership.topology import Charter, Excess, LoopCharter, Remedy
 from fairtape.simulation.clocks import Clock, straying, wandering
 from fairtape.simulation.faults import Clog, Crash, Fault, Partition, Pause, Restart
 from fairtape.simulation.network import Sky

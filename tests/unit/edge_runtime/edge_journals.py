@@ -13,8 +13,8 @@ from fairtape.market.stripes import StripePlan
 from fairtape.nodes.edge.archive import Shelf
 from fairtape.nodes.edge.sessions import Edition, Standing
 from fairtape.nodes.edge.striper import Striper
-from fairtape.ring.formation import Formation
-from fairtape.ring.layout import encode_formation
+from fairtape.ring.membership.formation import Formation
+from fairtape.ring.membership.layout import encode_formation
 from fairtape.runtime.journal import Sync, Writer
 from unit.edge.edge_values import NOON, plan, tokens
 

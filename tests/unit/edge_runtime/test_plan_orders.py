@@ -6,8 +6,8 @@ import pytest
 
 from fairtape.core.instants import MILLISECOND
 from fairtape.nodes.governor import Governor, Phase
-from fairtape.ring.formation import BadFormation
-from fairtape.ring.layout import PLANNED, VERSION, decode_formation, encode_formation
+from fairtape.ring.membership.formation import BadFormation
+from fairtape.ring.membership.layout import PLANNED, VERSION, decode_formation, encode_formation
 from fairtape.wire.frames import Malformed
 from fairtape.wire.membership import Install
 from unit.loop_values import formation_of, standing_of

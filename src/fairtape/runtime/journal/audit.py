@@ -15,8 +15,8 @@ from fairtape.core.effects import FormationChange, Ordered, Release, Span
 from fairtape.core.entries import Entry as Content
 from fairtape.core.entries import Head, Position, decode_entry, position_of
 from fairtape.core.instants import Duration
-from fairtape.ring.layout import decode_formation
-from fairtape.ring.release import LATE_AFTER
+from fairtape.ring.membership.layout import decode_formation
+from fairtape.ring.receiver.release import LATE_AFTER
 from fairtape.runtime.journal.format import (
     GENESIS,
     HEADER_SIZE,

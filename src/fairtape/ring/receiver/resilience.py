@@ -7,7 +7,7 @@ Where one formation follows another the same site may have two of those turns, s
 What was known stays known.
 """
 
-from fairtape.ring.course import Course
+from fairtape.ring.membership.formation_history import Course
 
 
 class Resilience:

@@ -12,10 +12,10 @@ waits begin when it is awake again.
 from collections.abc import Callable
 
 from fairtape.core.instants import NEVER, Instant
-from fairtape.ring.course import Course
-from fairtape.ring.ordering import Ordering
-from fairtape.ring.recovery import RecoveryDesk
-from fairtape.ring.resilience import Resilience
+from fairtape.ring.membership.formation_history import Course
+from fairtape.ring.receiver.ordering import Ordering
+from fairtape.ring.receiver.recovery import RecoveryDesk
+from fairtape.ring.receiver.resilience import Resilience
 
 
 class Silence:

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from fairtape.core.instants import Duration, Instant
-from fairtape.ring.formation import Formation
-from fairtape.ring.holdings import Holdings
+from fairtape.ring.membership.formation import Formation
+from fairtape.ring.receiver.receive_buffer import Holdings
 from fairtape.wire.frames import ACK_PARTS_MAX, Ack, NodeId, Range, ack_ranges_max
 
 

@@ -7,8 +7,8 @@ order and in parts; tokens are taken into the order strictly one after the other
 from typing import Final
 
 from fairtape.core.effects import Ordered, Span
-from fairtape.ring.course import Course
-from fairtape.ring.holdings import Holdings, Stream
+from fairtape.ring.membership.formation_history import Course
+from fairtape.ring.receiver.receive_buffer import Holdings, Stream
 from fairtape.wire.frames import Ack, Malformed, Range
 
 TOKENS_AHEAD_MAX: Final = 65_536

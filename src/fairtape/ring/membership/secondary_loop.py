@@ -10,7 +10,7 @@ because the primary loop stands still: waiting counts only from when this site i
 
 from fairtape.core.effects import Reason
 from fairtape.core.instants import NEVER, Instant
-from fairtape.ring.formation import Formation
+from fairtape.ring.membership.formation import Formation
 from fairtape.wire.frames import NodeId
 
 

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from fairtape.core.instants import NEVER, Duration, Instant
 from fairtape.core.state_table import Table
 from fairtape.core.timing import Timing
-from fairtape.ring.figures import FIGURE_2, FIGURE_3_MERGED, FIGURE_3_SEPARATE, Event, State
+from fairtape.ring.receiver.recovery_tables import FIGURE_2, FIGURE_3_MERGED, FIGURE_3_SEPARATE, Event, State
 
 RECOVERIES_MAX: Final = 1_024
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from fairtape.core.effects import Deliver, Ordered, Release
 from fairtape.core.instants import MILLISECOND, NEVER, Duration, Instant
-from fairtape.ring.course import Course
+from fairtape.ring.membership.formation_history import Course
 
 LATE_AFTER: Final = 5 * MILLISECOND
 """A release that comes later than this is late, whatever held it up: a site that stood still must not hide it."""

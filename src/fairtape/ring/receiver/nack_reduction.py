@@ -14,7 +14,7 @@ from collections import deque
 from typing import Final
 
 from fairtape.core.instants import Duration, Instant
-from fairtape.ring.formation import Formation
+from fairtape.ring.membership.formation import Formation
 from fairtape.wire.frames import NodeId
 
 ANSWERS_MAX: Final = 4_096  # multicast answers that are remembered

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from fairtape.core.state_table import Edge, Table
 
 if TYPE_CHECKING:
-    from fairtape.ring.recovery import Recovery
+    from fairtape.ring.receiver.recovery import Recovery
 
 Guard: TypeAlias = "Callable[[Recovery], bool]"
 

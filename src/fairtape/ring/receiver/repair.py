@@ -5,8 +5,8 @@ They need no envelope: a block proves its source and an acknowledgment proves it
 
 from typing import Final
 
-from fairtape.ring.holdings import Holdings
-from fairtape.ring.ordering import Ordering
+from fairtape.ring.receiver.ordering import Ordering
+from fairtape.ring.receiver.receive_buffer import Holdings
 from fairtape.wire.frames import Range, Request
 
 ANSWER_MAX: Final = 1_024

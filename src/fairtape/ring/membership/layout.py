@@ -8,7 +8,7 @@ import struct
 from typing import Final
 
 from fairtape.core.timing import BadTiming, Timing
-from fairtape.ring.formation import MEMBERS_MAX, BadFormation, Formation
+from fairtape.ring.membership.formation import MEMBERS_MAX, BadFormation, Formation
 from fairtape.wire.frames import Malformed
 
 VERSION: Final = 1

@@ -7,7 +7,7 @@ before the change are still being recovered when those after it arrive.
 from typing import Final
 
 from fairtape.core.instants import Instant
-from fairtape.ring.formation import Formation
+from fairtape.ring.membership.formation import Formation
 from fairtape.wire.frames import NodeId
 
 FORMATIONS_MAX: Final = 8  # that follow one another so fast that tokens of the first are still missing

@@ -8,8 +8,8 @@ acknowledgment until the next site shows that it has taken the token up. TRMP 20
 from typing import Protocol
 
 from fairtape.core.instants import NEVER, Instant
-from fairtape.ring.course import Course
-from fairtape.ring.holdings import Holdings
+from fairtape.ring.membership.formation_history import Course
+from fairtape.ring.receiver.receive_buffer import Holdings
 from fairtape.wire.frames import NodeId, Range
 
 

@@ -11,8 +11,8 @@ from itertools import chain
 from typing import Final, Protocol, TypeAlias
 
 from fairtape.core.instants import NEVER, Duration, Instant
-from fairtape.ring.keeping import Block, Keeping
-from fairtape.ring.window import PACKET_MIN, Pace, Window, packet_size
+from fairtape.ring.sender.retention import Block, Keeping
+from fairtape.ring.sender.window import PACKET_MIN, Pace, Window, packet_size
 from fairtape.wire.blocks import (
     MESSAGE_MAX,
     fits,

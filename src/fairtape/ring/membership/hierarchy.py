@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Final
 
-from fairtape.ring.formation import MEMBERS_MAX
+from fairtape.ring.membership.formation import MEMBERS_MAX
 
 SITES_MAX: Final = 1_000_000
 LOOP_MAX: Final = 30  # "a few tens of receivers"

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from fairtape.ring.course import Course
-from fairtape.ring.figures import State
-from fairtape.ring.ordering import Ordering
-from fairtape.ring.recovery import Recovery
+from fairtape.ring.membership.formation_history import Course
+from fairtape.ring.receiver.ordering import Ordering
+from fairtape.ring.receiver.recovery import Recovery
+from fairtape.ring.receiver.recovery_tables import State
 from fairtape.wire.frames import NodeId, Range, Request, request_items_max
 
 REQUESTS_MAX: Final = 16

@@ -7,7 +7,7 @@ from typing import Final
 
 from fairtape.core.instants import Duration
 from fairtape.core.timing import Timing
-from fairtape.ring.formation import LOOPS_MAX, MEMBERS_MAX
+from fairtape.ring.membership.formation import LOOPS_MAX, MEMBERS_MAX
 from fairtape.wire.frames import NodeId
 
 CLOCK_MARGIN: Final = 2  # a lease is measured by two clocks, each of which may be wrong at its beginning and its end

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from fairtape.core.instants import Instant
 from fairtape.core.timing import Timing
-from fairtape.ring.formation import BadFormation, Formation
+from fairtape.ring.membership.formation import BadFormation, Formation
 from fairtape.wire.frames import NodeId
 
 

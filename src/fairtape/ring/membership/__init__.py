@@ -1,0 +1,1 @@
+"""Formations of a loop: layout, history, reconfiguration, topology, hierarchy, secondary loops. Pure."""

@@ -1,0 +1,1 @@
+"""The source side of the ring: transmission, retention of acknowledged blocks, flow control. Pure."""
