@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from fairtape.core.effects import Consult
 from fairtape.core.formation_log import Entry, Question, Recall, Recalled, Record, Unavailable
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
-from fairtape.nodes.governor import FOUNDING_DELAY
-from fairtape.nodes.postbox import Postbox
-from fairtape.nodes.reformer import Bench, Reformer
-from fairtape.nodes.register import REGISTER
+from fairtape.nodes.coordinator.primary_loop import FOUNDING_DELAY
+from fairtape.nodes.coordinator.retired_sites import REGISTER
+from fairtape.nodes.coordinator.server import Bench, Reformer
+from fairtape.nodes.message_authentication import Postbox
 from fairtape.ring.membership.topology import Charter, LoopCharter
 from fairtape.runtime.stores import Store, open_store
 from fairtape.wire.membership import Governance, Order, Posture, Verb

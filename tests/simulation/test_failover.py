@@ -8,7 +8,7 @@ from fairtape.cli import run
 from fairtape.core.effects import Reason
 from fairtape.core.formation_log import Answer, Question, Record
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
-from fairtape.nodes.governed import GovernedReceiver
+from fairtape.nodes.reconfigurable_receiver import GovernedReceiver
 from fairtape.simulation.failover import AT_THE_LATEST, Kept, draw, run_failover
 from fairtape.simulation.realm import StoreRoom
 from fairtape.simulation.trial import Outcome

@@ -10,7 +10,7 @@ from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.core.link_faults import Weather
 from fairtape.core.machine import Machine
 from fairtape.core.timing import Timing
-from fairtape.nodes.postbox import Postbox
+from fairtape.nodes.message_authentication import Postbox
 from fairtape.nodes.receiver import Receiver
 from fairtape.nodes.source import Source
 from fairtape.ring.membership.formation import Formation

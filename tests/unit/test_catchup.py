@@ -7,8 +7,8 @@ import pytest
 
 from fairtape.core.entries import Position
 from fairtape.nodes.catchup import Learner
-from fairtape.nodes.governed import Disagreement, GovernedReceiver
-from fairtape.nodes.postbox import Postbox
+from fairtape.nodes.message_authentication import Postbox
+from fairtape.nodes.reconfigurable_receiver import Disagreement, GovernedReceiver
 from fairtape.wire.membership import PLACE, Past
 
 LATEST = 5

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
-from fairtape.nodes.governor import FOUNDING_DELAY, Governor, Phase
-from fairtape.nodes.relief import lead_time
+from fairtape.nodes.coordinator.planned_change import lead_time
+from fairtape.nodes.coordinator.primary_loop import FOUNDING_DELAY, Governor, Phase
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import decode_formation
 from fairtape.ring.membership.topology import Charter, Excess, LoopCharter, lease_margin

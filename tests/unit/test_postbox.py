@@ -1,6 +1,6 @@
 """The postbox: proves what a site says, judges what it hears."""
 
-from fairtape.nodes.postbox import Postbox
+from fairtape.nodes.message_authentication import Postbox
 from fairtape.wire.frames import Ack, Control, Hole, Request, decode_control, serial_of
 from fairtape.wire.seals import Authenticator, Keys
 from unit.ring_values import KEYS, OTHER_SOURCE, SOURCE, ack, formation, named

@@ -2,8 +2,8 @@
 
 import pytest
 
-from fairtape.nodes.reformation import PATIENCE_MAX, may_be_missing, next_layout
-from fairtape.nodes.relief import LAG_MAX, lead_time, plan_relief
+from fairtape.nodes.coordinator.planned_change import LAG_MAX, lead_time, plan_relief
+from fairtape.nodes.coordinator.reformation import PATIENCE_MAX, may_be_missing, next_layout
 from fairtape.ring.membership.formation import LEAVING_MAX, Formation
 from fairtape.ring.membership.topology import Charter, LoopCharter, Remedy
 from fairtape.wire.frames import NodeId

@@ -3,8 +3,8 @@
 from fairtape.core.effects import Consult, Notice, Send
 from fairtape.core.formation_log import Answer, Question, Record, Unavailable
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
-from fairtape.nodes.postbox import Postbox
-from fairtape.nodes.reformer import Bench, Reformer
+from fairtape.nodes.coordinator.server import Bench, Reformer
+from fairtape.nodes.message_authentication import Postbox
 from fairtape.ring.membership.topology import Charter, LoopCharter
 from fairtape.simulation.store import MemoryStore
 from fairtape.wire.membership import Governance, Order, Posture, Verb

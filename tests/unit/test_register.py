@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairtape.core.formation_log import Entry
-from fairtape.nodes.register import REGISTER, Register, decode_register, encode_register
+from fairtape.nodes.coordinator.retired_sites import REGISTER, Register, decode_register, encode_register
 from fairtape.wire.frames import Malformed
 
 

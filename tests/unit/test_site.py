@@ -2,9 +2,9 @@
 
 from fairtape.core.effects import Fetch, Recovered, Send
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
-from fairtape.nodes.postbox import Postbox
+from fairtape.nodes.message_authentication import Postbox
 from fairtape.nodes.site import Site
-from fairtape.nodes.standing import Post
+from fairtape.nodes.site_report import Post
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import encode_formation
 from fairtape.wire.membership import (

@@ -1,8 +1,8 @@
 """The governor of a secondary loop: nobody is fenced, a new layout simply takes over."""
 
 from fairtape.core.instants import SECOND, Instant
-from fairtape.nodes.governor import FOUNDING_DELAY
-from fairtape.nodes.subgovernor import SubGovernor
+from fairtape.nodes.coordinator.primary_loop import FOUNDING_DELAY
+from fairtape.nodes.coordinator.secondary_loops import SubGovernor
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.topology import LoopCharter, lease_margin
 from fairtape.wire.membership import Install, Posture, Wish

@@ -22,7 +22,7 @@ from fairtape.nodes.edge.effects import Cast
 from fairtape.nodes.edge.outlet import Outlet, OutletOptions
 from fairtape.nodes.edge.sessions import Edition, Standing
 from fairtape.nodes.site import Site
-from fairtape.nodes.standing import Post
+from fairtape.nodes.site_report import Post
 from fairtape.ring.receiver.tracing import Tracer
 from fairtape.runtime.carriers import LOOPBACK, Interface
 from fairtape.runtime.clock import Clock, SharedClock

@@ -6,7 +6,7 @@ from fairtape.core.instants import Instant
 from fairtape.demo.world import OPERATOR, REFORMER, WorldPlan
 from fairtape.deployment.processes import Link, Ready
 from fairtape.deployment.sites import Rounds
-from fairtape.nodes.reformer import Bench, Reformer
+from fairtape.nodes.coordinator.server import Bench, Reformer
 from fairtape.ring.membership.formation import Formation
 from fairtape.runtime.clock import SharedClock
 from fairtape.runtime.driver import Driver, run_in_real_time

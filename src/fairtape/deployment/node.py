@@ -22,12 +22,12 @@ from fairtape.deployment.stations import HushedStation, open_station
 from fairtape.deployment.tracing import SiteTraces
 from fairtape.deployment.words import with_names
 from fairtape.edge.station import Station
+from fairtape.nodes.coordinator.primary_loop import Ruling
+from fairtape.nodes.coordinator.server import Bench, Reformer
 from fairtape.nodes.edge.assignment import feeds_of
-from fairtape.nodes.governor import Ruling
-from fairtape.nodes.reformer import Bench, Reformer
 from fairtape.nodes.site import Site
+from fairtape.nodes.site_report import Post
 from fairtape.nodes.source import Source
-from fairtape.nodes.standing import Post
 from fairtape.ring.membership.formation import Formation
 from fairtape.runtime.clock import SharedClock, SystemClock
 from fairtape.runtime.driver import Driver, spare_the_collector

@@ -7,7 +7,7 @@ from fairtape.core.errors import Complaint
 from fairtape.deployment.bulletin import RunFolder, Status
 from fairtape.deployment.description import Deployment, Kind
 from fairtape.deployment.keyring import keys_of
-from fairtape.nodes.postbox import Postbox
+from fairtape.nodes.message_authentication import Postbox
 from fairtape.wire.frames import NodeId
 from fairtape.wire.membership import Order, Verb
 

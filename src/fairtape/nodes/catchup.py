@@ -6,9 +6,9 @@ from typing import Final
 from fairtape.core.effects import Fetch, Ordered, Send
 from fairtape.core.entries import Position, decode_entry, position_of
 from fairtape.core.instants import NEVER, Instant
-from fairtape.nodes.governed import Disagreement, GovernedReceiver
-from fairtape.nodes.past import WINDOW, PastReader, answer
-from fairtape.nodes.postbox import Postbox
+from fairtape.nodes.catchup_transfer import WINDOW, PastReader, answer
+from fairtape.nodes.message_authentication import Postbox
+from fairtape.nodes.reconfigurable_receiver import Disagreement, GovernedReceiver
 from fairtape.wire.frames import NodeId
 from fairtape.wire.membership import PLACE, CatchUp, Past, chunk_size
 

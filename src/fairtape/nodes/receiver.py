@@ -1,6 +1,6 @@
 """The receiver (R_P): one site of a token loop, composed from the machines of the ring.
 
-This one stays in one formation for ever, and a failure ends it. `fairtape.nodes.governed` goes on from one formation to
+This one stays in one formation for ever, and a failure ends it. `fairtape.nodes.reconfigurable_receiver` goes on from one formation to
 the next; what differs there is asked of the methods at the end of this class.
 """
 
@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 
 from fairtape.core.effects import Append, Channel, Effect, Multicast, Ordered, Reason, Recovered, Report, Send
 from fairtape.core.instants import NEVER, Duration, Instant
-from fairtape.nodes.passing import Passing, Refused
-from fairtape.nodes.postbox import Postbox
-from fairtape.nodes.repairdesk import RepairDesk
-from fairtape.nodes.sourcedesk import SourceDesk
-from fairtape.nodes.tracedesk import TraceDesk
+from fairtape.nodes.message_authentication import Postbox
+from fairtape.nodes.repair_requests import RepairDesk
+from fairtape.nodes.source_replies import SourceDesk
+from fairtape.nodes.token_passing import Passing, Refused
+from fairtape.nodes.trace_calls import TraceDesk
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.formation_history import Course
 from fairtape.ring.receiver.ack_timeout import Silence

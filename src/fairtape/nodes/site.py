@@ -16,10 +16,10 @@ from fairtape.core.entries import decode_entry
 from fairtape.core.instants import NEVER, Duration, Instant
 from fairtape.core.timing import Timing
 from fairtape.nodes.catchup import Learner, Librarian
-from fairtape.nodes.governed import Disagreement, GovernedReceiver
-from fairtape.nodes.loopseats import LoopSeats
-from fairtape.nodes.postbox import Postbox
-from fairtape.nodes.standing import Post, suspicion, wish
+from fairtape.nodes.loop_membership import LoopSeats
+from fairtape.nodes.message_authentication import Postbox
+from fairtape.nodes.reconfigurable_receiver import Disagreement, GovernedReceiver
+from fairtape.nodes.site_report import Post, suspicion, wish
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import decode_formation
 from fairtape.ring.membership.secondary_loop import Subloop

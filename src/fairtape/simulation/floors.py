@@ -33,7 +33,7 @@ from fairtape.core.effects import FormationChange, Ordered, Release
 from fairtape.core.instants import Instant
 from fairtape.market.administration import TradeReport
 from fairtape.market.order_codec import decode, encode
-from fairtape.nodes.reformer import Reformer
+from fairtape.nodes.coordinator.server import Reformer
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import decode_formation
 from fairtape.simulation.facts import Violation

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from fairtape.core.effects import FormationChange, Ordered, Release, Span
 from fairtape.core.instants import MICROSECOND, Duration, Instant
-from fairtape.nodes.reformer import Reformer
+from fairtape.nodes.coordinator.server import Reformer
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import decode_formation
 from fairtape.ring.receiver.release import LATE_AFTER

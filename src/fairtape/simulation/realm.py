@@ -14,11 +14,11 @@ from fairtape.core.formation_log import Answer, Question, Unavailable
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.core.link_faults import Weather
 from fairtape.core.machine import Machine
-from fairtape.nodes.postbox import Postbox
-from fairtape.nodes.reformer import Bench, Reformer
+from fairtape.nodes.coordinator.server import Bench, Reformer
+from fairtape.nodes.message_authentication import Postbox
 from fairtape.nodes.site import Site
+from fairtape.nodes.site_report import Post
 from fairtape.nodes.source import Source
-from fairtape.nodes.standing import Post
 from fairtape.ring.membership.topology import Charter
 from fairtape.ring.receiver.tracing import Tracer
 from fairtape.simulation.clocks import Clock, TrueClock

@@ -23,10 +23,10 @@ from fairtape.core.effects import Channel, Ordered, Recovered, Release
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.core.link_faults import Weather
 from fairtape.core.timing import Timing
-from fairtape.nodes.postbox import Postbox
+from fairtape.nodes.message_authentication import Postbox
 from fairtape.nodes.site import Site
+from fairtape.nodes.site_report import Post
 from fairtape.nodes.source import Source
-from fairtape.nodes.standing import Post
 from fairtape.ring.membership.formation import MEMBERS_MAX, Formation
 from fairtape.ring.membership.hierarchy import Hierarchy, plan
 from fairtape.ring.membership.layout import encode_formation

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fairtape.core.instants import MILLISECOND
-from fairtape.nodes.governor import Governor, Phase
+from fairtape.nodes.coordinator.primary_loop import Governor, Phase
 from fairtape.ring.membership.formation import BadFormation
 from fairtape.ring.membership.layout import PLANNED, VERSION, decode_formation, encode_formation
 from fairtape.wire.frames import Malformed

@@ -26,10 +26,10 @@ from fairtape.core.formation_log import (
     Recorded,
 )
 from fairtape.core.instants import MILLISECOND, NEVER, Duration, Instant
-from fairtape.nodes.governor import Governor
-from fairtape.nodes.postbox import Postbox
-from fairtape.nodes.register import REGISTER, Register
-from fairtape.nodes.subgovernor import SubGovernor
+from fairtape.nodes.coordinator.primary_loop import Governor
+from fairtape.nodes.coordinator.retired_sites import REGISTER, Register
+from fairtape.nodes.coordinator.secondary_loops import SubGovernor
+from fairtape.nodes.message_authentication import Postbox
 from fairtape.ring.membership.layout import decode_formation, encode_formation
 from fairtape.ring.membership.topology import Charter
 from fairtape.wire.frames import Malformed, NodeId, kind_of

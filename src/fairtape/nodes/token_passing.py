@@ -2,7 +2,7 @@
 
 from fairtape.core.effects import Send
 from fairtape.core.instants import Instant
-from fairtape.nodes.postbox import Postbox
+from fairtape.nodes.message_authentication import Postbox
 from fairtape.ring.receiver.ordering import Ordering
 from fairtape.ring.receiver.token import EventToken
 from fairtape.wire.frames import NodeId, TokenAck

@@ -8,8 +8,8 @@ token stands still, a new formation is recorded and installed. The primary loop 
 from collections.abc import Callable, Collection
 
 from fairtape.core.instants import NEVER, Duration, Instant
-from fairtape.nodes.governor import FOUNDING_DELAY, Acquaintance, Ruling
-from fairtape.nodes.relief import LAG_MAX
+from fairtape.nodes.coordinator.planned_change import LAG_MAX
+from fairtape.nodes.coordinator.primary_loop import FOUNDING_DELAY, Acquaintance, Ruling
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import encode_formation
 from fairtape.ring.membership.topology import LoopCharter, lease_margin

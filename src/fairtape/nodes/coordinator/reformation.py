@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from fairtape.core.timing import Timing
-from fairtape.nodes.relief import LAG_MAX
+from fairtape.nodes.coordinator.planned_change import LAG_MAX
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.reconfiguration import exchange, retime, with_members
 from fairtape.ring.membership.topology import Charter, Remedy

@@ -15,8 +15,8 @@ from enum import Enum
 from typing import Final
 
 from fairtape.core.instants import NEVER, SECOND, Duration, Instant
-from fairtape.nodes.reformation import may_be_missing, next_layout, reached
-from fairtape.nodes.relief import FAILURES_MAX, Relief, lead_time, plan_relief
+from fairtape.nodes.coordinator.planned_change import FAILURES_MAX, Relief, lead_time, plan_relief
+from fairtape.nodes.coordinator.reformation import may_be_missing, next_layout, reached
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import encode_formation
 from fairtape.ring.membership.reconfiguration import follow

@@ -2,8 +2,8 @@
 
 from fairtape.core.effects import LOOP_CHANNEL, Effect, Listen, Multicast, Reason
 from fairtape.core.instants import NEVER, Instant
-from fairtape.nodes.governed import GovernedReceiver
-from fairtape.nodes.postbox import Postbox
+from fairtape.nodes.message_authentication import Postbox
+from fairtape.nodes.reconfigurable_receiver import GovernedReceiver
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.secondary_loop import Subloop
 from fairtape.wire.frames import NodeId

@@ -5,8 +5,8 @@ from typing import Final
 
 from fairtape.core.effects import Reason
 from fairtape.core.timing import Timing
-from fairtape.nodes.governed import GovernedReceiver
-from fairtape.nodes.loopseats import LoopSeats
+from fairtape.nodes.loop_membership import LoopSeats
+from fairtape.nodes.reconfigurable_receiver import GovernedReceiver
 from fairtape.wire.frames import DATAGRAM_MAX, NodeId
 from fairtape.wire.membership import Wish
 

@@ -14,7 +14,7 @@ from typing import Final
 from fairtape.core.effects import FormationChange, Ordered, Reason, Recovered, Turn
 from fairtape.core.entries import Entry, Position
 from fairtape.core.instants import Duration, Instant
-from fairtape.nodes.postbox import Postbox
+from fairtape.nodes.message_authentication import Postbox
 from fairtape.nodes.receiver import Receiver
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import encode_formation
