@@ -8,7 +8,7 @@ import sys
 from fairtape.core.effects import Ordered
 from fairtape.core.entries import Entry as Content
 from fairtape.core.entries import position_of
-from fairtape.runtime.journal import Sync, Writer
+from fairtape.journal import Sync, Writer
 from unit import journal_values as values
 
 CUT_EVERY = 20  # entries

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fairtape.runtime.journal import compare, verify
+from fairtape.journal import compare, verify
 from loopback.commands import await_line, finish, holder_of, interrupt, run, start
 
 PROMISED = (

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fairtape.core.entries import Entry as Content
-from fairtape.runtime.journal import Entry, Journal, Sync, Writer, verify
+from fairtape.journal import Entry, Journal, Sync, Writer, verify
 from unit import journal_values as values
 
 CHILD = Path(__file__).with_name("journal_child.py")

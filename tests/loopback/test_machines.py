@@ -16,7 +16,7 @@ from fairtape.deployment.description import FILE, Node, read_deployment
 from fairtape.deployment.drafting import Draft, create_deployment
 from fairtape.deployment.drills import LEADER, NEXT_SITE, TOKEN_SITE, Fault, Field, Means, Plan, hold
 from fairtape.deployment.premises import claimed
-from fairtape.runtime.journal import compare
+from fairtape.journal import compare
 from loopback.namespaces import Machines, Refused, machines
 
 ALL = os.environ.get("FAIRTAPE_DRILLS") == "all"

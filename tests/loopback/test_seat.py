@@ -26,10 +26,10 @@ from fairtape.core.effects import (
 from fairtape.core.entries import decode_entry
 from fairtape.core.formation_log import Answer, Question, Recall, Recalled
 from fairtape.core.instants import Instant
+from fairtape.journal import Past, Writer
 from fairtape.runtime.carriers import AddressBook, Carrier, Groups, IpMulticast, Mesh, Role, multicast_works
 from fairtape.runtime.clock import SharedClock
 from fairtape.runtime.driver import Driver
-from fairtape.runtime.journal import Past, Writer
 from fairtape.runtime.seat import Seat
 from fairtape.runtime.stores import StoreDesk, open_store
 from loopback.wires import at_home, free_port, within_patience

@@ -8,7 +8,7 @@ import pytest
 import unit.journal_values as values
 from fairtape.bench.web import WebSetting, web_figures
 from fairtape.core.instants import SECOND
-from fairtape.runtime.journal import Damaged
+from fairtape.journal import Damaged
 from fairtape.web import reading, stage
 from fairtape.web.serving import Target, running
 from loopback.web_customers import PATIENCE, await_status, customer, get, hear, hear_out, kinds, make_site, served

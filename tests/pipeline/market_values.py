@@ -10,12 +10,12 @@ from fairtape.core.effects import FormationChange, Ordered, Release, Span
 from fairtape.core.entries import Entry as Content
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND
 from fairtape.core.timing import PROFILES
+from fairtape.journal import Sync, Writer
 from fairtape.market.notices import Cancel, Correction, Notice, encode_notice
 from fairtape.market.trades import Trade, encode
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import encode_formation
 from fairtape.ring.receiver.tracing import Trace, TraceKind
-from fairtape.runtime.journal import Sync, Writer
 from fairtape.runtime.tracefiles import TRACES, TraceWriter
 from fairtape.wire.blocks import pack_messages
 

@@ -8,13 +8,13 @@ import unit.journal_values as values
 from fairtape.core.effects import FormationChange, Ordered, Release, Span
 from fairtape.core.entries import HEAD_SIZE
 from fairtape.core.entries import Entry as Content
+from fairtape.journal import Journal, Message, Sync, Writer
+from fairtape.journal.format import encode_release
+from fairtape.journal.segments import Replay, Segment
 from fairtape.market.trades import Trade, encode
 from fairtape.pipeline.lanes import Lanes, Stretch
 from fairtape.pipeline.options import Options
 from fairtape.pipeline.rows import batches
-from fairtape.runtime.journal import Journal, Message, Sync, Writer
-from fairtape.runtime.journal.format import encode_release
-from fairtape.runtime.journal.segments import Replay, Segment
 from fairtape.wire.blocks import pack_messages
 
 SYMBOLS = ("ABC", "DEF", "GHIJ", "A")

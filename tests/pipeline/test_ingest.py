@@ -8,7 +8,7 @@ import pytest
 
 import unit.journal_values as values
 from fairtape.core.errors import Complaint
-from fairtape.runtime.journal import Journal, Writer
+from fairtape.journal import Journal, Writer
 from pipeline import pipeline_values as pipeline
 
 pytest.importorskip("pyspark", reason="the extra `pipeline` (PySpark) is not installed")

@@ -16,10 +16,10 @@ from fairtape.cli import run as fairtape
 from fairtape.cli.pipeline_reconcile import reconcile as command
 from fairtape.core.entries import Head
 from fairtape.core.errors import Complaint
+from fairtape.journal import Sync, Writer
+from fairtape.journal.format import HEADER_SIZE, MARK_SIZE
+from fairtape.journal.segments import Replay, Segment
 from fairtape.pipeline.reconcile import reconcile
-from fairtape.runtime.journal import Sync, Writer
-from fairtape.runtime.journal.format import HEADER_SIZE, MARK_SIZE
-from fairtape.runtime.journal.segments import Replay, Segment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 import unit.journal_values as values
 from fairtape.core.effects import Ordered, Span
 from fairtape.core.errors import Complaint
+from fairtape.journal import Damaged, Sync, Writer
+from fairtape.journal.format import MARK_SIZE
 from fairtape.market.trades import encode
 from fairtape.pipeline.lanes import Lanes
 from fairtape.pipeline.options import Options
 from fairtape.pipeline.scanning import entries_of
-from fairtape.runtime.journal import Damaged, Sync, Writer
-from fairtape.runtime.journal.format import MARK_SIZE
 from fairtape.wire.blocks import pack_messages
 from pipeline import pipeline_values as pipeline
 

@@ -10,11 +10,11 @@ pytest.importorskip("pyspark", reason="the extra `pipeline` (PySpark) is not ins
 from deltalake import DeltaTable
 
 from fairtape.core.errors import Complaint
+from fairtape.journal import Damaged
 from fairtape.pipeline.session import in_sentences
 from fairtape.pipeline.trace_ingest import ingest_traces
 from fairtape.ring.receiver.tracing import Trace, TraceKind
 from fairtape.runtime import tracefiles
-from fairtape.runtime.journal import Damaged
 from fairtape.runtime.tracefiles import LIFE, TRACES, TraceWriter
 
 if TYPE_CHECKING:

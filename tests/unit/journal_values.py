@@ -12,7 +12,7 @@ from fairtape.core.effects import FormationChange, Ordered, Release, Span
 from fairtape.core.entries import LAYOUT_MAX
 from fairtape.core.entries import Entry as Content
 from fairtape.core.instants import MILLISECOND
-from fairtape.runtime.journal import Sync, Writer
+from fairtape.journal import Sync, Writer
 from fairtape.wire.blocks import pack_messages, split_message
 from fairtape.wire.frames import COUNT_MAX, FORMATION_MAX, NODE_MAX, NUMBER_MAX
 

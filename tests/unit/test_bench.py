@@ -16,7 +16,7 @@ from fairtape.client import connect
 from fairtape.core.effects import Deliver, Ordered, Release, Span
 from fairtape.core.instants import MICROSECOND, MILLISECOND
 from fairtape.formats.itch_columns import from_arrow, to_arrow
-from fairtape.runtime.journal.format import segment_name
+from fairtape.journal.format import segment_name
 from fairtape.wire.blocks import pack_messages
 from unit.client.tape_values import trades
 

@@ -17,12 +17,12 @@ from fairtape.core.timing import PROFILES
 from fairtape.deployment.floor_arbiter import Arbiter
 from fairtape.deployment.floor_reading import FloorReader
 from fairtape.deployment.following import Following
+from fairtape.journal import Writer
 from fairtape.market.administration import TradeReport
 from fairtape.market.order_codec import Message, decode
 from fairtape.nodes.source import Source
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import encode_formation
-from fairtape.runtime.journal import Writer
 from fairtape.wire.seals import Keys
 from unit.floor_values import Script, kinds
 

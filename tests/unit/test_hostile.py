@@ -18,10 +18,10 @@ import pytest
 
 from fairtape.core.effects import Multicast, Ordered
 from fairtape.core.instants import MILLISECOND, Instant
+from fairtape.journal import Damaged, Journal, Sync, Writer, verify
 from fairtape.nodes.receiver import Receiver
 from fairtape.nodes.source import Source
 from fairtape.ring.membership.formation import Formation
-from fairtape.runtime.journal import Damaged, Journal, Sync, Writer, verify
 from fairtape.wire.frames import Control, Hole, Progress, Request, TokenAck
 from unit import journal_values
 from unit.hostile_values import Forger, snapshot

@@ -11,10 +11,8 @@ from fairtape.core.effects import FormationChange, Ordered, Release
 from fairtape.core.entries import encode_entry
 from fairtape.core.instants import MILLISECOND
 from fairtape.core.timing import profile
-from fairtape.ring.membership.formation import Formation
-from fairtape.ring.membership.layout import encode_formation
-from fairtape.runtime.journal import compare, verify
-from fairtape.runtime.journal.format import (
+from fairtape.journal import compare, verify
+from fairtape.journal.format import (
     GENESIS,
     HEADER_SIZE,
     Checkpoint,
@@ -25,7 +23,9 @@ from fairtape.runtime.journal.format import (
     link,
     stored_size,
 )
-from fairtape.runtime.journal.segments import Replay, Segment
+from fairtape.journal.segments import Replay, Segment
+from fairtape.ring.membership.formation import Formation
+from fairtape.ring.membership.layout import encode_formation
 from unit import journal_values as values
 
 ENTRIES = values.first(100)

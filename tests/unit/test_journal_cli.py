@@ -10,9 +10,9 @@ from fairtape.cli import run
 from fairtape.cli.journal import format_instant, parse_instant
 from fairtape.core.effects import FormationChange, Ordered, Span
 from fairtape.core.entries import HEAD_SIZE
+from fairtape.journal.format import HEADER_SIZE
 from fairtape.market.prices import ONE
 from fairtape.market.trades import Trade, TradeFlag, encode
-from fairtape.runtime.journal.format import HEADER_SIZE
 from fairtape.wire.blocks import pack_messages
 from unit import journal_values as values
 

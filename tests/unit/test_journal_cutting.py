@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from fairtape.core.effects import FormationChange, Ordered, Recovered
 from fairtape.core.entries import Entry as Content
 from fairtape.core.entries import encode_entry
-from fairtape.runtime.journal import Damaged, Entry, Journal, Sync, verify
-from fairtape.runtime.journal.cutting import PLAN_NAME, cut, plan_cut
+from fairtape.journal import Damaged, Entry, Journal, Sync, verify
+from fairtape.journal.truncation import PLAN_NAME, cut, plan_cut
 from unit import journal_values as values
 
 HISTORY = values.turbulent(40, seed=5)

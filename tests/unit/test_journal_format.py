@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fairtape.core.effects import Ordered, Release
 from fairtape.core.entries import HEAD_SIZE, close_head, decode_head, encode_entry
-from fairtape.runtime.journal.format import (
+from fairtape.journal.format import (
     GENESIS,
     HEADER_SIZE,
     Checkpoint,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fairtape.core.effects import FormationChange, Ordered
 from fairtape.core.entries import Entry, Position, decode_entry, encode_entry, position_of
-from fairtape.runtime.journal import Damaged, Past, Sync, verify
+from fairtape.journal import Damaged, Past, Sync, verify
 from unit import journal_values as values
 
 HISTORY = values.turbulent(120, seed=2)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fairtape.core.effects import Ordered, Span
 from fairtape.core.errors import Complaint
-from fairtape.runtime.journal import Damaged, Journal, Message, Sync, Writer, verify
+from fairtape.journal import Damaged, Journal, Message, Sync, Writer, verify
 from fairtape.wire.blocks import Assembler, split_message, unpack_messages
 from unit import journal_values as values
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from fairtape.runtime.journal import Damaged, Journal, Past, Sync, Writer, verify
-from fairtape.runtime.journal.format import HEADER_SIZE, Owner
-from fairtape.runtime.journal.segments import Place, Segment, Trail
+from fairtape.journal import Damaged, Journal, Past, Sync, Writer, verify
+from fairtape.journal.format import HEADER_SIZE, Owner
+from fairtape.journal.segments import Place, Segment, Trail
 from unit import journal_values as values
 
 ENTRIES = values.first(60)

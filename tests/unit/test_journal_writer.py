@@ -14,15 +14,15 @@ from fairtape.core.entries import LAYOUT_MAX, close_head
 from fairtape.core.entries import Entry as Content
 from fairtape.core.errors import Complaint
 from fairtape.core.instants import MILLISECOND
-from fairtape.runtime.journal import Damaged, Entry, Journal, Sync, Unwritten, Writer, verify
-from fairtape.runtime.journal.format import HEADER_SIZE, CheckpointHead, stored_size
-from fairtape.runtime.journal.segments import Replay, Segment
+from fairtape.journal import Damaged, Entry, Journal, Sync, Unwritten, Writer, verify
+from fairtape.journal.format import HEADER_SIZE, CheckpointHead, stored_size
+from fairtape.journal.segments import Replay, Segment
 from unit import journal_values as values
 
 FULL_DISK = """
 import resource, sys
 from unit import journal_values as values
-from fairtape.runtime.journal import Sync, Unwritten, Writer
+from fairtape.journal import Sync, Unwritten, Writer
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 writer = Writer.open(sys.argv[1], stripe=values.STRIPE, site=values.SITE, sync=Sync.TOKEN)
@@ -43,7 +43,7 @@ writer.close()
 AS_NOBODY = """
 import os, sys
 from fairtape.core.errors import Complaint
-from fairtape.runtime.journal import Writer
+from fairtape.journal import Writer
 
 if os.geteuid() == 0:
     os.seteuid(65534)

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fairtape.journal import Damaged
 from fairtape.ring.receiver.tracing import Trace, TraceKind
 from fairtape.runtime import tracefiles
-from fairtape.runtime.journal import Damaged
 from fairtape.runtime.tracefiles import LIFE, TraceWriter, ends_of, trace_files
 
 

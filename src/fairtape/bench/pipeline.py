@@ -26,12 +26,12 @@ from pyspark.sql import DataFrame, SparkSession
 from fairtape.bench.figures import percentile
 from fairtape.core.effects import Ordered, Release, Span
 from fairtape.core.instants import MILLISECOND, SECOND
+from fairtape.journal import Sync, Writer
 from fairtape.market.trades import TRADE_SIZE, Trades, blank_trades
 from fairtape.pipeline.delta import ROW_GROUP_ROWS
 from fairtape.pipeline.ingest import ingest_journals, stream_journals
 from fairtape.pipeline.session import spark_session
 from fairtape.pipeline.transforms_market import bars
-from fairtape.runtime.journal import Sync, Writer
 from fairtape.wire.blocks import pack_records
 
 STARTS_AT: Final = 1_750_000_000 * SECOND

@@ -23,9 +23,9 @@ from fairtape.client.lots import PLACE_DTYPE, ROWS_MAX, Lot
 from fairtape.core.effects import Ordered, Release, Span
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.formats.itch_columns import to_arrow
+from fairtape.journal import Sync, Writer
 from fairtape.market.flow import Flow, batches
 from fairtape.market.trades import TRADE_SIZE, Trades, records
-from fairtape.runtime.journal import Sync, Writer
 from fairtape.wire.blocks import pack_records, records_room
 from fairtape.wire.frames import DATAGRAM_MAX
 from fairtape.wire.seals import SEAL_ROOM

@@ -9,7 +9,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Final
 
-from fairtape.runtime.journal.format import SUFFIX
+from fairtape.journal.format import SUFFIX
 
 SEGMENTS_KEPT: Final = 3  # of each journal; the last one is being written
 LOOK_SECONDS: Final = 0.5

@@ -24,11 +24,11 @@ from fairtape.core.effects import Ordered, Release, Span
 from fairtape.core.errors import Complaint
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.deployment.processes import Crew, Link, Ready
+from fairtape.journal import Sync, Writer
 from fairtape.market.flow import Flow, batches
 from fairtape.market.trades import TRADE_SIZE
 from fairtape.runtime.descriptors import allow_files
 from fairtape.runtime.driver import run_in_real_time, spare_the_collector
-from fairtape.runtime.journal import Sync, Writer
 from fairtape.web.hub import Limits
 from fairtape.web.serving import HOST, Target, running
 from fairtape.wire.blocks import pack_messages

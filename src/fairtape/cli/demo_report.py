@@ -14,7 +14,7 @@ from fairtape.cli.pipeline_spark import needed, spark_at
 from fairtape.cli.progress import steps
 from fairtape.core.errors import Complaint
 from fairtape.demo.world import FLOORS, SITES
-from fairtape.runtime.journal import Damaged
+from fairtape.journal import Damaged
 
 MASTER: Final = "local[2]"  # more would take longer to start than the journals of a demonstration to read
 TABLES: Final = "tables"

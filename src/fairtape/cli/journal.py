@@ -20,7 +20,7 @@ from fairtape.cli.words import counted
 from fairtape.core.effects import FormationChange
 from fairtape.core.errors import Complaint
 from fairtape.core.instants import SECOND, Instant
-from fairtape.runtime.journal import (
+from fairtape.journal import (
     Comparison,
     Damaged,
     Extent,

@@ -22,8 +22,8 @@ from fairtape.formats.framing import frame
 from fairtape.formats.refusal import Refused
 from fairtape.formats.ticker_itch import Listing, TickerItch, fits_directory
 from fairtape.formats.trade_tables import trades_to_arrow
+from fairtape.journal import Damaged, Journal
 from fairtape.market.trades import Trades, blank_trades
-from fairtape.runtime.journal import Damaged, Journal
 
 SUFFIXES: Final = (".parquet", ".csv", ".dbn", ".itch")
 DAY: Final = 86_400 * SECOND

@@ -15,9 +15,9 @@ from fairtape.cli.journal import format_instant
 from fairtape.cli.lines import JsonLines, TextLines, TradeRecord
 from fairtape.cli.outlet import Outlet
 from fairtape.deployment.following import Following
+from fairtape.journal import Entry, Turning
 from fairtape.market.notices import notice_in
 from fairtape.market.trades import TRADE_SIZE, BadTrade, records
-from fairtape.runtime.journal import Entry, Turning
 from fairtape.wire.blocks import unpack_messages
 from fairtape.wire.frames import NodeId
 

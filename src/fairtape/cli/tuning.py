@@ -18,8 +18,8 @@ from fairtape.deployment.description import Deployment
 from fairtape.deployment.following import Following
 from fairtape.deployment.processes import Interrupts
 from fairtape.deployment.tuning import Changed, Restored, Silenced, Tiding, Tuner
+from fairtape.journal import Damaged
 from fairtape.runtime.clock import SharedClock
-from fairtape.runtime.journal import Damaged
 from fairtape.wire.frames import NodeId
 
 LOOK_PERIOD: Final = 20 * MILLISECOND  # how often the journal is looked at

@@ -13,8 +13,8 @@ from fairtape.core.instants import SECOND
 from fairtape.deployment.audience import Audience
 from fairtape.deployment.following import Following
 from fairtape.deployment.tuning import Restored, Silenced, Tiding, Tuner
+from fairtape.journal import Journal
 from fairtape.runtime.clock import SharedClock
-from fairtape.runtime.journal import Journal
 from fairtape.wire.frames import NodeId
 
 

@@ -16,8 +16,8 @@ from fairtape.client.records import ABSENT, Break, Gap, Reformation, Single
 from fairtape.client.singles import single_of
 from fairtape.core.effects import FormationChange, Span
 from fairtape.core.instants import Instant
+from fairtape.journal import Damaged, Entry, Turning
 from fairtape.market.trades import TRADE_SIZE, BadTrade, records
-from fairtape.runtime.journal import Damaged, Entry, Turning
 from fairtape.wire.blocks import Assembler, records_size, unpack_messages
 from fairtape.wire.frames import Malformed, NodeId
 

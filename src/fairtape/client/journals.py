@@ -26,9 +26,9 @@ from fairtape.client.lots import ROWS_MAX
 from fairtape.client.sales import Sales
 from fairtape.core.effects import Release
 from fairtape.core.instants import MILLISECOND, SECOND
-from fairtape.runtime.journal import Damaged, Entry, Journal, Turning
-from fairtape.runtime.journal.format import HEADER_SIZE
-from fairtape.runtime.journal.segments import Place, Segment, Trail
+from fairtape.journal import Damaged, Entry, Journal, Turning
+from fairtape.journal.format import HEADER_SIZE
+from fairtape.journal.segments import Place, Segment, Trail
 
 LOOK_PERIOD: Final = 10 * MILLISECOND  # how often a journal that is read to its end is looked at
 SNAPSHOT_BACK_MAX: Final = 1_000_000  # numbers that are read back for the last trade of each symbol

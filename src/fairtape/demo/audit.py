@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from fairtape.demo.customers import Account, RegionAccounts
 from fairtape.demo.world import EdgePlan
 from fairtape.formats.framing import unframe
+from fairtape.journal import Journal, Turning
 from fairtape.nodes.edge.sessions import Edition, Standing
 from fairtape.nodes.edge.striper import Lot, Step, Striper
-from fairtape.runtime.journal import Journal, Turning
 
 
 class Verdict(NamedTuple):

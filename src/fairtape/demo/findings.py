@@ -14,8 +14,8 @@ from fairtape.demo.delays import Delays
 from fairtape.demo.reformers import FormationNews
 from fairtape.demo.tally import Tally, percentile
 from fairtape.demo.world import FLOORS, REGIONS, SITES, TIMING, World, WorldPlan, name_of
+from fairtape.journal import Entry, Journal, Report, compare, verify
 from fairtape.runtime.driver import may_run_in_real_time
-from fairtape.runtime.journal import Entry, Journal, Report, compare, verify
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from fairtape.deployment.processes import Link, Ready
 from fairtape.deployment.ring import gather_period
 from fairtape.deployment.sites import Diary, Rounds
 from fairtape.deployment.tracing import SiteTraces
+from fairtape.journal import Past, Writer
 from fairtape.market.prices import Quantity
 from fairtape.nodes.edge.assignment import feeds_of
 from fairtape.nodes.edge.effects import Cast
@@ -27,7 +28,6 @@ from fairtape.ring.receiver.tracing import Tracer
 from fairtape.runtime.carriers import LOOPBACK, Interface
 from fairtape.runtime.clock import Clock, SharedClock
 from fairtape.runtime.driver import Driver, run_in_real_time, spare_the_collector
-from fairtape.runtime.journal import Past, Writer
 from fairtape.runtime.seat import Seat
 from fairtape.runtime.udp import UdpSocket, bind
 from fairtape.wire.frames import NUMBER_MAX, NodeId

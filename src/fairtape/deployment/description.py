@@ -15,14 +15,14 @@ from fairtape.deployment.floor_settings import COMMIT_PASSES, COMMIT_PASSES_MAX,
 from fairtape.deployment.gateway_options import LIMITS, GatewayOptions, limits_of
 from fairtape.deployment.tables import Table
 from fairtape.edge.settings import EdgeSettings, StationPlace
+from fairtape.journal import Sync
+from fairtape.journal.writer import SYNC_PERIOD
 from fairtape.market.stripes import FEED_NAME_MAX, VERSION_MAX
 from fairtape.nodes.edge.assignment import BadRegion, Region
 from fairtape.ring.membership.formation import LOOPS_MAX, MEMBERS_MAX, STRIDE_MAX
 from fairtape.ring.membership.topology import BadCharter, Charter, Excess, LoopCharter, Remedy
 from fairtape.runtime.carriers import TTL_MAX, AddressBook, Carrier, Groups, IpMulticast, Mesh, Peer, Role
 from fairtape.runtime.clock import SharedClock, SystemClock
-from fairtape.runtime.journal import Sync
-from fairtape.runtime.journal.writer import SYNC_PERIOD
 from fairtape.runtime.stores import Access, check_store
 from fairtape.runtime.tracefiles import TOTAL_BYTES_MAX
 from fairtape.runtime.udp import PORT_MAX, Address, is_host

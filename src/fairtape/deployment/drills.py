@@ -23,7 +23,7 @@ from fairtape.deployment.description import Deployment, Kind, Node
 from fairtape.deployment.node import JOURNALS
 from fairtape.deployment.supervisor import Supervisor, Wrapping
 from fairtape.deployment.words import with_names
-from fairtape.runtime.journal import compare
+from fairtape.journal import compare
 
 LOOK_PERIOD: Final = 0.1  # seconds
 SETTLING_MAX: Final = 60.0  # seconds for a deployment to be whole again

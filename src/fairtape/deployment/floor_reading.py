@@ -13,7 +13,7 @@ from fairtape.apps.floor_outputs import Output
 from fairtape.apps.floor_replica import Replica
 from fairtape.core.effects import FormationChange, Ordered
 from fairtape.deployment.following import Following
-from fairtape.runtime.journal import Entry, Journal
+from fairtape.journal import Entry, Journal
 from fairtape.wire.frames import NodeId
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from fairtape.core.effects import FormationChange
-from fairtape.runtime.journal import Cursor, Entry, Journal, Turning
+from fairtape.journal import Cursor, Entry, Journal, Turning
 from fairtape.wire.frames import NodeId
 
 REWIND_MAX: Final = 100_000  # sequence numbers that are searched for a Break which other sites had meanwhile

@@ -37,6 +37,7 @@ from fairtape.entry.native import NativeDesk
 from fairtape.entry.ouch_server import SILENCE_MAX, OuchDesk
 from fairtape.entry.streams import StreamServer
 from fairtape.entry.tls import server_context
+from fairtape.journal import Entry, Turning
 from fairtape.market.administration import Pulse
 from fairtape.market.order_codec import encode
 from fairtape.market.transfers import Batch
@@ -46,7 +47,6 @@ from fairtape.runtime.accounts import Accounts
 from fairtape.runtime.database import Away
 from fairtape.runtime.fixstore import FixFile
 from fairtape.runtime.intake import Intake
-from fairtape.runtime.journal import Entry, Turning
 from fairtape.runtime.ledgerstore import LedgerStore
 from fairtape.runtime.udp import Address
 from fairtape.wire.frames import NodeId

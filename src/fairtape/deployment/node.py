@@ -22,6 +22,7 @@ from fairtape.deployment.stations import HushedStation, open_station
 from fairtape.deployment.tracing import SiteTraces
 from fairtape.deployment.words import with_names
 from fairtape.edge.station import Station
+from fairtape.journal import Past, Sync, Writer
 from fairtape.nodes.coordinator.primary_loop import Ruling
 from fairtape.nodes.coordinator.server import Bench, Reformer
 from fairtape.nodes.edge.assignment import feeds_of
@@ -31,7 +32,6 @@ from fairtape.nodes.source import Source
 from fairtape.ring.membership.formation import Formation
 from fairtape.runtime.clock import SharedClock, SystemClock
 from fairtape.runtime.driver import Driver, spare_the_collector
-from fairtape.runtime.journal import Past, Sync, Writer
 from fairtape.runtime.seat import Seat
 from fairtape.runtime.stores import StoreDesk, open_store
 from fairtape.runtime.weather import InjectedWeather

@@ -10,10 +10,10 @@ from typing import Final
 
 from fairtape.core.errors import Complaint
 from fairtape.deployment.folder import JOURNALS
+from fairtape.journal.format import SUFFIX
+from fairtape.journal.reader import Journal
 from fairtape.market.notices import Cancel, Correction, notice_in
 from fairtape.market.trades import BadTrade, Trade, decode
-from fairtape.runtime.journal.format import SUFFIX
-from fairtape.runtime.journal.reader import Journal
 from fairtape.wire.frames import NodeId
 
 _REMEDY: Final = "name a trade by its number, as `fairtape listen` prints it"

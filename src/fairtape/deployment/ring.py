@@ -13,6 +13,7 @@ from fairtape.core.effects import Deliver, Report
 from fairtape.core.errors import Complaint
 from fairtape.core.instants import MILLISECOND, Duration
 from fairtape.core.link_faults import Weather
+from fairtape.journal import Writer
 from fairtape.nodes.receiver import BornTooLate, Receiver
 from fairtape.nodes.source import Source
 from fairtape.ring.membership.formation import Formation
@@ -20,7 +21,6 @@ from fairtape.ring.receiver.tracing import Tracer
 from fairtape.ring.sender.window import WINDOW_MAX
 from fairtape.runtime.carriers import AddressBook, Carrier, Groups, IpMulticast, Mesh
 from fairtape.runtime.clock import Clock
-from fairtape.runtime.journal import Writer
 from fairtape.runtime.seat import Producer, Seat
 from fairtape.runtime.weather import InjectedWeather
 from fairtape.wire.frames import DATAGRAM_MAX, NodeId

@@ -10,8 +10,8 @@ from typing import Final, TypeAlias, TypeVar
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
 from fairtape.deployment.audience import Audience
 from fairtape.deployment.following import Following
+from fairtape.journal import Damaged
 from fairtape.runtime.clock import Clock, SharedClock
-from fairtape.runtime.journal import Damaged
 from fairtape.wire.frames import NodeId
 
 Found = TypeVar("Found")

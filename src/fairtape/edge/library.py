@@ -24,12 +24,12 @@ from fairtape.edge.reckoning import Reckoning
 from fairtape.edge.recovery import is_proved
 from fairtape.edge.settings import EdgeSettings
 from fairtape.edge.standings import Checkpoint
+from fairtape.journal import Cursor, Damaged, Entry, Journal, Turning
 from fairtape.market.stripes import StripePlan
 from fairtape.nodes.edge.archive import SHELF_BYTES_MAX, Extent, Shelf
 from fairtape.nodes.edge.places import Places, reread
 from fairtape.nodes.edge.sessions import Edition, Session, Standing
 from fairtape.nodes.edge.striper import Closed, Opened, Step
-from fairtape.runtime.journal import Cursor, Damaged, Entry, Journal, Turning
 
 ENTRIES_MAX: Final = 64  # of the journal in one turn, so that customers have theirs
 SPACING: Final = 512  # messages between two places: so much is read again for whoever asks for something old

@@ -15,7 +15,7 @@ from fairtape.edge.catalogue import Catalogue
 from fairtape.edge.reckoning import Reckoning
 from fairtape.edge.settings import EdgeSettings
 from fairtape.edge.standings import Checkpoint, load
-from fairtape.runtime.journal import Entry, Journal
+from fairtape.journal import Entry, Journal
 from fairtape.wire.frames import NUMBER_MAX
 
 

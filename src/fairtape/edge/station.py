@@ -23,10 +23,10 @@ from fairtape.edge.catalogue import Catalogue, Unplanned, mark_in, version_of
 from fairtape.edge.recovery import Astray, Found, recover
 from fairtape.edge.settings import EdgeSettings
 from fairtape.edge.standings import Checkpoint, save
+from fairtape.journal import Journal
 from fairtape.nodes.edge.effects import Adrift, Cast
 from fairtape.nodes.edge.outlet import Outlet, OutletCounts
 from fairtape.runtime.carriers import Interface
-from fairtape.runtime.journal import Journal
 from fairtape.runtime.udp import UdpSocket, bind
 from fairtape.wire.frames import NUMBER_MAX
 

@@ -18,10 +18,10 @@ from typing import Any, Final, NamedTuple
 from fairtape.core.effects import Release
 from fairtape.core.errors import Complaint
 from fairtape.core.instants import SECOND, Instant
+from fairtape.journal import Damaged, Journal
+from fairtape.journal.format import HEADER_SIZE, Owner
+from fairtape.journal.segments import Place, Segment, Trail
 from fairtape.pipeline.options import Options
-from fairtape.runtime.journal import Damaged, Journal
-from fairtape.runtime.journal.format import HEADER_SIZE, Owner
-from fairtape.runtime.journal.segments import Place, Segment, Trail
 
 STRETCH_ROWS_MAX: Final = 1 << 20  # of one task, but for the last token: a second or two of work
 TASK_STRETCHES_MAX: Final = 256

@@ -19,10 +19,10 @@ import pyarrow as pa
 
 from fairtape.core.effects import Release
 from fairtape.core.entries import Head
-from fairtape.runtime.journal import Damaged
-from fairtape.runtime.journal.audit import what_breaks
-from fairtape.runtime.journal.format import HEADER_SIZE, Owner
-from fairtape.runtime.journal.segments import Replay, Segment
+from fairtape.journal import Damaged
+from fairtape.journal.audit import what_breaks
+from fairtape.journal.format import HEADER_SIZE, Owner
+from fairtape.journal.segments import Replay, Segment
 
 ENTRY: Final = "entry"
 MARK: Final = "mark"  # of an entry in an earlier segment

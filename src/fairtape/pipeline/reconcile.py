@@ -21,13 +21,13 @@ from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from fairtape.core.errors import Complaint
+from fairtape.journal import Damaged, Journal
+from fairtape.journal.format import Owner
+from fairtape.journal.segments import Place, Segment, Trail
 from fairtape.pipeline.lanes import both_of, directories
 from fairtape.pipeline.options import journal_names
 from fairtape.pipeline.proving import ENTRY, FINDINGS, MARK, NAMES_NO_ENTRY, PROBLEM, Finding, Piece, prove
 from fairtape.pipeline.schemas import Arrow
-from fairtape.runtime.journal import Damaged, Journal
-from fairtape.runtime.journal.format import Owner
-from fairtape.runtime.journal.segments import Place, Segment, Trail
 
 PROBLEMS_MAX: Final = 100  # that are told
 BATCH_ROWS: Final = 8_192

@@ -17,10 +17,10 @@ import numpy.typing as npt
 
 from fairtape.core.effects import FormationChange, Release
 from fairtape.core.entries import HEAD_SIZE, Head, decode_body
+from fairtape.journal import Damaged, Journal
+from fairtape.journal.format import HEADER_SIZE
+from fairtape.journal.segments import Place, Trail
 from fairtape.pipeline.lanes import Stretch
-from fairtape.runtime.journal import Damaged, Journal
-from fairtape.runtime.journal.format import HEADER_SIZE
-from fairtape.runtime.journal.segments import Place, Trail
 from fairtape.wire.blocks import Assembler
 from fairtape.wire.frames import Malformed
 

@@ -22,11 +22,11 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from fairtape.core.errors import Complaint
+from fairtape.journal import Damaged
 from fairtape.pipeline.archive import archive_flags
 from fairtape.pipeline.java import cache_directory, find_java
 from fairtape.pipeline.reading import REMEDY
 from fairtape.pipeline.source import register
-from fairtape.runtime.journal import Damaged
 
 QUICK: Final = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=256m", "-XX:-UsePerfData")
 """For small jobs: the quick compiler only, with the room that all compilers have together by default. With its own

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from fairtape.core.errors import Complaint
-from fairtape.runtime.journal.cutting import sync_directory
+from fairtape.journal.truncation import sync_directory
 
 FILE_MAX: Final = 16 << 20  # bytes before what is done is thrown away
 PAYLOAD_MAX: Final = 4_096

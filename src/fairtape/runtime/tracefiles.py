@@ -20,8 +20,8 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
+from fairtape.journal import Damaged
 from fairtape.ring.receiver.tracing import Trace
-from fairtape.runtime.journal import Damaged
 
 TRACES: Final = "traces"  # where they are, in the folder of a journal
 MAGIC: Final = b"FTTRACE1"

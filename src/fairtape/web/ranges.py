@@ -18,7 +18,7 @@ from fairtape.client.lots import SCHEMA, Lot
 from fairtape.client.records import Notice, Placed, Single
 from fairtape.client.selection import Selection
 from fairtape.core.instants import Instant
-from fairtape.runtime.journal import Damaged, Entry, Journal, Turning
+from fairtape.journal import Damaged, Entry, Journal, Turning
 from fairtape.web.forms import ROWS_MAX, packed, trade_told
 from fairtape.web.wishes import Refusal
 from fairtape.wire.frames import NUMBER_MAX

@@ -14,7 +14,7 @@ from fairtape.client.feeds import Delivery
 from fairtape.core.effects import FormationChange
 from fairtape.core.errors import Complaint
 from fairtape.core.instants import MILLISECOND, SECOND, Duration
-from fairtape.runtime.journal import Cursor, Entry, Journal, Turning
+from fairtape.journal import Cursor, Entry, Journal, Turning
 
 REPAIR_PERIOD_MAX: Final = 5 * SECOND  # for which a journal may be unreadable while its site cuts it back
 REWIND_MAX: Final = 100_000  # numbers that are searched for a Break

@@ -15,7 +15,7 @@ from fairtape.client.lots import Lot
 from fairtape.client.records import Break, Placed
 from fairtape.client.sales import Sales
 from fairtape.core.instants import MILLISECOND, Duration, Instant
-from fairtape.runtime.journal import Journal
+from fairtape.journal import Journal
 from fairtape.web.reading import Reading
 
 BACK_MAX: Final = 100_000  # numbers that are read back at the start, for the last sale of each symbol

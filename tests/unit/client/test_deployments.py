@@ -19,7 +19,7 @@ from fairtape.deployment.drafting import Draft, create_deployment
 from fairtape.deployment.following import Following
 from fairtape.deployment.premises import claimed
 from fairtape.deployment.tuning import CHOICE_PERIOD, SILENCE_TOLD_MIN, Changed, Restored, Silenced, Tuner
-from fairtape.runtime.journal import Journal
+from fairtape.journal import Journal
 from unit.client.tape_values import append, order, write
 from unit.test_tape import change
 

@@ -13,10 +13,10 @@ from fairtape.client.feeds import Delivery
 from fairtape.client.lots import Lot
 from fairtape.client.records import Break, Gap, Message, Reformation, Trade
 from fairtape.core.effects import FormationChange
+from fairtape.journal import Journal
+from fairtape.journal import Message as Told
 from fairtape.market.trades import Trade as Published
 from fairtape.market.trades import encode
-from fairtape.runtime.journal import Journal
-from fairtape.runtime.journal import Message as Told
 from unit.client.tape_values import order, ordered, trade, write
 
 AT = 77

@@ -20,10 +20,10 @@ from fairtape.client.lots import Lot
 from fairtape.client.sales import Sales
 from fairtape.client.selection import Selection
 from fairtape.core.effects import Deliver, Ordered
+from fairtape.journal import Entry, Journal
 from fairtape.market import notices
 from fairtape.market.notices import Cancel, Correction, Status
 from fairtape.market.prices import ONE
-from fairtape.runtime.journal import Entry, Journal
 from fairtape.web.ticker import Ticker as WebTicker
 from unit.apps.ticker_values import LONDON, NOON, NYSE, VENUE_OF, Said, a_trade, said, sold, token
 

@@ -9,13 +9,13 @@ from fairtape.core.instants import MILLISECOND
 from fairtape.core.timing import PROFILES
 from fairtape.edge.catalogue import Catalogue, mark_of
 from fairtape.edge.settings import EdgeSettings, StationPlace
+from fairtape.journal import Sync, Writer
 from fairtape.market.stripes import StripePlan
 from fairtape.nodes.edge.archive import Shelf
 from fairtape.nodes.edge.sessions import Edition, Standing
 from fairtape.nodes.edge.striper import Striper
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import encode_formation
-from fairtape.runtime.journal import Sync, Writer
 from unit.edge.edge_values import NOON, plan, tokens
 
 COMMIT_DELAY = 2 * MILLISECOND

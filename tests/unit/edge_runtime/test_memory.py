@@ -7,7 +7,7 @@ import pytest
 
 from fairtape.edge.catalogue import Catalogue
 from fairtape.edge.library import Library
-from fairtape.runtime.journal import Journal, Sync, Writer
+from fairtape.journal import Journal, Sync, Writer
 from unit.edge.edge_values import edition, plan, tokens
 from unit.edge_runtime.edge_journals import SETTINGS, Content, catalogue, change, history, twin, write
 

@@ -12,8 +12,8 @@ from fairtape.core.effects import Ordered
 from fairtape.edge.catalogue import Catalogue, Unplanned
 from fairtape.edge.recovery import recover
 from fairtape.edge.standings import Checkpoint, load, save
+from fairtape.journal import Journal
 from fairtape.nodes.edge.sessions import Standing
-from fairtape.runtime.journal import Journal
 from unit.edge.edge_values import edition, plan
 from unit.edge_runtime.edge_journals import SETTINGS, Content, catalogue, change, history, twin, written
 

@@ -10,7 +10,7 @@ from fairtape.client.bundles import unbundled
 from fairtape.client.lots import Lot
 from fairtape.core.effects import Ordered
 from fairtape.core.instants import SECOND
-from fairtape.runtime.journal import Writer
+from fairtape.journal import Writer
 from fairtape.web.customers import Customer
 from fairtape.web.hub import Hub, Limits
 from fairtape.web.ticker import Ticker

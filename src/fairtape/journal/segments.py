@@ -16,7 +16,7 @@ from fairtape.core.effects import FormationChange, Ordered, Release
 from fairtape.core.entries import HEAD_SIZE, Head, Position, decode_body
 from fairtape.core.errors import Complaint
 from fairtape.core.instants import Instant
-from fairtape.runtime.journal.format import (
+from fairtape.journal.format import (
     DIGEST_SIZE,
     HEADER_SIZE,
     MARK_SIZE,

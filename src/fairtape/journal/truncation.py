@@ -19,8 +19,8 @@ from zlib import crc32
 
 from fairtape.core.effects import Release
 from fairtape.core.entries import Head
-from fairtape.runtime.journal.format import GENESIS, HEADER_SIZE, CheckpointHead, Damaged, Record, segment_name
-from fairtape.runtime.journal.segments import Place, Trail, file_size, first_sequences
+from fairtape.journal.format import GENESIS, HEADER_SIZE, CheckpointHead, Damaged, Record, segment_name
+from fairtape.journal.segments import Place, Trail, file_size, first_sequences
 
 COPY_SIZE: Final = 1 << 20
 PLAN_NAME: Final = "cut.plan"

@@ -15,9 +15,7 @@ from fairtape.core.effects import FormationChange, Ordered, Release, Span
 from fairtape.core.entries import Entry as Content
 from fairtape.core.entries import Head, Position, decode_entry, position_of
 from fairtape.core.instants import Duration
-from fairtape.ring.membership.layout import decode_formation
-from fairtape.ring.receiver.release import LATE_AFTER
-from fairtape.runtime.journal.format import (
+from fairtape.journal.format import (
     GENESIS,
     HEADER_SIZE,
     Checkpoint,
@@ -26,9 +24,11 @@ from fairtape.runtime.journal.format import (
     Tip,
     segment_name,
 )
-from fairtape.runtime.journal.reader import Entry, Journal, Turning
-from fairtape.runtime.journal.segments import Place, Replay, Segment, Trail, file_size, first_sequences
-from fairtape.runtime.journal.summaries import summarize
+from fairtape.journal.reader import Entry, Journal, Turning
+from fairtape.journal.segments import Place, Replay, Segment, Trail, file_size, first_sequences
+from fairtape.journal.summaries import summarize
+from fairtape.ring.membership.layout import decode_formation
+from fairtape.ring.receiver.release import LATE_AFTER
 from fairtape.wire.frames import Malformed
 
 Progress: TypeAlias = Callable[[int], None]  # bytes done since the last call

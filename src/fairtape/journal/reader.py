@@ -15,8 +15,8 @@ from fairtape.core.effects import FormationChange, Ordered, Release, Span
 from fairtape.core.entries import Position, decode_body
 from fairtape.core.errors import Complaint
 from fairtape.core.instants import Instant
-from fairtape.runtime.journal.format import HEADER_SIZE, Damaged, Owner, Tip, segment_name
-from fairtape.runtime.journal.segments import (
+from fairtape.journal.format import HEADER_SIZE, Damaged, Owner, Tip, segment_name
+from fairtape.journal.segments import (
     Index,
     Place,
     Segment,
@@ -25,7 +25,7 @@ from fairtape.runtime.journal.segments import (
     first_sequences,
     is_beyond,
 )
-from fairtape.runtime.journal.summaries import Summary, summarize
+from fairtape.journal.summaries import Summary, summarize
 from fairtape.wire.blocks import MESSAGE_MAX, Assembler, unpack_messages
 from fairtape.wire.frames import DATAGRAM_MIN, NUMBER_MAX, Malformed, NodeId
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from fairtape.core.entries import Position
-from fairtape.runtime.journal.format import DIGEST_SIZE, Damaged
-from fairtape.runtime.journal.reader import Journal
-from fairtape.runtime.journal.segments import Place, Trail
+from fairtape.journal.format import DIGEST_SIZE, Damaged
+from fairtape.journal.reader import Journal
+from fairtape.journal.segments import Place, Trail
 
 PLACES_MAX: Final = (
     64  # readers whose place is remembered; beyond it the one that was not asked for longest is forgotten

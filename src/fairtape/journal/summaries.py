@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairtape.core.instants import Instant
-from fairtape.runtime.journal.segments import Point, Segment, heads_from
+from fairtape.journal.segments import Point, Segment, heads_from
 from fairtape.wire.frames import NodeId
 
 

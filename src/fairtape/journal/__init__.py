@@ -5,13 +5,13 @@ proves several against each other. `Damaged` is the only thing that bad bytes ca
 the sequence number. `Unwritten` says that the disk takes no more.
 """
 
-from fairtape.runtime.journal.audit import Comparison, Difference, Extent, Problem, Report, compare, verify
-from fairtape.runtime.journal.format import Damaged, Tip
-from fairtape.runtime.journal.past import Past
-from fairtape.runtime.journal.reader import Cursor, Entry, Journal, Message, Turning
-from fairtape.runtime.journal.repair import Cut
-from fairtape.runtime.journal.summaries import Summary
-from fairtape.runtime.journal.writer import Sync, Unwritten, Writer
+from fairtape.journal.audit import Comparison, Difference, Extent, Problem, Report, compare, verify
+from fairtape.journal.crash_recovery import Cut
+from fairtape.journal.format import Damaged, Tip
+from fairtape.journal.history import Past
+from fairtape.journal.reader import Cursor, Entry, Journal, Message, Turning
+from fairtape.journal.summaries import Summary
+from fairtape.journal.writer import Sync, Unwritten, Writer
 
 __all__ = [
     "Comparison",

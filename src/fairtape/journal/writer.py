@@ -28,8 +28,8 @@ from fairtape.core.effects import FormationChange, Ordered, Recovered, Release
 from fairtape.core.entries import encode_entry
 from fairtape.core.errors import Complaint
 from fairtape.core.instants import MILLISECOND, Duration, Instant
-from fairtape.runtime.journal.cutting import cut, plan_cut, sync_directory
-from fairtape.runtime.journal.format import (
+from fairtape.journal.crash_recovery import Cut, Owed, recover
+from fairtape.journal.format import (
     Checkpoint,
     Header,
     Tip,
@@ -39,9 +39,9 @@ from fairtape.runtime.journal.format import (
     link,
     segment_name,
 )
-from fairtape.runtime.journal.output import Output, create_spare, open_output
-from fairtape.runtime.journal.repair import Cut, Owed, recover
-from fairtape.runtime.journal.segments import note_streams
+from fairtape.journal.output import Output, create_spare, open_output
+from fairtape.journal.segments import note_streams
+from fairtape.journal.truncation import cut, plan_cut, sync_directory
 from fairtape.wire.frames import NODE_MAX, STRIPE_MAX, Malformed, NodeId
 
 SEGMENT_SIZE_MAX: Final = 64 << 20

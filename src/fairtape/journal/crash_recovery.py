@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from fairtape.core.errors import Complaint
-from fairtape.runtime.journal.cutting import aside_name, complete_cut, move_tail, sync_directory
-from fairtape.runtime.journal.format import HEADER_SIZE, Checkpoint, Damaged, Tip, segment_name
-from fairtape.runtime.journal.segments import Replay, Segment, file_size, first_sequences
+from fairtape.journal.format import HEADER_SIZE, Checkpoint, Damaged, Tip, segment_name
+from fairtape.journal.segments import Replay, Segment, file_size, first_sequences
+from fairtape.journal.truncation import aside_name, complete_cut, move_tail, sync_directory
 from fairtape.wire.frames import NodeId
 
 TORN_MAX: Final = 2  # segments that a crash can tear: the last ones
