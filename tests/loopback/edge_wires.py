@@ -10,8 +10,8 @@ from fairtape.deployment.loopback import free_ports
 from fairtape.formats import moldudp64
 from fairtape.market.stripe_planning import plan_by_rate
 from fairtape.market.stripes import Endpoint, StripePlan
-from fairtape.runtime.carriers import LOOPBACK, Interface
-from fairtape.runtime.udp import UdpSocket
+from fairtape.net.transports import LOOPBACK, Interface
+from fairtape.net.udp import UdpSocket
 from unit.edge.edge_values import MIDNIGHT, SYMBOLS
 
 PATIENCE = 30.0  # seconds, for a machine that is busy with other things

@@ -4,7 +4,7 @@ import os
 import sys
 
 from fairtape.core.formation_log import Claim, Claimed, Entry, Leadership, Recall, Recalled, Record, Recorded
-from fairtape.runtime.stores import Store, open_store
+from fairtape.storage.formation_stores import Store, open_store
 
 
 def count(store: Store, times: int) -> None:

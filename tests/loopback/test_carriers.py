@@ -9,7 +9,7 @@ import pytest
 
 from fairtape.core.effects import Channel
 from fairtape.core.errors import Complaint
-from fairtape.runtime.carriers import (
+from fairtape.net.transports import (
     AddressBook,
     Carrier,
     Groups,
@@ -19,7 +19,7 @@ from fairtape.runtime.carriers import (
     Role,
     multicast_works,
 )
-from fairtape.runtime.udp import Address, bind
+from fairtape.net.udp import Address, bind
 from fairtape.wire.frames import NodeId
 from loopback.wires import at_home, collect, free_port, within_patience
 

@@ -13,7 +13,7 @@ import fairtape
 from fairtape.client import Merged, Record, Reformation, Skipped, Snapshot, Trade
 from fairtape.deployment.audience import Audience
 from fairtape.deployment.description import read_deployment
-from fairtape.runtime.clock import SharedClock
+from fairtape.net.clock import SharedClock
 from loopback.commands import PATIENCE, interrupt, run
 from loopback.test_deployment import await_members, deployment
 from unit.client.tape_values import order, write

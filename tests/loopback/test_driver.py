@@ -29,13 +29,13 @@ from fairtape.core.effects import (
 from fairtape.core.errors import Complaint
 from fairtape.core.instants import MICROSECOND, MILLISECOND, Instant
 from fairtape.core.link_faults import Weather
+from fairtape.net.clock import SharedClock
+from fairtape.net.driver import WATCHED_MAX, Driver, may_run_in_real_time
+from fairtape.net.fault_injection import InjectedWeather
+from fairtape.net.node_runtime import DATAGRAMS_MAX, STALLED_TURNS_MAX, Seat
+from fairtape.net.transports import AddressBook, Groups, IpMulticast, Mesh, Role, multicast_works
+from fairtape.net.udp import TRAIN_MAX
 from fairtape.ring.receiver.release import LATE_AFTER
-from fairtape.runtime.carriers import AddressBook, Groups, IpMulticast, Mesh, Role, multicast_works
-from fairtape.runtime.clock import SharedClock
-from fairtape.runtime.driver import WATCHED_MAX, Driver, may_run_in_real_time
-from fairtape.runtime.seat import DATAGRAMS_MAX, STALLED_TURNS_MAX, Seat
-from fairtape.runtime.udp import TRAIN_MAX
-from fairtape.runtime.weather import InjectedWeather
 from fairtape.wire.frames import HEADER, MAGIC, VERSION, Kind, NodeId
 from loopback.wires import at_home, free_port, within_patience
 

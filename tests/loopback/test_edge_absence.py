@@ -23,10 +23,10 @@ from fairtape.edge.catalogue import read_plan
 from fairtape.edge.ear import Ear
 from fairtape.formats import soupbintcp as soup
 from fairtape.market.stripes import StripePlan
+from fairtape.net.clock import SharedClock
+from fairtape.net.transports import LOOPBACK
 from fairtape.nodes.edge.hearing import CustomerOptions
 from fairtape.nodes.edge.records import Break, Delivered, Gap
-from fairtape.runtime.carriers import LOOPBACK
-from fairtape.runtime.clock import SharedClock
 from loopback.commands import await_line, finish, run, start
 from loopback.edge_wires import until
 from loopback.test_deployment import deployment

@@ -11,8 +11,8 @@ from fairtape.edge.catalogue import Catalogue
 from fairtape.edge.library import Library
 from fairtape.edge.server import Server
 from fairtape.market.stripe_files import to_toml
-from fairtape.runtime.carriers import LOOPBACK
-from fairtape.runtime.clock import SharedClock
+from fairtape.net.clock import SharedClock
+from fairtape.net.transports import LOOPBACK
 from loopback.commands import await_line, finish, start
 from loopback.edge_wires import Groups, until
 from loopback.test_edge_station import post

@@ -14,11 +14,11 @@ from fairtape.edge.server import Server
 from fairtape.edge.settings import StationPlace
 from fairtape.formats import moldudp64
 from fairtape.market.stripes import StripePlan
+from fairtape.net.clock import SharedClock
+from fairtape.net.transports import LOOPBACK, Interface
+from fairtape.net.udp import Address, UdpSocket, bind
 from fairtape.nodes.edge.hearing import CustomerOptions
 from fairtape.nodes.edge.records import Delivered, Gap
-from fairtape.runtime.carriers import LOOPBACK, Interface
-from fairtape.runtime.clock import SharedClock
-from fairtape.runtime.udp import Address, UdpSocket, bind
 from loopback.edge_wires import Groups, until
 from loopback.test_edge_station import expected, post
 from unit.edge_runtime.edge_journals import ANYWHERE, SETTINGS, catalogue, history

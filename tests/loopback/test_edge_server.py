@@ -19,9 +19,9 @@ from fairtape.edge.settings import EdgeSettings
 from fairtape.formats import moldudp64
 from fairtape.formats import soupbintcp as soup
 from fairtape.formats.moldudp64 import Request, encode_request
+from fairtape.net.clock import SharedClock
+from fairtape.net.transports import LOOPBACK
 from fairtape.nodes.edge.soupdesk import SoupDeskOptions
-from fairtape.runtime.carriers import LOOPBACK
-from fairtape.runtime.clock import SharedClock
 from loopback.edge_wires import Groups, Hearer, asker, until
 from unit.edge_runtime.edge_journals import SETTINGS, catalogue, history, written
 

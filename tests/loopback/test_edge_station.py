@@ -11,12 +11,12 @@ from fairtape.edge.settings import EdgeSettings
 from fairtape.edge.station import Station
 from fairtape.journal import Sync, Writer
 from fairtape.market.stripes import StripePlan
+from fairtape.net.clock import SharedClock
+from fairtape.net.transports import LOOPBACK
 from fairtape.nodes.edge.archive import Shelf
 from fairtape.nodes.edge.assignment import Region, feeds_of
 from fairtape.nodes.edge.sessions import Edition, Standing
 from fairtape.nodes.edge.striper import Lot, Striper
-from fairtape.runtime.carriers import LOOPBACK
-from fairtape.runtime.clock import SharedClock
 from loopback.edge_wires import Groups, Hearer, until
 from unit.edge.edge_values import NOON, delivery
 from unit.edge_runtime.edge_journals import SETTINGS, Content, catalogue, history, release_of

@@ -22,9 +22,9 @@ from fairtape.edge.library import Library
 from fairtape.edge.server import Server
 from fairtape.formats import itch, moldudp64
 from fairtape.formats.moldudp64 import Request, encode_request
+from fairtape.net.clock import SharedClock
+from fairtape.net.transports import LOOPBACK
 from fairtape.nodes.edge.marks import MARK
-from fairtape.runtime.carriers import LOOPBACK
-from fairtape.runtime.clock import SharedClock
 from loopback.edge_wires import PATIENCE, Groups, asker, until
 from loopback.test_edge_server import stand
 from loopback.test_edge_station import complete, expected, hearer, post

@@ -25,8 +25,8 @@ from fairtape.market.administration import OpenMarket
 from fairtape.market.order_codec import encode
 from fairtape.market.prices import ONE
 from fairtape.market.rules.values import Continuous
-from fairtape.runtime.ledgerstore import LedgerStore
-from fairtape.runtime.udp import Address
+from fairtape.net.udp import Address
+from fairtape.storage.ledger_tables import LedgerStore
 from loopback.commands import PATIENCE, finish, interrupt, run, start
 from loopback.test_deployment import await_members, deployment
 

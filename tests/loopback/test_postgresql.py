@@ -8,8 +8,8 @@ from sqlalchemy import create_engine, text
 
 from fairtape.core.errors import Complaint
 from fairtape.runtime.accounts import Accounts
-from fairtape.runtime.database import Away
-from fairtape.runtime.ledgerstore import LedgerStore
+from fairtape.storage.database import Away
+from fairtape.storage.ledger_tables import LedgerStore
 from loopback.postgres import Postgres, running_postgres
 from unit.test_ledgerstore import batches, session
 

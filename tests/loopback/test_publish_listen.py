@@ -20,8 +20,8 @@ from fairtape.deployment.folder import SOURCES, RingFolder
 from fairtape.deployment.loopback import loopback_book
 from fairtape.deployment.ring import RingPlan
 from fairtape.journal import verify
+from fairtape.net.udp import bind
 from fairtape.ring.membership.formation import Formation
-from fairtape.runtime.udp import bind
 from fairtape.wire.seals import KEY_SIZE, Keys
 from loopback.commands import PATIENCE, await_line, finish, interrupt, run, start
 

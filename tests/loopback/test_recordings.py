@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from fairtape.core.errors import Complaint
-from fairtape.deployment.recordings import recorded_trades
 from fairtape.market.trades import Trades
+from fairtape.storage.recordings import recorded_trades
 from loopback.commands import interrupt, run
 from loopback.test_publish_listen import ring
 

@@ -16,7 +16,7 @@ from fairtape.nodes.coordinator.retired_sites import REGISTER
 from fairtape.nodes.coordinator.server import Bench, Reformer
 from fairtape.nodes.message_authentication import Postbox
 from fairtape.ring.membership.topology import Charter, LoopCharter
-from fairtape.runtime.stores import Store, open_store
+from fairtape.storage.formation_stores import Store, open_store
 from fairtape.wire.membership import Governance, Order, Posture, Verb
 from fairtape.wire.seals import Keys
 from loopback.commands import PATIENCE

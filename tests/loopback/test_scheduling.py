@@ -14,7 +14,7 @@ from fairtape.deployment.description import Deployment, RealTime
 from fairtape.deployment.drafting import Draft, create_deployment
 from fairtape.deployment.scheduling import THREADS, Scheduling
 from fairtape.deployment.wakefulness import processors_awake
-from fairtape.runtime.driver import may_run_in_real_time
+from fairtape.net.driver import may_run_in_real_time
 
 REFUSED = "the kernel grants no real-time scheduling here (root or CAP_SYS_NICE)"
 

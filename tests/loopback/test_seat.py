@@ -27,11 +27,11 @@ from fairtape.core.entries import decode_entry
 from fairtape.core.formation_log import Answer, Question, Recall, Recalled
 from fairtape.core.instants import Instant
 from fairtape.journal import Past, Writer
-from fairtape.runtime.carriers import AddressBook, Carrier, Groups, IpMulticast, Mesh, Role, multicast_works
-from fairtape.runtime.clock import SharedClock
-from fairtape.runtime.driver import Driver
-from fairtape.runtime.seat import Seat
-from fairtape.runtime.stores import StoreDesk, open_store
+from fairtape.net.clock import SharedClock
+from fairtape.net.driver import Driver
+from fairtape.net.node_runtime import Seat
+from fairtape.net.transports import AddressBook, Carrier, Groups, IpMulticast, Mesh, Role, multicast_works
+from fairtape.storage.formation_stores import StoreDesk, open_store
 from loopback.wires import at_home, free_port, within_patience
 
 ONE, TWO, THREE = 1, 2, 3

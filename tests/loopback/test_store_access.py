@@ -11,7 +11,7 @@ import pytest
 
 from fairtape.core.errors import Complaint
 from fairtape.core.formation_log import Claim, Claimed, Entry, Leadership, Recall, Recalled, Record, Recorded
-from fairtape.runtime.stores import Access, EtcdStore, open_store
+from fairtape.storage.formation_stores import Access, EtcdStore, open_store
 from loopback.certificates import Authority
 from loopback.commands import PATIENCE, run
 from loopback.etcds import Etcd, running_etcd

@@ -34,9 +34,9 @@ from fairtape.core.formation_log import (
     Refused,
     Unavailable,
 )
-from fairtape.runtime.stores import ENTRIES_MAX, EtcdStore, SqliteStore, Store, open_store
-from fairtape.runtime.stores.gateway import Endpoint
 from fairtape.simulation.store import MemoryStore
+from fairtape.storage.formation_stores import ENTRIES_MAX, EtcdStore, SqliteStore, Store, open_store
+from fairtape.storage.formation_stores.etcd_http import Endpoint
 from loopback.commands import PATIENCE
 from loopback.etcds import Etcd, free_tcp_ports, running_etcd
 

@@ -13,8 +13,8 @@ from fairtape.edge.library import Library
 from fairtape.edge.server import Server
 from fairtape.market.stripe_files import to_toml
 from fairtape.market.symbols import VENUE_NAMES
-from fairtape.runtime.carriers import LOOPBACK
-from fairtape.runtime.clock import SharedClock
+from fairtape.net.clock import SharedClock
+from fairtape.net.transports import LOOPBACK
 from loopback.edge_wires import Groups, until
 from loopback.test_edge_station import Post, post
 from unit.edge.edge_values import trade

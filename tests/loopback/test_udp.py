@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairtape.core.errors import Complaint
-from fairtape.runtime.udp import TRAIN_BYTES_MAX, TRAIN_MAX, Address, UdpSocket, bind, trains
+from fairtape.net.udp import TRAIN_BYTES_MAX, TRAIN_MAX, Address, UdpSocket, bind, trains
 from loopback.wires import collect, within_patience
 
 SO_NO_CHECK = 11

@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable
 from select import select
 
-from fairtape.runtime.carriers import Peer, Role
-from fairtape.runtime.udp import UdpSocket, bind
+from fairtape.net.transports import Peer, Role
+from fairtape.net.udp import UdpSocket, bind
 
 _GIVEN: set[int] = set()  # the kernel may hand out a port again as soon as it is closed
 

@@ -16,7 +16,7 @@ from fairtape.market.trades import Trade, encode
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import encode_formation
 from fairtape.ring.receiver.tracing import Trace, TraceKind
-from fairtape.runtime.tracefiles import TRACES, TraceWriter
+from fairtape.storage.trace_files import TRACES, TraceWriter
 from fairtape.wire.blocks import pack_messages
 
 STARTS_AT = values.STARTS_AT

@@ -6,8 +6,8 @@ from pathlib import Path
 from fairtape.edge.catalogue import Catalogue
 from fairtape.edge.library import Library
 from fairtape.edge.server import Server
-from fairtape.runtime.carriers import LOOPBACK
-from fairtape.runtime.clock import SharedClock
+from fairtape.net.clock import SharedClock
+from fairtape.net.transports import LOOPBACK
 from unit.edge_runtime.edge_journals import SETTINGS
 
 

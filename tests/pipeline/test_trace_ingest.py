@@ -14,8 +14,8 @@ from fairtape.journal import Damaged
 from fairtape.pipeline.session import in_sentences
 from fairtape.pipeline.trace_ingest import ingest_traces
 from fairtape.ring.receiver.tracing import Trace, TraceKind
-from fairtape.runtime import tracefiles
-from fairtape.runtime.tracefiles import LIFE, TRACES, TraceWriter
+from fairtape.storage import trace_files as tracefiles
+from fairtape.storage.trace_files import LIFE, TRACES, TraceWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fairtape.pipeline.schemas import PERCENTILES
 from fairtape.ring.receiver.tracing import Trace, TraceKind
-from fairtape.runtime.tracefiles import TRACES, ends_of, trace_files
+from fairtape.storage.trace_files import TRACES, ends_of, trace_files
 from pipeline.twin import Row
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fairtape.core.errors import Complaint
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration, Instant
-from fairtape.runtime.clock import (
+from fairtape.net.clock import (
     ADOPTED_MAX,
     LOOK_PERIOD,
     READING_BOUND,

@@ -14,7 +14,7 @@ from fairtape.deployment.drafting import Draft, create_deployment
 from fairtape.deployment.keyring import keys_of
 from fairtape.deployment.words import with_names
 from fairtape.ring.membership.topology import Excess, Remedy
-from fairtape.runtime.stores import Access
+from fairtape.storage.formation_stores import Access
 
 HOSTS = ("192.0.2.1", "192.0.2.2")
 ETCD = "etcd:https://192.0.2.9:2379/market"

@@ -16,7 +16,7 @@ from fairtape.core.errors import Complaint
 from fairtape.market.administration import CASH, Funding
 from fairtape.market.order_codec import Message
 from fairtape.market.transfers import Batch, Standing
-from fairtape.runtime.ledgerstore import LedgerStore
+from fairtape.storage.ledger_tables import LedgerStore
 from unit.floor_values import Script, fixed
 
 ACCOUNTS = ("ann", "bob", "cyd", "dan")

@@ -10,8 +10,8 @@ from fairtape.core.errors import Complaint
 from fairtape.deployment import projecting
 from fairtape.deployment.projecting import Projector
 from fairtape.market.transfers import Batch
-from fairtape.runtime.database import Away
-from fairtape.runtime.ledgerstore import LedgerStore
+from fairtape.storage.database import Away
+from fairtape.storage.ledger_tables import LedgerStore
 from unit.test_ledgerstore import batches, session
 
 

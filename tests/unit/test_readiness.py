@@ -7,7 +7,7 @@ import pytest
 from fairtape.core.errors import Complaint
 from fairtape.deployment.drafting import Draft, create_deployment
 from fairtape.deployment.readiness import check_ready
-from fairtape.runtime.udp import bind
+from fairtape.net.udp import bind
 
 
 def test_a_deployment_of_this_machine_is_ready_and_nothing_stays_bound(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ import threading
 import pytest
 
 from fairtape.core.formation_log import Answer, Claim, Claimed, Leadership, Question, Recall, Recalled, Unavailable
-from fairtape.runtime.stores import QUESTIONS_MAX, StoreDesk
 from fairtape.simulation.store import MemoryStore
+from fairtape.storage.formation_stores import QUESTIONS_MAX, StoreDesk
 
 PATIENCE = 60.0
 LEADER = Leadership(1, 1, 0)

@@ -7,8 +7,8 @@ import pytest
 
 from fairtape.journal import Damaged
 from fairtape.ring.receiver.tracing import Trace, TraceKind
-from fairtape.runtime import tracefiles
-from fairtape.runtime.tracefiles import LIFE, TraceWriter, ends_of, trace_files
+from fairtape.storage import trace_files as tracefiles
+from fairtape.storage.trace_files import LIFE, TraceWriter, ends_of, trace_files
 
 
 def a_trace(number: int) -> Trace:

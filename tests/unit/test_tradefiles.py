@@ -20,7 +20,7 @@ from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.market.prices import FIXED_MAX, FIXED_MIN, ONE, BadNumber, format_fixed, parse_fixed
 from fairtape.market.symbols import SYMBOL_MAX, VENUE_NAME_MAX, VENUE_NUMBERS
 from fairtape.market.trades import FLAGS_ALLOWED, TRADE_ID_MAX, Trade, Trades, encode
-from fairtape.runtime.tradefiles import ROWS_MAX, ignored_columns, read_trades
+from fairtape.storage.trade_files import ROWS_MAX, ignored_columns, read_trades
 
 SUFFIXES = ("csv", "parquet")
 NOW = 1_723_161_600_123_456_789

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from fairtape.core.errors import Complaint
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
 from fairtape.core.link_faults import CALM, Weather
-from fairtape.runtime.weather import InjectedWeather
+from fairtape.net.fault_injection import InjectedWeather
 from fairtape.wire.frames import HEADER, MAGIC, VERSION, Kind
 
 NOW = 1_767_225_600 * SECOND

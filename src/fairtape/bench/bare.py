@@ -11,9 +11,9 @@ from array import array
 
 from fairtape.core.instants import SECOND, Duration, Instant
 from fairtape.deployment.processes import Link, Ready
-from fairtape.runtime.carriers import LOOPBACK
-from fairtape.runtime.driver import run_in_real_time
-from fairtape.runtime.udp import Address
+from fairtape.net.driver import run_in_real_time
+from fairtape.net.transports import LOOPBACK
+from fairtape.net.udp import Address
 
 WARM_S = 0.5
 BETWEEN_LOOKS = 64  # packets between two looks at the clock

@@ -13,7 +13,7 @@ from typing import Final
 from fairtape.bench.web import CHUNK, NEWS_PERIOD, Open, check_room, take_core
 from fairtape.core.instants import SECOND, Instant
 from fairtape.deployment.processes import Crew, Link, Ready
-from fairtape.runtime.carriers import LOOPBACK
+from fairtape.net.transports import LOOPBACK
 
 LOOK_PERIOD: Final = 0.05  # seconds
 

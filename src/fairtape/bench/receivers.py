@@ -18,10 +18,10 @@ from fairtape.core.instants import MILLISECOND, Instant
 from fairtape.deployment.processes import Link, Ready
 from fairtape.deployment.ring import RingPlan, gather_period, site_seat
 from fairtape.journal import Writer
+from fairtape.net.clock import Clock, SharedClock
+from fairtape.net.driver import Driver, run_in_real_time, spare_the_collector
+from fairtape.net.node_runtime import Seat
 from fairtape.nodes.receiver import Receiver
-from fairtape.runtime.clock import Clock, SharedClock
-from fairtape.runtime.driver import Driver, run_in_real_time, spare_the_collector
-from fairtape.runtime.seat import Seat
 from fairtape.wire.blocks import unpack_messages
 from fairtape.wire.frames import NodeId
 

@@ -27,8 +27,8 @@ from fairtape.core.link_faults import Weather
 from fairtape.deployment.loopback import free_ports, loopback_book, loopback_groups
 from fairtape.deployment.processes import Crew
 from fairtape.deployment.ring import RingPlan
+from fairtape.net.clock import SharedClock
 from fairtape.ring.membership.formation import Formation
-from fairtape.runtime.clock import SharedClock
 from fairtape.wire.blocks import records_room
 from fairtape.wire.frames import DATAGRAM_MAX, NodeId
 from fairtape.wire.seals import SEAL_ROOM, Keys

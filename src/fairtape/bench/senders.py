@@ -9,9 +9,9 @@ from fairtape.bench.setting import PATIENCE, Setting
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Instant
 from fairtape.deployment.processes import Link, Ready
 from fairtape.deployment.ring import RingPlan, source_of, source_seat
+from fairtape.net.clock import Clock, SharedClock
+from fairtape.net.driver import Driver, run_in_real_time, spare_the_collector
 from fairtape.nodes.source import Source
-from fairtape.runtime.clock import Clock, SharedClock
-from fairtape.runtime.driver import Driver, run_in_real_time, spare_the_collector
 
 CHUNK_RECORDS: Final = 2_048  # that a flooding producer hands over at once
 LOOK_PERIOD: Final = 250 * MILLISECOND  # between two looks at orders

@@ -20,7 +20,7 @@ from fairtape.market.order_codec import encode
 from fairtape.market.orders import NewOrder, Side
 from fairtape.market.prices import FIXED_MAX, ONE
 from fairtape.market.rules.values import Continuous
-from fairtape.runtime.ledgerstore import LedgerStore
+from fairtape.storage.ledger_tables import LedgerStore
 from fairtape.wire.blocks import pack_messages
 
 TRADES: Final = 40_000

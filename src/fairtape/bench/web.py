@@ -27,8 +27,8 @@ from fairtape.deployment.processes import Crew, Link, Ready
 from fairtape.journal import Sync, Writer
 from fairtape.market.flow import Flow, batches
 from fairtape.market.trades import TRADE_SIZE
-from fairtape.runtime.descriptors import allow_files
-from fairtape.runtime.driver import run_in_real_time, spare_the_collector
+from fairtape.net.driver import run_in_real_time, spare_the_collector
+from fairtape.net.file_limit import allow_files
 from fairtape.web.hub import Limits
 from fairtape.web.serving import HOST, Target, running
 from fairtape.wire.blocks import pack_messages

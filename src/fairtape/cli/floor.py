@@ -32,7 +32,7 @@ from fairtape.market.rules.values import (
     SecondPrice,
 )
 from fairtape.market.symbols import BadName, checked_symbol
-from fairtape.runtime.clock import SharedClock
+from fairtape.net.clock import SharedClock
 
 EXIT_REFUSED: Final = 1
 RULES: Final = ("continuous", "call", "batch", "sealed", "dutch")

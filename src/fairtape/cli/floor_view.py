@@ -37,8 +37,8 @@ from fairtape.market.administration import CASH
 from fairtape.market.markets import Market
 from fairtape.market.prices import format_fixed, format_sum
 from fairtape.market.rules.values import DutchClock
-from fairtape.runtime.clock import SharedClock
-from fairtape.runtime.driver import Driver
+from fairtape.net.clock import SharedClock
+from fairtape.net.driver import Driver
 from fairtape.wire.frames import NodeId
 
 LIVE_PERIOD: Final = 0.2  # seconds

@@ -12,7 +12,7 @@ from fairtape.deployment.description import read_deployment
 from fairtape.deployment.door import door_of
 from fairtape.deployment.gateway_options import LIMITS, GatewayOptions, limits_of
 from fairtape.deployment.node import exit_with
-from fairtape.runtime.udp import PORT_MAX, Address
+from fairtape.net.udp import PORT_MAX, Address
 
 PLACES: Final = ("entry", "fix", "ouch")
 FILES: Final = ("cert_file", "key_file")

@@ -25,13 +25,13 @@ from fairtape.formats.itch import BadItch
 from fairtape.formats.ticker_itch import Canceled, Printed
 from fairtape.market.prices import format_fixed
 from fairtape.market.stripes import StripePlan
+from fairtape.net.clock import SharedClock
+from fairtape.net.transports import LOOPBACK
+from fairtape.net.udp import PORT_MAX, Address
 from fairtape.nodes.edge.hearing import CustomerOptions
 from fairtape.nodes.edge.marks import MARK, OPAQUE, BadMark, decode_opaque
 from fairtape.nodes.edge.records import Delivered, Record
 from fairtape.nodes.edge.sessions import Session
-from fairtape.runtime.carriers import LOOPBACK
-from fairtape.runtime.clock import SharedClock
-from fairtape.runtime.udp import PORT_MAX, Address
 
 EXIT_MISSED: Final = 1
 SECONDS_MAX: Final = 1e9

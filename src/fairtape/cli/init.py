@@ -19,9 +19,9 @@ from fairtape.deployment.drafting import (
     Draft,
     create_deployment,
 )
+from fairtape.net.udp import is_host
 from fairtape.ring.membership.topology import Excess, Remedy
-from fairtape.runtime.stores import check_store
-from fairtape.runtime.udp import is_host
+from fairtape.storage.formation_stores import check_store
 
 SITES: Final = 5
 EXCESS: Final = "When more fail than the order can survive: wait for them, or go on with a Break."

@@ -28,9 +28,9 @@ from fairtape.deployment.loopback import carrier_words, loopback_book, loopback_
 from fairtape.deployment.processes import Crew, Deserted, Interrupts
 from fairtape.deployment.ring import RingPlan
 from fairtape.deployment.sites import SiteNews, run_site
+from fairtape.net.clock import SharedClock
+from fairtape.net.transports import AddressBook, Groups
 from fairtape.ring.membership.formation import Formation
-from fairtape.runtime.carriers import AddressBook, Groups
-from fairtape.runtime.clock import SharedClock
 from fairtape.wire.frames import NUMBER_MAX, NodeId
 from fairtape.wire.seals import KEY_SIZE, Keys
 

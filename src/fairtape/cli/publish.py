@@ -19,15 +19,15 @@ from fairtape.core.errors import Complaint
 from fairtape.core.instants import SECOND, Duration, Instant
 from fairtape.deployment.door import Door, door_of
 from fairtape.deployment.publisher import RATES, SILENCE_MAX, SPEEDS, Ending, Pace, Published, publish
-from fairtape.deployment.recordings import recorded_trades, unpublished_columns
 from fairtape.deployment.ring import RingPlan
 from fairtape.deployment.timesort import by_time
 from fairtape.market.flow import SESSION_MAX, Flow, batches
 from fairtape.market.prices import FIXED_MAX
 from fairtape.market.symbols import BadName, checked_venue
 from fairtape.market.trades import Trades
-from fairtape.runtime.clock import SharedClock
-from fairtape.runtime.tradefiles import TIME_UNITS
+from fairtape.net.clock import SharedClock
+from fairtape.storage.recordings import recorded_trades, unpublished_columns
+from fairtape.storage.trade_files import TIME_UNITS
 from fairtape.wire.frames import NodeId
 
 EXIT_FAILED: Final = 1

@@ -15,7 +15,7 @@ from fairtape.deployment.revision import trade_in
 from fairtape.market.notices import NUMBER_MAX, Cancel, Correction, Notice, Status, VenueStatus, encode_notice
 from fairtape.market.prices import BadNumber, format_fixed, parse_fixed
 from fairtape.market.trades import BadTrade, Trade
-from fairtape.runtime.clock import SharedClock
+from fairtape.net.clock import SharedClock
 from fairtape.wire.frames import NodeId
 
 Command = TypeVar("Command", bound=Callable[..., None])

@@ -19,7 +19,7 @@ from fairtape.market.stripe_files import to_toml
 from fairtape.market.stripe_planning import BASE, Load, Planned, plan_by_rate
 from fairtape.market.stripes import BITS_PER_S_MAX, DAY, STRIPES_MAX, VERSION_MAX, BadPlan, Endpoint
 from fairtape.nodes.edge.pacing import OVERHEAD
-from fairtape.runtime.tradefiles import read_trades
+from fairtape.storage.trade_files import read_trades
 
 CAP: Final = 20_000_000  # bits/s
 HEADROOM: Final = 4.0  # what a busy moment brings, over the mean

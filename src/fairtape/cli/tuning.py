@@ -19,7 +19,7 @@ from fairtape.deployment.following import Following
 from fairtape.deployment.processes import Interrupts
 from fairtape.deployment.tuning import Changed, Restored, Silenced, Tiding, Tuner
 from fairtape.journal import Damaged
-from fairtape.runtime.clock import SharedClock
+from fairtape.net.clock import SharedClock
 from fairtape.wire.frames import NodeId
 
 LOOK_PERIOD: Final = 20 * MILLISECOND  # how often the journal is looked at

@@ -14,7 +14,7 @@ from fairtape.deployment.audience import Audience
 from fairtape.deployment.following import Following
 from fairtape.deployment.tuning import Restored, Silenced, Tiding, Tuner
 from fairtape.journal import Journal
-from fairtape.runtime.clock import SharedClock
+from fairtape.net.clock import SharedClock
 from fairtape.wire.frames import NodeId
 
 

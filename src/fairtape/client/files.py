@@ -17,9 +17,9 @@ from fairtape.client.lots import PLACE_DTYPE, ROWS_MAX, Lot, Values
 from fairtape.client.records import ABSENT
 from fairtape.client.sales import Sales
 from fairtape.core.instants import Instant
-from fairtape.deployment.recordings import DBN, ITCH, TABLES, is_one_of, read_recording
 from fairtape.market.trades import Trades
-from fairtape.runtime.tradefiles import read_trades
+from fairtape.storage.recordings import DBN, ITCH, TABLES, is_one_of, read_recording
+from fairtape.storage.trade_files import read_trades
 
 SUFFIXES: Final = (*TABLES, *DBN, *ITCH)
 

@@ -33,12 +33,12 @@ from fairtape.formats.ticker_itch import Canceled, Printed
 from fairtape.market import trades as market
 from fairtape.market.stripes import StripePlan
 from fairtape.market.trades import encode
+from fairtape.net.clock import SharedClock
+from fairtape.net.transports import LOOPBACK
+from fairtape.net.udp import PORT_MAX, Address
 from fairtape.nodes.edge import records as heard
 from fairtape.nodes.edge.hearing import CustomerOptions
 from fairtape.nodes.edge.marks import MARK, OPAQUE, BadMark, Opaque, decode_opaque
-from fairtape.runtime.carriers import LOOPBACK
-from fairtape.runtime.clock import SharedClock
-from fairtape.runtime.udp import PORT_MAX, Address
 from fairtape.wire.blocks import Assembler
 from fairtape.wire.frames import Malformed
 

@@ -26,13 +26,13 @@ from fairtape.deployment.sites import Rounds
 from fairtape.formats.itch import Trade
 from fairtape.formats.moldudp64 import BadMold, Packet, decode
 from fairtape.formats.ticker_itch import WIDE
+from fairtape.net.clock import SharedClock
+from fairtape.net.transports import LOOPBACK, Interface
+from fairtape.net.udp import UdpSocket, bind
 from fairtape.nodes.edge.customer import Customer
 from fairtape.nodes.edge.effects import Tell
 from fairtape.nodes.edge.hearing import CustomerOptions
 from fairtape.nodes.edge.records import Delivered, Gap, Heard, Record, Silent
-from fairtape.runtime.carriers import LOOPBACK, Interface
-from fairtape.runtime.clock import SharedClock
-from fairtape.runtime.udp import UdpSocket, bind
 
 DATAGRAMS_MAX: Final = 4_096  # that are read from one socket in one turn
 TRADES: Final = (Trade.LETTER.encode("ascii"), WIDE.encode("ascii"))

@@ -15,7 +15,7 @@ from fairtape.demo.reformers import FormationNews
 from fairtape.demo.tally import Tally, percentile
 from fairtape.demo.world import FLOORS, REGIONS, SITES, TIMING, World, WorldPlan, name_of
 from fairtape.journal import Entry, Journal, Report, compare, verify
-from fairtape.runtime.driver import may_run_in_real_time
+from fairtape.net.driver import may_run_in_real_time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

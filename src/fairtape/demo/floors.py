@@ -14,11 +14,11 @@ from fairtape.deployment.ring import RingPlan, source_of, source_seat
 from fairtape.deployment.sites import Rounds
 from fairtape.market.flow import Flow, batches, by_venue
 from fairtape.market.trades import TRADE_SIZE, Trades, blank_trades
+from fairtape.net.clock import Clock, SharedClock
+from fairtape.net.driver import Driver
+from fairtape.net.node_runtime import Seat
 from fairtape.nodes.source import Source
 from fairtape.ring.membership.formation import Formation
-from fairtape.runtime.clock import Clock, SharedClock
-from fairtape.runtime.driver import Driver
-from fairtape.runtime.seat import Seat
 
 SYMBOLS: Final = 2_000
 SLICE_PERIOD: Final = 100 * MILLISECOND

@@ -17,7 +17,7 @@ from fairtape.demo.tally import Tally
 from fairtape.demo.world import REFORMER, REGIONS, SITES, TIMING, VICTIM, World, WorldPlan, name_of
 from fairtape.deployment.processes import Crew, Deserted, Interrupts
 from fairtape.edge.catalogue import Catalogue
-from fairtape.runtime.clock import SharedClock
+from fairtape.net.clock import SharedClock
 
 HEAR_PERIOD_MAX: Final = 20 * MILLISECOND
 FRAME_PERIOD: Final = 200 * MILLISECOND  # drawing a screen takes a good part of a core

@@ -3,7 +3,7 @@
 import os
 from typing import Final
 
-from fairtape.runtime.driver import may_run_in_real_time
+from fairtape.net.driver import may_run_in_real_time
 
 NICENESS: Final = 15  # of the others, where receivers are ordinary programs
 

@@ -18,6 +18,11 @@ from fairtape.deployment.sites import Diary, Rounds
 from fairtape.deployment.tracing import SiteTraces
 from fairtape.journal import Past, Writer
 from fairtape.market.prices import Quantity
+from fairtape.net.clock import Clock, SharedClock
+from fairtape.net.driver import Driver, run_in_real_time, spare_the_collector
+from fairtape.net.node_runtime import Seat
+from fairtape.net.transports import LOOPBACK, Interface
+from fairtape.net.udp import UdpSocket, bind
 from fairtape.nodes.edge.assignment import feeds_of
 from fairtape.nodes.edge.effects import Cast
 from fairtape.nodes.edge.outlet import Outlet, OutletOptions
@@ -25,11 +30,6 @@ from fairtape.nodes.edge.sessions import Edition, Standing
 from fairtape.nodes.site import Site
 from fairtape.nodes.site_report import Post
 from fairtape.ring.receiver.tracing import Tracer
-from fairtape.runtime.carriers import LOOPBACK, Interface
-from fairtape.runtime.clock import Clock, SharedClock
-from fairtape.runtime.driver import Driver, run_in_real_time, spare_the_collector
-from fairtape.runtime.seat import Seat
-from fairtape.runtime.udp import UdpSocket, bind
 from fairtape.wire.frames import NUMBER_MAX, NodeId
 
 SALES_MAX: Final = 16  # of one piece of news: the busiest symbols

@@ -6,12 +6,12 @@ from fairtape.core.instants import Instant
 from fairtape.demo.world import OPERATOR, REFORMER, WorldPlan
 from fairtape.deployment.processes import Link, Ready
 from fairtape.deployment.sites import Rounds
+from fairtape.net.clock import SharedClock
+from fairtape.net.driver import Driver, run_in_real_time
+from fairtape.net.node_runtime import Seat
 from fairtape.nodes.coordinator.server import Bench, Reformer
 from fairtape.ring.membership.formation import Formation
-from fairtape.runtime.clock import SharedClock
-from fairtape.runtime.driver import Driver, run_in_real_time
-from fairtape.runtime.seat import Seat
-from fairtape.runtime.stores import StoreDesk, open_store
+from fairtape.storage.formation_stores import StoreDesk, open_store
 
 
 @dataclass(frozen=True, slots=True)

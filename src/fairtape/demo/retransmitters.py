@@ -10,8 +10,8 @@ from fairtape.deployment.processes import Link, Ready
 from fairtape.edge.catalogue import Catalogue
 from fairtape.edge.library import Library
 from fairtape.edge.server import Server
-from fairtape.runtime.carriers import LOOPBACK
-from fairtape.runtime.clock import SharedClock
+from fairtape.net.clock import SharedClock
+from fairtape.net.transports import LOOPBACK
 
 
 def run_retransmitters(link: Link, region: int, journals: Mapping[str, Path]) -> None:

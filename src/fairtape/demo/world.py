@@ -16,11 +16,11 @@ from fairtape.edge.settings import EdgeSettings, StationPlace
 from fairtape.market.stripe_planning import plan_by_rate
 from fairtape.market.stripes import DAY, Endpoint, StripePlan
 from fairtape.market.symbols import VENUES, Venue, universe
+from fairtape.net.transports import LOOPBACK, Groups
+from fairtape.net.udp import Address
 from fairtape.nodes.edge.assignment import Region
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.topology import Charter, LoopCharter
-from fairtape.runtime.carriers import LOOPBACK, Groups
-from fairtape.runtime.udp import Address
 from fairtape.simulation.cities import CITIES, City, city, weather_between
 from fairtape.wire.frames import NodeId
 from fairtape.wire.seals import KEY_SIZE, Keys

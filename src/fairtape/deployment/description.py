@@ -18,14 +18,14 @@ from fairtape.edge.settings import EdgeSettings, StationPlace
 from fairtape.journal import Sync
 from fairtape.journal.writer import SYNC_PERIOD
 from fairtape.market.stripes import FEED_NAME_MAX, VERSION_MAX
+from fairtape.net.clock import SharedClock, SystemClock
+from fairtape.net.transports import TTL_MAX, AddressBook, Carrier, Groups, IpMulticast, Mesh, Peer, Role
+from fairtape.net.udp import PORT_MAX, Address, is_host
 from fairtape.nodes.edge.assignment import BadRegion, Region
 from fairtape.ring.membership.formation import LOOPS_MAX, MEMBERS_MAX, STRIDE_MAX
 from fairtape.ring.membership.topology import BadCharter, Charter, Excess, LoopCharter, Remedy
-from fairtape.runtime.carriers import TTL_MAX, AddressBook, Carrier, Groups, IpMulticast, Mesh, Peer, Role
-from fairtape.runtime.clock import SharedClock, SystemClock
-from fairtape.runtime.stores import Access, check_store
-from fairtape.runtime.tracefiles import TOTAL_BYTES_MAX
-from fairtape.runtime.udp import PORT_MAX, Address, is_host
+from fairtape.storage.formation_stores import Access, check_store
+from fairtape.storage.trace_files import TOTAL_BYTES_MAX
 from fairtape.wire.frames import DATAGRAM_MAX, NODE_MAX, STRIPE_MAX, NodeId
 
 VERSION: Final = 1

@@ -28,10 +28,10 @@ from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration
 from fairtape.core.timing import PROFILES
 from fairtape.deployment.capacity import cores_here, sites_max
 from fairtape.deployment.loopback import PORTS, free_ports
-from fairtape.runtime.carriers import LOOPBACK, multicast_works
-from fairtape.runtime.clock import kernel_bound
-from fairtape.runtime.driver import WATCHED_MAX, may_run_in_real_time
-from fairtape.runtime.udp import BUFFER_SIZE, UdpSocket, bind
+from fairtape.net.clock import kernel_bound
+from fairtape.net.driver import WATCHED_MAX, may_run_in_real_time
+from fairtape.net.transports import LOOPBACK, multicast_works
+from fairtape.net.udp import BUFFER_SIZE, UdpSocket, bind
 
 GROUP: Final = "239.195.0.1"  # any group of our range: the route is looked up and nothing is sent
 PORTS_WANTED: Final = 256

@@ -21,7 +21,7 @@ from fairtape.deployment.tables import Table
 from fairtape.market.stripe_planning import plan_by_rate
 from fairtape.market.stripes import DAY, Endpoint, StripePlan
 from fairtape.market.symbols import VENUES, universe
-from fairtape.runtime.carriers import LOOPBACK, multicast_works
+from fairtape.net.transports import LOOPBACK, multicast_works
 
 FIRST_SOURCE: Final = 100  # the first venue is 101
 FIRST_REFORMER: Final = 901

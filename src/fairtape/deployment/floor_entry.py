@@ -15,7 +15,7 @@ from fairtape.deployment.messages import publish_once
 from fairtape.market.administration import Control, Funding, OpenMarket
 from fairtape.market.order_codec import encode
 from fairtape.market.orders import Cancel, NewOrder, Replace
-from fairtape.runtime.clock import SharedClock
+from fairtape.net.clock import SharedClock
 from fairtape.wire.frames import NodeId
 
 ANSWER_PERIOD_MAX: Final = 10.0  # seconds for the commit delay, and for a reformation

@@ -24,8 +24,8 @@ from fairtape.core.errors import Complaint
 from fairtape.core.timing import Timing
 from fairtape.deployment.ring import RingPlan
 from fairtape.market.symbols import VENUES, Venue
+from fairtape.net.transports import Groups, Peer, Role
 from fairtape.ring.membership.formation import Formation
-from fairtape.runtime.carriers import Groups, Peer, Role
 from fairtape.wire.frames import NodeId
 from fairtape.wire.seals import Keys
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from fairtape.apps.gateway import GatewayLimits
 from fairtape.market.prices import ONE
-from fairtape.runtime.udp import Address
+from fairtape.net.udp import Address
 
 LIMITS: Final[Mapping[str, tuple[int, int]]] = {  # by the names that users know: the least and the most
     "orders_per_s": (1, 1_000_000),

@@ -41,14 +41,14 @@ from fairtape.journal import Entry, Turning
 from fairtape.market.administration import Pulse
 from fairtape.market.order_codec import encode
 from fairtape.market.transfers import Batch
+from fairtape.net.udp import Address
 from fairtape.nodes.fix.desk import FixDesk
 from fairtape.nodes.fix.store import FixStore
 from fairtape.runtime.accounts import Accounts
-from fairtape.runtime.database import Away
 from fairtape.runtime.fixstore import FixFile
 from fairtape.runtime.intake import Intake
-from fairtape.runtime.ledgerstore import LedgerStore
-from fairtape.runtime.udp import Address
+from fairtape.storage.database import Away
+from fairtape.storage.ledger_tables import LedgerStore
 from fairtape.wire.frames import NodeId
 
 FLOOR: Final = "floor"  # the folder of its files

@@ -7,8 +7,8 @@ from itertools import cycle, islice
 from typing import Final
 
 from fairtape.core.errors import Complaint
-from fairtape.runtime.carriers import LOOPBACK, AddressBook, Groups, Peer, Role, multicast_works
-from fairtape.runtime.udp import PORT_MAX
+from fairtape.net.transports import LOOPBACK, AddressBook, Groups, Peer, Role, multicast_works
+from fairtape.net.udp import PORT_MAX
 from fairtape.wire.frames import NodeId
 
 PORTS: Final = range(20_000, 32_000)

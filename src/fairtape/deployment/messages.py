@@ -9,9 +9,9 @@ from fairtape.core.errors import Complaint
 from fairtape.core.instants import SECOND, Duration, Instant
 from fairtape.deployment.door import Door
 from fairtape.deployment.ring import RingPlan, source_of, source_seat
+from fairtape.net.clock import SharedClock
+from fairtape.net.driver import Driver
 from fairtape.nodes.source import Source
-from fairtape.runtime.clock import SharedClock
-from fairtape.runtime.driver import Driver
 from fairtape.wire.frames import NodeId
 
 QUEUED_MAX: Final = 1 << 20  # bytes that wait in the source; the rest waits in the queue

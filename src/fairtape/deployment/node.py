@@ -23,6 +23,10 @@ from fairtape.deployment.tracing import SiteTraces
 from fairtape.deployment.words import with_names
 from fairtape.edge.station import Station
 from fairtape.journal import Past, Sync, Writer
+from fairtape.net.clock import SharedClock, SystemClock
+from fairtape.net.driver import Driver, spare_the_collector
+from fairtape.net.fault_injection import InjectedWeather
+from fairtape.net.node_runtime import Seat
 from fairtape.nodes.coordinator.primary_loop import Ruling
 from fairtape.nodes.coordinator.server import Bench, Reformer
 from fairtape.nodes.edge.assignment import feeds_of
@@ -30,11 +34,7 @@ from fairtape.nodes.site import Site
 from fairtape.nodes.site_report import Post
 from fairtape.nodes.source import Source
 from fairtape.ring.membership.formation import Formation
-from fairtape.runtime.clock import SharedClock, SystemClock
-from fairtape.runtime.driver import Driver, spare_the_collector
-from fairtape.runtime.seat import Seat
-from fairtape.runtime.stores import StoreDesk, open_store
-from fairtape.runtime.weather import InjectedWeather
+from fairtape.storage.formation_stores import StoreDesk, open_store
 from fairtape.wire.frames import NUMBER_MAX, NodeId
 from fairtape.wire.membership import Posture
 

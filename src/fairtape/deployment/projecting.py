@@ -12,8 +12,8 @@ from typing import Final
 
 from fairtape.core.errors import Complaint
 from fairtape.market.transfers import Batch
-from fairtape.runtime.database import Away
-from fairtape.runtime.ledgerstore import LedgerStore
+from fairtape.storage.database import Away
+from fairtape.storage.ledger_tables import LedgerStore
 
 WAITING_MAX: Final = 50_000  # batches, one for each token
 TRANSACTION_MAX: Final = 1_000  # of them in one transaction

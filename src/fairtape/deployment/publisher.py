@@ -11,9 +11,9 @@ import numpy.typing as npt
 from fairtape.core.instants import SECOND, Duration, Instant
 from fairtape.deployment.ring import RingPlan, source_of, source_seat
 from fairtape.market.trades import TRADE_SIZE, Trades, blank_trades
+from fairtape.net.clock import SharedClock
+from fairtape.net.driver import Driver
 from fairtape.nodes.source import Source
-from fairtape.runtime.clock import SharedClock
-from fairtape.runtime.driver import Driver
 from fairtape.wire.frames import NodeId
 
 QUEUED_MAX: Final = 1 << 20  # bytes that wait in the source; the rest stays in the file

@@ -7,8 +7,8 @@ from contextlib import ExitStack
 
 from fairtape.core.errors import Complaint
 from fairtape.deployment.description import FILE, Deployment
-from fairtape.runtime.stores import open_store
-from fairtape.runtime.udp import bind
+from fairtape.net.udp import bind
+from fairtape.storage.formation_stores import open_store
 
 
 def check_ready(deployment: Deployment) -> None:

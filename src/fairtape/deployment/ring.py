@@ -14,15 +14,15 @@ from fairtape.core.errors import Complaint
 from fairtape.core.instants import MILLISECOND, Duration
 from fairtape.core.link_faults import Weather
 from fairtape.journal import Writer
+from fairtape.net.clock import Clock
+from fairtape.net.fault_injection import InjectedWeather
+from fairtape.net.node_runtime import Producer, Seat
+from fairtape.net.transports import AddressBook, Carrier, Groups, IpMulticast, Mesh
 from fairtape.nodes.receiver import BornTooLate, Receiver
 from fairtape.nodes.source import Source
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.receiver.tracing import Tracer
 from fairtape.ring.sender.window import WINDOW_MAX
-from fairtape.runtime.carriers import AddressBook, Carrier, Groups, IpMulticast, Mesh
-from fairtape.runtime.clock import Clock
-from fairtape.runtime.seat import Producer, Seat
-from fairtape.runtime.weather import InjectedWeather
 from fairtape.wire.frames import DATAGRAM_MAX, NodeId
 from fairtape.wire.seals import Keys
 

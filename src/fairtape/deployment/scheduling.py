@@ -11,7 +11,7 @@ from typing import Final
 
 from fairtape.core.errors import Complaint
 from fairtape.deployment.description import FILE, Deployment, RealTime
-from fairtape.runtime.driver import may_run_in_real_time
+from fairtape.net.driver import may_run_in_real_time
 
 THREADS: Final = Path("/proc/self/task")
 

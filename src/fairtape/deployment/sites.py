@@ -10,10 +10,10 @@ from fairtape.core.instants import MILLISECOND, Instant
 from fairtape.deployment.processes import Link, Ready
 from fairtape.deployment.ring import RingPlan, gather_period, site_seat
 from fairtape.deployment.tracing import SiteTraces
+from fairtape.net.clock import SharedClock
+from fairtape.net.driver import Driver, spare_the_collector
 from fairtape.nodes.receiver import Receiver
 from fairtape.ring.membership.formation import Formation
-from fairtape.runtime.clock import SharedClock
-from fairtape.runtime.driver import Driver, spare_the_collector
 from fairtape.wire.blocks import unpack_messages
 from fairtape.wire.frames import NodeId
 

@@ -17,7 +17,7 @@ from fairtape.edge.server import Server
 from fairtape.edge.settings import EdgeSettings
 from fairtape.edge.standings import checkpoint_path, memory_path
 from fairtape.edge.station import Station
-from fairtape.runtime.descriptors import allow_files
+from fairtape.net.file_limit import allow_files
 
 JOURNALS: Final = "journals"
 FILES_NEEDED: Final = 2_048  # open files of a retransmit server: replays, and the journals that they read

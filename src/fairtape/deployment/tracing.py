@@ -11,7 +11,7 @@ from pathlib import Path
 from fairtape.core.errors import Complaint
 from fairtape.core.instants import Instant
 from fairtape.ring.receiver.tracing import Tracer
-from fairtape.runtime.tracefiles import TOTAL_BYTES_MAX, TRACES, TraceWriter
+from fairtape.storage.trace_files import TOTAL_BYTES_MAX, TRACES, TraceWriter
 
 
 class SiteTraces:

@@ -11,7 +11,7 @@ from fairtape.core.instants import MILLISECOND, SECOND, Instant
 from fairtape.deployment.audience import Audience
 from fairtape.deployment.following import Following
 from fairtape.journal import Damaged
-from fairtape.runtime.clock import Clock, SharedClock
+from fairtape.net.clock import Clock, SharedClock
 from fairtape.wire.frames import NodeId
 
 Found = TypeVar("Found")

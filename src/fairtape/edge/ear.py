@@ -8,13 +8,13 @@ from typing import Final
 from fairtape.core.errors import Complaint
 from fairtape.core.instants import MILLISECOND, Duration, Instant
 from fairtape.market.stripes import StripePlan
+from fairtape.net.clock import Clock
+from fairtape.net.transports import Interface
+from fairtape.net.udp import Address, UdpSocket, bind
 from fairtape.nodes.edge.customer import REPAIR, Customer
 from fairtape.nodes.edge.effects import Tell
 from fairtape.nodes.edge.hearing import CustomerOptions
 from fairtape.nodes.edge.records import PlanChange, Record
-from fairtape.runtime.carriers import Interface
-from fairtape.runtime.clock import Clock
-from fairtape.runtime.udp import Address, UdpSocket, bind
 
 DATAGRAMS_MAX: Final = 512  # that are read from one socket in one turn
 LOOK_PERIOD: Final[Duration] = 50 * MILLISECOND  # the longest wait

@@ -24,10 +24,10 @@ from fairtape.edge.recovery import Astray, Found, recover
 from fairtape.edge.settings import EdgeSettings
 from fairtape.edge.standings import Checkpoint, save
 from fairtape.journal import Journal
+from fairtape.net.transports import Interface
+from fairtape.net.udp import UdpSocket, bind
 from fairtape.nodes.edge.effects import Adrift, Cast
 from fairtape.nodes.edge.outlet import Outlet, OutletCounts
-from fairtape.runtime.carriers import Interface
-from fairtape.runtime.udp import UdpSocket, bind
 from fairtape.wire.frames import NUMBER_MAX
 
 KEPT_MAX: Final = 8_192  # releases that wait for the outlet to find its place; beyond them it has to look again

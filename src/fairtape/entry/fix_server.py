@@ -21,10 +21,10 @@ from fairtape.formats.fix import BadFix, FixMessage, FixStream, Flaw
 from fairtape.formats.fix_admin import Logon
 from fairtape.formats.fix_dictionary import BusinessReason, RejectReason, Tag
 from fairtape.formats.fix_messages import OrderEntry, read
+from fairtape.net.udp import Address
 from fairtape.nodes.edge.effects import Close, Write
 from fairtape.nodes.fix.desk import UNKNOWN_BODY_MAX, FixDesk
 from fairtape.nodes.fix.effects import FromClient, Received, SessionEvent
-from fairtape.runtime.udp import Address
 
 BACKLOG: Final = 128
 BUFFER_MAX: Final = 16 << 20  # bytes on their way to one client; whoever does not read is let go

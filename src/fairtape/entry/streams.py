@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, TypeAlias
 from fairtape.core.errors import Complaint
 from fairtape.core.instants import SECOND, Duration
 from fairtape.entry.tls import HANDSHAKE_DELAY
-from fairtape.runtime.udp import Address
+from fairtape.net.udp import Address
 
 BACKLOG: Final = 128
 CONNECTIONS_MAX: Final = 1_024

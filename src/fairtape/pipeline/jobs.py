@@ -38,7 +38,7 @@ from fairtape.pipeline.lanes import LaneName, Offsets
 from fairtape.pipeline.reading import read_parquet
 from fairtape.pipeline.schemas import TABLES, Arrow
 from fairtape.pipeline.trace_ingest import ingest_traces
-from fairtape.runtime.tracefiles import TRACES
+from fairtape.storage.trace_files import TRACES
 
 RAW: Final = "deliveries"
 REFRESH_SHARE: Final = 0.25  # of the time, at most, goes into making tables anew while a stream runs

@@ -29,7 +29,7 @@ from fairtape.pipeline.reading import by_letter, read_parquet
 from fairtape.pipeline.rows import Arrow
 from fairtape.pipeline.stripe_limits import BadHistory, Places, Shares, Windows
 from fairtape.pipeline.stripe_packing import Likeness
-from fairtape.runtime.tradefiles import COLUMN_NAMES
+from fairtape.storage.trade_files import COLUMN_NAMES
 
 WINDOWS_MAX: Final = 3_000
 PEERS_MAX: Final = 40  # of one symbol

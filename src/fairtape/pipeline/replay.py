@@ -15,7 +15,7 @@ from typing import Final
 
 from fairtape.core.errors import Complaint
 from fairtape.formats import soupbintcp as soup
-from fairtape.runtime.udp import Address
+from fairtape.net.udp import Address
 
 CONNECT_SECONDS_MAX: Final = 5.0
 SILENCE_SECONDS_MAX: Final = 10.0  # a server says every second that it lives

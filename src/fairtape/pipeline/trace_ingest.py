@@ -22,7 +22,7 @@ from fairtape.pipeline.lanes import LaneName, Mark, Offsets, directories
 from fairtape.pipeline.options import journal_names
 from fairtape.pipeline.schemas import TABLES, Arrow
 from fairtape.ring.receiver.tracing import TraceKind
-from fairtape.runtime.tracefiles import TRACES, Records, TraceFile, begins_a_life, ends_of, trace_files
+from fairtape.storage.trace_files import TRACES, Records, TraceFile, begins_a_life, ends_of, trace_files
 
 TASKS_MAX: Final = 64
 

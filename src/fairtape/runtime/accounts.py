@@ -23,7 +23,7 @@ from sqlalchemy import Boolean, Column, Engine, Insert, MetaData, String, Table,
 
 from fairtape.core.errors import Complaint
 from fairtape.market.orders import ACCOUNT_MAX
-from fairtape.runtime.database import Away, answering, opened
+from fairtape.storage.database import Away, answering, opened
 
 LOGINS_MAX: Final = 100_000
 SECRET_MAX: Final = 128  # characters of a password: no more is hashed for anybody

@@ -15,8 +15,8 @@ from fairtape.core.errors import Complaint
 from fairtape.core.instants import Instant
 from fairtape.deployment.audience import Audience
 from fairtape.deployment.description import FILE, Kind, read_deployment
-from fairtape.runtime.descriptors import allow_files
-from fairtape.runtime.driver import spare_the_collector
+from fairtape.net.driver import spare_the_collector
+from fairtape.net.file_limit import allow_files
 from fairtape.web.api import Api
 from fairtape.web.door import CONNECTIONS_SPARE, Door
 from fairtape.web.hub import Hub, Limits

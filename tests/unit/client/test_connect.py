@@ -22,7 +22,7 @@ from fairtape.formats.framing import frame
 from fairtape.formats.itch_columns import from_arrow
 from fairtape.formats.trade_tables import trades_to_arrow
 from fairtape.journal import Journal
-from fairtape.runtime.tradefiles import read_trades
+from fairtape.storage.trade_files import read_trades
 from unit.client.tape_values import SYMBOLS, append, order, ordered, trade, trades, write
 
 

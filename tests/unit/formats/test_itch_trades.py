@@ -17,7 +17,7 @@ from fairtape.formats.itch_trades import trades_of
 from fairtape.formats.trade_tables import trades_to_arrow
 from fairtape.market.prices import ONE
 from fairtape.market.trades import Trade, Trades, decode, records
-from fairtape.runtime.tradefiles import read_trades
+from fairtape.storage.trade_files import read_trades
 from unit.formats.trade_values import MIDNIGHT, same, trades
 from unit.formats.trade_values import as_records as records_of
 

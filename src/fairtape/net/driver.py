@@ -23,8 +23,8 @@ from typing import Final
 
 from fairtape.core.errors import Complaint
 from fairtape.core.instants import MICROSECOND, MILLISECOND, NEVER, SECOND, Duration, Instant
-from fairtape.runtime.clock import Clock
-from fairtape.runtime.seat import Seat
+from fairtape.net.clock import Clock
+from fairtape.net.node_runtime import Seat
 
 HOUSEKEEPING_PERIOD: Final = 50 * MILLISECOND  # the longest wait: the stop condition is looked at
 COLLECTED_AFTER: Final = 100_000  # new objects that outlive their makers, before the collector looks at them

@@ -32,9 +32,9 @@ from fairtape.core.formation_log import (
     Refused,
     Unavailable,
 )
-from fairtape.runtime.stores.access import OPEN, Access
-from fairtape.runtime.stores.contract import PATIENCE, follow_on
-from fairtape.runtime.stores.gateway import NO_ANSWER, NONSENSE, Endpoint, Gateway, Json, Unreachable
+from fairtape.storage.formation_stores.access import OPEN, Access
+from fairtape.storage.formation_stores.contract import PATIENCE, follow_on
+from fairtape.storage.formation_stores.etcd_http import NO_ANSWER, NONSENSE, Endpoint, Gateway, Json, Unreachable
 
 RECORD_TRIES_MAX: Final = 8  # each further one means that another server wrote in the meantime
 

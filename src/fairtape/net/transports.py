@@ -22,7 +22,7 @@ from typing import Final, Protocol, TypeAlias
 
 from fairtape.core.effects import LOOP_CHANNEL, Channel
 from fairtape.core.errors import Complaint
-from fairtape.runtime.udp import PORT_MAX, Address, Traffic, UdpSocket, bind
+from fairtape.net.udp import PORT_MAX, Address, Traffic, UdpSocket, bind
 from fairtape.wire.frames import NODE_MAX, NodeId
 
 LOOPBACK: Final = "127.0.0.1"

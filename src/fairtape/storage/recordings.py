@@ -18,7 +18,7 @@ from fairtape.formats.itch_trades import trades_of
 from fairtape.formats.refusal import Refused
 from fairtape.formats.rows import Values
 from fairtape.market.trades import Trades
-from fairtape.runtime.tradefiles import ignored_columns, read_trades
+from fairtape.storage.trade_files import ignored_columns, read_trades
 
 TABLES: Final = (".csv", ".parquet")
 DBN: Final = (".dbn", ".dbn.zst")

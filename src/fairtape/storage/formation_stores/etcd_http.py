@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
 from fairtape.core.errors import Complaint
-from fairtape.runtime.stores.access import Access
+from fairtape.storage.formation_stores.access import Access
 
 ENDPOINTS_MAX: Final = 16
 RESPONSE_SIZE_MAX: Final = 64 << 20

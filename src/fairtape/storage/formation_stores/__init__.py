@@ -10,12 +10,12 @@ from pathlib import Path
 
 from fairtape.core.errors import Complaint
 from fairtape.core.formation_log import ENTRIES_MAX
-from fairtape.runtime.stores.access import OPEN, Access
-from fairtape.runtime.stores.contract import PATIENCE, Store
-from fairtape.runtime.stores.desk import QUESTIONS_MAX, StoreDesk
-from fairtape.runtime.stores.etcd import EtcdStore
-from fairtape.runtime.stores.gateway import endpoints_of
-from fairtape.runtime.stores.sqlite import SqliteStore
+from fairtape.storage.formation_stores.access import OPEN, Access
+from fairtape.storage.formation_stores.contract import PATIENCE, Store
+from fairtape.storage.formation_stores.etcd import EtcdStore
+from fairtape.storage.formation_stores.etcd_http import endpoints_of
+from fairtape.storage.formation_stores.sqlite import SqliteStore
+from fairtape.storage.formation_stores.store_thread import QUESTIONS_MAX, StoreDesk
 
 __all__ = [
     "ENTRIES_MAX",

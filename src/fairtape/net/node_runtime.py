@@ -34,11 +34,11 @@ from fairtape.core.effects import (
 from fairtape.core.formation_log import Answer, Question
 from fairtape.core.instants import NEVER, Instant
 from fairtape.core.machine import Consulting, Keeper, Machine
+from fairtape.net.clock import Clock
+from fairtape.net.fault_injection import InjectedWeather
+from fairtape.net.transports import Carrier
+from fairtape.net.udp import Address, UdpSocket
 from fairtape.ring.receiver.release import LATE_AFTER
-from fairtape.runtime.carriers import Carrier
-from fairtape.runtime.clock import Clock
-from fairtape.runtime.udp import Address, UdpSocket
-from fairtape.runtime.weather import InjectedWeather
 
 DATAGRAMS_MAX: Final = 1_024  # read from one socket in one turn: a few milliseconds of work at full rate
 DRAINS_MAX: Final = 16  # a consumer may feed the machine whose delivery it hears; the rest waits for the next turn

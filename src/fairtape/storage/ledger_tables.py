@@ -40,7 +40,7 @@ from sqlalchemy import (
 from fairtape.core.errors import Complaint
 from fairtape.market.ledger import Account, Ledger
 from fairtape.market.transfers import Batch, Part, Reason, Settlement, Standing, Transfer
-from fairtape.runtime.database import answering, opened
+from fairtape.storage.database import answering, opened
 
 AMOUNT_MAX: Final = (1 << 63) - 1  # what a column holds
 READ_ROWS: Final = 10_000  # that are read at once

@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
 from fairtape.core.formation_log import Answer, Question, Unavailable
-from fairtape.runtime.stores.contract import Store
+from fairtape.storage.formation_stores.contract import Store
 
 QUESTIONS_MAX: Final = 16  # taken and not yet collected; a reformation server seldom has two
 

@@ -1,0 +1,1 @@
+"""Sockets and time: UDP, transports, the driver, the runtime of a node, the clock, injected link faults."""
