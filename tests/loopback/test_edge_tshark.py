@@ -20,7 +20,8 @@ import pytest
 from fairtape.edge.catalogue import Catalogue
 from fairtape.edge.library import Library
 from fairtape.edge.server import Server
-from fairtape.formats import itch, moldudp64
+from fairtape.formats import moldudp64
+from fairtape.formats.itch import messages as itch
 from fairtape.formats.moldudp64 import Request, encode_request
 from fairtape.net.clock import SharedClock
 from fairtape.net.transports import LOOPBACK

@@ -13,7 +13,7 @@ from fairtape.entry.ouch_server import OuchDesk
 from fairtape.entry.streams import StreamServer
 from fairtape.entry.tls import server_context
 from fairtape.formats import soupbintcp as soup
-from fairtape.formats.fix_messages import write
+from fairtape.formats.fix.order_messages import write
 from fairtape.nodes.fix.desk import FixDesk
 from loopback.belts import Belt, accounts_in
 from loopback.certificates import Authority

@@ -18,7 +18,7 @@ import pytest
 
 from fairtape.core.instants import Instant
 from fairtape.entry.fix_server import FixServer
-from fairtape.formats.fix_messages import ExecType, ExecutionReport, NewOrderSingle, OrderEntry, OrdStatus
+from fairtape.formats.fix.order_messages import ExecType, ExecutionReport, NewOrderSingle, OrderEntry, OrdStatus
 from fairtape.nodes.fix.desk import FixDesk
 from fairtape.nodes.fix.effects import LoggedOff, LoggedOn, Received, Refused, SessionEvent
 from fairtape.runtime.fixstore import FixFile

@@ -11,9 +11,9 @@ import pytest
 from fairtape.core.errors import Complaint
 from fairtape.core.instants import Instant
 from fairtape.entry.fix_server import FixServer
-from fairtape.formats.fix import FixMessage, FixStream, encode
-from fairtape.formats.fix_messages import NewOrderSingle, OrderEntry, write
-from fairtape.formats.fix_time import format_instant
+from fairtape.formats.fix.codec import FixMessage, FixStream, encode
+from fairtape.formats.fix.order_messages import NewOrderSingle, OrderEntry, write
+from fairtape.formats.fix.timestamps import format_instant
 from fairtape.nodes.fix.desk import FixDesk
 from fairtape.nodes.fix.effects import LoggedOff, LoggedOn, Received, SessionEvent
 from fairtape.nodes.fix.store import MemoryStore

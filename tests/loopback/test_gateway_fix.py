@@ -12,8 +12,8 @@ from fairtape.entry.doorman import Doorman
 from fairtape.entry.fix_orders import FixOrders, last_told
 from fairtape.entry.fix_server import FixServer
 from fairtape.entry.house import House
-from fairtape.formats import fix_messages as fix
-from fairtape.formats.fix_messages import OrderEntry, read
+from fairtape.formats.fix import order_messages as fix
+from fairtape.formats.fix.order_messages import OrderEntry, read
 from fairtape.market.administration import Funding
 from fairtape.market.order_codec import encode
 from fairtape.market.orders import Cancel

@@ -10,7 +10,7 @@ import pytest
 
 from fairtape.core.instants import SECOND
 from fairtape.formats import ouch
-from fairtape.formats.fix_messages import OrderEntry, write
+from fairtape.formats.fix.order_messages import OrderEntry, write
 from fairtape.formats.soupbintcp import SequencedData, UnsequencedData
 from fairtape.formats.soupbintcp import encode as in_soup
 from fairtape.nodes.fix.resending import compose, header

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from fairtape.core.instants import SECOND, Instant
-from fairtape.formats.fix import FixMessage, FixStream, encode
-from fairtape.formats.fix_messages import (
+from fairtape.formats.fix.codec import FixMessage, FixStream, encode
+from fairtape.formats.fix.order_messages import (
     ExecType,
     ExecutionReport,
     NewOrderSingle,
@@ -15,7 +15,7 @@ from fairtape.formats.fix_messages import (
     Side,
     read,
 )
-from fairtape.formats.fix_time import format_instant
+from fairtape.formats.fix.timestamps import format_instant
 from fairtape.nodes.fix.effects import HangUp, Received, SessionEffect, SessionEvent, Transmit
 from fairtape.nodes.fix.options import FixOptions, Role, State
 from fairtape.nodes.fix.session import FixSession

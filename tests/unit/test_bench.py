@@ -15,7 +15,7 @@ from fairtape.bench.trimming import SEGMENTS_KEPT, kept_short, trim
 from fairtape.client import connect
 from fairtape.core.effects import Deliver, Ordered, Release, Span
 from fairtape.core.instants import MICROSECOND, MILLISECOND
-from fairtape.formats.itch_columns import from_arrow, to_arrow
+from fairtape.formats.itch.columns import from_arrow, to_arrow
 from fairtape.journal.format import segment_name
 from fairtape.wire.blocks import pack_messages
 from unit.client.tape_values import trades

@@ -3,7 +3,7 @@
 import pytest
 
 from fairtape.bench.fix import fix_day, fix_figures
-from fairtape.formats.fix import FixStream
+from fairtape.formats.fix.codec import FixStream
 
 
 def test_a_day_of_order_entry_is_whole() -> None:

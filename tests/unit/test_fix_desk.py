@@ -1,10 +1,10 @@
 """The acceptor's desk: who is let in, who is not, and that one client's connections never mix."""
 
 from fairtape.core.instants import SECOND
-from fairtape.formats.fix import FixMessage, FixStream, encode
-from fairtape.formats.fix_dictionary import BusinessReason
-from fairtape.formats.fix_messages import write
-from fairtape.formats.fix_time import format_instant
+from fairtape.formats.fix.codec import FixMessage, FixStream, encode
+from fairtape.formats.fix.dictionary import BusinessReason
+from fairtape.formats.fix.order_messages import write
+from fairtape.formats.fix.timestamps import format_instant
 from fairtape.nodes.edge.effects import Close, Write
 from fairtape.nodes.fix.desk import FixDesk
 from fairtape.nodes.fix.effects import DeskEffect, FromClient, LoggedOff, LoggedOn, Received

@@ -3,9 +3,9 @@
 import pytest
 
 from fairtape.core.instants import MILLISECOND, SECOND
-from fairtape.formats.fix import encode
-from fairtape.formats.fix_messages import write
-from fairtape.formats.fix_time import format_instant
+from fairtape.formats.fix.codec import encode
+from fairtape.formats.fix.order_messages import write
+from fairtape.formats.fix.timestamps import format_instant
 from fairtape.nodes.fix.effects import LoggedOff, LoggedOn, Refused
 from fairtape.nodes.fix.options import FixOptions, State
 from fairtape.nodes.fix.session import AGAIN_AT_ONCE

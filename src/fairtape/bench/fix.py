@@ -13,8 +13,8 @@ from typing import Final, TypeAlias
 
 from fairtape.core.errors import Complaint
 from fairtape.core.instants import MILLISECOND, SECOND
-from fairtape.formats.fix import FixStream
-from fairtape.formats.fix_messages import (
+from fairtape.formats.fix.codec import FixStream
+from fairtape.formats.fix.order_messages import (
     ExecType,
     ExecutionReport,
     NewOrderSingle,

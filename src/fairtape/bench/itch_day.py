@@ -10,9 +10,9 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from fairtape.formats.fields import Field, Text
-from fairtape.formats.itch import LAYOUTS
-from fairtape.formats.itch_columns import INDEX, TEXT, from_arrow
+from fairtape.formats.fixed_layout import Field, Text
+from fairtape.formats.itch.columns import INDEX, TEXT, from_arrow
+from fairtape.formats.itch.messages import LAYOUTS
 from fairtape.market.symbols import universe
 
 STOCKS: Final = 5_000

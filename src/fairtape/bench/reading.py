@@ -22,7 +22,7 @@ from fairtape.client import connect
 from fairtape.client.lots import PLACE_DTYPE, ROWS_MAX, Lot
 from fairtape.core.effects import Ordered, Release, Span
 from fairtape.core.instants import MILLISECOND, SECOND
-from fairtape.formats.itch_columns import to_arrow
+from fairtape.formats.itch.columns import to_arrow
 from fairtape.journal import Sync, Writer
 from fairtape.market.flow import Flow, batches
 from fairtape.market.trades import TRADE_SIZE, Trades, records

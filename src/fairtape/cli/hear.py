@@ -21,8 +21,8 @@ from fairtape.deployment.stations import catalogue_of, edge_names, edge_of
 from fairtape.edge.catalogue import read_plan
 from fairtape.edge.ear import Ear, feeds_of
 from fairtape.edge.readers import Readers
-from fairtape.formats.itch import BadItch
-from fairtape.formats.ticker_itch import Canceled, Printed
+from fairtape.formats.itch.messages import BadItch
+from fairtape.formats.itch.ticker import Canceled, Printed
 from fairtape.market.prices import format_fixed
 from fairtape.market.stripes import StripePlan
 from fairtape.net.clock import SharedClock

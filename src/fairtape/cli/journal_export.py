@@ -18,9 +18,9 @@ from fairtape.client.records import Placed
 from fairtape.core.errors import Complaint
 from fairtape.core.instants import SECOND
 from fairtape.formats.dbn import write_dbn
+from fairtape.formats.errors import Refused
 from fairtape.formats.framing import frame
-from fairtape.formats.refusal import Refused
-from fairtape.formats.ticker_itch import Listing, TickerItch, fits_directory
+from fairtape.formats.itch.ticker import Listing, TickerItch, fits_directory
 from fairtape.formats.trade_tables import trades_to_arrow
 from fairtape.journal import Damaged, Journal
 from fairtape.market.trades import Trades, blank_trades

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from fairtape.core.errors import Complaint
-from fairtape.formats.refusal import Refused
+from fairtape.formats.errors import Refused
 
 
 class ClientError(ValueError):

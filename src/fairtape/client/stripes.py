@@ -28,8 +28,8 @@ from fairtape.core.instants import Instant
 from fairtape.edge.catalogue import plan_beside, read_plan
 from fairtape.edge.ear import Ear, feeds_of
 from fairtape.edge.readers import Readers
-from fairtape.formats.itch import BadItch
-from fairtape.formats.ticker_itch import Canceled, Printed
+from fairtape.formats.itch.messages import BadItch
+from fairtape.formats.itch.ticker import Canceled, Printed
 from fairtape.market import trades as market
 from fairtape.market.stripes import StripePlan
 from fairtape.market.trades import encode

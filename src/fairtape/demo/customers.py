@@ -23,9 +23,9 @@ from fairtape.demo.reformers import Rhythm
 from fairtape.demo.world import REGIONS, EdgePlan, WorldPlan
 from fairtape.deployment.processes import Link, Ready
 from fairtape.deployment.sites import Rounds
-from fairtape.formats.itch import Trade
+from fairtape.formats.itch.messages import Trade
+from fairtape.formats.itch.ticker import WIDE
 from fairtape.formats.moldudp64 import BadMold, Packet, decode
-from fairtape.formats.ticker_itch import WIDE
 from fairtape.net.clock import SharedClock
 from fairtape.net.transports import LOOPBACK, Interface
 from fairtape.net.udp import UdpSocket, bind

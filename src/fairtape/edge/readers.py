@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
-from fairtape.formats.ticker_itch import TickerReader
+from fairtape.formats.itch.ticker import TickerReader
 from fairtape.market.stripes import StripePlan
 from fairtape.nodes.edge.press import Press
 from fairtape.nodes.edge.sessions import Session

@@ -17,10 +17,10 @@ from typing import Final, Protocol, TypeAlias
 
 from fairtape.core.instants import SECOND, Instant
 from fairtape.entry.streams import nowhere, secured
-from fairtape.formats.fix import BadFix, FixMessage, FixStream, Flaw
-from fairtape.formats.fix_admin import Logon
-from fairtape.formats.fix_dictionary import BusinessReason, RejectReason, Tag
-from fairtape.formats.fix_messages import OrderEntry, read
+from fairtape.formats.fix.admin_messages import Logon
+from fairtape.formats.fix.codec import BadFix, FixMessage, FixStream, Flaw
+from fairtape.formats.fix.dictionary import BusinessReason, RejectReason, Tag
+from fairtape.formats.fix.order_messages import OrderEntry, read
 from fairtape.net.udp import Address
 from fairtape.nodes.edge.effects import Close, Write
 from fairtape.nodes.fix.desk import UNKNOWN_BODY_MAX, FixDesk

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from fairtape.formats.refusal import Refused
+from fairtape.formats.errors import Refused
 
 Octets: TypeAlias = bytes | bytearray | memoryview
 Positions: TypeAlias = npt.NDArray[np.int64]

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from fairtape.formats.fields import Text
+from fairtape.formats.errors import Refused
+from fairtape.formats.fixed_layout import Text
 from fairtape.formats.framing import PREFIX_SIZE
-from fairtape.formats.refusal import Refused
 
 HEADER: Final = struct.Struct(">10sQH")
 HEADER_SIZE: Final = HEADER.size

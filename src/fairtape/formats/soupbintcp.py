@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar, Final, TypeAlias
 
-from fairtape.formats.fields import Text, is_ink
-from fairtape.formats.refusal import Refused
+from fairtape.formats.errors import Refused
+from fairtape.formats.fixed_layout import Text, is_ink
 
 LENGTH_MAX: Final = (1 << 16) - 1  # of what follows the length: the letter and the payload
 PAYLOAD_MAX: Final = LENGTH_MAX - 1

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from fairtape.formats.rows import Values
+from fairtape.formats.byte_columns import Values
 from fairtape.market.prices import DECIMALS
 from fairtape.market.trades import Trades
 

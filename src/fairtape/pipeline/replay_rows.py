@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from fairtape.core.errors import Complaint
 from fairtape.edge.readers import Readers
-from fairtape.formats.itch import BadItch
-from fairtape.formats.ticker_itch import Canceled, Printed
+from fairtape.formats.itch.messages import BadItch
+from fairtape.formats.itch.ticker import Canceled, Printed
 from fairtape.market.trades import Trade, encode, records
 from fairtape.nodes.edge.marks import MARK, OPAQUE, BadMark, decode_mark, decode_opaque
 from fairtape.nodes.edge.sessions import Session

@@ -13,7 +13,7 @@ from itertools import count
 import numpy as np
 
 from fairtape.core.instants import Instant
-from fairtape.formats.ticker_itch import MPID_MAX
+from fairtape.formats.itch.ticker import MPID_MAX
 from fairtape.market.stripes import LISTINGS_MAX, CoreStripe, EdgeStripe, Endpoint, StripePlan, following_address
 from fairtape.pipeline.stripe_limits import Places
 

@@ -12,11 +12,11 @@ import numpy as np
 
 from fairtape.core.errors import Complaint
 from fairtape.core.instants import Instant
+from fairtape.formats.byte_columns import Values
 from fairtape.formats.dbn import read_dbn
-from fairtape.formats.itch_columns import to_arrow
-from fairtape.formats.itch_trades import trades_of
-from fairtape.formats.refusal import Refused
-from fairtape.formats.rows import Values
+from fairtape.formats.errors import Refused
+from fairtape.formats.itch.columns import to_arrow
+from fairtape.formats.itch.trades import trades_of
 from fairtape.market.trades import Trades
 from fairtape.storage.trade_files import ignored_columns, read_trades
 

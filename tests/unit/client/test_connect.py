@@ -16,10 +16,10 @@ import fairtape
 import unit.journal_values as values
 from fairtape.client import Break, ClientError, Gap, Message, Record, Reformation, Snapshot, Tape, Trade
 from fairtape.deployment.drafting import Draft, create_deployment
-from fairtape.formats import itch
 from fairtape.formats.dbn import write_dbn
 from fairtape.formats.framing import frame
-from fairtape.formats.itch_columns import from_arrow
+from fairtape.formats.itch import messages as itch
+from fairtape.formats.itch.columns import from_arrow
 from fairtape.formats.trade_tables import trades_to_arrow
 from fairtape.journal import Journal
 from fairtape.storage.trade_files import read_trades

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairtape.formats.framing import unframe
-from fairtape.formats.ticker_itch import Listing, TickerItch, fits_directory
+from fairtape.formats.itch.ticker import Listing, TickerItch, fits_directory
 from fairtape.market.trades import TRADE_SIZE, BadTrade, Trade, decode, encode
 from fairtape.nodes.edge.names import NameTable
 from fairtape.nodes.edge.press import Press

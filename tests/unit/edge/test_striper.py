@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fairtape.core.effects import FormationChange, Ordered, Span
 from fairtape.formats.framing import unframe
-from fairtape.formats.ticker_itch import Canceled, Listing, Printed, TickerReader
+from fairtape.formats.itch.ticker import Canceled, Listing, Printed, TickerReader
 from fairtape.market.notices import Cancel, Correction, Status, VenueStatus, encode_notice
 from fairtape.market.trades import encode
 from fairtape.nodes.edge.marks import (

@@ -4,9 +4,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from fairtape.formats import itch
-from fairtape.formats.fields import Kind, Number
-from fairtape.formats.itch import LAYOUTS, MESSAGES
+from fairtape.formats.fixed_layout import Kind, Number
+from fairtape.formats.itch import messages as itch
+from fairtape.formats.itch.messages import LAYOUTS, MESSAGES
 
 INK = st.characters(min_codepoint=0x20, max_codepoint=0x7E)
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairtape.formats.arbiter import Arbiter, Gap, Output, Run
+from fairtape.formats.arbitration import Arbiter, Gap, Output, Run
 from fairtape.formats.moldudp64 import Packet, Request
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairtape.formats.dbn import BadDbn, DbnMissing, read_dbn, write_dbn
-from fairtape.formats.refusal import Refused
+from fairtape.formats.errors import Refused
 from fairtape.market.prices import FIXED_MAX, ONE
 from fairtape.market.trades import Trade
 from unit.formats.itch_values import mutated

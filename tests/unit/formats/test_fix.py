@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairtape.formats.fix import (
+from fairtape.formats.fix.codec import (
     MESSAGE_MAX,
     SHAPES_MAX,
     USUAL_AFTER,
@@ -15,7 +15,7 @@ from fairtape.formats.fix import (
     decode,
     encode,
 )
-from fairtape.formats.fix_dictionary import RejectReason
+from fairtape.formats.fix.dictionary import RejectReason
 from unit.formats.fix_values import BODIES, in_one_piece, spoiled, with_data
 from unit.formats.itch_values import mutated
 

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairtape.core.instants import SECOND
-from fairtape.formats.fix import BadFix, FixMessage, decode, encode
-from fairtape.formats.fix_admin import LOGON, Logon
-from fairtape.formats.fix_dictionary import RejectReason
-from fairtape.formats.fix_fields import FIXED, INTEGER, TEXT
-from fairtape.formats.fix_messages import (
+from fairtape.formats.fix.admin_messages import LOGON, Logon
+from fairtape.formats.fix.codec import BadFix, FixMessage, decode, encode
+from fairtape.formats.fix.dictionary import RejectReason
+from fairtape.formats.fix.fields import FIXED, INTEGER, TEXT
+from fairtape.formats.fix.order_messages import (
     ExecType,
     ExecutionReport,
     NewOrderSingle,
@@ -24,7 +24,7 @@ from fairtape.formats.fix_messages import (
     read,
     write,
 )
-from fairtape.formats.fix_time import INSTANT_MAX, format_instant, parse_instant
+from fairtape.formats.fix.timestamps import INSTANT_MAX, format_instant, parse_instant
 from unit.formats.fix_values import entries
 
 ORDER = NewOrderSingle(

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairtape.formats import itch
-from fairtape.formats.fields import Number
-from fairtape.formats.itch import LAYOUTS, BadItch
-from fairtape.formats.refusal import Refused
+from fairtape.formats.errors import Refused
+from fairtape.formats.fixed_layout import Number
+from fairtape.formats.itch import messages as itch
+from fairtape.formats.itch.messages import LAYOUTS, BadItch
 from unit.formats.itch_values import messages, mutated
 
 # The length of every message, by the specification of the exchange.

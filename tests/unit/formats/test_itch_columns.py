@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairtape.formats import itch, moldudp64
+from fairtape.formats import moldudp64
+from fairtape.formats.errors import Refused
 from fairtape.formats.framing import END_MARK, BadFraming, frame, unframe, whole_size
-from fairtape.formats.itch import BadItch
-from fairtape.formats.itch_columns import from_arrow, symbols_by_locate, to_arrow
-from fairtape.formats.refusal import Refused
+from fairtape.formats.itch import messages as itch
+from fairtape.formats.itch.columns import from_arrow, symbols_by_locate, to_arrow
+from fairtape.formats.itch.messages import BadItch
 from unit.formats.itch_values import messages, mutated
 
 FILES = st.lists(messages(), max_size=30)

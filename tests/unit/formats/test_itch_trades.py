@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairtape.formats import itch
 from fairtape.formats.dbn import read_dbn, write_dbn
 from fairtape.formats.framing import frame
-from fairtape.formats.itch import BadItch
-from fairtape.formats.itch_columns import to_arrow
-from fairtape.formats.itch_trades import trades_of
+from fairtape.formats.itch import messages as itch
+from fairtape.formats.itch.columns import to_arrow
+from fairtape.formats.itch.messages import BadItch
+from fairtape.formats.itch.trades import trades_of
 from fairtape.formats.trade_tables import trades_to_arrow
 from fairtape.market.prices import ONE
 from fairtape.market.trades import Trade, Trades, decode, records

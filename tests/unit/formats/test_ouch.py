@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairtape.formats import ouch
-from fairtape.formats.fields import Layout
+from fairtape.formats.fixed_layout import Layout
 from fairtape.formats.soupbintcp import FROM_CLIENT, SoupStream, UnsequencedData
 from fairtape.formats.soupbintcp import encode as in_soup
 from unit.formats.itch_values import mutated, values

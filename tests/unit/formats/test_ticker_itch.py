@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairtape.formats import itch
-from fairtape.formats.itch import BadItch
-from fairtape.formats.refusal import Refused
-from fairtape.formats.ticker_itch import (
+from fairtape.formats.errors import Refused
+from fairtape.formats.itch import messages as itch
+from fairtape.formats.itch.messages import BadItch
+from fairtape.formats.itch.ticker import (
     WIDE_SIZE,
     Canceled,
     Listing,

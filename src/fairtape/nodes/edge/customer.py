@@ -15,7 +15,7 @@ from heapq import heappop, heappush
 from typing import Final, TypeAlias
 
 from fairtape.core.instants import NEVER, Instant
-from fairtape.formats.arbiter import Output, Run
+from fairtape.formats.arbitration import Output, Run
 from fairtape.formats.moldudp64 import BadMold, Packet, Request, decode, encode_request
 from fairtape.market.stripes import StripePlan
 from fairtape.nodes.edge.effects import Address, Tell

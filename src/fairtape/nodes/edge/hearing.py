@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from fairtape.core.instants import MILLISECOND, NEVER, SECOND, Duration, Instant
-from fairtape.formats.arbiter import AHEAD_MAX, HELD_BYTES_MAX, Arbiter, Output
+from fairtape.formats.arbitration import AHEAD_MAX, HELD_BYTES_MAX, Arbiter, Output
 from fairtape.formats.moldudp64 import Packet, Request
 
 _STEPS: Final = 4  # notices within a part of `ask_delay` are one

@@ -1,6 +1,6 @@
 """The press: all trades of a token become the ITCH-shaped messages of their stripes at once.
 
-The bytes are those of `fairtape.formats.ticker_itch.TickerItch`; the way is another one, because this runs where
+The bytes are those of `fairtape.formats.itch.ticker.TickerItch`; the way is another one, because this runs where
 releases are due. The unit is the token: one look-up finds the listings of all its trades, one NumPy step per field
 writes all their messages behind their lengths, and a sort by stripe leaves each stripe's share as one piece of bytes,
 ready to be cut into packets. No object is made for a message unless it lies beside messages of another size.
@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from fairtape.core.instants import Instant
-from fairtape.formats import itch
-from fairtape.formats.itch import TIMESTAMP_MAX
-from fairtape.formats.itch_trades import PRICE_UNIT
-from fairtape.formats.ticker_itch import WIDE, Listing, TickerItch, fits_directory
+from fairtape.formats.itch import messages as itch
+from fairtape.formats.itch.messages import TIMESTAMP_MAX
+from fairtape.formats.itch.ticker import WIDE, Listing, TickerItch, fits_directory
+from fairtape.formats.itch.trades import PRICE_UNIT
 from fairtape.market import trades as market
 from fairtape.market.notices import BadNotice, Cancel, Correction, VenueStatus, decode_notice
 from fairtape.market.prices import ONE

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from fairtape.core.instants import NEVER, Instant
-from fairtape.formats.fix import MESSAGE_MAX, FixMessage, FixStream, Flaw
-from fairtape.formats.fix_admin import Logon
-from fairtape.formats.fix_dictionary import BusinessReason, Tag
-from fairtape.formats.fix_messages import OrderEntry
+from fairtape.formats.fix.admin_messages import Logon
+from fairtape.formats.fix.codec import MESSAGE_MAX, FixMessage, FixStream, Flaw
+from fairtape.formats.fix.dictionary import BusinessReason, Tag
+from fairtape.formats.fix.order_messages import OrderEntry
 from fairtape.nodes.edge.effects import Close, Write
 from fairtape.nodes.fix.effects import DeskEffect, FromClient, HangUp, LoggedOff, LoggedOn, Received, Refused, Transmit
 from fairtape.nodes.fix.options import FixOptions, Judge, Role, State

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from fairtape.formats.fix import FixMessage
+from fairtape.formats.fix.codec import FixMessage
 from fairtape.nodes.edge.effects import Close, Write
 
 

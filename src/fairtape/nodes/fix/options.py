@@ -6,7 +6,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from fairtape.core.instants import SECOND, Duration
-from fairtape.formats.fix_messages import FROM_TRADERS
+from fairtape.formats.fix.order_messages import FROM_TRADERS
 
 Judge: TypeAlias = Callable[[str, str, str], str | None]
 """A client's CompID, its user name and its password; the answer is why it may not come in, or None."""

@@ -7,10 +7,10 @@ session itself are never sent again, for an old heartbeat helps nobody and an ol
 from collections.abc import Iterable, Iterator
 
 from fairtape.core.instants import Instant
-from fairtape.formats.fix import Pair, decode, encode
-from fairtape.formats.fix_admin import SEQUENCE_RESET, SequenceReset
-from fairtape.formats.fix_dictionary import HEADER, Tag
-from fairtape.formats.fix_time import format_instant
+from fairtape.formats.fix.admin_messages import SEQUENCE_RESET, SequenceReset
+from fairtape.formats.fix.codec import Pair, decode, encode
+from fairtape.formats.fix.dictionary import HEADER, Tag
+from fairtape.formats.fix.timestamps import format_instant
 
 
 def header(ours: str, theirs: str, number: int, now: Instant, *, first_sent: bytes | None = None) -> list[Pair]:

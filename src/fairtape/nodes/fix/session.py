@@ -13,8 +13,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from fairtape.core.instants import NEVER, SECOND, Duration, Instant
-from fairtape.formats.fix import BEGIN_STRING, BadFix, FixMessage, FixStream, Flaw, Pair, StreamCounts
-from fairtape.formats.fix_admin import (
+from fairtape.formats.fix.admin_messages import (
     BUSINESS_REJECT,
     ENCRYPT_NONE,
     HEARTBEAT,
@@ -33,9 +32,10 @@ from fairtape.formats.fix_admin import (
     SequenceReset,
     TestRequest,
 )
-from fairtape.formats.fix_dictionary import ADMIN_TYPES, APPLICATION_TYPES, BusinessReason, RejectReason, Tag
-from fairtape.formats.fix_fields import POSITIVE, TEXT
-from fairtape.formats.fix_messages import OrderEntry, write
+from fairtape.formats.fix.codec import BEGIN_STRING, BadFix, FixMessage, FixStream, Flaw, Pair, StreamCounts
+from fairtape.formats.fix.dictionary import ADMIN_TYPES, APPLICATION_TYPES, BusinessReason, RejectReason, Tag
+from fairtape.formats.fix.fields import POSITIVE, TEXT
+from fairtape.formats.fix.order_messages import OrderEntry, write
 from fairtape.nodes.fix.effects import HangUp, LoggedOff, LoggedOn, Received, Refused, SessionEffect, Transmit
 from fairtape.nodes.fix.headers import header_flaw, repetition_flaw
 from fairtape.nodes.fix.options import FixOptions, Judge, Role, State

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 from zlib import adler32
 
-from fairtape.formats.fix_dictionary import (
+from fairtape.formats.errors import Refused
+from fairtape.formats.fix.dictionary import (
     DATA,
     HEADER,
     LENGTH_OF,
@@ -28,7 +29,6 @@ from fairtape.formats.fix_dictionary import (
     Tag,
     is_defined,
 )
-from fairtape.formats.refusal import Refused
 
 BEGIN_STRING: Final = b"FIX.4.4"
 SOH: Final = b"\x01"

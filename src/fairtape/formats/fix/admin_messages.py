@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Final, TypeAlias
 
-from fairtape.formats.fix_dictionary import BusinessReason, RejectReason
-from fairtape.formats.fix_fields import FLAG, INTEGER, POSITIVE, TEXT, CodeKind, FixField, FixLayout
+from fairtape.formats.fix.dictionary import BusinessReason, RejectReason
+from fairtape.formats.fix.fields import FLAG, INTEGER, POSITIVE, TEXT, CodeKind, FixField, FixLayout
 
 RefSeqNum: TypeAlias = Annotated[int, FixField(45, INTEGER)]
 RefMsgType: TypeAlias = Annotated[str, FixField(372, TEXT)]

@@ -16,9 +16,9 @@ from typing import Final
 import numpy as np
 
 from fairtape.core.instants import Instant
-from fairtape.formats.itch import BadItch
-from fairtape.formats.itch_columns import Table, Tables, symbols_by_locate
-from fairtape.formats.rows import Values
+from fairtape.formats.byte_columns import Values
+from fairtape.formats.itch.columns import Table, Tables, symbols_by_locate
+from fairtape.formats.itch.messages import BadItch
 from fairtape.market.prices import FIXED_MAX, ONE
 from fairtape.market.symbols import BadName, checked_symbol, checked_venue
 from fairtape.market.trades import TradeFlag, Trades, blank_trades

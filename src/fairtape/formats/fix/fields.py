@@ -15,10 +15,10 @@ from functools import cached_property
 from typing import Annotated, Any, ClassVar, Final, Generic, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
 from fairtape.core.instants import Instant
-from fairtape.formats.fields import is_ink
-from fairtape.formats.fix import BadFix, FixMessage, Pair
-from fairtape.formats.fix_dictionary import RejectReason
-from fairtape.formats.fix_time import INSTANT_MAX, format_instant, parse_instant
+from fairtape.formats.fix.codec import BadFix, FixMessage, Pair
+from fairtape.formats.fix.dictionary import RejectReason
+from fairtape.formats.fix.timestamps import INSTANT_MAX, format_instant, parse_instant
+from fairtape.formats.fixed_layout import is_ink
 from fairtape.market.prices import FIXED_MAX, FIXED_MIN, BadNumber, format_fixed, parse_fixed
 
 INTEGER_MAX: Final = (1 << 63) - 1

@@ -13,9 +13,9 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Annotated, ClassVar, Final, TypeAlias, cast
 
-from fairtape.formats.fix import BadFix, FixMessage, Pair
-from fairtape.formats.fix_dictionary import RejectReason
-from fairtape.formats.fix_fields import FIXED, INSTANT, INTEGER, TEXT, CodeKind, FixField, FixLayout
+from fairtape.formats.fix.codec import BadFix, FixMessage, Pair
+from fairtape.formats.fix.dictionary import RejectReason
+from fairtape.formats.fix.fields import FIXED, INSTANT, INTEGER, TEXT, CodeKind, FixField, FixLayout
 
 SEQUENCE_TAG: Final = 20_001
 CERTAINTY_TAG: Final = 20_002

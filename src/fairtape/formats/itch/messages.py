@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar, Final
 
-from fairtape.formats.fields import U16, U32, U48, U64, Layout, Letter, Price4, Price8, Text2, Text4, Text8
-from fairtape.formats.refusal import Refused
+from fairtape.formats.errors import Refused
+from fairtape.formats.fixed_layout import U16, U32, U48, U64, Layout, Letter, Price4, Price8, Text2, Text4, Text8
 
 TIMESTAMP_MAX: Final = (1 << 48) - 1
 LOCATE_MAX: Final = (1 << 16) - 1

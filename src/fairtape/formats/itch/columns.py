@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fairtape.formats.fields import Field, Layout, Number, Text, is_ink
+from fairtape.formats.byte_columns import Rows, Values, gather, read_numbers, scatter, slot, write_numbers
+from fairtape.formats.fixed_layout import Field, Layout, Number, Text, is_ink
 from fairtape.formats.framing import END_MARK, PREFIX_SIZE, Octets, find_frames
-from fairtape.formats.itch import LAYOUTS, BadItch, StockDirectory
-from fairtape.formats.rows import Rows, Values, gather, read_numbers, scatter, slot, write_numbers
+from fairtape.formats.itch.messages import LAYOUTS, BadItch, StockDirectory
 
 Table: TypeAlias = Any  # a table or an array of pyarrow, which declares no types
 Tables: TypeAlias = Mapping[str, Table]  # by the letter of the messages
