@@ -5,14 +5,14 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from fairtape.apps.floor import Floor
 from fairtape.apps.gateway import Gateway, GatewayLimits
 from fairtape.core.effects import Ordered, Span
 from fairtape.entry.house import House
-from fairtape.market.administration import CASH, Funding, OpenMarket, Pulse
-from fairtape.market.order_codec import encode
+from fairtape.exchange.floor import Floor
+from fairtape.exchange.instructions import CASH, Funding, OpenMarket, Pulse
+from fairtape.exchange.order_codec import encode
+from fairtape.exchange.rules.values import Continuous
 from fairtape.market.prices import ONE
-from fairtape.market.rules.values import Continuous
 from fairtape.runtime.accounts import Accounts
 from fairtape.runtime.intake import Intake
 from fairtape.wire.blocks import pack_messages

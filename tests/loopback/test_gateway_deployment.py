@@ -21,10 +21,10 @@ from fairtape.deployment.door import door_of
 from fairtape.deployment.gateway_options import GatewayOptions
 from fairtape.deployment.gateways import GatewayProcess
 from fairtape.deployment.messages import publish_once
-from fairtape.market.administration import OpenMarket
-from fairtape.market.order_codec import encode
+from fairtape.exchange.instructions import OpenMarket
+from fairtape.exchange.order_codec import encode
+from fairtape.exchange.rules.values import Continuous
 from fairtape.market.prices import ONE
-from fairtape.market.rules.values import Continuous
 from fairtape.net.udp import Address
 from fairtape.storage.ledger_tables import LedgerStore
 from loopback.commands import PATIENCE, finish, interrupt, run, start

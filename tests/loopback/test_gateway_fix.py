@@ -12,11 +12,11 @@ from fairtape.entry.doorman import Doorman
 from fairtape.entry.fix_orders import FixOrders, last_told
 from fairtape.entry.fix_server import FixServer
 from fairtape.entry.house import House
+from fairtape.exchange.instructions import Funding
+from fairtape.exchange.order_codec import encode
+from fairtape.exchange.orders import Cancel
 from fairtape.formats.fix import order_messages as fix
 from fairtape.formats.fix.order_messages import OrderEntry, read
-from fairtape.market.administration import Funding
-from fairtape.market.order_codec import encode
-from fairtape.market.orders import Cancel
 from fairtape.market.prices import ONE
 from fairtape.nodes.fix.desk import FixDesk
 from fairtape.nodes.fix.effects import HangUp, LoggedOff, LoggedOn, Received, SessionEffect, Transmit

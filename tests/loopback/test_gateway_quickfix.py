@@ -17,7 +17,7 @@ from fairtape.entry.doorman import Doorman
 from fairtape.entry.fix_orders import FixOrders
 from fairtape.entry.fix_server import FixServer
 from fairtape.entry.house import House
-from fairtape.market.orders import NewOrder, Side
+from fairtape.exchange.orders import NewOrder, Side
 from fairtape.market.prices import ONE
 from fairtape.nodes.fix.desk import FixDesk
 from fairtape.runtime.accounts import Accounts

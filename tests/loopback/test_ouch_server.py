@@ -9,12 +9,12 @@ from fairtape.entry.doorman import Doorman
 from fairtape.entry.house import House
 from fairtape.entry.ouch_server import OuchDesk
 from fairtape.entry.streams import StreamServer
+from fairtape.exchange.instructions import OpenMarket
+from fairtape.exchange.order_codec import encode
+from fairtape.exchange.rules.values import Continuous
 from fairtape.formats import ouch
 from fairtape.formats import soupbintcp as soup
-from fairtape.market.administration import OpenMarket
-from fairtape.market.order_codec import encode
 from fairtape.market.prices import ONE
-from fairtape.market.rules.values import Continuous
 from loopback.belts import Belt, accounts_in
 
 PASSWORD = "secret-ann"  # noqa: S105 - of nobody

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from deltalake import DeltaTable
 
 from fairtape.core.instants import MILLISECOND
-from fairtape.market.administration import CASH, Funding, OpenMarket
-from fairtape.market.order_codec import Message, encode
-from fairtape.market.orders import Cancel, NewOrder, Side
+from fairtape.exchange.instructions import CASH, Funding, OpenMarket
+from fairtape.exchange.order_codec import Message, encode
+from fairtape.exchange.orders import Cancel, NewOrder, Side
+from fairtape.exchange.rules.values import Continuous
 from fairtape.market.prices import ONE
-from fairtape.market.rules.values import Continuous
 from fairtape.pipeline.jobs import Outcome, run_batch
 from pipeline.market_values import Market
 from pipeline.twin import Row

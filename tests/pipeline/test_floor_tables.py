@@ -6,10 +6,10 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the extra `pipeline` (PySpark) is not installed")
 
-from fairtape.apps.floor import Floor
-from fairtape.apps.floor_outputs import Committed, Rejected, Sequenced
 from fairtape.core.effects import Ordered
 from fairtape.core.instants import MILLISECOND
+from fairtape.exchange.floor import Floor
+from fairtape.exchange.outputs import Committed, Rejected, Sequenced
 from pipeline.shared_tables import FLOOR, rows
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from typing import Any
 
 from fairtape.core.effects import FormationChange, Ordered, Release
 from fairtape.core.instants import SECOND
+from fairtape.exchange.order_codec import decode as decode_order
+from fairtape.exchange.orders import BadOrder, Cancel, NewOrder, Replace
 from fairtape.journal import Entry, Journal
 from fairtape.market.notices import BadNotice, Correction, VenueStatus, decode_notice
-from fairtape.market.order_codec import decode as decode_order
-from fairtape.market.orders import BadOrder, Cancel, NewOrder, Replace
 from fairtape.market.trades import BadTrade, Trade, decode
 from fairtape.ring.membership.layout import decode_formation
 from fairtape.wire.blocks import unpack_messages

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from fairtape.apps.floor_outputs import Execution
-from fairtape.apps.floor_trades import TradeBook
 from fairtape.cli import run
 from fairtape.cli.check import check
-from fairtape.market.ledger import Account, Ledger
+from fairtape.exchange.ledger import Account, Ledger
+from fairtape.exchange.outputs import Execution
+from fairtape.exchange.trade_book import TradeBook
 from fairtape.simulation.floor_ordeal import FloorOrdeal, arbiter_of, run_floor
 from fairtape.simulation.upheaval import draw
 

@@ -4,18 +4,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from fairtape.apps.floor import Floor
-from fairtape.apps.floor_desk import FloorLimits
-from fairtape.apps.floor_outputs import Output, Rejected
 from fairtape.core.effects import Ordered, Span
 from fairtape.core.instants import SECOND, Instant
-from fairtape.market.administration import CASH, Action, Control, Funding, OpenMarket
-from fairtape.market.book import ANY_BUY, ANY_SELL, Fill, Order
-from fairtape.market.markets import Market
-from fairtape.market.order_codec import Message, encode
-from fairtape.market.orders import Cancel, NewOrder, OrderType, Replace, SelfTrade, Side, TimeInForce
+from fairtape.exchange.book import ANY_BUY, ANY_SELL, Fill, Order
+from fairtape.exchange.floor import Floor
+from fairtape.exchange.instructions import CASH, Action, Control, Funding, OpenMarket
+from fairtape.exchange.market import Market
+from fairtape.exchange.order_codec import Message, encode
+from fairtape.exchange.order_handling import FloorLimits
+from fairtape.exchange.orders import Cancel, NewOrder, OrderType, Replace, SelfTrade, Side, TimeInForce
+from fairtape.exchange.outputs import Output, Rejected
+from fairtape.exchange.rules.values import Continuous, Rule
 from fairtape.market.prices import ONE
-from fairtape.market.rules.values import Continuous, Rule
 from fairtape.wire.blocks import pack_messages
 
 CENT: Final = ONE // 100

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairtape.market.administration import OpenMarket
-from fairtape.market.book import Book, Ladder, Order
-from fairtape.market.markets import flaw_of
+from fairtape.exchange.book import Book, Ladder, Order
+from fairtape.exchange.instructions import OpenMarket
+from fairtape.exchange.market import flaw_of
+from fairtape.exchange.rules.values import CallAuction, Continuous, DutchClock, Pricing, Rule, SecondPrice
 from fairtape.market.prices import ONE
-from fairtape.market.rules.values import CallAuction, Continuous, DutchClock, Pricing, Rule, SecondPrice
 from unit.floor_values import Pit, fixed, market_of
 
 

@@ -2,9 +2,13 @@
 
 import pytest
 
-from fairtape.apps.floor import Floor, OutOfOrder
-from fairtape.apps.floor_desk import FloorLimits
-from fairtape.apps.floor_outputs import (
+from fairtape.core.instants import SECOND
+from fairtape.exchange.floor import Floor, OutOfOrder
+from fairtape.exchange.instructions import CASH, Action, Funding, Pulse, TradeReport
+from fairtape.exchange.order_codec import encode
+from fairtape.exchange.order_handling import FloorLimits
+from fairtape.exchange.orders import SelfTrade, TimeInForce
+from fairtape.exchange.outputs import (
     Cancelled,
     Committed,
     Output,
@@ -13,11 +17,7 @@ from fairtape.apps.floor_outputs import (
     Sequenced,
     TentativeFill,
 )
-from fairtape.core.instants import SECOND
-from fairtape.market.administration import CASH, Action, Funding, Pulse, TradeReport
-from fairtape.market.order_codec import encode
-from fairtape.market.orders import SelfTrade, TimeInForce
-from fairtape.market.rules.values import BatchAuction, CallAuction, Continuous, DutchClock, Pricing, SecondPrice
+from fairtape.exchange.rules.values import BatchAuction, CallAuction, Continuous, DutchClock, Pricing, SecondPrice
 from fairtape.market.trades import TradeFlag
 from unit.floor_values import GATEWAY, OPERATOR, Script, Stage, fixed, kinds, staged, the_rejection
 

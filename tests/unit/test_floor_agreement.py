@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from fairtape.apps.floor import Floor, OutOfOrder
-from fairtape.apps.floor_desk import FloorLimits
-from fairtape.apps.floor_outputs import Broken, Evidence, Voided
 from fairtape.core.effects import FormationChange
-from fairtape.market.administration import Pulse, TradeReport
-from fairtape.market.order_codec import decode, encode
+from fairtape.exchange.floor import Floor, OutOfOrder
+from fairtape.exchange.instructions import Pulse, TradeReport
+from fairtape.exchange.order_codec import decode, encode
+from fairtape.exchange.order_handling import FloorLimits
+from fairtape.exchange.outputs import Broken, Evidence, Voided
 from unit.floor_values import kinds, staged, the_rejection
 
 

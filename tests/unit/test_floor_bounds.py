@@ -2,16 +2,16 @@
 
 import pytest
 
-from fairtape.apps.floor_outputs import Cancelled, TentativeFill
 from fairtape.apps.gateway import GatewayLimits
 from fairtape.core.effects import FormationChange
-from fairtape.market.administration import CASH, Funding, OpenMarket
-from fairtape.market.ledger import ASSET_MAX, Ledger
-from fairtape.market.markets import flaw_of
-from fairtape.market.order_codec import encode
-from fairtape.market.orders import SelfTrade, TimeInForce
+from fairtape.exchange.instructions import CASH, Funding, OpenMarket
+from fairtape.exchange.ledger import ASSET_MAX, Ledger
+from fairtape.exchange.market import flaw_of
+from fairtape.exchange.order_codec import encode
+from fairtape.exchange.orders import SelfTrade, TimeInForce
+from fairtape.exchange.outputs import Cancelled, TentativeFill
+from fairtape.exchange.rules.values import CallAuction, Continuous
 from fairtape.market.prices import FIXED_MAX, ONE
-from fairtape.market.rules.values import CallAuction, Continuous
 from unit.floor_values import OPERATOR, fixed, staged, the_rejection
 from unit.gateway_values import NOW, Sequence, buy, gateway_of, replace
 

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from fairtape.apps.floor import Floor
-from fairtape.apps.floor_outputs import Evidence
 from fairtape.cli import run
 from fairtape.core.effects import FormationChange, Ordered, Release
 from fairtape.core.instants import Instant
@@ -17,9 +15,11 @@ from fairtape.core.timing import PROFILES
 from fairtape.deployment.floor_arbiter import Arbiter
 from fairtape.deployment.floor_reading import FloorReader
 from fairtape.deployment.following import Following
+from fairtape.exchange.floor import Floor
+from fairtape.exchange.instructions import TradeReport
+from fairtape.exchange.order_codec import Message, decode
+from fairtape.exchange.outputs import Evidence
 from fairtape.journal import Writer
-from fairtape.market.administration import TradeReport
-from fairtape.market.order_codec import Message, decode
 from fairtape.nodes.source import Source
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import encode_formation

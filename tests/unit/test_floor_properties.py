@@ -5,14 +5,13 @@ from random import Random
 
 import pytest
 
-from fairtape.apps.floor import Floor
-from fairtape.apps.floor_outputs import Committed, TentativeFill
 from fairtape.core.instants import SECOND
-from fairtape.market.administration import CASH, Action, Pulse
-from fairtape.market.order_codec import Message
-from fairtape.market.orders import SelfTrade, TimeInForce
-from fairtape.market.prices import ONE
-from fairtape.market.rules.values import (
+from fairtape.exchange.floor import Floor
+from fairtape.exchange.instructions import CASH, Action, Pulse
+from fairtape.exchange.order_codec import Message
+from fairtape.exchange.orders import SelfTrade, TimeInForce
+from fairtape.exchange.outputs import Committed, TentativeFill
+from fairtape.exchange.rules.values import (
     BatchAuction,
     CallAuction,
     Continuous,
@@ -22,6 +21,7 @@ from fairtape.market.rules.values import (
     Rule,
     SecondPrice,
 )
+from fairtape.market.prices import ONE
 from unit.floor_values import Stage, fixed, staged
 
 RULES: list[Rule] = [

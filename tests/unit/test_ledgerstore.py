@@ -9,13 +9,13 @@ from random import Random
 import pytest
 from sqlalchemy import text
 
-from fairtape.apps.books import Bookkeeper
-from fairtape.apps.floor import Floor
 from fairtape.core.effects import Ordered
 from fairtape.core.errors import Complaint
-from fairtape.market.administration import CASH, Funding
-from fairtape.market.order_codec import Message
-from fairtape.market.transfers import Batch, Standing
+from fairtape.exchange.bookkeeping import Bookkeeper
+from fairtape.exchange.floor import Floor
+from fairtape.exchange.instructions import CASH, Funding
+from fairtape.exchange.order_codec import Message
+from fairtape.exchange.transfers import Batch, Standing
 from fairtape.storage.ledger_tables import LedgerStore
 from unit.floor_values import Script, fixed
 

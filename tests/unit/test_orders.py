@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairtape.market.administration import CASH, Action, Control, Funding, OpenMarket, Pulse, TradeReport
-from fairtape.market.order_codec import FLOOR_KINDS, GATEWAY_MAX, NUMBER_MAX, Message, decode, encode
-from fairtape.market.orders import (
+from fairtape.exchange.instructions import CASH, Action, Control, Funding, OpenMarket, Pulse, TradeReport
+from fairtape.exchange.order_codec import FLOOR_KINDS, GATEWAY_MAX, NUMBER_MAX, Message, decode, encode
+from fairtape.exchange.orders import (
     ACCOUNT_MAX,
     CLIENT_ID_MAX,
     BadOrder,
@@ -21,9 +21,8 @@ from fairtape.market.orders import (
     Side,
     TimeInForce,
 )
-from fairtape.market.prices import FIXED_MAX, FIXED_MIN, ONE
-from fairtape.market.rules.rule_codec import rule_fields, rule_of
-from fairtape.market.rules.values import (
+from fairtape.exchange.rules.rule_codec import rule_fields, rule_of
+from fairtape.exchange.rules.values import (
     BadRule,
     BatchAuction,
     CallAuction,
@@ -34,6 +33,7 @@ from fairtape.market.rules.values import (
     Rounding,
     SecondPrice,
 )
+from fairtape.market.prices import FIXED_MAX, FIXED_MIN, ONE
 from fairtape.market.symbols import SYMBOL_MAX
 from fairtape.market.trades import TRADE_KIND
 

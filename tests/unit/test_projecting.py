@@ -9,7 +9,7 @@ import pytest
 from fairtape.core.errors import Complaint
 from fairtape.deployment import projecting
 from fairtape.deployment.projecting import Projector
-from fairtape.market.transfers import Batch
+from fairtape.exchange.transfers import Batch
 from fairtape.storage.database import Away
 from fairtape.storage.ledger_tables import LedgerStore
 from unit.test_ledgerstore import batches, session

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairtape.core.instants import MILLISECOND
-from fairtape.market.book import Order
-from fairtape.market.rules.allocation import by_batch, pro_rata
-from fairtape.market.rules.values import BadRule, BatchAuction, Rounding
+from fairtape.exchange.book import Order
+from fairtape.exchange.rules.allocation import by_batch, pro_rata
+from fairtape.exchange.rules.values import BadRule, BatchAuction, Rounding
 from unit.floor_values import Pit, fixed, market_of, plain
 
 Orders: TypeAlias = list[tuple[Any, ...]]

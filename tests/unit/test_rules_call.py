@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairtape.market.rules.clearing import Clearing, clear, middle, nearest
-from fairtape.market.rules.values import CallAuction, Candidates, Rounding
+from fairtape.exchange.rules.clearing import Clearing, clear, middle, nearest
+from fairtape.exchange.rules.values import CallAuction, Candidates, Rounding
 from unit.floor_values import Pit, fixed, market_of, plain, told
 
 Orders: TypeAlias = list[tuple[Any, ...]]

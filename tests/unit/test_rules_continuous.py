@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairtape.market.book import Fill, Order
-from fairtape.market.markets import Market
-from fairtape.market.orders import SelfTrade, TimeInForce
-from fairtape.market.rules.continuous import match
-from fairtape.market.rules.values import Continuous, Pricing, Rounding, rounded
+from fairtape.exchange.book import Fill, Order
+from fairtape.exchange.market import Market
+from fairtape.exchange.orders import SelfTrade, TimeInForce
+from fairtape.exchange.rules.continuous import match
+from fairtape.exchange.rules.values import Continuous, Pricing, Rounding, rounded
 from unit.floor_values import Pit, fixed, market_of, plain
 
 Orders: TypeAlias = list[tuple[Any, ...]]

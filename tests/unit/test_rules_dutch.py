@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairtape.core.instants import SECOND
-from fairtape.market.orders import TimeInForce
-from fairtape.market.rules.values import DutchClock
+from fairtape.exchange.orders import TimeInForce
+from fairtape.exchange.rules.values import DutchClock
 from unit.floor_values import Pit, fixed, market_of, plain, told
 
 CAR = "Encyclopedia entry 'Dutch auction', a company car from 15,000 down in steps of 1,000, taken at 10,000"

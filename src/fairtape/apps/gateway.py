@@ -17,18 +17,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeAlias, TypeVar
 
-from fairtape.apps.floor import Floor
-from fairtape.apps.floor_desk import Customer
-from fairtape.apps.floor_outputs import Output
 from fairtape.apps.gateway_blotter import Blotter
 from fairtape.apps.gateway_events import Answer, Cause, OrderEvent
 from fairtape.apps.gateway_pending import Held, Pending, PendingRequests
 from fairtape.core.effects import FormationChange, Ordered
 from fairtape.core.instants import SECOND, Duration, Instant
-from fairtape.market.administration import CASH
-from fairtape.market.markets import Market
-from fairtape.market.order_codec import CANCEL_KIND, NEW_ORDER_KIND, REPLACE_KIND, Message, decode, encode
-from fairtape.market.orders import BadOrder, Cancel, NewOrder, OrderType, Replace, Side
+from fairtape.exchange.floor import Floor
+from fairtape.exchange.instructions import CASH
+from fairtape.exchange.market import Market
+from fairtape.exchange.order_codec import CANCEL_KIND, NEW_ORDER_KIND, REPLACE_KIND, Message, decode, encode
+from fairtape.exchange.order_handling import Customer
+from fairtape.exchange.orders import BadOrder, Cancel, NewOrder, OrderType, Replace, Side
+from fairtape.exchange.outputs import Output
 from fairtape.market.prices import ONE, Price, format_fixed, format_sum
 from fairtape.market.symbols import Symbol
 from fairtape.nodes.edge.pacing import Pacer

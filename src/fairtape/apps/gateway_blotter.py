@@ -10,7 +10,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from fairtape.apps.floor_outputs import (
+from fairtape.apps.gateway_events import Asked, EventKind, OrderEvent
+from fairtape.core.instants import Instant
+from fairtape.exchange.order_codec import Message
+from fairtape.exchange.orders import Cancel, NewOrder, OrderType, Replace, Side, TimeInForce
+from fairtape.exchange.outputs import (
     BUYER_TOOK,
     SELLER_TOOK,
     Cancelled,
@@ -24,10 +28,6 @@ from fairtape.apps.floor_outputs import (
     TentativeFill,
     Voided,
 )
-from fairtape.apps.gateway_events import Asked, EventKind, OrderEvent
-from fairtape.core.instants import Instant
-from fairtape.market.order_codec import Message
-from fairtape.market.orders import Cancel, NewOrder, OrderType, Replace, Side, TimeInForce
 from fairtape.market.prices import ONE, Price, Quantity
 from fairtape.market.symbols import Symbol
 

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from fairtape.core.instants import Instant
-from fairtape.market.orders import OrderType, Side, TimeInForce
+from fairtape.exchange.orders import OrderType, Side, TimeInForce
 from fairtape.market.prices import Price, Quantity
 from fairtape.market.symbols import Symbol
 

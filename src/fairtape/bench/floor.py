@@ -14,17 +14,17 @@ from random import Random
 from time import process_time_ns
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from fairtape.apps.floor import Floor
 from fairtape.bench.report import Figures, Step
 from fairtape.core.effects import Ordered, Span
 from fairtape.core.instants import MILLISECOND, SECOND
-from fairtape.market.administration import CASH, Funding, OpenMarket
-from fairtape.market.book import BUYS, SELLS, Order
-from fairtape.market.markets import Market
-from fairtape.market.order_codec import encode
-from fairtape.market.orders import Cancel, NewOrder, Side
+from fairtape.exchange.book import BUYS, SELLS, Order
+from fairtape.exchange.floor import Floor
+from fairtape.exchange.instructions import CASH, Funding, OpenMarket
+from fairtape.exchange.market import Market
+from fairtape.exchange.order_codec import encode
+from fairtape.exchange.orders import Cancel, NewOrder, Side
+from fairtape.exchange.rules.values import Continuous
 from fairtape.market.prices import FIXED_MAX, ONE, Price, Quantity
-from fairtape.market.rules.values import Continuous
 from fairtape.wire.blocks import pack_messages
 
 ORDERS: Final = 200_000

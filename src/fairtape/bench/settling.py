@@ -10,16 +10,16 @@ import time
 from pathlib import Path
 from typing import Final
 
-from fairtape.apps.books import Bookkeeper
-from fairtape.apps.floor import Floor
 from fairtape.bench.report import Figures
 from fairtape.core.effects import Ordered, Span
 from fairtape.core.instants import MILLISECOND, SECOND
-from fairtape.market.administration import CASH, Funding, OpenMarket
-from fairtape.market.order_codec import encode
-from fairtape.market.orders import NewOrder, Side
+from fairtape.exchange.bookkeeping import Bookkeeper
+from fairtape.exchange.floor import Floor
+from fairtape.exchange.instructions import CASH, Funding, OpenMarket
+from fairtape.exchange.order_codec import encode
+from fairtape.exchange.orders import NewOrder, Side
+from fairtape.exchange.rules.values import Continuous
 from fairtape.market.prices import FIXED_MAX, ONE
-from fairtape.market.rules.values import Continuous
 from fairtape.storage.ledger_tables import LedgerStore
 from fairtape.wire.blocks import pack_messages
 

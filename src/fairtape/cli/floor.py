@@ -7,7 +7,6 @@ from typing import Final
 
 import click
 
-from fairtape.apps.floor import Floor
 from fairtape.cli.floor_view import arbitrate, book_view, reader_of, replay_view, trades_view
 from fairtape.cli.limits import check_within
 from fairtape.core.errors import Complaint
@@ -18,10 +17,10 @@ from fairtape.deployment.floor_entry import Answer, Making, enter, fills_of
 from fairtape.deployment.floor_settings import COMMIT_PASSES, COMMIT_PASSES_MAX
 from fairtape.deployment.messages import source_named
 from fairtape.deployment.node import exit_with
-from fairtape.market.administration import Action, Control, OpenMarket
-from fairtape.market.orders import BadOrder, Cancel, NewOrder, OrderType, Side, TimeInForce
-from fairtape.market.prices import BadNumber, format_fixed, parse_fixed
-from fairtape.market.rules.values import (
+from fairtape.exchange.floor import Floor
+from fairtape.exchange.instructions import Action, Control, OpenMarket
+from fairtape.exchange.orders import BadOrder, Cancel, NewOrder, OrderType, Side, TimeInForce
+from fairtape.exchange.rules.values import (
     BadRule,
     BatchAuction,
     CallAuction,
@@ -31,6 +30,7 @@ from fairtape.market.rules.values import (
     Rule,
     SecondPrice,
 )
+from fairtape.market.prices import BadNumber, format_fixed, parse_fixed
 from fairtape.market.symbols import BadName, checked_symbol
 from fairtape.net.clock import SharedClock
 

@@ -15,8 +15,6 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from fairtape.apps.floor import Floor
-from fairtape.apps.floor_outputs import BUYER_TOOK, SELLER_TOOK, Committed, Execution, TentativeFill, Voided
 from fairtape.cli.words import counted
 from fairtape.core.effects import Ordered
 from fairtape.core.errors import Complaint
@@ -33,10 +31,12 @@ from fairtape.deployment.node import JOURNALS
 from fairtape.deployment.processes import Interrupts
 from fairtape.deployment.ring import source_of, source_seat
 from fairtape.deployment.supervisor import ARBITER
-from fairtape.market.administration import CASH
-from fairtape.market.markets import Market
+from fairtape.exchange.floor import Floor
+from fairtape.exchange.instructions import CASH
+from fairtape.exchange.market import Market
+from fairtape.exchange.outputs import BUYER_TOOK, SELLER_TOOK, Committed, Execution, TentativeFill, Voided
+from fairtape.exchange.rules.values import DutchClock
 from fairtape.market.prices import format_fixed, format_sum
-from fairtape.market.rules.values import DutchClock
 from fairtape.net.clock import SharedClock
 from fairtape.net.driver import Driver
 from fairtape.wire.frames import NodeId

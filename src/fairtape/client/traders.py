@@ -20,7 +20,7 @@ from typing import Any, Final, Self, TypeAlias, TypeVar
 from fairtape.apps.gateway_events import Cause, EventKind, OrderEvent
 from fairtape.client.errors import ClientError
 from fairtape.entry.native_words import event_of, line_of, words_of, words_of_request
-from fairtape.market.orders import Cancel, NewOrder, OrderType, Replace, SelfTrade, Side, TimeInForce
+from fairtape.exchange.orders import Cancel, NewOrder, OrderType, Replace, SelfTrade, Side, TimeInForce
 from fairtape.market.prices import BadNumber, parse_fixed
 
 LINE_MAX: Final = 64 << 10  # bytes of a server's line

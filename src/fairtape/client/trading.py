@@ -9,7 +9,7 @@ from typing import Any, Final, Self, TypeVar
 
 from fairtape.client.errors import ClientError
 from fairtape.client.traders import AsyncTrader, Number, TraderRecord
-from fairtape.market.orders import Side
+from fairtape.exchange.orders import Side
 
 ADDRESSES_MAX: Final = 32
 PORT_MAX: Final = 65_535

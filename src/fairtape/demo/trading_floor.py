@@ -12,17 +12,17 @@ from functools import partial
 from random import Random
 from typing import Final
 
-from fairtape.apps.floor import Floor
-from fairtape.apps.floor_outputs import TentativeFill
 from fairtape.core.effects import Ordered, Release
 from fairtape.core.instants import SECOND, Instant
 from fairtape.core.link_faults import Weather
 from fairtape.core.timing import PROFILES
-from fairtape.market.administration import CASH, Funding, OpenMarket
-from fairtape.market.order_codec import encode
-from fairtape.market.orders import NewOrder, Side
+from fairtape.exchange.floor import Floor
+from fairtape.exchange.instructions import CASH, Funding, OpenMarket
+from fairtape.exchange.order_codec import encode
+from fairtape.exchange.orders import NewOrder, Side
+from fairtape.exchange.outputs import TentativeFill
+from fairtape.exchange.rules.values import Continuous
 from fairtape.market.prices import ONE
-from fairtape.market.rules.values import Continuous
 from fairtape.ring.membership.topology import Charter, LoopCharter
 from fairtape.simulation.cities import City, city, weather_between
 from fairtape.simulation.floors import Floors

@@ -13,9 +13,9 @@ from typing import Final
 from fairtape.core.effects import FormationChange, Ordered
 from fairtape.core.instants import MILLISECOND, Instant
 from fairtape.deployment.floor_reading import FloorReader, Step
-from fairtape.market.administration import TradeReport
-from fairtape.market.order_codec import TRADE_REPORT_KIND, decode
-from fairtape.market.orders import BadOrder
+from fairtape.exchange.instructions import TradeReport
+from fairtape.exchange.order_codec import TRADE_REPORT_KIND, decode
+from fairtape.exchange.orders import BadOrder
 from fairtape.nodes.source import Source
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import decode_formation

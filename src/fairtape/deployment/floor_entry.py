@@ -5,16 +5,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from fairtape.apps.floor_outputs import Cancelled, Funded, MarketChanged, Output, Rejected, Replaced, Sequenced
-from fairtape.apps.floor_outputs import TentativeFill as Fill
 from fairtape.core.effects import Ordered
 from fairtape.core.errors import Complaint
 from fairtape.deployment.door import Door
 from fairtape.deployment.floor_reading import FloorReader
 from fairtape.deployment.messages import publish_once
-from fairtape.market.administration import Control, Funding, OpenMarket
-from fairtape.market.order_codec import encode
-from fairtape.market.orders import Cancel, NewOrder, Replace
+from fairtape.exchange.instructions import Control, Funding, OpenMarket
+from fairtape.exchange.order_codec import encode
+from fairtape.exchange.orders import Cancel, NewOrder, Replace
+from fairtape.exchange.outputs import Cancelled, Funded, MarketChanged, Output, Rejected, Replaced, Sequenced
+from fairtape.exchange.outputs import TentativeFill as Fill
 from fairtape.net.clock import SharedClock
 from fairtape.wire.frames import NodeId
 

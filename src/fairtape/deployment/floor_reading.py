@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 
-from fairtape.apps.floor import Floor
-from fairtape.apps.floor_outputs import Output
-from fairtape.apps.floor_replica import Replica
 from fairtape.core.effects import FormationChange, Ordered
 from fairtape.deployment.following import Following
+from fairtape.exchange.floor import Floor
+from fairtape.exchange.outputs import Output
+from fairtape.exchange.replica import Replica
 from fairtape.journal import Entry, Journal
 from fairtape.wire.frames import NodeId
 

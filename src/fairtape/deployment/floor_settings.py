@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from fairtape.apps.floor import Floor
+from fairtape.exchange.floor import Floor
 from fairtape.wire.frames import NodeId
 
 COMMIT_PASSES: Final = 3

@@ -13,7 +13,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from fairtape.apps.books import Bookkeeper
 from fairtape.apps.gateway import Gateway
 from fairtape.core.errors import Complaint
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
@@ -37,10 +36,11 @@ from fairtape.entry.native import NativeDesk
 from fairtape.entry.ouch_server import SILENCE_MAX, OuchDesk
 from fairtape.entry.streams import StreamServer
 from fairtape.entry.tls import server_context
+from fairtape.exchange.bookkeeping import Bookkeeper
+from fairtape.exchange.instructions import Pulse
+from fairtape.exchange.order_codec import encode
+from fairtape.exchange.transfers import Batch
 from fairtape.journal import Entry, Turning
-from fairtape.market.administration import Pulse
-from fairtape.market.order_codec import encode
-from fairtape.market.transfers import Batch
 from fairtape.net.udp import Address
 from fairtape.nodes.fix.desk import FixDesk
 from fairtape.nodes.fix.store import FixStore

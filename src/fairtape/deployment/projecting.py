@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Final
 
 from fairtape.core.errors import Complaint
-from fairtape.market.transfers import Batch
+from fairtape.exchange.transfers import Batch
 from fairtape.storage.database import Away
 from fairtape.storage.ledger_tables import LedgerStore
 

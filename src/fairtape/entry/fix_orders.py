@@ -18,9 +18,9 @@ from fairtape.apps.gateway_events import Answer, Asked, Cause, EventKind, OrderE
 from fairtape.core.instants import Instant
 from fairtape.entry.fix_server import FixServer
 from fairtape.entry.house import House
+from fairtape.exchange.orders import Cancel, NewOrder, OrderType, Replace, Side, TimeInForce
 from fairtape.formats.fix import order_messages as fix
 from fairtape.formats.fix.dictionary import BusinessReason
-from fairtape.market.orders import Cancel, NewOrder, OrderType, Replace, Side, TimeInForce
 from fairtape.nodes.fix.effects import LoggedOn, Received, SessionEvent
 from fairtape.nodes.fix.store import FixStore
 

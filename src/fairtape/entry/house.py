@@ -12,8 +12,8 @@ from fairtape.apps.gateway import Gateway
 from fairtape.apps.gateway_events import Answer, OrderEvent
 from fairtape.core.effects import FormationChange, Ordered
 from fairtape.core.instants import Instant
-from fairtape.market.order_codec import decode
-from fairtape.market.orders import Cancel, NewOrder, Replace
+from fairtape.exchange.order_codec import decode
+from fairtape.exchange.orders import Cancel, NewOrder, Replace
 from fairtape.runtime.accounts import Accounts
 from fairtape.runtime.intake import Intake
 

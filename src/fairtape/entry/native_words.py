@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from fairtape.apps.gateway_events import Asked, EventKind, OrderEvent
-from fairtape.market.orders import Cancel, NewOrder, OrderType, Replace, SelfTrade, Side, TimeInForce
+from fairtape.exchange.orders import Cancel, NewOrder, OrderType, Replace, SelfTrade, Side, TimeInForce
 from fairtape.market.prices import BadNumber, format_fixed, parse_fixed
 
 LINE_MAX: Final = 4_096  # bytes of a client's line

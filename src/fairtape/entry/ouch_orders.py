@@ -10,11 +10,11 @@ from typing import Final, TypeAlias
 
 from fairtape.apps.gateway_events import Asked, Cause, EventKind, OrderEvent
 from fairtape.core.instants import SECOND, Instant
+from fairtape.exchange.instructions import OpenMarket
+from fairtape.exchange.orders import Cancel, NewOrder, OrderType, Replace, Side, TimeInForce
+from fairtape.exchange.rules.values import Continuous
 from fairtape.formats import ouch
-from fairtape.market.administration import OpenMarket
-from fairtape.market.orders import Cancel, NewOrder, OrderType, Replace, Side, TimeInForce
 from fairtape.market.prices import ONE
-from fairtape.market.rules.values import Continuous
 
 PRICE_UNIT: Final = ONE // 10_000
 DAY_PERIOD: Final = 86_400 * SECOND

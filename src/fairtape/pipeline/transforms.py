@@ -11,9 +11,9 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from fairtape.exchange.order_codec import CANCEL_KIND as CANCEL_ORDER_KIND
+from fairtape.exchange.order_codec import NEW_ORDER_KIND, REPLACE_KIND
 from fairtape.market.notices import CANCEL_KIND, CORRECTION_KIND, STATUS_KIND
-from fairtape.market.order_codec import CANCEL_KIND as CANCEL_ORDER_KIND
-from fairtape.market.order_codec import NEW_ORDER_KIND, REPLACE_KIND
 from fairtape.market.trades import TRADE_KIND, TRADE_SIZE
 from fairtape.pipeline.decoding import notices_of, orders_of, trades_of
 from fairtape.pipeline.schemas import MESSAGE, PERCENTILES, TABLES, Arrow

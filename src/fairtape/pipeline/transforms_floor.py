@@ -1,6 +1,6 @@
 """What a trading floor makes of the order: its events and its committed trades, by replaying it.
 
-A floor is a pure function of the sequence (`fairtape.apps.floor`), so whoever replays the sequence holds the same
+A floor is a pure function of the sequence (`fairtape.exchange.floor`), so whoever replays the sequence holds the same
 books, trades and balances as every site did. One task replays one stripe, row after row, and keeps no more than the
 floor itself does. Stripes without a request to a floor are not replayed.
 """
@@ -14,8 +14,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from fairtape.apps.floor import Floor
-from fairtape.apps.floor_outputs import (
+from fairtape.core.effects import FormationChange, Ordered, Span
+from fairtape.exchange.floor import Floor
+from fairtape.exchange.orders import Side
+from fairtape.exchange.outputs import (
     Cancelled,
     Committed,
     Evidence,
@@ -27,8 +29,6 @@ from fairtape.apps.floor_outputs import (
     TentativeFill,
     Voided,
 )
-from fairtape.core.effects import FormationChange, Ordered, Span
-from fairtape.market.orders import Side
 from fairtape.pipeline.schemas import BREAK, FORMATION, TABLES, Arrow
 from fairtape.ring.membership.layout import decode_formation
 from fairtape.wire.blocks import pack_messages

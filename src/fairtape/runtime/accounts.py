@@ -22,7 +22,7 @@ from typing import Final
 from sqlalchemy import Boolean, Column, Engine, Insert, MetaData, String, Table, Update, insert, select, update
 
 from fairtape.core.errors import Complaint
-from fairtape.market.orders import ACCOUNT_MAX
+from fairtape.exchange.orders import ACCOUNT_MAX
 from fairtape.storage.database import Away, answering, opened
 
 LOGINS_MAX: Final = 100_000

@@ -14,15 +14,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from fairtape.apps.floor import Floor
-from fairtape.apps.floor_outputs import Voided
 from fairtape.core.effects import FormationChange
 from fairtape.core.instants import SECOND, Instant
-from fairtape.market.administration import CASH, Funding, OpenMarket
-from fairtape.market.order_codec import encode
-from fairtape.market.orders import NewOrder, Side
+from fairtape.exchange.floor import Floor
+from fairtape.exchange.instructions import CASH, Funding, OpenMarket
+from fairtape.exchange.order_codec import encode
+from fairtape.exchange.orders import NewOrder, Side
+from fairtape.exchange.outputs import Voided
+from fairtape.exchange.rules.values import Continuous
 from fairtape.market.prices import ONE
-from fairtape.market.rules.values import Continuous
 from fairtape.simulation.chronicle import SOURCES, Script, Telling, read
 from fairtape.simulation.clocks import Clock
 from fairtape.simulation.floors import Floors

@@ -8,8 +8,8 @@ from functools import partial
 from random import Random
 from typing import Final
 
-from fairtape.apps.floor import Floor
 from fairtape.core.instants import MILLISECOND, SECOND
+from fairtape.exchange.floor import Floor
 from fairtape.simulation.facts import Violation
 from fairtape.simulation.faults import Crash, Fault, Restart
 from fairtape.simulation.floors import Floors

@@ -11,8 +11,12 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Final
 
-from fairtape.apps.floor import Floor
-from fairtape.apps.floor_outputs import (
+from fairtape.core.effects import FormationChange, Ordered, Release
+from fairtape.core.instants import Instant
+from fairtape.exchange.floor import Floor
+from fairtape.exchange.instructions import TradeReport
+from fairtape.exchange.order_codec import decode, encode
+from fairtape.exchange.outputs import (
     Broken,
     Cancelled,
     Committed,
@@ -28,11 +32,7 @@ from fairtape.apps.floor_outputs import (
     TentativeFill,
     Voided,
 )
-from fairtape.apps.floor_replica import Replica
-from fairtape.core.effects import FormationChange, Ordered, Release
-from fairtape.core.instants import Instant
-from fairtape.market.administration import TradeReport
-from fairtape.market.order_codec import decode, encode
+from fairtape.exchange.replica import Replica
 from fairtape.nodes.coordinator.server import Reformer
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import decode_formation

@@ -10,11 +10,10 @@ from random import Random
 from typing import Final
 
 from fairtape.core.instants import MILLISECOND
-from fairtape.market.administration import CASH, Action, Control, Funding, OpenMarket, Pulse
-from fairtape.market.order_codec import encode
-from fairtape.market.orders import Cancel, NewOrder, OrderType, Replace, SelfTrade, Side, TimeInForce
-from fairtape.market.prices import ONE, Price
-from fairtape.market.rules.values import (
+from fairtape.exchange.instructions import CASH, Action, Control, Funding, OpenMarket, Pulse
+from fairtape.exchange.order_codec import encode
+from fairtape.exchange.orders import Cancel, NewOrder, OrderType, Replace, SelfTrade, Side, TimeInForce
+from fairtape.exchange.rules.values import (
     BatchAuction,
     CallAuction,
     Continuous,
@@ -24,6 +23,7 @@ from fairtape.market.rules.values import (
     Rule,
     SecondPrice,
 )
+from fairtape.market.prices import ONE, Price
 from fairtape.wire.frames import NodeId
 
 ACCOUNTS: Final = ("ann", "bob", "cyd", "dan", "eve")

@@ -38,8 +38,8 @@ from sqlalchemy import (
 )
 
 from fairtape.core.errors import Complaint
-from fairtape.market.ledger import Account, Ledger
-from fairtape.market.transfers import Batch, Part, Reason, Settlement, Standing, Transfer
+from fairtape.exchange.ledger import Account, Ledger
+from fairtape.exchange.transfers import Batch, Part, Reason, Settlement, Standing, Transfer
 from fairtape.storage.database import answering, opened
 
 AMOUNT_MAX: Final = (1 << 63) - 1  # what a column holds

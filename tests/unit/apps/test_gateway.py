@@ -4,8 +4,8 @@ from fairtape.apps.gateway import GatewayLimits
 from fairtape.apps.gateway_events import Asked, Cause, EventKind
 from fairtape.core.effects import FormationChange
 from fairtape.core.instants import SECOND
-from fairtape.market.order_codec import encode
-from fairtape.market.orders import Side
+from fairtape.exchange.order_codec import encode
+from fairtape.exchange.orders import Side
 from fairtape.market.prices import ONE
 from unit.floor_values import fixed
 from unit.gateway_values import NOW, Sequence, buy, cancel, gateway_of, kinds, order, replace, sell

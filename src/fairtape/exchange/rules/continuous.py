@@ -1,9 +1,9 @@
 """Continuous trading: an arriving order takes what crosses it, the best price first, the oldest order first."""
 
-from fairtape.market.book import Cut, Fill, Ladder, Order, Why, cut, new_tuple
-from fairtape.market.orders import SelfTrade
+from fairtape.exchange.book import Cut, Fill, Ladder, Order, Why, cut, new_tuple
+from fairtape.exchange.orders import SelfTrade
+from fairtape.exchange.rules.values import Continuous, Pricing, rounded
 from fairtape.market.prices import Price, Quantity
-from fairtape.market.rules.values import Continuous, Pricing, rounded
 
 
 def match(taker: Order, opposite: Ladder, rule: Continuous, tick: Price, fills: list[Fill], cuts: list[Cut]) -> None:

@@ -9,16 +9,15 @@ from collections.abc import Sequence
 from typing import Final
 
 from fairtape.core.instants import Instant
-from fairtape.market.administration import OpenMarket
-from fairtape.market.book import ANY_BUY, ANY_SELL, Book, Cut, Fill, Ladder, Order, Why, cut
-from fairtape.market.orders import NewOrder, OrderType, Side, TimeInForce
-from fairtape.market.prices import ONE, Price, Quantity, format_fixed
-from fairtape.market.rules import dutch
-from fairtape.market.rules.allocation import by_batch, uncross
-from fairtape.market.rules.clearing import Clearing, clear, middle, nearest
-from fairtape.market.rules.continuous import cost, fillable, match
-from fairtape.market.rules.second_price import award
-from fairtape.market.rules.values import (
+from fairtape.exchange.book import ANY_BUY, ANY_SELL, Book, Cut, Fill, Ladder, Order, Why, cut
+from fairtape.exchange.instructions import OpenMarket
+from fairtape.exchange.orders import NewOrder, OrderType, Side, TimeInForce
+from fairtape.exchange.rules import dutch
+from fairtape.exchange.rules.allocation import by_batch, uncross
+from fairtape.exchange.rules.clearing import Clearing, clear, middle, nearest
+from fairtape.exchange.rules.continuous import cost, fillable, match
+from fairtape.exchange.rules.second_price import award
+from fairtape.exchange.rules.values import (
     EXCHANGEABLE,
     BatchAuction,
     CallAuction,
@@ -28,6 +27,7 @@ from fairtape.market.rules.values import (
     Rule,
     SecondPrice,
 )
+from fairtape.market.prices import ONE, Price, Quantity, format_fixed
 
 _NOTHING: Final[tuple[Fill, ...]] = ()
 PRICE_MAX: Final = ANY_BUY - 1  # of a limit: above it stand those who take every price

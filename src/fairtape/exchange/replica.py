@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TypeAlias
 
-from fairtape.apps.floor import Floor
-from fairtape.apps.floor_outputs import Output
 from fairtape.core.effects import FormationChange, Ordered
+from fairtape.exchange.floor import Floor
+from fairtape.exchange.outputs import Output
 
 Past: TypeAlias = Callable[[], Iterable[Ordered]]
 """What the journal of the site holds and the site has released, from the first token on."""

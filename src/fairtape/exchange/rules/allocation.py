@@ -5,7 +5,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TypeAlias
 
-from fairtape.market.book import Book, Fill, Order
+from fairtape.exchange.book import Book, Fill, Order
 from fairtape.market.prices import Price, Quantity
 
 Share: TypeAlias = tuple[Order, Quantity]

@@ -13,7 +13,7 @@ from enum import Enum
 from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 
-from fairtape.market.orders import SelfTrade, TimeInForce
+from fairtape.exchange.orders import SelfTrade, TimeInForce
 from fairtape.market.prices import FIXED_MAX, Price, Quantity
 
 BUYS: Final = 1  # the sign of an order that buys

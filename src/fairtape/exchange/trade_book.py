@@ -9,8 +9,8 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator
 from hashlib import sha256
 
-from fairtape.apps.floor_outputs import Execution
-from fairtape.market.administration import DIGEST_SIZE, TradeReport
+from fairtape.exchange.instructions import DIGEST_SIZE, TradeReport
+from fairtape.exchange.outputs import Execution
 
 
 class TradeBook:

@@ -9,7 +9,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Final
 
-from fairtape.apps.floor_outputs import (
+from fairtape.exchange.ledger import Ledger
+from fairtape.exchange.outputs import (
     Cancelled,
     Committed,
     Execution,
@@ -19,9 +20,8 @@ from fairtape.apps.floor_outputs import (
     Sequenced,
     TentativeFill,
 )
-from fairtape.market.ledger import Ledger
+from fairtape.exchange.transfers import Batch, Part, Reason, Settlement, Standing, Transfer
 from fairtape.market.prices import ONE
-from fairtape.market.transfers import Batch, Part, Reason, Settlement, Standing, Transfer
 
 _OWNED: Final = (Sequenced, Cancelled, Replaced)  # told of one account's order
 _OPEN, _HELD = Part.AVAILABLE, Part.RESERVED

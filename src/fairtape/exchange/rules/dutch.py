@@ -8,9 +8,9 @@ auction at the first price: the highest wins and pays the step that its limit al
 from typing import NamedTuple
 
 from fairtape.core.instants import Instant
-from fairtape.market.book import Book, Fill, Order
+from fairtape.exchange.book import Book, Fill, Order
+from fairtape.exchange.rules.values import DutchClock
 from fairtape.market.prices import Price
-from fairtape.market.rules.values import DutchClock
 
 
 class Hand(NamedTuple):

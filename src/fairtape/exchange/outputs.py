@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
 from fairtape.core.instants import Instant
-from fairtape.market.orders import Side
+from fairtape.exchange.orders import Side
 from fairtape.market.prices import Price, Quantity
 from fairtape.market.symbols import SYMBOL_MAX, Symbol
 from fairtape.market.trades import Trade, TradeFlag

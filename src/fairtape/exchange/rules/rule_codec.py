@@ -2,7 +2,7 @@
 
 from typing import Final, TypeAlias
 
-from fairtape.market.rules.values import (
+from fairtape.exchange.rules.values import (
     BadRule,
     BatchAuction,
     CallAuction,

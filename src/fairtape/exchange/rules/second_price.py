@@ -4,8 +4,8 @@ Vickrey 1961: the price does not depend on the winner's own bid, so nobody gains
 worth to him. For several units each unit counts as a bid, and all winners pay the highest one refused.
 """
 
-from fairtape.market.book import Book, Fill
-from fairtape.market.rules.allocation import Share, by_time, paired
+from fairtape.exchange.book import Book, Fill
+from fairtape.exchange.rules.allocation import Share, by_time, paired
 
 
 def award(book: Book) -> list[Fill]:

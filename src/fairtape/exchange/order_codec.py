@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from enum import IntEnum
 from typing import Final, NoReturn, TypeAlias, TypeVar
 
-from fairtape.market.administration import CASH, DIGEST_SIZE, Action, Control, Funding, OpenMarket, Pulse, TradeReport
-from fairtape.market.book import new_tuple
-from fairtape.market.orders import (
+from fairtape.exchange.book import new_tuple
+from fairtape.exchange.instructions import CASH, DIGEST_SIZE, Action, Control, Funding, OpenMarket, Pulse, TradeReport
+from fairtape.exchange.orders import (
     ACCOUNT_MAX,
     CLIENT_ID_MAX,
     BadOrder,
@@ -24,9 +24,9 @@ from fairtape.market.orders import (
     Side,
     TimeInForce,
 )
+from fairtape.exchange.rules.rule_codec import rule_fields, rule_of
+from fairtape.exchange.rules.values import BadRule
 from fairtape.market.prices import FIXED_MAX, format_fixed
-from fairtape.market.rules.rule_codec import rule_fields, rule_of
-from fairtape.market.rules.values import BadRule
 from fairtape.market.symbols import SYMBOL_MAX
 
 NEW_ORDER_KIND: Final = 0x4F  # O

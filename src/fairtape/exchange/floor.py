@@ -25,8 +25,14 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, TypeAlias
 
-from fairtape.apps.floor_desk import Customer, Desk, FloorLimits
-from fairtape.apps.floor_outputs import (
+from fairtape.core.effects import FormationChange, Ordered
+from fairtape.exchange.instructions import Action, Control, Funding, OpenMarket, Pulse, TradeReport
+from fairtape.exchange.ledger import Ledger
+from fairtape.exchange.market import Market, flaw_of
+from fairtape.exchange.order_codec import decode, encode
+from fairtape.exchange.order_handling import Customer, Desk, FloorLimits
+from fairtape.exchange.orders import BadOrder, Cancel, NewOrder, Replace
+from fairtape.exchange.outputs import (
     Broken,
     Committed,
     Evidence,
@@ -38,14 +44,8 @@ from fairtape.apps.floor_outputs import (
     Rejected,
     Voided,
 )
-from fairtape.core.effects import FormationChange, Ordered
-from fairtape.market.administration import Action, Control, Funding, OpenMarket, Pulse, TradeReport
-from fairtape.market.ledger import Ledger
-from fairtape.market.markets import Market, flaw_of
-from fairtape.market.order_codec import decode, encode
-from fairtape.market.orders import BadOrder, Cancel, NewOrder, Replace
+from fairtape.exchange.rules.values import Continuous
 from fairtape.market.prices import ONE
-from fairtape.market.rules.values import Continuous
 from fairtape.market.symbols import Symbol
 from fairtape.market.trades import TRADE_KIND
 from fairtape.wire.blocks import unpack_messages

@@ -7,8 +7,8 @@ a projection of the sequence: whoever replays it from the first message holds th
 from enum import IntEnum
 from typing import Final, NamedTuple
 
+from fairtape.exchange.rules.values import Rule
 from fairtape.market.prices import Price, Quantity
-from fairtape.market.rules.values import Rule
 from fairtape.market.symbols import Symbol
 
 CASH: Final = ""  # the asset that no symbol can name

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple, TypeAlias
 
-from fairtape.market.book import ANY_BUY, ANY_SELL
+from fairtape.exchange.book import ANY_BUY, ANY_SELL
+from fairtape.exchange.rules.values import Candidates, Rounding, rounded
 from fairtape.market.prices import Price, Quantity
-from fairtape.market.rules.values import Candidates, Rounding, rounded
 
 Levels: TypeAlias = Iterable[tuple[Price, Quantity]]
 """Limits with the quantities that wait there; `ANY_BUY` and `ANY_SELL` are those of market orders."""

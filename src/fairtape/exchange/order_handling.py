@@ -8,7 +8,12 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from fairtape.apps.floor_outputs import (
+from fairtape.core.instants import Instant
+from fairtape.exchange.book import Fill, Order, Why, cut
+from fairtape.exchange.ledger import Account, Ledger
+from fairtape.exchange.market import Market
+from fairtape.exchange.orders import Cancel, NewOrder, OrderType, Replace
+from fairtape.exchange.outputs import (
     BUYER_TOOK,
     SELLER_TOOK,
     Cancelled,
@@ -18,14 +23,9 @@ from fairtape.apps.floor_outputs import (
     Sequenced,
     TentativeFill,
 )
-from fairtape.apps.floor_trades import TradeBook
-from fairtape.core.instants import Instant
-from fairtape.market.book import Fill, Order, Why, cut
-from fairtape.market.ledger import Account, Ledger
-from fairtape.market.markets import Market
-from fairtape.market.orders import Cancel, NewOrder, OrderType, Replace
+from fairtape.exchange.rules.values import Continuous, DutchClock
+from fairtape.exchange.trade_book import TradeBook
 from fairtape.market.prices import ONE, Price, Quantity, format_fixed, format_sum
-from fairtape.market.rules.values import Continuous, DutchClock
 from fairtape.market.symbols import Symbol
 
 

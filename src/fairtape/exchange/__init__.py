@@ -1,0 +1,1 @@
+"""The trading floor: orders, books, trading rules, ledger, and replicas that apply the sequence. Pure."""
