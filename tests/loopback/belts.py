@@ -5,16 +5,16 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from fairtape.apps.gateway import Gateway, GatewayLimits
 from fairtape.core.effects import Ordered, Span
-from fairtape.entry.house import House
 from fairtape.exchange.floor import Floor
 from fairtape.exchange.instructions import CASH, Funding, OpenMarket, Pulse
 from fairtape.exchange.order_codec import encode
 from fairtape.exchange.rules.values import Continuous
+from fairtape.gateway.core.gateway import Gateway, GatewayLimits
+from fairtape.gateway.servers.order_gateway import House
+from fairtape.gateway.storage.accounts import Accounts
+from fairtape.gateway.storage.order_log import Intake
 from fairtape.market.prices import ONE
-from fairtape.runtime.accounts import Accounts
-from fairtape.runtime.intake import Intake
 from fairtape.wire.blocks import pack_messages
 
 OPERATOR = 1

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from fairtape.runtime.fixstore import FixFile
+from fairtape.gateway.storage.fix_store import FixFile
 
 
 def main(path: str) -> None:

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from fairtape.entry.doorman import Doorman
-from fairtape.entry.fix_server import FixServer
-from fairtape.entry.ouch_server import OuchDesk
-from fairtape.entry.streams import StreamServer
-from fairtape.entry.tls import server_context
 from fairtape.formats import soupbintcp as soup
 from fairtape.formats.fix.order_messages import write
-from fairtape.nodes.fix.desk import FixDesk
+from fairtape.gateway.servers.authenticator import Doorman
+from fairtape.gateway.servers.fix_server import FixServer
+from fairtape.gateway.servers.ouch_server import OuchDesk
+from fairtape.gateway.servers.streams import StreamServer
+from fairtape.gateway.servers.tls import server_context
+from fairtape.gateway.session.acceptor import FixDesk
 from loopback.belts import Belt, accounts_in
 from loopback.certificates import Authority
 from loopback.test_fix_server import Customer, Market

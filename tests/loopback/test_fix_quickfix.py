@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 
 from fairtape.core.instants import Instant
-from fairtape.entry.fix_server import FixServer
 from fairtape.formats.fix.order_messages import ExecType, ExecutionReport, NewOrderSingle, OrderEntry, OrdStatus
-from fairtape.nodes.fix.desk import FixDesk
-from fairtape.nodes.fix.effects import LoggedOff, LoggedOn, Received, Refused, SessionEvent
-from fairtape.runtime.fixstore import FixFile
+from fairtape.gateway.servers.fix_server import FixServer
+from fairtape.gateway.session.acceptor import FixDesk
+from fairtape.gateway.session.effects import LoggedOff, LoggedOn, Received, Refused, SessionEvent
+from fairtape.gateway.storage.fix_store import FixFile
 
 pytest.importorskip("quickfix", reason="no wheel of QuickFIX for this Python or machine; pip install quickfix-ssl")
 

@@ -10,13 +10,13 @@ import pytest
 
 from fairtape.core.errors import Complaint
 from fairtape.core.instants import Instant
-from fairtape.entry.fix_server import FixServer
 from fairtape.formats.fix.codec import FixMessage, FixStream, encode
 from fairtape.formats.fix.order_messages import NewOrderSingle, OrderEntry, write
 from fairtape.formats.fix.timestamps import format_instant
-from fairtape.nodes.fix.desk import FixDesk
-from fairtape.nodes.fix.effects import LoggedOff, LoggedOn, Received, SessionEvent
-from fairtape.nodes.fix.store import MemoryStore
+from fairtape.gateway.servers.fix_server import FixServer
+from fairtape.gateway.session.acceptor import FixDesk
+from fairtape.gateway.session.effects import LoggedOff, LoggedOn, Received, SessionEvent
+from fairtape.gateway.session.store import MemoryStore
 from unit.fix_world import SECRET, fields, judge, order, report
 
 

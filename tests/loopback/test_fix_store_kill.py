@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fairtape.runtime.fixstore import FixFile
+from fairtape.gateway.storage.fix_store import FixFile
 
 CHILD = Path(__file__).with_name("fix_store_child.py")
 KILLS = 5

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import fairtape
-from fairtape.apps.gateway_events import EventKind, OrderEvent
 from fairtape.cli import run as run_here
 from fairtape.deployment.loopback import free_ports
 from fairtape.exchange.order_codec import TRADE_REPORT_KIND
+from fairtape.gateway.core.events import EventKind, OrderEvent
 from fairtape.journal import Journal
 from loopback.certificates import Authority
 from loopback.commands import await_line, finish, interrupt, run, start

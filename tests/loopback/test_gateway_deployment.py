@@ -13,7 +13,6 @@ import pytest
 
 import fairtape
 from fairtape import cli
-from fairtape.apps.gateway_events import OrderEvent
 from fairtape.client import OrderRefused, Trader
 from fairtape.deployment.bulletin import Bulletin, RunFolder
 from fairtape.deployment.description import read_deployment
@@ -24,6 +23,7 @@ from fairtape.deployment.messages import publish_once
 from fairtape.exchange.instructions import OpenMarket
 from fairtape.exchange.order_codec import encode
 from fairtape.exchange.rules.values import Continuous
+from fairtape.gateway.core.events import OrderEvent
 from fairtape.market.prices import ONE
 from fairtape.net.udp import Address
 from fairtape.storage.ledger_tables import LedgerStore

@@ -6,23 +6,23 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from fairtape.apps.gateway import GatewayLimits
 from fairtape.core.instants import SECOND
-from fairtape.entry.doorman import Doorman
-from fairtape.entry.fix_orders import FixOrders, last_told
-from fairtape.entry.fix_server import FixServer
-from fairtape.entry.house import House
 from fairtape.exchange.instructions import Funding
 from fairtape.exchange.order_codec import encode
 from fairtape.exchange.orders import Cancel
 from fairtape.formats.fix import order_messages as fix
 from fairtape.formats.fix.order_messages import OrderEntry, read
+from fairtape.gateway.core.gateway import GatewayLimits
+from fairtape.gateway.servers.authenticator import Doorman
+from fairtape.gateway.servers.fix_orders import FixOrders, last_told
+from fairtape.gateway.servers.fix_server import FixServer
+from fairtape.gateway.servers.order_gateway import House
+from fairtape.gateway.session.acceptor import FixDesk
+from fairtape.gateway.session.effects import HangUp, LoggedOff, LoggedOn, Received, SessionEffect, Transmit
+from fairtape.gateway.session.options import FixOptions, Role
+from fairtape.gateway.session.session import FixSession
+from fairtape.gateway.session.store import MemoryStore
 from fairtape.market.prices import ONE
-from fairtape.nodes.fix.desk import FixDesk
-from fairtape.nodes.fix.effects import HangUp, LoggedOff, LoggedOn, Received, SessionEffect, Transmit
-from fairtape.nodes.fix.options import FixOptions, Role
-from fairtape.nodes.fix.session import FixSession
-from fairtape.nodes.fix.store import MemoryStore
 from loopback.belts import SECRET, Belt, accounts_in
 
 

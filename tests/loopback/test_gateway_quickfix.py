@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from fairtape.entry.doorman import Doorman
-from fairtape.entry.fix_orders import FixOrders
-from fairtape.entry.fix_server import FixServer
-from fairtape.entry.house import House
 from fairtape.exchange.orders import NewOrder, Side
+from fairtape.gateway.servers.authenticator import Doorman
+from fairtape.gateway.servers.fix_orders import FixOrders
+from fairtape.gateway.servers.fix_server import FixServer
+from fairtape.gateway.servers.order_gateway import House
+from fairtape.gateway.session.acceptor import FixDesk
+from fairtape.gateway.storage.accounts import Accounts
+from fairtape.gateway.storage.fix_store import FixFile
 from fairtape.market.prices import ONE
-from fairtape.nodes.fix.desk import FixDesk
-from fairtape.runtime.accounts import Accounts
-from fairtape.runtime.fixstore import FixFile
 from loopback.belts import SECRET, Belt, accounts_in
 from loopback.test_fix_quickfix import BreakingWire
 

@@ -5,15 +5,15 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from fairtape.entry.doorman import Doorman
-from fairtape.entry.house import House
-from fairtape.entry.ouch_server import OuchDesk
-from fairtape.entry.streams import StreamServer
 from fairtape.exchange.instructions import OpenMarket
 from fairtape.exchange.order_codec import encode
 from fairtape.exchange.rules.values import Continuous
 from fairtape.formats import ouch
 from fairtape.formats import soupbintcp as soup
+from fairtape.gateway.servers.authenticator import Doorman
+from fairtape.gateway.servers.order_gateway import House
+from fairtape.gateway.servers.ouch_server import OuchDesk
+from fairtape.gateway.servers.streams import StreamServer
 from fairtape.market.prices import ONE
 from loopback.belts import Belt, accounts_in
 

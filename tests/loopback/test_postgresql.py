@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from fairtape.core.errors import Complaint
-from fairtape.runtime.accounts import Accounts
+from fairtape.gateway.storage.accounts import Accounts
 from fairtape.storage.database import Away
 from fairtape.storage.ledger_tables import LedgerStore
 from loopback.postgres import Postgres, running_postgres

@@ -11,15 +11,15 @@ from typing import Any, TypeVar
 import pytest
 
 import fairtape
-from fairtape.apps.gateway import GatewayLimits
-from fairtape.apps.gateway_events import OrderEvent
 from fairtape.client import AsyncTrader, ClientError, OrderRefused
 from fairtape.core.instants import MILLISECOND, SECOND
-from fairtape.entry.doorman import Doorman
-from fairtape.entry.house import House
-from fairtape.entry.native import NativeDesk
-from fairtape.entry.streams import StreamServer
-from fairtape.runtime.accounts import Accounts
+from fairtape.gateway.core.events import OrderEvent
+from fairtape.gateway.core.gateway import GatewayLimits
+from fairtape.gateway.servers.authenticator import Doorman
+from fairtape.gateway.servers.native_server import NativeDesk
+from fairtape.gateway.servers.order_gateway import House
+from fairtape.gateway.servers.streams import StreamServer
+from fairtape.gateway.storage.accounts import Accounts
 from loopback.belts import SECRET, Belt, accounts_in
 
 T = TypeVar("T")

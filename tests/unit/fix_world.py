@@ -16,10 +16,10 @@ from fairtape.formats.fix.order_messages import (
     read,
 )
 from fairtape.formats.fix.timestamps import format_instant
-from fairtape.nodes.fix.effects import HangUp, Received, SessionEffect, SessionEvent, Transmit
-from fairtape.nodes.fix.options import FixOptions, Role, State
-from fairtape.nodes.fix.session import FixSession
-from fairtape.nodes.fix.store import MemoryStore
+from fairtape.gateway.session.effects import HangUp, Received, SessionEffect, SessionEvent, Transmit
+from fairtape.gateway.session.options import FixOptions, Role, State
+from fairtape.gateway.session.session import FixSession
+from fairtape.gateway.session.store import MemoryStore
 
 START: Instant = 1_700_000_000 * SECOND
 SECRET = "open sesame"  # noqa: S105 - of nobody

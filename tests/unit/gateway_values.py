@@ -4,8 +4,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairtape.apps.gateway import Gateway, GatewayLimits
-from fairtape.apps.gateway_events import OrderEvent
 from fairtape.core.effects import Ordered, Span
 from fairtape.core.instants import SECOND, Instant
 from fairtape.exchange.floor import Floor
@@ -13,6 +11,8 @@ from fairtape.exchange.instructions import CASH, Funding, OpenMarket
 from fairtape.exchange.order_codec import encode
 from fairtape.exchange.orders import Cancel, NewOrder, OrderType, Replace, Side
 from fairtape.exchange.rules.values import Continuous
+from fairtape.gateway.core.events import OrderEvent
+from fairtape.gateway.core.gateway import Gateway, GatewayLimits
 from fairtape.market.prices import ONE
 from fairtape.wire.blocks import pack_messages
 from unit.floor_values import fixed

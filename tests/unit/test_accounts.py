@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fairtape.core.errors import Complaint
-from fairtape.runtime.accounts import Accounts, hashed
+from fairtape.gateway.storage.accounts import Accounts, hashed
 
 SECRET = "secret-of-nobody"  # noqa: S105 - of nobody
 

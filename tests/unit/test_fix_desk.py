@@ -5,11 +5,11 @@ from fairtape.formats.fix.codec import FixMessage, FixStream, encode
 from fairtape.formats.fix.dictionary import BusinessReason
 from fairtape.formats.fix.order_messages import write
 from fairtape.formats.fix.timestamps import format_instant
+from fairtape.gateway.session.acceptor import FixDesk
+from fairtape.gateway.session.effects import DeskEffect, FromClient, LoggedOff, LoggedOn, Received
+from fairtape.gateway.session.session import AGAIN_AT_ONCE
+from fairtape.gateway.session.store import FixStore, MemoryStore
 from fairtape.nodes.edge.effects import Close, Write
-from fairtape.nodes.fix.desk import FixDesk
-from fairtape.nodes.fix.effects import DeskEffect, FromClient, LoggedOff, LoggedOn, Received
-from fairtape.nodes.fix.session import AGAIN_AT_ONCE
-from fairtape.nodes.fix.store import FixStore, MemoryStore
 from unit.fix_world import SECRET, START, fields, order, report
 
 ORDER = tuple(write(order("A"))[1:])

@@ -6,9 +6,9 @@ from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.formats.fix.codec import encode
 from fairtape.formats.fix.order_messages import write
 from fairtape.formats.fix.timestamps import format_instant
-from fairtape.nodes.fix.effects import LoggedOff, LoggedOn, Refused
-from fairtape.nodes.fix.options import FixOptions, State
-from fairtape.nodes.fix.session import AGAIN_AT_ONCE
+from fairtape.gateway.session.effects import LoggedOff, LoggedOn, Refused
+from fairtape.gateway.session.options import FixOptions, State
+from fairtape.gateway.session.session import AGAIN_AT_ONCE
 from unit.fix_world import ANN_KNOWS, SECRET, START, Pair, Stranger, fields, order, report
 
 ORDER = tuple(write(order("A"))[1:])

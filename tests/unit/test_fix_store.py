@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from fairtape.core.errors import Complaint
-from fairtape.nodes.fix.store import FixStore, MemoryStore
-from fairtape.runtime.fixstore import PRUNE_PERIOD, FixFile
+from fairtape.gateway.session.store import FixStore, MemoryStore
+from fairtape.gateway.storage.fix_store import PRUNE_PERIOD, FixFile
 
 Make = Callable[[Path], FixStore]
 

@@ -2,7 +2,6 @@
 
 import pytest
 
-from fairtape.apps.gateway import GatewayLimits
 from fairtape.core.effects import FormationChange
 from fairtape.exchange.instructions import CASH, Funding, OpenMarket
 from fairtape.exchange.ledger import ASSET_MAX, Ledger
@@ -11,6 +10,7 @@ from fairtape.exchange.order_codec import encode
 from fairtape.exchange.orders import SelfTrade, TimeInForce
 from fairtape.exchange.outputs import Cancelled, TentativeFill
 from fairtape.exchange.rules.values import CallAuction, Continuous
+from fairtape.gateway.core.gateway import GatewayLimits
 from fairtape.market.prices import FIXED_MAX, ONE
 from unit.floor_values import OPERATOR, fixed, staged, the_rejection
 from unit.gateway_values import NOW, Sequence, buy, gateway_of, replace

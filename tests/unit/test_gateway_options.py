@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from fairtape.apps.gateway import GatewayLimits
 from fairtape.core.errors import Complaint
 from fairtape.deployment.company import floor_names
 from fairtape.deployment.description import FILE, Deployment, read_deployment
 from fairtape.deployment.drafting import Draft, create_deployment
 from fairtape.deployment.gateway_options import USUAL_LIMITS, GatewayOptions, limits_of
-from fairtape.entry.tls import server_context
+from fairtape.gateway.core.gateway import GatewayLimits
+from fairtape.gateway.servers.tls import server_context
 from fairtape.market.prices import ONE
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairtape.core.errors import Complaint
-from fairtape.runtime.intake import MAGIC, Intake
+from fairtape.gateway.storage.order_log import MAGIC, Intake
 
 
 def test_what_was_taken_and_has_no_place_is_there_after_a_restart(tmp_path: Path) -> None:

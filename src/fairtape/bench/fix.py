@@ -26,7 +26,7 @@ from fairtape.formats.fix.order_messages import (
     TimeInForce,
     write,
 )
-from fairtape.nodes.fix.resending import compose, header
+from fairtape.gateway.session.resending import compose, header
 
 MESSAGES: Final = 6_000
 ROUNDS: Final = 5

@@ -17,10 +17,10 @@ from decimal import Decimal
 from enum import IntEnum
 from typing import Any, Final, Self, TypeAlias, TypeVar
 
-from fairtape.apps.gateway_events import Cause, EventKind, OrderEvent
 from fairtape.client.errors import ClientError
-from fairtape.entry.native_words import event_of, line_of, words_of, words_of_request
 from fairtape.exchange.orders import Cancel, NewOrder, OrderType, Replace, SelfTrade, Side, TimeInForce
+from fairtape.gateway.core.events import Cause, EventKind, OrderEvent
+from fairtape.gateway.servers.native_messages import event_of, line_of, words_of, words_of_request
 from fairtape.market.prices import BadNumber, parse_fixed
 
 LINE_MAX: Final = 64 << 10  # bytes of a server's line

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from fairtape.apps.gateway import GatewayLimits
+from fairtape.gateway.core.gateway import GatewayLimits
 from fairtape.market.prices import ONE
 from fairtape.net.udp import Address
 

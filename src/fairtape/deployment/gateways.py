@@ -13,7 +13,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from fairtape.apps.gateway import Gateway
 from fairtape.core.errors import Complaint
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
 from fairtape.deployment.audience import Audience
@@ -28,25 +27,26 @@ from fairtape.deployment.projecting import Projector
 from fairtape.deployment.ring import RingPlan
 from fairtape.deployment.supervisor import GATEWAY
 from fairtape.deployment.tuning import Tuner
-from fairtape.entry.doorman import Doorman
-from fairtape.entry.fix_orders import FixOrders
-from fairtape.entry.fix_server import FixServer
-from fairtape.entry.house import House
-from fairtape.entry.native import NativeDesk
-from fairtape.entry.ouch_server import SILENCE_MAX, OuchDesk
-from fairtape.entry.streams import StreamServer
-from fairtape.entry.tls import server_context
 from fairtape.exchange.bookkeeping import Bookkeeper
 from fairtape.exchange.instructions import Pulse
 from fairtape.exchange.order_codec import encode
 from fairtape.exchange.transfers import Batch
+from fairtape.gateway.core.gateway import Gateway
+from fairtape.gateway.servers.authenticator import Doorman
+from fairtape.gateway.servers.fix_orders import FixOrders
+from fairtape.gateway.servers.fix_server import FixServer
+from fairtape.gateway.servers.native_server import NativeDesk
+from fairtape.gateway.servers.order_gateway import House
+from fairtape.gateway.servers.ouch_server import SILENCE_MAX, OuchDesk
+from fairtape.gateway.servers.streams import StreamServer
+from fairtape.gateway.servers.tls import server_context
+from fairtape.gateway.session.acceptor import FixDesk
+from fairtape.gateway.session.store import FixStore
+from fairtape.gateway.storage.accounts import Accounts
+from fairtape.gateway.storage.fix_store import FixFile
+from fairtape.gateway.storage.order_log import Intake
 from fairtape.journal import Entry, Turning
 from fairtape.net.udp import Address
-from fairtape.nodes.fix.desk import FixDesk
-from fairtape.nodes.fix.store import FixStore
-from fairtape.runtime.accounts import Accounts
-from fairtape.runtime.fixstore import FixFile
-from fairtape.runtime.intake import Intake
 from fairtape.storage.database import Away
 from fairtape.storage.ledger_tables import LedgerStore
 from fairtape.wire.frames import NodeId

@@ -1,11 +1,11 @@
 """The pure gateway: what it lets through, what it refuses, and what it tells, with one sequence behind it."""
 
-from fairtape.apps.gateway import GatewayLimits
-from fairtape.apps.gateway_events import Asked, Cause, EventKind
 from fairtape.core.effects import FormationChange
 from fairtape.core.instants import SECOND
 from fairtape.exchange.order_codec import encode
 from fairtape.exchange.orders import Side
+from fairtape.gateway.core.events import Asked, Cause, EventKind
+from fairtape.gateway.core.gateway import GatewayLimits
 from fairtape.market.prices import ONE
 from unit.floor_values import fixed
 from unit.gateway_values import NOW, Sequence, buy, cancel, gateway_of, kinds, order, replace, sell
@@ -238,7 +238,7 @@ def test_after_a_break_numbers_go_back_and_say_so() -> None:
 
 
 def test_orders_and_events_that_are_kept_are_bounded() -> None:
-    from fairtape.apps.gateway_blotter import Blotter
+    from fairtape.gateway.core.blotter import Blotter
 
     gateway = gateway_of(101)
     gateway.blotter = Blotter(events_max=4, done_max=1)

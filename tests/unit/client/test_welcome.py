@@ -3,7 +3,7 @@
 import pytest
 
 from fairtape.client.traders import LockedOut, _welcome
-from fairtape.entry.native_words import BadWords, line_of, words_of
+from fairtape.gateway.servers.native_messages import BadWords, line_of, words_of
 
 
 def test_a_gateway_that_is_busy_is_one_to_come_back_to() -> None:

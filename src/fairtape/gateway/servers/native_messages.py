@@ -8,8 +8,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from fairtape.apps.gateway_events import Asked, EventKind, OrderEvent
 from fairtape.exchange.orders import Cancel, NewOrder, OrderType, Replace, SelfTrade, Side, TimeInForce
+from fairtape.gateway.core.events import Asked, EventKind, OrderEvent
 from fairtape.market.prices import BadNumber, format_fixed, parse_fixed
 
 LINE_MAX: Final = 4_096  # bytes of a client's line

@@ -17,9 +17,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeAlias, TypeVar
 
-from fairtape.apps.gateway_blotter import Blotter
-from fairtape.apps.gateway_events import Answer, Cause, OrderEvent
-from fairtape.apps.gateway_pending import Held, Pending, PendingRequests
 from fairtape.core.effects import FormationChange, Ordered
 from fairtape.core.instants import SECOND, Duration, Instant
 from fairtape.exchange.floor import Floor
@@ -29,6 +26,9 @@ from fairtape.exchange.order_codec import CANCEL_KIND, NEW_ORDER_KIND, REPLACE_K
 from fairtape.exchange.order_handling import Customer
 from fairtape.exchange.orders import BadOrder, Cancel, NewOrder, OrderType, Replace, Side
 from fairtape.exchange.outputs import Output
+from fairtape.gateway.core.blotter import Blotter
+from fairtape.gateway.core.events import Answer, Cause, OrderEvent
+from fairtape.gateway.core.pending import Held, Pending, PendingRequests
 from fairtape.market.prices import ONE, Price, format_fixed, format_sum
 from fairtape.market.symbols import Symbol
 from fairtape.nodes.edge.pacing import Pacer

@@ -13,14 +13,22 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
-from fairtape.apps.gateway_events import Answer, Cause, EventKind, OrderEvent
 from fairtape.core.instants import SECOND, Duration, Instant
-from fairtape.entry.doorman import Doorman
-from fairtape.entry.house import House
-from fairtape.entry.ouch_orders import Untold, cancel_of, check_tellable, message_of, order_of, rejected, replace_of
-from fairtape.entry.streams import Line
 from fairtape.formats import ouch
 from fairtape.formats import soupbintcp as soup
+from fairtape.gateway.core.events import Answer, Cause, EventKind, OrderEvent
+from fairtape.gateway.servers.authenticator import Doorman
+from fairtape.gateway.servers.order_gateway import House
+from fairtape.gateway.servers.ouch_orders import (
+    Untold,
+    cancel_of,
+    check_tellable,
+    message_of,
+    order_of,
+    rejected,
+    replace_of,
+)
+from fairtape.gateway.servers.streams import Line
 
 FROM_CLIENT_MAX: Final = 256  # bytes of a packet: the longest that has a meaning has 51
 OUTBOX_MAX: Final = 1 << 16  # messages that are kept for one login

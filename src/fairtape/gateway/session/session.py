@@ -36,11 +36,11 @@ from fairtape.formats.fix.codec import BEGIN_STRING, BadFix, FixMessage, FixStre
 from fairtape.formats.fix.dictionary import ADMIN_TYPES, APPLICATION_TYPES, BusinessReason, RejectReason, Tag
 from fairtape.formats.fix.fields import POSITIVE, TEXT
 from fairtape.formats.fix.order_messages import OrderEntry, write
-from fairtape.nodes.fix.effects import HangUp, LoggedOff, LoggedOn, Received, Refused, SessionEffect, Transmit
-from fairtape.nodes.fix.headers import header_flaw, repetition_flaw
-from fairtape.nodes.fix.options import FixOptions, Judge, Role, State
-from fairtape.nodes.fix.resending import compose, header, repetitions
-from fairtape.nodes.fix.store import FixStore
+from fairtape.gateway.session.effects import HangUp, LoggedOff, LoggedOn, Received, Refused, SessionEffect, Transmit
+from fairtape.gateway.session.headers import header_flaw, repetition_flaw
+from fairtape.gateway.session.options import FixOptions, Judge, Role, State
+from fairtape.gateway.session.resending import compose, header, repetitions
+from fairtape.gateway.session.store import FixStore
 
 AGAIN_AT_ONCE: Final = 256  # numbers that are sent again in one turn: others have theirs in between
 NUMBER_MAX: Final = 1 << 62  # of a message: no store holds much more, and no session comes near

@@ -8,14 +8,14 @@ happens to this process in between.
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from fairtape.apps.gateway import Gateway
-from fairtape.apps.gateway_events import Answer, OrderEvent
 from fairtape.core.effects import FormationChange, Ordered
 from fairtape.core.instants import Instant
 from fairtape.exchange.order_codec import decode
 from fairtape.exchange.orders import Cancel, NewOrder, Replace
-from fairtape.runtime.accounts import Accounts
-from fairtape.runtime.intake import Intake
+from fairtape.gateway.core.events import Answer, OrderEvent
+from fairtape.gateway.core.gateway import Gateway
+from fairtape.gateway.storage.accounts import Accounts
+from fairtape.gateway.storage.order_log import Intake
 
 
 class Listener(Protocol):

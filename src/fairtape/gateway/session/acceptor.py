@@ -13,11 +13,20 @@ from fairtape.formats.fix.admin_messages import Logon
 from fairtape.formats.fix.codec import MESSAGE_MAX, FixMessage, FixStream, Flaw
 from fairtape.formats.fix.dictionary import BusinessReason, Tag
 from fairtape.formats.fix.order_messages import OrderEntry
+from fairtape.gateway.session.effects import (
+    DeskEffect,
+    FromClient,
+    HangUp,
+    LoggedOff,
+    LoggedOn,
+    Received,
+    Refused,
+    Transmit,
+)
+from fairtape.gateway.session.options import FixOptions, Judge, Role, State
+from fairtape.gateway.session.session import FixSession
+from fairtape.gateway.session.store import FixStore
 from fairtape.nodes.edge.effects import Close, Write
-from fairtape.nodes.fix.effects import DeskEffect, FromClient, HangUp, LoggedOff, LoggedOn, Received, Refused, Transmit
-from fairtape.nodes.fix.options import FixOptions, Judge, Role, State
-from fairtape.nodes.fix.session import FixSession
-from fairtape.nodes.fix.store import FixStore
 
 CONNECTIONS_MAX: Final = 1_024
 CLIENTS_MAX: Final = 100_000

@@ -10,11 +10,11 @@ import secrets
 from collections.abc import Sequence
 from typing import Any, Final
 
-from fairtape.apps.gateway_events import EventKind, OrderEvent
-from fairtape.entry.doorman import BUSY, TOO_OFTEN, Doorman
-from fairtape.entry.house import House
-from fairtape.entry.native_words import LINE_MAX, BadWords, line_of, request_of, words_of, words_of_event
-from fairtape.entry.streams import Line
+from fairtape.gateway.core.events import EventKind, OrderEvent
+from fairtape.gateway.servers.authenticator import BUSY, TOO_OFTEN, Doorman
+from fairtape.gateway.servers.native_messages import LINE_MAX, BadWords, line_of, request_of, words_of, words_of_event
+from fairtape.gateway.servers.order_gateway import House
+from fairtape.gateway.servers.streams import Line
 
 REQUESTS: Final = ("order", "cancel", "replace")
 SESSION_BYTES: Final = 8

@@ -14,15 +14,15 @@ from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from fairtape.apps.gateway_events import Answer, Asked, Cause, EventKind, OrderEvent
 from fairtape.core.instants import Instant
-from fairtape.entry.fix_server import FixServer
-from fairtape.entry.house import House
 from fairtape.exchange.orders import Cancel, NewOrder, OrderType, Replace, Side, TimeInForce
 from fairtape.formats.fix import order_messages as fix
 from fairtape.formats.fix.dictionary import BusinessReason
-from fairtape.nodes.fix.effects import LoggedOn, Received, SessionEvent
-from fairtape.nodes.fix.store import FixStore
+from fairtape.gateway.core.events import Answer, Asked, Cause, EventKind, OrderEvent
+from fairtape.gateway.servers.fix_server import FixServer
+from fairtape.gateway.servers.order_gateway import House
+from fairtape.gateway.session.effects import LoggedOn, Received, SessionEvent
+from fairtape.gateway.session.store import FixStore
 
 VENUE: Final = "FLOOR"  # what ExDestination may name
 CANCELS_MAX: Final = 65_536  # ClOrdIDs of cancels that wait for their report

@@ -8,12 +8,12 @@ Break takes it away again before it commits.
 from collections.abc import Mapping
 from typing import Final, TypeAlias
 
-from fairtape.apps.gateway_events import Asked, Cause, EventKind, OrderEvent
 from fairtape.core.instants import SECOND, Instant
 from fairtape.exchange.instructions import OpenMarket
 from fairtape.exchange.orders import Cancel, NewOrder, OrderType, Replace, Side, TimeInForce
 from fairtape.exchange.rules.values import Continuous
 from fairtape.formats import ouch
+from fairtape.gateway.core.events import Asked, Cause, EventKind, OrderEvent
 from fairtape.market.prices import ONE
 
 PRICE_UNIT: Final = ONE // 10_000

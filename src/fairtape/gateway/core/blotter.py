@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from fairtape.apps.gateway_events import Asked, EventKind, OrderEvent
 from fairtape.core.instants import Instant
 from fairtape.exchange.order_codec import Message
 from fairtape.exchange.orders import Cancel, NewOrder, OrderType, Replace, Side, TimeInForce
@@ -28,6 +27,7 @@ from fairtape.exchange.outputs import (
     TentativeFill,
     Voided,
 )
+from fairtape.gateway.core.events import Asked, EventKind, OrderEvent
 from fairtape.market.prices import ONE, Price, Quantity
 from fairtape.market.symbols import Symbol
 

@@ -16,15 +16,15 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeAlias
 
 from fairtape.core.instants import SECOND, Instant
-from fairtape.entry.streams import nowhere, secured
 from fairtape.formats.fix.admin_messages import Logon
 from fairtape.formats.fix.codec import BadFix, FixMessage, FixStream, Flaw
 from fairtape.formats.fix.dictionary import BusinessReason, RejectReason, Tag
 from fairtape.formats.fix.order_messages import OrderEntry, read
+from fairtape.gateway.servers.streams import nowhere, secured
+from fairtape.gateway.session.acceptor import UNKNOWN_BODY_MAX, FixDesk
+from fairtape.gateway.session.effects import FromClient, Received, SessionEvent
 from fairtape.net.udp import Address
 from fairtape.nodes.edge.effects import Close, Write
-from fairtape.nodes.fix.desk import UNKNOWN_BODY_MAX, FixDesk
-from fairtape.nodes.fix.effects import FromClient, Received, SessionEvent
 
 BACKLOG: Final = 128
 BUFFER_MAX: Final = 16 << 20  # bytes on their way to one client; whoever does not read is let go

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from fairtape.core.errors import Complaint
 from fairtape.core.instants import SECOND, Duration
-from fairtape.entry.tls import HANDSHAKE_DELAY
+from fairtape.gateway.servers.tls import HANDSHAKE_DELAY
 from fairtape.net.udp import Address
 
 BACKLOG: Final = 128
