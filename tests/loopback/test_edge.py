@@ -16,7 +16,7 @@ import pytest
 from fairtape.deployment.bulletin import RunFolder
 from fairtape.deployment.description import read_deployment
 from fairtape.deployment.stations import edge_names
-from fairtape.edge.catalogue import read_plan
+from fairtape.edge.service.stripe_plans import read_plan
 from fairtape.formats import soupbintcp as soup
 from fairtape.market.stripe_files import to_toml
 from fairtape.market.stripe_planning import plan_by_rate

@@ -19,14 +19,14 @@ from fairtape.client import Skipped, Tape, Trade
 from fairtape.deployment.description import read_deployment
 from fairtape.deployment.loopback import free_ports
 from fairtape.deployment.stations import catalogue_of, edge_of
-from fairtape.edge.catalogue import read_plan
-from fairtape.edge.ear import Ear
+from fairtape.edge.protocol.customer_records import Break, Delivered, Gap
+from fairtape.edge.protocol.session_receiver import CustomerOptions
+from fairtape.edge.service.stripe_plans import read_plan
+from fairtape.edge.service.subscriber import Ear
 from fairtape.formats import soupbintcp as soup
 from fairtape.market.stripes import StripePlan
 from fairtape.net.clock import SharedClock
 from fairtape.net.transports import LOOPBACK
-from fairtape.nodes.edge.hearing import CustomerOptions
-from fairtape.nodes.edge.records import Break, Delivered, Gap
 from loopback.commands import await_line, finish, run, start
 from loopback.edge_wires import until
 from loopback.test_deployment import deployment

@@ -4,7 +4,7 @@ import resource
 import selectors
 import socket
 
-from fairtape.edge.connections import PAUSE_PERIOD, Connections
+from fairtape.edge.service.replay_connections import PAUSE_PERIOD, Connections
 
 
 class Desk:

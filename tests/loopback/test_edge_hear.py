@@ -7,9 +7,9 @@ import pytest
 
 from fairtape import cli
 from fairtape.core.effects import FormationChange
-from fairtape.edge.catalogue import Catalogue
-from fairtape.edge.library import Library
-from fairtape.edge.server import Server
+from fairtape.edge.service.replay_archive import Library
+from fairtape.edge.service.retransmit_server import Server
+from fairtape.edge.service.stripe_plans import Catalogue
 from fairtape.market.stripe_files import to_toml
 from fairtape.net.clock import SharedClock
 from fairtape.net.transports import LOOPBACK

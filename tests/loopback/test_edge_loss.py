@@ -7,18 +7,18 @@ from pathlib import Path
 from random import Random
 
 from fairtape.core.instants import MILLISECOND
-from fairtape.edge.catalogue import Catalogue
-from fairtape.edge.ear import Ear
-from fairtape.edge.library import Library
-from fairtape.edge.server import Server
-from fairtape.edge.settings import StationPlace
+from fairtape.edge.protocol.customer_records import Delivered, Gap
+from fairtape.edge.protocol.session_receiver import CustomerOptions
+from fairtape.edge.service.replay_archive import Library
+from fairtape.edge.service.retransmit_server import Server
+from fairtape.edge.service.settings import StationPlace
+from fairtape.edge.service.stripe_plans import Catalogue
+from fairtape.edge.service.subscriber import Ear
 from fairtape.formats import moldudp64
 from fairtape.market.stripes import StripePlan
 from fairtape.net.clock import SharedClock
 from fairtape.net.transports import LOOPBACK, Interface
 from fairtape.net.udp import Address, UdpSocket, bind
-from fairtape.nodes.edge.hearing import CustomerOptions
-from fairtape.nodes.edge.records import Delivered, Gap
 from loopback.edge_wires import Groups, until
 from loopback.test_edge_station import expected, post
 from unit.edge_runtime.edge_journals import ANYWHERE, SETTINGS, catalogue, history

@@ -13,15 +13,15 @@ import pytest
 
 from fairtape.core.errors import Complaint
 from fairtape.core.instants import MILLISECOND
-from fairtape.edge.library import Library
-from fairtape.edge.server import Server, authentication
-from fairtape.edge.settings import EdgeSettings
+from fairtape.edge.protocol.replay import SoupDeskOptions
+from fairtape.edge.service.replay_archive import Library
+from fairtape.edge.service.retransmit_server import Server, authentication
+from fairtape.edge.service.settings import EdgeSettings
 from fairtape.formats import moldudp64
 from fairtape.formats import soupbintcp as soup
 from fairtape.formats.moldudp64 import Request, encode_request
 from fairtape.net.clock import SharedClock
 from fairtape.net.transports import LOOPBACK
-from fairtape.nodes.edge.soupdesk import SoupDeskOptions
 from loopback.edge_wires import Groups, Hearer, asker, until
 from unit.edge_runtime.edge_journals import SETTINGS, catalogue, history, written
 

@@ -6,17 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from fairtape.core.effects import Deliver, FormationChange
-from fairtape.edge.catalogue import Catalogue
-from fairtape.edge.settings import EdgeSettings
-from fairtape.edge.station import Station
+from fairtape.edge.protocol.archive import Shelf
+from fairtape.edge.protocol.feed_assignment import Region, feeds_of
+from fairtape.edge.protocol.sessions import Edition, Standing
+from fairtape.edge.protocol.stripe_sequencer import Lot, Striper
+from fairtape.edge.service.publisher import Station
+from fairtape.edge.service.settings import EdgeSettings
+from fairtape.edge.service.stripe_plans import Catalogue
 from fairtape.journal import Sync, Writer
 from fairtape.market.stripes import StripePlan
 from fairtape.net.clock import SharedClock
 from fairtape.net.transports import LOOPBACK
-from fairtape.nodes.edge.archive import Shelf
-from fairtape.nodes.edge.assignment import Region, feeds_of
-from fairtape.nodes.edge.sessions import Edition, Standing
-from fairtape.nodes.edge.striper import Lot, Striper
 from loopback.edge_wires import Groups, Hearer, until
 from unit.edge.edge_values import NOON, delivery
 from unit.edge_runtime.edge_journals import SETTINGS, Content, catalogue, history, release_of

@@ -17,15 +17,15 @@ from typing import IO
 
 import pytest
 
-from fairtape.edge.catalogue import Catalogue
-from fairtape.edge.library import Library
-from fairtape.edge.server import Server
+from fairtape.edge.protocol.session_marks import MARK
+from fairtape.edge.service.replay_archive import Library
+from fairtape.edge.service.retransmit_server import Server
+from fairtape.edge.service.stripe_plans import Catalogue
 from fairtape.formats import moldudp64
 from fairtape.formats.itch import messages as itch
 from fairtape.formats.moldudp64 import Request, encode_request
 from fairtape.net.clock import SharedClock
 from fairtape.net.transports import LOOPBACK
-from fairtape.nodes.edge.marks import MARK
 from loopback.edge_wires import PATIENCE, Groups, asker, until
 from loopback.test_edge_server import stand
 from loopback.test_edge_station import complete, expected, hearer, post

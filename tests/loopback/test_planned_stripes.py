@@ -15,7 +15,7 @@ import fairtape
 from fairtape.client import Trade
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.deployment.description import FILE
-from fairtape.edge.catalogue import read_plan
+from fairtape.edge.service.stripe_plans import read_plan
 from fairtape.journal import compare, verify
 from fairtape.market.stripe_files import to_toml
 from fairtape.market.stripes import StripePlan

@@ -8,9 +8,9 @@ import pytest
 
 import fairtape
 from fairtape.client import ClientError, Record, Reformation, Tape, Trade
-from fairtape.edge.catalogue import Catalogue
-from fairtape.edge.library import Library
-from fairtape.edge.server import Server
+from fairtape.edge.service.replay_archive import Library
+from fairtape.edge.service.retransmit_server import Server
+from fairtape.edge.service.stripe_plans import Catalogue
 from fairtape.market.stripe_files import to_toml
 from fairtape.market.symbols import VENUE_NAMES
 from fairtape.net.clock import SharedClock

@@ -3,9 +3,9 @@
 import sys
 from pathlib import Path
 
-from fairtape.edge.catalogue import Catalogue
-from fairtape.edge.library import Library
-from fairtape.edge.server import Server
+from fairtape.edge.service.replay_archive import Library
+from fairtape.edge.service.retransmit_server import Server
+from fairtape.edge.service.stripe_plans import Catalogue
 from fairtape.net.clock import SharedClock
 from fairtape.net.transports import LOOPBACK
 from unit.edge_runtime.edge_journals import SETTINGS

@@ -13,7 +13,7 @@ import pytest
 
 from fairtape.core.effects import FormationChange
 from fairtape.core.errors import Complaint
-from fairtape.edge.catalogue import Catalogue, mark_of
+from fairtape.edge.service.stripe_plans import Catalogue, mark_of
 from fairtape.market.stripe_planning import plan_by_rate
 from fairtape.market.stripes import DAY, Endpoint, StripePlan
 from fairtape.ring.membership.layout import decode_formation, encode_formation

@@ -13,15 +13,15 @@ from random import Random
 from fairtape.core.effects import Ordered
 from fairtape.core.instants import MICROSECOND, MILLISECOND, Duration, Instant
 from fairtape.core.link_faults import Weather, fates
+from fairtape.edge.protocol.archive import Shelf
+from fairtape.edge.protocol.customer import Customer
+from fairtape.edge.protocol.customer_records import Delivered, Gap, Record
+from fairtape.edge.protocol.effects import Address, Cast, EdgeEffect, Tell
+from fairtape.edge.protocol.remulticast import Outlet, OutletOptions
+from fairtape.edge.protocol.retransmitter import Retransmitter, RetransmitterOptions
+from fairtape.edge.protocol.session_marks import MARK, OPAQUE, decode_opaque
+from fairtape.edge.protocol.sessions import Edition, Standing
 from fairtape.market.stripes import Endpoint, StripePlan
-from fairtape.nodes.edge.archive import Shelf
-from fairtape.nodes.edge.customer import Customer
-from fairtape.nodes.edge.effects import Address, Cast, EdgeEffect, Tell
-from fairtape.nodes.edge.marks import MARK, OPAQUE, decode_opaque
-from fairtape.nodes.edge.outlet import Outlet, OutletOptions
-from fairtape.nodes.edge.records import Delivered, Gap, Record
-from fairtape.nodes.edge.retransmitter import Retransmitter, RetransmitterOptions
-from fairtape.nodes.edge.sessions import Edition, Standing
 from unit.edge.edge_values import NOON, delivery
 
 FEEDS = ("A", "B")

@@ -6,15 +6,15 @@ import pytest
 
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.core.link_faults import CALM
+from fairtape.edge.protocol.customer import Customer
+from fairtape.edge.protocol.customer_records import Break, Delivered, Ended, Gap, PlanChange, Reformation, Silent, Stale
+from fairtape.edge.protocol.effects import Grade, Refusal
+from fairtape.edge.protocol.remulticast import OutletOptions
+from fairtape.edge.protocol.retransmitter import RetransmitterOptions
+from fairtape.edge.protocol.session_receiver import CustomerOptions
+from fairtape.edge.protocol.sessions import Edition, Standing
+from fairtape.edge.protocol.stripe_sequencer import Striper
 from fairtape.formats.moldudp64 import Request, encode_request
-from fairtape.nodes.edge.customer import Customer
-from fairtape.nodes.edge.effects import Grade, Refusal
-from fairtape.nodes.edge.hearing import CustomerOptions
-from fairtape.nodes.edge.outlet import OutletOptions
-from fairtape.nodes.edge.records import Break, Delivered, Ended, Gap, PlanChange, Reformation, Silent, Stale
-from fairtape.nodes.edge.retransmitter import RetransmitterOptions
-from fairtape.nodes.edge.sessions import Edition, Standing
-from fairtape.nodes.edge.striper import Striper
 from simulation.edge_town import SERVERS, Household, Town
 from unit.edge.edge_values import NOON, edition, plan, sequences, tokens, turning
 

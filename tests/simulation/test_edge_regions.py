@@ -8,13 +8,13 @@ import pytest
 
 from fairtape.core.effects import Ordered
 from fairtape.core.instants import MILLISECOND, SECOND
-from fairtape.nodes.edge.assignment import Region, feeds_of
-from fairtape.nodes.edge.customer import Customer
-from fairtape.nodes.edge.hearing import CustomerOptions
-from fairtape.nodes.edge.outlet import OutletOptions
-from fairtape.nodes.edge.records import Heard, Reformation, Silent, Stale
-from fairtape.nodes.edge.sessions import Standing
-from fairtape.nodes.edge.striper import Striper
+from fairtape.edge.protocol.customer import Customer
+from fairtape.edge.protocol.customer_records import Heard, Reformation, Silent, Stale
+from fairtape.edge.protocol.feed_assignment import Region, feeds_of
+from fairtape.edge.protocol.remulticast import OutletOptions
+from fairtape.edge.protocol.session_receiver import CustomerOptions
+from fairtape.edge.protocol.sessions import Standing
+from fairtape.edge.protocol.stripe_sequencer import Striper
 from simulation.edge_town import FEEDS, SERVERS, Household, Town
 from unit.edge.edge_values import NOON, edition, sequences, tokens, turning
 

@@ -7,13 +7,13 @@ import pytest
 
 from fairtape.core.effects import FormationChange, Ordered
 from fairtape.core.instants import MILLISECOND, SECOND
+from fairtape.edge.protocol.customer import Customer
+from fairtape.edge.protocol.customer_records import Delivered, Gap, PlanChange
+from fairtape.edge.protocol.remulticast import Outlet, OutletOptions
+from fairtape.edge.protocol.session_receiver import CustomerOptions
+from fairtape.edge.protocol.sessions import Standing
+from fairtape.edge.protocol.stripe_sequencer import Striper
 from fairtape.market.stripes import StripePlan
-from fairtape.nodes.edge.customer import Customer
-from fairtape.nodes.edge.hearing import CustomerOptions
-from fairtape.nodes.edge.outlet import Outlet, OutletOptions
-from fairtape.nodes.edge.records import Delivered, Gap, PlanChange
-from fairtape.nodes.edge.sessions import Standing
-from fairtape.nodes.edge.striper import Striper
 from simulation.edge_town import FEEDS, SERVERS, Household, Town
 from unit.edge.edge_values import NOON, edition, plan, sequences, tokens, turning
 

@@ -1,6 +1,7 @@
 """The acceptor's desk: who is let in, who is not, and that one client's connections never mix."""
 
 from fairtape.core.instants import SECOND
+from fairtape.edge.protocol.effects import Close, Write
 from fairtape.formats.fix.codec import FixMessage, FixStream, encode
 from fairtape.formats.fix.dictionary import BusinessReason
 from fairtape.formats.fix.order_messages import write
@@ -9,7 +10,6 @@ from fairtape.gateway.session.acceptor import FixDesk
 from fairtape.gateway.session.effects import DeskEffect, FromClient, LoggedOff, LoggedOn, Received
 from fairtape.gateway.session.session import AGAIN_AT_ONCE
 from fairtape.gateway.session.store import FixStore, MemoryStore
-from fairtape.nodes.edge.effects import Close, Write
 from unit.fix_world import SECRET, START, fields, order, report
 
 ORDER = tuple(write(order("A"))[1:])

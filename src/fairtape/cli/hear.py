@@ -18,9 +18,13 @@ from fairtape.deployment.bulletin import RunFolder
 from fairtape.deployment.description import FILE, Deployment, interface_at, read_deployment
 from fairtape.deployment.processes import Interrupts
 from fairtape.deployment.stations import catalogue_of, edge_names, edge_of
-from fairtape.edge.catalogue import read_plan
-from fairtape.edge.ear import Ear, feeds_of
-from fairtape.edge.readers import Readers
+from fairtape.edge.protocol.customer_records import Delivered, Record
+from fairtape.edge.protocol.session_marks import MARK, OPAQUE, BadMark, decode_opaque
+from fairtape.edge.protocol.session_receiver import CustomerOptions
+from fairtape.edge.protocol.sessions import Session
+from fairtape.edge.service.session_readers import Readers
+from fairtape.edge.service.stripe_plans import read_plan
+from fairtape.edge.service.subscriber import Ear, feeds_of
 from fairtape.formats.itch.messages import BadItch
 from fairtape.formats.itch.ticker import Canceled, Printed
 from fairtape.market.prices import format_fixed
@@ -28,10 +32,6 @@ from fairtape.market.stripes import StripePlan
 from fairtape.net.clock import SharedClock
 from fairtape.net.transports import LOOPBACK
 from fairtape.net.udp import PORT_MAX, Address
-from fairtape.nodes.edge.hearing import CustomerOptions
-from fairtape.nodes.edge.marks import MARK, OPAQUE, BadMark, decode_opaque
-from fairtape.nodes.edge.records import Delivered, Record
-from fairtape.nodes.edge.sessions import Session
 
 EXIT_MISSED: Final = 1
 SECONDS_MAX: Final = 1e9

@@ -8,7 +8,7 @@ from fairtape.core.errors import Complaint
 from fairtape.deployment.description import Kind, read_deployment
 from fairtape.deployment.operator import give_order
 from fairtape.deployment.planning import change_plan
-from fairtape.edge.catalogue import read_plan
+from fairtape.edge.service.stripe_plans import read_plan
 from fairtape.wire.membership import Verb
 
 VERBS = {verb.name.lower(): verb for verb in Verb}

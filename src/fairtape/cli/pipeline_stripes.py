@@ -141,7 +141,7 @@ def _base(text: str) -> Endpoint:
 
 
 def _previous(path: Path) -> StripePlan:
-    from fairtape.edge.catalogue import read_plan
+    from fairtape.edge.service.stripe_plans import read_plan
 
     return read_plan(path)
 

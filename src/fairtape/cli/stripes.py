@@ -14,11 +14,11 @@ import numpy as np
 from fairtape.cli.limits import check_within
 from fairtape.core.errors import Complaint
 from fairtape.core.instants import SECOND
+from fairtape.edge.protocol.pacing import OVERHEAD
 from fairtape.formats.itch.ticker import MPID_MAX
 from fairtape.market.stripe_files import to_toml
 from fairtape.market.stripe_planning import BASE, Load, Planned, plan_by_rate
 from fairtape.market.stripes import BITS_PER_S_MAX, DAY, STRIPES_MAX, VERSION_MAX, BadPlan, Endpoint
-from fairtape.nodes.edge.pacing import OVERHEAD
 from fairtape.storage.trade_files import read_trades
 
 CAP: Final = 20_000_000  # bits/s

@@ -25,9 +25,12 @@ from fairtape.client.records import ABSENT, Break, Fresh, Gap, Notice, Reformati
 from fairtape.client.selection import Selection
 from fairtape.client.singles import corrected_of, single_of
 from fairtape.core.instants import Instant
-from fairtape.edge.catalogue import plan_beside, read_plan
-from fairtape.edge.ear import Ear, feeds_of
-from fairtape.edge.readers import Readers
+from fairtape.edge.protocol import customer_records as heard
+from fairtape.edge.protocol.session_marks import MARK, OPAQUE, BadMark, Opaque, decode_opaque
+from fairtape.edge.protocol.session_receiver import CustomerOptions
+from fairtape.edge.service.session_readers import Readers
+from fairtape.edge.service.stripe_plans import plan_beside, read_plan
+from fairtape.edge.service.subscriber import Ear, feeds_of
 from fairtape.formats.itch.messages import BadItch
 from fairtape.formats.itch.ticker import Canceled, Printed
 from fairtape.market import trades as market
@@ -36,9 +39,6 @@ from fairtape.market.trades import encode
 from fairtape.net.clock import SharedClock
 from fairtape.net.transports import LOOPBACK
 from fairtape.net.udp import PORT_MAX, Address
-from fairtape.nodes.edge import records as heard
-from fairtape.nodes.edge.hearing import CustomerOptions
-from fairtape.nodes.edge.marks import MARK, OPAQUE, BadMark, Opaque, decode_opaque
 from fairtape.wire.blocks import Assembler
 from fairtape.wire.frames import Malformed
 

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 from fairtape.demo.customers import Account, RegionAccounts
 from fairtape.demo.world import EdgePlan
+from fairtape.edge.protocol.sessions import Edition, Standing
+from fairtape.edge.protocol.stripe_sequencer import Lot, Step, Striper
 from fairtape.formats.framing import unframe
 from fairtape.journal import Journal, Turning
-from fairtape.nodes.edge.sessions import Edition, Standing
-from fairtape.nodes.edge.striper import Lot, Step, Striper
 
 
 class Verdict(NamedTuple):

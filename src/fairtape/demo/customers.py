@@ -23,16 +23,16 @@ from fairtape.demo.reformers import Rhythm
 from fairtape.demo.world import REGIONS, EdgePlan, WorldPlan
 from fairtape.deployment.processes import Link, Ready
 from fairtape.deployment.sites import Rounds
+from fairtape.edge.protocol.customer import Customer
+from fairtape.edge.protocol.customer_records import Delivered, Gap, Heard, Record, Silent
+from fairtape.edge.protocol.effects import Tell
+from fairtape.edge.protocol.session_receiver import CustomerOptions
 from fairtape.formats.itch.messages import Trade
 from fairtape.formats.itch.ticker import WIDE
 from fairtape.formats.moldudp64 import BadMold, Packet, decode
 from fairtape.net.clock import SharedClock
 from fairtape.net.transports import LOOPBACK, Interface
 from fairtape.net.udp import UdpSocket, bind
-from fairtape.nodes.edge.customer import Customer
-from fairtape.nodes.edge.effects import Tell
-from fairtape.nodes.edge.hearing import CustomerOptions
-from fairtape.nodes.edge.records import Delivered, Gap, Heard, Record, Silent
 
 DATAGRAMS_MAX: Final = 4_096  # that are read from one socket in one turn
 TRADES: Final = (Trade.LETTER.encode("ascii"), WIDE.encode("ascii"))

@@ -16,7 +16,7 @@ from fairtape.demo.retransmitters import run_retransmitters
 from fairtape.demo.tally import Tally
 from fairtape.demo.world import REFORMER, REGIONS, SITES, TIMING, VICTIM, World, WorldPlan, name_of
 from fairtape.deployment.processes import Crew, Deserted, Interrupts
-from fairtape.edge.catalogue import Catalogue
+from fairtape.edge.service.stripe_plans import Catalogue
 from fairtape.net.clock import SharedClock
 
 HEAR_PERIOD_MAX: Final = 20 * MILLISECOND

@@ -16,6 +16,10 @@ from fairtape.deployment.processes import Link, Ready
 from fairtape.deployment.ring import gather_period
 from fairtape.deployment.sites import Diary, Rounds
 from fairtape.deployment.tracing import SiteTraces
+from fairtape.edge.protocol.effects import Cast
+from fairtape.edge.protocol.feed_assignment import feeds_of
+from fairtape.edge.protocol.remulticast import Outlet, OutletOptions
+from fairtape.edge.protocol.sessions import Edition, Standing
 from fairtape.journal import Past, Writer
 from fairtape.market.prices import Quantity
 from fairtape.net.clock import Clock, SharedClock
@@ -23,10 +27,6 @@ from fairtape.net.driver import Driver, run_in_real_time, spare_the_collector
 from fairtape.net.node_runtime import Seat
 from fairtape.net.transports import LOOPBACK, Interface
 from fairtape.net.udp import UdpSocket, bind
-from fairtape.nodes.edge.assignment import feeds_of
-from fairtape.nodes.edge.effects import Cast
-from fairtape.nodes.edge.outlet import Outlet, OutletOptions
-from fairtape.nodes.edge.sessions import Edition, Standing
 from fairtape.nodes.site import Site
 from fairtape.nodes.site_report import Post
 from fairtape.ring.receiver.tracing import Tracer

@@ -7,9 +7,9 @@ from pathlib import Path
 from fairtape.demo.priority import give_way
 from fairtape.demo.world import REGIONS, WorldPlan, name_of, stations_of
 from fairtape.deployment.processes import Link, Ready
-from fairtape.edge.catalogue import Catalogue
-from fairtape.edge.library import Library
-from fairtape.edge.server import Server
+from fairtape.edge.service.replay_archive import Library
+from fairtape.edge.service.retransmit_server import Server
+from fairtape.edge.service.stripe_plans import Catalogue
 from fairtape.net.clock import SharedClock
 from fairtape.net.transports import LOOPBACK
 

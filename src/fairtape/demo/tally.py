@@ -12,8 +12,8 @@ from fairtape.demo.receivers import TickerNews
 from fairtape.demo.reformers import FormationNews
 from fairtape.demo.world import REGIONS, SITES, VICTIM, World
 from fairtape.deployment.sites import SiteNews
+from fairtape.edge.protocol.feed_assignment import Region
 from fairtape.market.trades import BadTrade, Trade, decode
-from fairtape.nodes.edge.assignment import Region
 from fairtape.ring.membership.formation import Formation
 from fairtape.wire.frames import NodeId
 

@@ -12,13 +12,13 @@ from fairtape.core.link_faults import Weather
 from fairtape.core.timing import PROFILES
 from fairtape.deployment.loopback import free_ports, loopback_book
 from fairtape.deployment.ring import RingPlan
-from fairtape.edge.settings import EdgeSettings, StationPlace
+from fairtape.edge.protocol.feed_assignment import Region
+from fairtape.edge.service.settings import EdgeSettings, StationPlace
 from fairtape.market.stripe_planning import plan_by_rate
 from fairtape.market.stripes import DAY, Endpoint, StripePlan
 from fairtape.market.symbols import VENUES, Venue, universe
 from fairtape.net.transports import LOOPBACK, Groups
 from fairtape.net.udp import Address
-from fairtape.nodes.edge.assignment import Region
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.topology import Charter, LoopCharter
 from fairtape.simulation.cities import CITIES, City, city, weather_between

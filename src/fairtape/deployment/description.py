@@ -14,14 +14,14 @@ from fairtape.core.timing import PERIOD_MAX, PROFILES, RETRIES_MAX, BadTiming, T
 from fairtape.deployment.floor_settings import COMMIT_PASSES, COMMIT_PASSES_MAX, FloorSettings
 from fairtape.deployment.gateway_options import LIMITS, GatewayOptions, limits_of
 from fairtape.deployment.tables import Table
-from fairtape.edge.settings import EdgeSettings, StationPlace
+from fairtape.edge.protocol.feed_assignment import BadRegion, Region
+from fairtape.edge.service.settings import EdgeSettings, StationPlace
 from fairtape.journal import Sync
 from fairtape.journal.writer import SYNC_PERIOD
 from fairtape.market.stripes import FEED_NAME_MAX, VERSION_MAX
 from fairtape.net.clock import SharedClock, SystemClock
 from fairtape.net.transports import TTL_MAX, AddressBook, Carrier, Groups, IpMulticast, Mesh, Peer, Role
 from fairtape.net.udp import PORT_MAX, Address, is_host
-from fairtape.nodes.edge.assignment import BadRegion, Region
 from fairtape.ring.membership.formation import LOOPS_MAX, MEMBERS_MAX, STRIDE_MAX
 from fairtape.ring.membership.topology import BadCharter, Charter, Excess, LoopCharter, Remedy
 from fairtape.storage.formation_stores import Access, check_store

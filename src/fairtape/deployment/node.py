@@ -21,7 +21,8 @@ from fairtape.deployment.scheduling import Scheduling
 from fairtape.deployment.stations import HushedStation, open_station
 from fairtape.deployment.tracing import SiteTraces
 from fairtape.deployment.words import with_names
-from fairtape.edge.station import Station
+from fairtape.edge.protocol.feed_assignment import feeds_of
+from fairtape.edge.service.publisher import Station
 from fairtape.journal import Past, Sync, Writer
 from fairtape.net.clock import SharedClock, SystemClock
 from fairtape.net.driver import Driver, spare_the_collector
@@ -29,7 +30,6 @@ from fairtape.net.fault_injection import InjectedWeather
 from fairtape.net.node_runtime import Seat
 from fairtape.nodes.coordinator.primary_loop import Ruling
 from fairtape.nodes.coordinator.server import Bench, Reformer
-from fairtape.nodes.edge.assignment import feeds_of
 from fairtape.nodes.site import Site
 from fairtape.nodes.site_report import Post
 from fairtape.nodes.source import Source

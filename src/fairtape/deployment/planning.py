@@ -13,7 +13,7 @@ from fairtape.deployment.bulletin import RunFolder, Status
 from fairtape.deployment.description import Deployment
 from fairtape.deployment.operator import give_order
 from fairtape.deployment.stations import catalogue_of, edge_of
-from fairtape.edge.catalogue import mark_of
+from fairtape.edge.service.stripe_plans import mark_of
 from fairtape.market.stripes import StripePlan
 from fairtape.wire.membership import Verb
 

@@ -11,12 +11,12 @@ from fairtape.deployment.bulletin import Bulletin, RunFolder, Status
 from fairtape.deployment.description import Deployment, Node, interface_at
 from fairtape.deployment.processes import Interrupts
 from fairtape.deployment.supervisor import BESIDE
-from fairtape.edge.catalogue import Catalogue, Unplanned
-from fairtape.edge.library import Library
-from fairtape.edge.server import Server
-from fairtape.edge.settings import EdgeSettings
-from fairtape.edge.standings import checkpoint_path, memory_path
-from fairtape.edge.station import Station
+from fairtape.edge.service.checkpoints import checkpoint_path, memory_path
+from fairtape.edge.service.publisher import Station
+from fairtape.edge.service.replay_archive import Library
+from fairtape.edge.service.retransmit_server import Server
+from fairtape.edge.service.settings import EdgeSettings
+from fairtape.edge.service.stripe_plans import Catalogue, Unplanned
 from fairtape.net.file_limit import allow_files
 
 JOURNALS: Final = "journals"

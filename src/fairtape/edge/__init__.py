@@ -1,6 +1,6 @@
 """The edge on real sockets: a site's outlet, the retransmit server beside it, and a customer.
 
-The machines are in `fairtape.nodes.edge`; here they meet files and sockets. Numbers at the edge are a function of the
+The machines are in `fairtape.edge.protocol`; here they meet files and sockets. Numbers at the edge are a function of the
 order, so all of it is worked out from a site's journal and from the stripe plans, and nothing else is remembered that
 could be wrong.
 

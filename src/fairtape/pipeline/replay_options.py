@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from fairtape.core.errors import Complaint
-from fairtape.edge.catalogue import plan_beside, read_plan
+from fairtape.edge.protocol.sessions import DEPLOYMENT_MAX
+from fairtape.edge.service.stripe_plans import plan_beside, read_plan
 from fairtape.formats import soupbintcp as soup
 from fairtape.market.stripes import EDGE_MAX, PORT_MAX, StripePlan
-from fairtape.nodes.edge.sessions import DEPLOYMENT_MAX
 from fairtape.pipeline.options import BATCH_ROWS_MAX, listed, number_in, symbol_of
 from fairtape.pipeline.replay import Replay
 from fairtape.wire.frames import NUMBER_MAX

@@ -11,12 +11,12 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from fairtape.core.errors import Complaint
-from fairtape.edge.readers import Readers
+from fairtape.edge.protocol.session_marks import MARK, OPAQUE, BadMark, decode_mark, decode_opaque
+from fairtape.edge.protocol.sessions import Session
+from fairtape.edge.service.session_readers import Readers
 from fairtape.formats.itch.messages import BadItch
 from fairtape.formats.itch.ticker import Canceled, Printed
 from fairtape.market.trades import Trade, encode, records
-from fairtape.nodes.edge.marks import MARK, OPAQUE, BadMark, decode_mark, decode_opaque
-from fairtape.nodes.edge.sessions import Session
 from fairtape.pipeline.decoding import trade_columns
 from fairtape.pipeline.replay_options import ReplayOptions
 from fairtape.pipeline.replay_sessions import Range
@@ -25,7 +25,9 @@ from fairtape.pipeline.schemas import REPLAYED, Arrow
 TRADE: Final = "trade"
 CORRECTION: Final = "correction"  # the trade that stands in the place of the one that was broken just before
 BROKEN: Final = "broken"  # a trade is void; its own number is not told
-OPAQUE_KIND: Final = "opaque"  # a payload, or a part of it, behind the head that `fairtape.nodes.edge.marks` describes
+OPAQUE_KIND: Final = (
+    "opaque"  # a payload, or a part of it, behind the head that `fairtape.edge.protocol.session_marks` describes
+)
 MARK_KIND: Final = "mark"
 DIRECTORY: Final = "directory"  # what a session begins and ends with
 

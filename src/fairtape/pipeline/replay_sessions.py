@@ -1,7 +1,7 @@
 """Which sessions a replay reads, and how far: the offsets of a replay, as `lanes` has those of journals.
 
 An offset is, for each session, the number of its message that is due. A session ends with a mark that names the plan
-and the Breaks of the one that takes over (`fairtape.nodes.edge.marks`), so whoever has read one to its end knows where
+and the Breaks of the one that takes over (`fairtape.edge.protocol.session_marks`), so whoever has read one to its end knows where
 to go on, and that nothing lies between. Sessions that are over stay in the offsets: they say that what followed them is
 known.
 """
@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from fairtape.core.errors import Complaint
-from fairtape.edge.catalogue import read_plan
-from fairtape.nodes.edge.archive import SESSIONS_MAX
-from fairtape.nodes.edge.marks import MARK, Over, decode_mark
-from fairtape.nodes.edge.sessions import Session, in_base_36
+from fairtape.edge.protocol.archive import SESSIONS_MAX
+from fairtape.edge.protocol.session_marks import MARK, Over, decode_mark
+from fairtape.edge.protocol.sessions import Session, in_base_36
+from fairtape.edge.service.stripe_plans import read_plan
 from fairtape.pipeline.replay_options import ReplayOptions
 
 RANGE_ROWS_MAX: Final = 1 << 18  # of one task; a server sends so many in a second or two

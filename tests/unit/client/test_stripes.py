@@ -6,15 +6,15 @@ from fairtape.client.feeds import Delivery
 from fairtape.client.lots import Lot
 from fairtape.client.records import Canceled, Corrected, Gap, VenueStatus
 from fairtape.client.stripes import Interpreter
-from fairtape.edge.readers import Readers
+from fairtape.edge.protocol import customer_records as heard
+from fairtape.edge.protocol.sessions import Standing
+from fairtape.edge.protocol.stripe_sequencer import Lot as Numbered
+from fairtape.edge.protocol.stripe_sequencer import Striper
+from fairtape.edge.service.session_readers import Readers
 from fairtape.formats.framing import unframe
 from fairtape.market import notices
 from fairtape.market.notices import Cancel, Correction, Status, encode_notice
 from fairtape.market.trades import encode
-from fairtape.nodes.edge import records as heard
-from fairtape.nodes.edge.sessions import Standing
-from fairtape.nodes.edge.striper import Lot as Numbered
-from fairtape.nodes.edge.striper import Striper
 from unit.edge.edge_values import NOON, edition, plan, token, trade
 
 RIGHT = trade(600, "IBM")

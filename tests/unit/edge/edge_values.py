@@ -4,11 +4,11 @@ from collections.abc import Iterable, Sequence
 
 from fairtape.core.effects import Deliver, FormationChange, Ordered, Release, Span
 from fairtape.core.instants import MILLISECOND
+from fairtape.edge.protocol.sessions import Edition
 from fairtape.market.prices import ONE
 from fairtape.market.stripe_planning import plan_by_rate
 from fairtape.market.stripes import DAY, StripePlan
 from fairtape.market.trades import Trade, encode
-from fairtape.nodes.edge.sessions import Edition
 from fairtape.wire.blocks import pack_messages
 
 MIDNIGHT = 20_000 * DAY

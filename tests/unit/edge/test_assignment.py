@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairtape.nodes.edge.assignment import BadRegion, Region, feeds_of
+from fairtape.edge.protocol.feed_assignment import BadRegion, Region, feeds_of
 
 EAST = Region(name="east", feeds=("A", "B"), receivers=(1, 2, 3, 4))
 WEST = Region(name="west", feeds=("C", "D"), receivers=(5, 6, 1))

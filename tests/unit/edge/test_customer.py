@@ -5,11 +5,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairtape.core.instants import MILLISECOND, SECOND
+from fairtape.edge.protocol.customer import Customer
+from fairtape.edge.protocol.customer_records import (
+    Delivered,
+    Ended,
+    Fresh,
+    Gap,
+    Heard,
+    PlanChange,
+    Record,
+    Silent,
+    Stale,
+)
+from fairtape.edge.protocol.effects import Tell
+from fairtape.edge.protocol.session_receiver import CustomerOptions
 from fairtape.formats.moldudp64 import Packet, decode_request, encode
-from fairtape.nodes.edge.customer import Customer
-from fairtape.nodes.edge.effects import Tell
-from fairtape.nodes.edge.hearing import CustomerOptions
-from fairtape.nodes.edge.records import Delivered, Ended, Fresh, Gap, Heard, PlanChange, Record, Silent, Stale
 from unit.edge.edge_values import NOON, edition, plan
 
 SESSION, NEXT = edition().session(1), edition(2).session(1)

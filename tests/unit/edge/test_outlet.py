@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND
+from fairtape.edge.protocol.effects import Adrift, Cast
+from fairtape.edge.protocol.pacing import OVERHEAD, Pacer
+from fairtape.edge.protocol.packing import packets, session_field
+from fairtape.edge.protocol.remulticast import Outlet, OutletOptions
+from fairtape.edge.protocol.sessions import Standing
 from fairtape.formats import moldudp64
 from fairtape.formats.framing import frame
 from fairtape.market.trades import encode
-from fairtape.nodes.edge.effects import Adrift, Cast
-from fairtape.nodes.edge.outlet import Outlet, OutletOptions
-from fairtape.nodes.edge.pacing import OVERHEAD, Pacer
-from fairtape.nodes.edge.packing import packets, session_field
-from fairtape.nodes.edge.sessions import Standing
 from unit.edge.edge_values import NOON, delivery, edition, plan, token, tokens, trade
 
 

@@ -4,12 +4,12 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairtape.edge.protocol.itch_encoder import Press
+from fairtape.edge.protocol.sessions import Edition
+from fairtape.edge.protocol.symbol_lookup import NameTable
 from fairtape.formats.framing import unframe
 from fairtape.formats.itch.ticker import Listing, TickerItch, fits_directory
 from fairtape.market.trades import TRADE_SIZE, BadTrade, Trade, decode, encode
-from fairtape.nodes.edge.names import NameTable
-from fairtape.nodes.edge.press import Press
-from fairtape.nodes.edge.sessions import Edition
 from unit.edge.edge_values import MIDNIGHT, edition, trade
 from unit.formats.trade_values import trades
 

@@ -7,16 +7,16 @@ from hypothesis import strategies as st
 
 from fairtape.core.effects import FormationChange, Ordered
 from fairtape.core.instants import MILLISECOND, SECOND
+from fairtape.edge.protocol.archive import Extent, Shelf
+from fairtape.edge.protocol.customer_accounts import Accounts
+from fairtape.edge.protocol.effects import Address, Cast, EdgeEffect, Grade, Refusal, Tell, Why
+from fairtape.edge.protocol.message_index import Places, reread
+from fairtape.edge.protocol.repair_batching import Wish, gathered
+from fairtape.edge.protocol.retransmitter import Retransmitter, RetransmitterOptions
+from fairtape.edge.protocol.sessions import Standing
+from fairtape.edge.protocol.stripe_sequencer import Striper
 from fairtape.formats import moldudp64
 from fairtape.formats.moldudp64 import Request, encode_request
-from fairtape.nodes.edge.accounts import Accounts
-from fairtape.nodes.edge.archive import Extent, Shelf
-from fairtape.nodes.edge.effects import Address, Cast, EdgeEffect, Grade, Refusal, Tell, Why
-from fairtape.nodes.edge.gathering import Wish, gathered
-from fairtape.nodes.edge.places import Places, reread
-from fairtape.nodes.edge.retransmitter import Retransmitter, RetransmitterOptions
-from fairtape.nodes.edge.sessions import Standing
-from fairtape.nodes.edge.striper import Striper
 from unit.edge.edge_values import NOON, edition, plan, tokens, turning
 
 ONE: Address = ("10.0.0.1", 5)

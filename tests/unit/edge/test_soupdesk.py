@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairtape.core.instants import MILLISECOND, SECOND
+from fairtape.edge.protocol.archive import Shelf
+from fairtape.edge.protocol.effects import Close, Write
+from fairtape.edge.protocol.replay import SoupDesk, SoupDeskOptions
+from fairtape.edge.protocol.sessions import Standing
+from fairtape.edge.protocol.stripe_sequencer import Striper
 from fairtape.formats import soupbintcp as soup
-from fairtape.nodes.edge.archive import Shelf
-from fairtape.nodes.edge.effects import Close, Write
-from fairtape.nodes.edge.sessions import Standing
-from fairtape.nodes.edge.soupdesk import SoupDesk, SoupDeskOptions
-from fairtape.nodes.edge.striper import Striper
 from unit.edge.edge_values import NOON, edition, tokens
 
 SESSION = edition().session(1)

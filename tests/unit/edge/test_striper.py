@@ -8,11 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairtape.core.effects import FormationChange, Ordered, Span
-from fairtape.formats.framing import unframe
-from fairtape.formats.itch.ticker import Canceled, Listing, Printed, TickerReader
-from fairtape.market.notices import Cancel, Correction, Status, VenueStatus, encode_notice
-from fairtape.market.trades import encode
-from fairtape.nodes.edge.marks import (
+from fairtape.edge.protocol.session_marks import (
     MARK,
     BadMark,
     Begun,
@@ -23,8 +19,12 @@ from fairtape.nodes.edge.marks import (
     encode_mark,
     encode_opaque,
 )
-from fairtape.nodes.edge.sessions import BadSession, Edition, Session, Standing
-from fairtape.nodes.edge.striper import MESSAGE_MAX, Closed, Lot, Opened, Step, Striper
+from fairtape.edge.protocol.sessions import BadSession, Edition, Session, Standing
+from fairtape.edge.protocol.stripe_sequencer import MESSAGE_MAX, Closed, Lot, Opened, Step, Striper
+from fairtape.formats.framing import unframe
+from fairtape.formats.itch.ticker import Canceled, Listing, Printed, TickerReader
+from fairtape.market.notices import Cancel, Correction, Status, VenueStatus, encode_notice
+from fairtape.market.trades import encode
 from fairtape.wire.blocks import Assembler, split_message
 from unit.edge.edge_values import MIDNIGHT, NOON, SYMBOLS, edition, plan, token, tokens, trade, turning
 

@@ -7,13 +7,13 @@ from pathlib import Path
 from fairtape.core.effects import FormationChange, Ordered, Release
 from fairtape.core.instants import MILLISECOND
 from fairtape.core.timing import PROFILES
-from fairtape.edge.catalogue import Catalogue, mark_of
-from fairtape.edge.settings import EdgeSettings, StationPlace
+from fairtape.edge.protocol.archive import Shelf
+from fairtape.edge.protocol.sessions import Edition, Standing
+from fairtape.edge.protocol.stripe_sequencer import Striper
+from fairtape.edge.service.settings import EdgeSettings, StationPlace
+from fairtape.edge.service.stripe_plans import Catalogue, mark_of
 from fairtape.journal import Sync, Writer
 from fairtape.market.stripes import StripePlan
-from fairtape.nodes.edge.archive import Shelf
-from fairtape.nodes.edge.sessions import Edition, Standing
-from fairtape.nodes.edge.striper import Striper
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import encode_formation
 from unit.edge.edge_values import NOON, plan, tokens

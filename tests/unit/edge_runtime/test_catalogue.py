@@ -7,7 +7,7 @@ import pytest
 from fairtape.core.errors import Complaint
 from fairtape.deployment.description import FILE, Deployment, read_deployment
 from fairtape.deployment.drafting import Draft, create_deployment
-from fairtape.edge.catalogue import Catalogue, Unplanned, mark_in, mark_of, read_plan, version_of
+from fairtape.edge.service.stripe_plans import Catalogue, Unplanned, mark_in, mark_of, read_plan, version_of
 from fairtape.market.stripe_files import to_toml
 from unit.edge.edge_values import plan, turning
 from unit.edge_runtime.edge_journals import catalogue

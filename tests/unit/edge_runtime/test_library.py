@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from fairtape.core.effects import FormationChange, Ordered
-from fairtape.edge.catalogue import Catalogue, Unplanned
-from fairtape.edge.library import Library
+from fairtape.edge.service.replay_archive import Library
+from fairtape.edge.service.stripe_plans import Catalogue, Unplanned
 from fairtape.journal import Sync, Writer
 from unit.edge.edge_values import NOON, edition, plan, tokens
 from unit.edge_runtime.edge_journals import SETTINGS, catalogue, change, history, release_of, twin, write, written

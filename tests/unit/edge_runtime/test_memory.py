@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from fairtape.edge.catalogue import Catalogue
-from fairtape.edge.library import Library
+from fairtape.edge.service.replay_archive import Library
+from fairtape.edge.service.stripe_plans import Catalogue
 from fairtape.journal import Journal, Sync, Writer
 from unit.edge.edge_values import edition, plan, tokens
 from unit.edge_runtime.edge_journals import SETTINGS, Content, catalogue, change, history, twin, write

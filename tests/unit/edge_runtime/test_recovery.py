@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairtape.core.effects import Ordered
-from fairtape.edge.catalogue import Catalogue, Unplanned
-from fairtape.edge.recovery import recover
-from fairtape.edge.standings import Checkpoint, load, save
+from fairtape.edge.protocol.sessions import Standing
+from fairtape.edge.service.checkpoints import Checkpoint, load, save
+from fairtape.edge.service.publisher_recovery import recover
+from fairtape.edge.service.stripe_plans import Catalogue, Unplanned
 from fairtape.journal import Journal
-from fairtape.nodes.edge.sessions import Standing
 from unit.edge.edge_values import edition, plan
 from unit.edge_runtime.edge_journals import SETTINGS, Content, catalogue, change, history, twin, written
 

@@ -19,6 +19,7 @@ from typing import Final, TypeAlias, TypeVar
 
 from fairtape.core.effects import FormationChange, Ordered
 from fairtape.core.instants import SECOND, Duration, Instant
+from fairtape.edge.protocol.pacing import Pacer
 from fairtape.exchange.floor import Floor
 from fairtape.exchange.instructions import CASH
 from fairtape.exchange.market import Market
@@ -31,7 +32,6 @@ from fairtape.gateway.core.events import Answer, Cause, OrderEvent
 from fairtape.gateway.core.pending import Held, Pending, PendingRequests
 from fairtape.market.prices import ONE, Price, format_fixed, format_sum
 from fairtape.market.symbols import Symbol
-from fairtape.nodes.edge.pacing import Pacer
 from fairtape.wire.blocks import unpack_messages
 
 Scope: TypeAlias = Callable[[str, str], bool]

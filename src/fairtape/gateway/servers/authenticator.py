@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from fairtape.core.instants import SECOND, Duration, Instant
+from fairtape.edge.protocol.pacing import Pacer
 from fairtape.gateway.storage.accounts import Accounts
-from fairtape.nodes.edge.pacing import Pacer
 
 THREADS: Final = 2
 CHECKS_MAX: Final = 64  # at once

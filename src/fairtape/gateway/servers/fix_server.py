@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeAlias
 
 from fairtape.core.instants import SECOND, Instant
+from fairtape.edge.protocol.effects import Close, Write
 from fairtape.formats.fix.admin_messages import Logon
 from fairtape.formats.fix.codec import BadFix, FixMessage, FixStream, Flaw
 from fairtape.formats.fix.dictionary import BusinessReason, RejectReason, Tag
@@ -24,7 +25,6 @@ from fairtape.gateway.servers.streams import nowhere, secured
 from fairtape.gateway.session.acceptor import UNKNOWN_BODY_MAX, FixDesk
 from fairtape.gateway.session.effects import FromClient, Received, SessionEvent
 from fairtape.net.udp import Address
-from fairtape.nodes.edge.effects import Close, Write
 
 BACKLOG: Final = 128
 BUFFER_MAX: Final = 16 << 20  # bytes on their way to one client; whoever does not read is let go

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from fairtape.core.instants import NEVER, Instant
+from fairtape.edge.protocol.effects import Close, Write
 from fairtape.formats.fix.admin_messages import Logon
 from fairtape.formats.fix.codec import MESSAGE_MAX, FixMessage, FixStream, Flaw
 from fairtape.formats.fix.dictionary import BusinessReason, Tag
@@ -26,7 +27,6 @@ from fairtape.gateway.session.effects import (
 from fairtape.gateway.session.options import FixOptions, Judge, Role, State
 from fairtape.gateway.session.session import FixSession
 from fairtape.gateway.session.store import FixStore
-from fairtape.nodes.edge.effects import Close, Write
 
 CONNECTIONS_MAX: Final = 1_024
 CLIENTS_MAX: Final = 100_000

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from fairtape.edge.protocol.effects import Close, Write
 from fairtape.formats.fix.codec import FixMessage
-from fairtape.nodes.edge.effects import Close, Write
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,15 +15,15 @@ from typing import Any, Final
 
 from fairtape.core.errors import Complaint
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
-from fairtape.edge.connections import Connections
-from fairtape.edge.library import Library
-from fairtape.edge.settings import EdgeSettings, StationPlace
+from fairtape.edge.protocol.effects import Cast, Grade, Refusal, Tell
+from fairtape.edge.protocol.replay import Authenticate, SoupDesk, SoupDeskOptions
+from fairtape.edge.protocol.retransmitter import Retransmitter
+from fairtape.edge.service.replay_archive import Library
+from fairtape.edge.service.replay_connections import Connections
+from fairtape.edge.service.settings import EdgeSettings, StationPlace
 from fairtape.net.clock import Clock
 from fairtape.net.transports import Interface
 from fairtape.net.udp import Address, UdpSocket, bind
-from fairtape.nodes.edge.effects import Cast, Grade, Refusal, Tell
-from fairtape.nodes.edge.retransmitter import Retransmitter
-from fairtape.nodes.edge.soupdesk import Authenticate, SoupDesk, SoupDeskOptions
 
 REQUESTS_MAX: Final = 512  # datagrams that are read in one turn
 REMEMBER_PERIOD: Final[Duration] = 60 * SECOND  # between two times that the library is written down

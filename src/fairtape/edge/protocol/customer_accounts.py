@@ -8,8 +8,8 @@ from collections import OrderedDict
 from typing import Final
 
 from fairtape.core.instants import SECOND, Duration
-from fairtape.nodes.edge.effects import Grade
-from fairtape.nodes.edge.pacing import Pacer
+from fairtape.edge.protocol.effects import Grade
+from fairtape.edge.protocol.pacing import Pacer
 
 STRANGERS_MAX: Final = 10_000  # accounts of hosts that nobody registered; the one unheard for longest goes first
 REGISTERED_MAX: Final = 100_000

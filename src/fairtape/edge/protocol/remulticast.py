@@ -17,14 +17,14 @@ from heapq import heappop, heappush
 
 from fairtape.core.effects import Deliver, FormationChange
 from fairtape.core.instants import MILLISECOND, NEVER, SECOND, Duration, Instant
+from fairtape.edge.protocol.archive import Shelf
+from fairtape.edge.protocol.effects import Adrift, Cast, EdgeEffect
+from fairtape.edge.protocol.itch_encoder import Press
+from fairtape.edge.protocol.pacing import OVERHEAD, QUEUE_BYTES_MAX, PacedQueue, Pacer
+from fairtape.edge.protocol.packing import bare, packets, session_field
+from fairtape.edge.protocol.sessions import Standing
+from fairtape.edge.protocol.stripe_sequencer import Closed, Lot, Opened, Step, Striper
 from fairtape.market.stripes import EdgeStripe, Endpoint, StripePlan
-from fairtape.nodes.edge.archive import Shelf
-from fairtape.nodes.edge.effects import Adrift, Cast, EdgeEffect
-from fairtape.nodes.edge.pacing import OVERHEAD, QUEUE_BYTES_MAX, PacedQueue, Pacer
-from fairtape.nodes.edge.packing import bare, packets, session_field
-from fairtape.nodes.edge.press import Press
-from fairtape.nodes.edge.sessions import Standing
-from fairtape.nodes.edge.striper import Closed, Lot, Opened, Step, Striper
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,16 +14,16 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from fairtape.core.instants import MILLISECOND, NEVER, Duration, Instant
+from fairtape.edge.protocol.archive import Archive, Extent
+from fairtape.edge.protocol.customer_accounts import Accounts
+from fairtape.edge.protocol.effects import Address, Cast, EdgeEffect, Grade, Refusal, Tell, Why
+from fairtape.edge.protocol.pacing import OVERHEAD, Pacer
+from fairtape.edge.protocol.packing import bare, packets, session_field
+from fairtape.edge.protocol.repair_batching import Repair, Wish, gathered
+from fairtape.edge.protocol.sessions import Session
 from fairtape.formats.framing import frame
 from fairtape.formats.moldudp64 import BadMold, Request, decode_request
 from fairtape.market.stripes import EdgeStripe, StripePlan
-from fairtape.nodes.edge.accounts import Accounts
-from fairtape.nodes.edge.archive import Archive, Extent
-from fairtape.nodes.edge.effects import Address, Cast, EdgeEffect, Grade, Refusal, Tell, Why
-from fairtape.nodes.edge.gathering import Repair, Wish, gathered
-from fairtape.nodes.edge.pacing import OVERHEAD, Pacer
-from fairtape.nodes.edge.packing import bare, packets, session_field
-from fairtape.nodes.edge.sessions import Session
 
 PLANS_MAX: Final = 8  # whose groups are known; the oldest go first
 LINGERING_MAX: Final = 256  # repairs for everybody that are remembered for a moment

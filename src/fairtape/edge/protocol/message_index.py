@@ -11,10 +11,10 @@ from typing import Final
 
 from fairtape.core.effects import FormationChange, Ordered
 from fairtape.core.instants import Instant
-from fairtape.nodes.edge.archive import Shelf
-from fairtape.nodes.edge.press import Press
-from fairtape.nodes.edge.sessions import Edition, Standing
-from fairtape.nodes.edge.striper import Striper
+from fairtape.edge.protocol.archive import Shelf
+from fairtape.edge.protocol.itch_encoder import Press
+from fairtape.edge.protocol.sessions import Edition, Standing
+from fairtape.edge.protocol.stripe_sequencer import Striper
 
 NUMBERS_MAX: Final = 1 << 20  # numbers of stripes in all places together
 SPACING: Final = 4_096  # messages between two places, at first

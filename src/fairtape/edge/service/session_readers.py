@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import Final
 
+from fairtape.edge.protocol.itch_encoder import Press
+from fairtape.edge.protocol.sessions import Session
 from fairtape.formats.itch.ticker import TickerReader
 from fairtape.market.stripes import StripePlan
-from fairtape.nodes.edge.press import Press
-from fairtape.nodes.edge.sessions import Session
 
 READERS_MAX: Final = 4_096  # sessions whose directories are remembered; the oldest goes first
 

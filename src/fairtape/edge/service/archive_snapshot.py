@@ -13,11 +13,11 @@ from zlib import crc32
 
 import numpy as np
 
-from fairtape.edge.catalogue import Catalogue, Unplanned
-from fairtape.edge.settings import EdgeSettings
-from fairtape.edge.standings import Checkpoint, edition_fields, edition_of, write_whole
-from fairtape.nodes.edge.archive import Extent
-from fairtape.nodes.edge.sessions import BadSession, Edition, Standing
+from fairtape.edge.protocol.archive import Extent
+from fairtape.edge.protocol.sessions import BadSession, Edition, Standing
+from fairtape.edge.service.checkpoints import Checkpoint, edition_fields, edition_of, write_whole
+from fairtape.edge.service.settings import EdgeSettings
+from fairtape.edge.service.stripe_plans import Catalogue, Unplanned
 
 SIZE_MAX: Final = 64 << 20  # bytes of a file
 _VERSION: Final = 1

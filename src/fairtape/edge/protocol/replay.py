@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from fairtape.core.instants import MILLISECOND, NEVER, SECOND, Duration, Instant
+from fairtape.edge.protocol.archive import Archive
+from fairtape.edge.protocol.effects import Close, EdgeEffect, Write
+from fairtape.edge.protocol.pacing import Pacer
 from fairtape.formats import soupbintcp as soup
 from fairtape.formats.framing import frame
-from fairtape.nodes.edge.archive import Archive
-from fairtape.nodes.edge.effects import Close, EdgeEffect, Write
-from fairtape.nodes.edge.pacing import Pacer
 
 FROM_CLIENT_MAX: Final = 256  # bytes of a client's packet: the longest that has a meaning has 51
 _RANGE: Final = struct.Struct(">cQ")

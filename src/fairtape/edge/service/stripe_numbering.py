@@ -6,11 +6,11 @@ the same numbers, whenever they work them out.
 """
 
 from fairtape.core.effects import FormationChange, Ordered
-from fairtape.edge.catalogue import Catalogue, mark_in, version_of
-from fairtape.edge.settings import EdgeSettings
+from fairtape.edge.protocol.sessions import Edition, Standing
+from fairtape.edge.protocol.stripe_sequencer import Step, Striper
+from fairtape.edge.service.settings import EdgeSettings
+from fairtape.edge.service.stripe_plans import Catalogue, mark_in, version_of
 from fairtape.market.stripes import StripePlan
-from fairtape.nodes.edge.sessions import Edition, Standing
-from fairtape.nodes.edge.striper import Step, Striper
 
 
 class Reckoning:

@@ -11,9 +11,9 @@ from typing import Final, NamedTuple
 
 from fairtape.core.effects import FormationChange
 from fairtape.core.errors import Complaint
+from fairtape.edge.protocol.itch_encoder import Press
 from fairtape.market.stripe_files import TEXT_MAX, digest, from_toml, to_toml
 from fairtape.market.stripes import VERSION_MAX, BadPlan, StripePlan
-from fairtape.nodes.edge.press import Press
 from fairtape.ring.membership.layout import decode_formation
 from fairtape.wire.frames import Malformed
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairtape.core.effects import FormationChange
-from fairtape.edge.catalogue import Catalogue
-from fairtape.edge.reckoning import Reckoning
-from fairtape.edge.settings import EdgeSettings
-from fairtape.edge.standings import Checkpoint, load
+from fairtape.edge.service.checkpoints import Checkpoint, load
+from fairtape.edge.service.settings import EdgeSettings
+from fairtape.edge.service.stripe_numbering import Reckoning
+from fairtape.edge.service.stripe_plans import Catalogue
 from fairtape.journal import Entry, Journal
 from fairtape.wire.frames import NUMBER_MAX
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from fairtape.edge.catalogue import Catalogue, Unplanned, mark_of
-from fairtape.edge.settings import EdgeSettings
-from fairtape.nodes.edge.sessions import BadSession, Edition, Standing
+from fairtape.edge.protocol.sessions import BadSession, Edition, Standing
+from fairtape.edge.service.settings import EdgeSettings
+from fairtape.edge.service.stripe_plans import Catalogue, Unplanned, mark_of
 
 EDGE: Final = "edge"
 _VERSION: Final = 2

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from fairtape.nodes.edge.effects import Address
+from fairtape.edge.protocol.effects import Address
 
 
 class Wish(NamedTuple):

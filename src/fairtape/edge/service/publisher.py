@@ -19,15 +19,15 @@ from typing import Any, Final
 from fairtape.core.effects import Deliver, FormationChange
 from fairtape.core.errors import Complaint
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
-from fairtape.edge.catalogue import Catalogue, Unplanned, mark_in, version_of
-from fairtape.edge.recovery import Astray, Found, recover
-from fairtape.edge.settings import EdgeSettings
-from fairtape.edge.standings import Checkpoint, save
+from fairtape.edge.protocol.effects import Adrift, Cast
+from fairtape.edge.protocol.remulticast import Outlet, OutletCounts
+from fairtape.edge.service.checkpoints import Checkpoint, save
+from fairtape.edge.service.publisher_recovery import Astray, Found, recover
+from fairtape.edge.service.settings import EdgeSettings
+from fairtape.edge.service.stripe_plans import Catalogue, Unplanned, mark_in, version_of
 from fairtape.journal import Journal
 from fairtape.net.transports import Interface
 from fairtape.net.udp import UdpSocket, bind
-from fairtape.nodes.edge.effects import Adrift, Cast
-from fairtape.nodes.edge.outlet import Outlet, OutletCounts
 from fairtape.wire.frames import NUMBER_MAX
 
 KEPT_MAX: Final = 8_192  # releases that wait for the outlet to find its place; beyond them it has to look again

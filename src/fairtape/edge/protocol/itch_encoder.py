@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fairtape.core.instants import Instant
+from fairtape.edge.protocol.symbol_lookup import NameTable
 from fairtape.formats.itch import messages as itch
 from fairtape.formats.itch.messages import TIMESTAMP_MAX
 from fairtape.formats.itch.ticker import WIDE, Listing, TickerItch, fits_directory
@@ -28,7 +29,6 @@ from fairtape.market.prices import ONE
 from fairtape.market.stripes import StripePlan
 from fairtape.market.symbols import SYMBOL_MAX, VENUE_NAME_MAX
 from fairtape.market.trades import FLAGS_ALLOWED, TRADE_DTYPE, TRADE_KIND, TRADE_SIZE, TRADE_VERSION, BadTrade, Trades
-from fairtape.nodes.edge.names import NameTable
 
 STRANGERS_MAX: Final = 1 << 16  # symbols without a listing whose stripe is remembered
 _U32_MAX: Final = (1 << 32) - 1

@@ -15,13 +15,7 @@ from heapq import heappop, heappush
 from typing import Final, TypeAlias
 
 from fairtape.core.instants import NEVER, Instant
-from fairtape.formats.arbitration import Output, Run
-from fairtape.formats.moldudp64 import BadMold, Packet, Request, decode, encode_request
-from fairtape.market.stripes import StripePlan
-from fairtape.nodes.edge.effects import Address, Tell
-from fairtape.nodes.edge.hearing import CustomerOptions, Hearing
-from fairtape.nodes.edge.marks import MARK, BadMark, Begun, Over, Reformed, decode_mark
-from fairtape.nodes.edge.records import (
+from fairtape.edge.protocol.customer_records import (
     Break,
     Delivered,
     Ended,
@@ -34,7 +28,13 @@ from fairtape.nodes.edge.records import (
     Silent,
     Stale,
 )
-from fairtape.nodes.edge.sessions import Session
+from fairtape.edge.protocol.effects import Address, Tell
+from fairtape.edge.protocol.session_marks import MARK, BadMark, Begun, Over, Reformed, decode_mark
+from fairtape.edge.protocol.session_receiver import CustomerOptions, Hearing
+from fairtape.edge.protocol.sessions import Session
+from fairtape.formats.arbitration import Output, Run
+from fairtape.formats.moldudp64 import BadMold, Packet, Request, decode, encode_request
+from fairtape.market.stripes import StripePlan
 
 CHAPTERS_MAX: Final = 16  # editions that are heard at once; the oldest is given up where there are more
 REPAIR: Final = "repair"  # the feed of answers from a retransmit server

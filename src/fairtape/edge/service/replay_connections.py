@@ -9,9 +9,9 @@ from typing import Final
 
 from fairtape.core.errors import Complaint
 from fairtape.core.instants import NEVER, SECOND, Duration, Instant
+from fairtape.edge.protocol.effects import Close, EdgeEffect, Write
+from fairtape.edge.protocol.replay import SoupDesk
 from fairtape.net.udp import Address
-from fairtape.nodes.edge.effects import Close, EdgeEffect, Write
-from fairtape.nodes.edge.soupdesk import SoupDesk
 
 BACKLOG: Final = 128
 ACCEPTS_MAX: Final = 64  # in one turn

@@ -16,14 +16,14 @@ import numpy as np
 
 from fairtape.core.effects import FormationChange, Ordered, Span
 from fairtape.core.instants import Instant
+from fairtape.edge.protocol.itch_encoder import Press
+from fairtape.edge.protocol.session_marks import Begun, Mark, Over, Reformed, encode_mark, encode_opaque
+from fairtape.edge.protocol.sessions import Edition, Standing
 from fairtape.formats.framing import frame
 from fairtape.formats.moldudp64 import DATAGRAM_MAX, HEADER_SIZE
 from fairtape.market.notices import is_notice
 from fairtape.market.stripes import StripePlan
 from fairtape.market.trades import TRADE_SIZE
-from fairtape.nodes.edge.marks import Begun, Mark, Over, Reformed, encode_mark, encode_opaque
-from fairtape.nodes.edge.press import Press
-from fairtape.nodes.edge.sessions import Edition, Standing
 from fairtape.wire.blocks import uniform_records, unpack_messages
 
 DUE_MAX: Final = 4_096  # formations and plans that wait for their place; a site that is told of more has lost its place

@@ -18,18 +18,18 @@ from typing import Final
 from fairtape.core.effects import FormationChange, Ordered
 from fairtape.core.errors import Complaint
 from fairtape.core.instants import Duration
-from fairtape.edge.catalogue import Catalogue, Unplanned
-from fairtape.edge.memory import Chapter, Memory, load, save
-from fairtape.edge.reckoning import Reckoning
-from fairtape.edge.recovery import is_proved
-from fairtape.edge.settings import EdgeSettings
-from fairtape.edge.standings import Checkpoint
+from fairtape.edge.protocol.archive import SHELF_BYTES_MAX, Extent, Shelf
+from fairtape.edge.protocol.message_index import Places, reread
+from fairtape.edge.protocol.sessions import Edition, Session, Standing
+from fairtape.edge.protocol.stripe_sequencer import Closed, Opened, Step
+from fairtape.edge.service.archive_snapshot import Chapter, Memory, load, save
+from fairtape.edge.service.checkpoints import Checkpoint
+from fairtape.edge.service.publisher_recovery import is_proved
+from fairtape.edge.service.settings import EdgeSettings
+from fairtape.edge.service.stripe_numbering import Reckoning
+from fairtape.edge.service.stripe_plans import Catalogue, Unplanned
 from fairtape.journal import Cursor, Damaged, Entry, Journal, Turning
 from fairtape.market.stripes import StripePlan
-from fairtape.nodes.edge.archive import SHELF_BYTES_MAX, Extent, Shelf
-from fairtape.nodes.edge.places import Places, reread
-from fairtape.nodes.edge.sessions import Edition, Session, Standing
-from fairtape.nodes.edge.striper import Closed, Opened, Step
 
 ENTRIES_MAX: Final = 64  # of the journal in one turn, so that customers have theirs
 SPACING: Final = 512  # messages between two places: so much is read again for whoever asks for something old

@@ -7,14 +7,14 @@ from typing import Final
 
 from fairtape.core.errors import Complaint
 from fairtape.core.instants import MILLISECOND, Duration, Instant
+from fairtape.edge.protocol.customer import REPAIR, Customer
+from fairtape.edge.protocol.customer_records import PlanChange, Record
+from fairtape.edge.protocol.effects import Tell
+from fairtape.edge.protocol.session_receiver import CustomerOptions
 from fairtape.market.stripes import StripePlan
 from fairtape.net.clock import Clock
 from fairtape.net.transports import Interface
 from fairtape.net.udp import Address, UdpSocket, bind
-from fairtape.nodes.edge.customer import REPAIR, Customer
-from fairtape.nodes.edge.effects import Tell
-from fairtape.nodes.edge.hearing import CustomerOptions
-from fairtape.nodes.edge.records import PlanChange, Record
 
 DATAGRAMS_MAX: Final = 512  # that are read from one socket in one turn
 LOOK_PERIOD: Final[Duration] = 50 * MILLISECOND  # the longest wait

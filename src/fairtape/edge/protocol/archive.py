@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
 from fairtape.core.instants import Duration, Instant
+from fairtape.edge.protocol.sessions import Edition
+from fairtape.edge.protocol.stripe_sequencer import Closed, Lot, Opened, Step
 from fairtape.formats.framing import PREFIX_SIZE
-from fairtape.nodes.edge.sessions import Edition
-from fairtape.nodes.edge.striper import Closed, Lot, Opened, Step
 
 SHELF_BYTES_MAX: Final = 256 << 20
 SESSIONS_MAX: Final = 16_384  # that a shelf knows; the oldest that are over go first

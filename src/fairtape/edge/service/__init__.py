@@ -1,0 +1,1 @@
+"""The edge on sockets and journals: publisher, retransmit server, replay archive, subscriber."""
