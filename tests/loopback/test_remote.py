@@ -23,10 +23,10 @@ from fairtape.client import (
     Stale,
     Tape,
     Trade,
-    remote,
 )
-from fairtape.client.records import Record
+from fairtape.client import remote_feed as remote
 from fairtape.deployment.loopback import free_ports
+from fairtape.tape.records import Record
 from fairtape.web.customers import QUEUE_MIN
 from fairtape.web.hub import Limits
 from fairtape.web.serving import Running, Target, running

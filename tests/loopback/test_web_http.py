@@ -15,7 +15,7 @@ import pytest
 from websockets.sync.client import ClientConnection
 
 import unit.journal_values as values
-from fairtape.client.lots import SCHEMA
+from fairtape.tape.batches import SCHEMA
 from fairtape.web import api, door, ranges
 from loopback.web_customers import PATIENCE, await_status, customer, get, get_json, make_site, served
 from unit.client.tape_values import trade

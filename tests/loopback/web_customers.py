@@ -13,7 +13,7 @@ from typing import Any
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-from fairtape.client.bundles import unbundled
+from fairtape.tape.serialization import unbundled
 from fairtape.web.hub import Limits
 from fairtape.web.serving import Running, Target, running
 from unit.web.web_values import NOW, Site, numbers_of, payload_of

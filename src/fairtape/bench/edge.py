@@ -10,8 +10,8 @@ from fairtape.bench.fanout import run_fanout
 from fairtape.bench.reading import client_figures, itch_figures
 from fairtape.bench.report import Figures, Step
 from fairtape.bench.web import DELAY_GOAL_MS, WebSetting, web_figures
-from fairtape.client.bundles import PLACE
 from fairtape.market.trades import TRADE_SIZE
+from fairtape.tape.serialization import PLACE
 
 TRIES_MAX: Final = 3  # with one number of customers: a virtual machine is not equally fast at all times
 FEWER: Final = 2  # by which the customers are divided when that many cannot be carried

@@ -19,13 +19,13 @@ import numpy as np
 
 from fairtape.bench.itch_day import itch_day
 from fairtape.client import connect
-from fairtape.client.lots import PLACE_DTYPE, ROWS_MAX, Lot
 from fairtape.core.effects import Ordered, Release, Span
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.formats.itch.columns import to_arrow
 from fairtape.journal import Sync, Writer
 from fairtape.market.flow import Flow, batches
 from fairtape.market.trades import TRADE_SIZE, Trades, records
+from fairtape.tape.batches import PLACE_DTYPE, ROWS_MAX, Lot
 from fairtape.wire.blocks import pack_records, records_room
 from fairtape.wire.frames import DATAGRAM_MAX
 from fairtape.wire.seals import SEAL_ROOM

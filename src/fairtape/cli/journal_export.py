@@ -11,10 +11,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from fairtape.client.entries import Opener
-from fairtape.client.journals import Bunches, first_number
-from fairtape.client.lots import Lot
-from fairtape.client.records import Placed
+from fairtape.client.journal_feed import Bunches, first_number
 from fairtape.core.errors import Complaint
 from fairtape.core.instants import SECOND
 from fairtape.formats.dbn import write_dbn
@@ -24,6 +21,9 @@ from fairtape.formats.itch.ticker import Listing, TickerItch, fits_directory
 from fairtape.formats.trade_tables import trades_to_arrow
 from fairtape.journal import Damaged, Journal
 from fairtape.market.trades import Trades, blank_trades
+from fairtape.tape.batches import Lot
+from fairtape.tape.decoding import Opener
+from fairtape.tape.records import Placed
 
 SUFFIXES: Final = (".parquet", ".csv", ".dbn", ".itch")
 DAY: Final = 86_400 * SECOND

@@ -14,10 +14,14 @@ reader, and a `Selection`. Trades travel in `lots`, by columns, and become recor
 - `tape`: the shapes in which records are read; `connecting`: from a user's words to a tape
 """
 
-from fairtape.client.connecting import connect
+from fairtape.client.async_trader import AsyncTrader, Broken, Forgotten, OrderRefused, TraderRecord
+from fairtape.client.connect import connect
 from fairtape.client.errors import ClientError
-from fairtape.client.lots import SCHEMA
-from fairtape.client.records import (
+from fairtape.client.tape import Tape
+from fairtape.client.trader import Trader, trade
+from fairtape.market.notices import Status
+from fairtape.tape.batches import SCHEMA
+from fairtape.tape.records import (
     Break,
     Canceled,
     Corrected,
@@ -36,10 +40,6 @@ from fairtape.client.records import (
     Trade,
     VenueStatus,
 )
-from fairtape.client.tape import Tape
-from fairtape.client.traders import AsyncTrader, Broken, Forgotten, OrderRefused, TraderRecord
-from fairtape.client.trading import Trader, trade
-from fairtape.market.notices import Status
 
 __all__ = [
     "SCHEMA",

@@ -25,9 +25,9 @@ from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from fairtape.client.lots import PLACE_DTYPE, ROWS_MAX, Lot, joined
-from fairtape.client.records import Merged, Message, Notice, Placed, Single, Skipped
 from fairtape.market.trades import TRADE_SIZE
+from fairtape.tape.batches import PLACE_DTYPE, ROWS_MAX, Lot, joined
+from fairtape.tape.records import Merged, Message, Notice, Placed, Single, Skipped
 
 ITEMS_MAX: Final = 1_024  # lots, messages and notices that wait, before neighbouring lots are joined
 

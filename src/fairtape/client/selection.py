@@ -7,10 +7,10 @@ import numpy as np
 
 from fairtape.client.backlog import Item
 from fairtape.client.errors import ClientError
-from fairtape.client.feeds import Delivery, LastSales
-from fairtape.client.lots import Lot, symbol_set
-from fairtape.client.records import Canceled, Corrected, Message, Placed, Single, Snapshot
 from fairtape.market.symbols import BadName, Symbol, checked_symbol
+from fairtape.tape.batches import Lot, symbol_set
+from fairtape.tape.feed import Delivery, LastSales
+from fairtape.tape.records import Canceled, Corrected, Message, Placed, Single, Snapshot
 from fairtape.wire.frames import STRIPE_MAX
 
 SYMBOLS_MAX: Final = 1 << 16  # that can be chosen

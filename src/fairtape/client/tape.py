@@ -21,10 +21,10 @@ import pyarrow as pa
 
 from fairtape.client.backlog import Backlog, Closed
 from fairtape.client.errors import ClientError, told
-from fairtape.client.feeds import Feed, number_after
-from fairtape.client.lots import SCHEMA, Arrow, Lot
-from fairtape.client.records import Break, Message, Notice, Placed, Record, Revision, Trade, VenueStatus
 from fairtape.client.selection import Selection
+from fairtape.tape.batches import SCHEMA, Arrow, Lot
+from fairtape.tape.feed import Feed, number_after
+from fairtape.tape.records import Break, Message, Notice, Placed, Record, Revision, Trade, VenueStatus
 
 PIECE_ROWS: Final = 4_096  # trades of a lot that are made records at once
 TURN_ROWS: Final = 256  # records after which an `async for` lets other tasks run, though more are there

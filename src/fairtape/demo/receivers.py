@@ -7,8 +7,6 @@ from heapq import nlargest
 from pathlib import Path
 from typing import Final
 
-from fairtape.apps.sales import Sale
-from fairtape.apps.ticker import Ticker
 from fairtape.core.effects import Deliver, FormationChange
 from fairtape.core.instants import MILLISECOND, Duration, Instant
 from fairtape.demo.world import REFORMER, REGIONS, EdgePlan, WorldPlan
@@ -30,6 +28,8 @@ from fairtape.net.udp import UdpSocket, bind
 from fairtape.nodes.site import Site
 from fairtape.nodes.site_report import Post
 from fairtape.ring.receiver.tracing import Tracer
+from fairtape.tape.sales import Sale
+from fairtape.tape.ticker import Ticker
 from fairtape.wire.frames import NUMBER_MAX, NodeId
 
 SALES_MAX: Final = 16  # of one piece of news: the busiest symbols

@@ -7,7 +7,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fairtape.client.lots import symbol_set
 from fairtape.core.effects import FormationChange, Release
 from fairtape.core.instants import NEVER
 from fairtape.market.trades import TRADE_SIZE, Trades
@@ -17,6 +16,7 @@ from fairtape.pipeline.options import Options
 from fairtape.pipeline.scanning import Bunch, Values, scan
 from fairtape.pipeline.schemas import BREAK, FORMATION, FRAGMENT, MESSAGE, MESSAGES, STRETCHES, TRADES
 from fairtape.pipeline.schemas import Arrow as Arrow
+from fairtape.tape.batches import symbol_set
 
 _NO_RELEASE: Final = Release(0, 0, 0, 0, 0, late=False, clock_bound=0)
 

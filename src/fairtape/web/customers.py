@@ -9,11 +9,11 @@ references to what all have in common, and its limit is counted in records.
 from typing import Final, Protocol
 
 from fairtape.client.backlog import Backlog, Item, Policy, size_of
-from fairtape.client.feeds import number_after
-from fairtape.client.lots import Lot
-from fairtape.client.records import Break, Gap, Merged, Placed, Skipped, Snapshot
 from fairtape.client.selection import Selection
 from fairtape.core.instants import Instant
+from fairtape.tape.batches import Lot
+from fairtape.tape.feed import number_after
+from fairtape.tape.records import Break, Gap, Merged, Placed, Skipped, Snapshot
 from fairtape.web.forms import ROWS_MAX, framed
 from fairtape.web.replays import Replay
 from fairtape.web.wishes import Slow, Wish

@@ -3,7 +3,7 @@
 A *text* message is one JSON object whose `kind` says what it is. A whole number that may not fit the 53 bits of a
 JavaScript number is written as text, and so is a decimal: times (nanoseconds UTC), prices, quantities, trade ids,
 incarnations. A *binary* message is a bundle of trades. Notices, and messages that are no trades, are text in either
-form, at their places between the bundles. `fairtape.client.bundles` says how both look.
+form, at their places between the bundles. `fairtape.tape.serialization` says how both look.
 """
 
 import json
@@ -14,11 +14,11 @@ from typing import Any, Final
 from websockets.frames import Frame, Opcode
 
 from fairtape.client.backlog import Item
-from fairtape.client.bundles import bundle, told
-from fairtape.client.lots import Lot
-from fairtape.client.records import Trade
 from fairtape.core.instants import Instant
 from fairtape.market.prices import format_fixed
+from fairtape.tape.batches import Lot
+from fairtape.tape.records import Trade
+from fairtape.tape.serialization import bundle, told
 
 ROWS_MAX: Final = 1_024  # trades of one message: 140 kB of binary, less than half a megabyte of JSON
 

@@ -14,12 +14,12 @@ from itertools import islice
 from typing import Final
 
 from fairtape.client.backlog import Item
-from fairtape.client.feeds import AtInstant, AtNumber, Beginning, Delivery
-from fairtape.client.lots import Lot
-from fairtape.client.records import Fresh, Notice, Stale
 from fairtape.client.selection import Selection
 from fairtape.core.errors import Complaint
 from fairtape.core.instants import MILLISECOND, Duration, Instant
+from fairtape.tape.batches import Lot
+from fairtape.tape.feed import AtInstant, AtNumber, Beginning, Delivery
+from fairtape.tape.records import Fresh, Notice, Stale
 from fairtape.web.customers import QUEUE_MAX, Customer, Line, TooSlow
 from fairtape.web.forms import ROWS_MAX, Form, framed
 from fairtape.web.replays import Replay

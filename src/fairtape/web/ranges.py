@@ -10,15 +10,15 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from fairtape.client.bundles import told
-from fairtape.client.entries import Opener
-from fairtape.client.feeds import Delivery
-from fairtape.client.journals import Bunches, first_number
-from fairtape.client.lots import SCHEMA, Lot
-from fairtape.client.records import Notice, Placed, Single
+from fairtape.client.journal_feed import Bunches, first_number
 from fairtape.client.selection import Selection
 from fairtape.core.instants import Instant
 from fairtape.journal import Damaged, Entry, Journal, Turning
+from fairtape.tape.batches import SCHEMA, Lot
+from fairtape.tape.decoding import Opener
+from fairtape.tape.feed import Delivery
+from fairtape.tape.records import Notice, Placed, Single
+from fairtape.tape.serialization import told
 from fairtape.web.forms import ROWS_MAX, packed, trade_told
 from fairtape.web.wishes import Refusal
 from fairtape.wire.frames import NUMBER_MAX

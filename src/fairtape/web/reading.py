@@ -9,12 +9,12 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-from fairtape.client.entries import Opener
-from fairtape.client.feeds import Delivery
 from fairtape.core.effects import FormationChange
 from fairtape.core.errors import Complaint
 from fairtape.core.instants import MILLISECOND, SECOND, Duration
 from fairtape.journal import Cursor, Entry, Journal, Turning
+from fairtape.tape.decoding import Opener
+from fairtape.tape.feed import Delivery
 
 REPAIR_PERIOD_MAX: Final = 5 * SECOND  # for which a journal may be unreadable while its site cuts it back
 REWIND_MAX: Final = 100_000  # numbers that are searched for a Break

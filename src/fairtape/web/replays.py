@@ -6,8 +6,8 @@ where it ends, in the same step, the customer joins those who are live.
 
 from typing import Final
 
-from fairtape.client.feeds import Delivery
-from fairtape.client.lots import Lot
+from fairtape.tape.batches import Lot
+from fairtape.tape.feed import Delivery
 from fairtape.web.reading import Reading
 from fairtape.web.ticker import Ticker
 

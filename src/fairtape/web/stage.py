@@ -13,11 +13,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from fairtape.client.feeds import Delivery
-from fairtape.client.lots import Lot
-from fairtape.client.records import Delayed, Fresh, Notice, Prompt, Stale
 from fairtape.core.errors import Complaint
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
+from fairtape.tape.batches import Lot
+from fairtape.tape.feed import Delivery
+from fairtape.tape.records import Delayed, Fresh, Notice, Prompt, Stale
 from fairtape.web.hub import PAUSE_MIN, Hub, pause_after
 from fairtape.web.lines import WebSocketLine
 

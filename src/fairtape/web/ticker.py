@@ -9,13 +9,13 @@ from collections import deque
 from pathlib import Path
 from typing import Final
 
-from fairtape.client.feeds import Delivery, number_after
-from fairtape.client.journals import first_number, released_end
-from fairtape.client.lots import Lot
-from fairtape.client.records import Break, Placed
-from fairtape.client.sales import Sales
+from fairtape.client.journal_feed import first_number, released_end
 from fairtape.core.instants import MILLISECOND, Duration, Instant
 from fairtape.journal import Journal
+from fairtape.tape.batches import Lot
+from fairtape.tape.feed import Delivery, number_after
+from fairtape.tape.records import Break, Placed
+from fairtape.tape.sales_columns import Sales
 from fairtape.web.reading import Reading
 
 BACK_MAX: Final = 100_000  # numbers that are read back at the start, for the last sale of each symbol

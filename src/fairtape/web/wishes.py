@@ -15,8 +15,8 @@ from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl
 
 from fairtape.client.errors import ClientError
-from fairtape.client.feeds import AtInstant, AtNumber, Beginning
 from fairtape.client.selection import Selection
+from fairtape.tape.feed import AtInstant, AtNumber, Beginning
 from fairtape.web.forms import Form
 from fairtape.wire.frames import NUMBER_MAX
 

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairtape.apps.sales import Sale
-from fairtape.apps.ticker import Canceled, Corrected, Refused, Sold, Ticker, TickerOptions, VenueChange, Why
-from fairtape.apps.venues import Standing
 from fairtape.core.effects import Deliver, FormationChange, Ordered, Span
 from fairtape.core.instants import SECOND
 from fairtape.market.notices import Cancel, Correction, Status, VenueStatus
 from fairtape.market.prices import ONE
 from fairtape.market.trades import TRADE_SIZE, blank_trades
+from fairtape.tape.sales import Sale
+from fairtape.tape.ticker import Canceled, Corrected, Refused, Sold, Ticker, TickerOptions, VenueChange, Why
+from fairtape.tape.venues import Standing
 from fairtape.wire.blocks import pack_records
 from unit.apps.ticker_values import LONDON, NOON, NYSE, VENUE_OF, Said, a_trade, said, sold, token
 

@@ -9,13 +9,13 @@ import numpy as np
 
 import unit.journal_values as values
 from fairtape.client.backlog import Backlog, Policy
-from fairtape.client.feeds import Delivery, LastSales, Start
-from fairtape.client.lots import PLACE_DTYPE, Lot
 from fairtape.client.selection import Selection
 from fairtape.client.tape import Tape
 from fairtape.core.effects import FormationChange, Ordered, Span
 from fairtape.core.entries import Entry as Content
 from fairtape.market.trades import Trade, Trades, encode, records
+from fairtape.tape.batches import PLACE_DTYPE, Lot
+from fairtape.tape.feed import Delivery, LastSales, Start
 from fairtape.wire.blocks import pack_messages
 
 SYMBOLS = ("ABC", "DEF", "GHIJ", "A")

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairtape.client.backlog import Backlog, Closed, Item, Policy
-from fairtape.client.lots import Lot
-from fairtape.client.records import Break, Gap, Merged, Message, Skipped
+from fairtape.tape.batches import Lot
+from fairtape.tape.records import Break, Gap, Merged, Message, Skipped
 from unit.client.tape_values import lot, trade
 
 

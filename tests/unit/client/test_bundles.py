@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairtape.client.bundles import KINDS, BadBundle, told, understood
-from fairtape.client.records import Notice, Single
 from fairtape.market.notices import Status
+from fairtape.tape.records import Notice, Single
+from fairtape.tape.serialization import KINDS, BadBundle, told, understood
 
 wide = st.integers(0, (1 << 63) - 1)
 

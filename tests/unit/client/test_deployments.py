@@ -9,8 +9,7 @@ import pytest
 import fairtape
 import unit.journal_values as values
 from fairtape.client import Break, ClientError, Fresh, Stale, Trade
-from fairtape.client.deployments import notices
-from fairtape.client.records import Record
+from fairtape.client.deployment_feed import notices
 from fairtape.core.instants import SECOND
 from fairtape.deployment.audience import FRESH_PERIOD, Audience
 from fairtape.deployment.bulletin import Bulletin, RunFolder
@@ -20,6 +19,7 @@ from fairtape.deployment.following import Following
 from fairtape.deployment.premises import claimed
 from fairtape.deployment.tuning import CHOICE_PERIOD, SILENCE_TOLD_MIN, Changed, Restored, Silenced, Tuner
 from fairtape.journal import Journal
+from fairtape.tape.records import Record
 from unit.client.tape_values import append, order, write
 from unit.test_tape import change
 

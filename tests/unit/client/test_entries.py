@@ -8,15 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import unit.journal_values as values
-from fairtape.client.entries import Opener
-from fairtape.client.feeds import Delivery
-from fairtape.client.lots import Lot
-from fairtape.client.records import Break, Gap, Message, Reformation, Trade
 from fairtape.core.effects import FormationChange
 from fairtape.journal import Journal
 from fairtape.journal import Message as Told
 from fairtape.market.trades import Trade as Published
 from fairtape.market.trades import encode
+from fairtape.tape.batches import Lot
+from fairtape.tape.decoding import Opener
+from fairtape.tape.feed import Delivery
+from fairtape.tape.records import Break, Gap, Message, Reformation, Trade
 from unit.client.tape_values import order, ordered, trade, write
 
 AT = 77

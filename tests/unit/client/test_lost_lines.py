@@ -5,10 +5,10 @@ from decimal import localcontext
 
 import pytest
 
-from fairtape.client import remote
-from fairtape.client.feeds import AtSnapshot, Delivery, LastSales, Live, Start, number_after
-from fairtape.client.records import Break, Gap, Skipped
+from fairtape.client import remote_feed as remote
 from fairtape.client.selection import Selection
+from fairtape.tape.feed import AtSnapshot, Delivery, LastSales, Live, Start, number_after
+from fairtape.tape.records import Break, Gap, Skipped
 from unit.client import tape_values
 
 

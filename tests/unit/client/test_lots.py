@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairtape.client.lots import PLACE_DTYPE, SCHEMA, Lot, joined, symbol_set
-from fairtape.client.records import ABSENT
 from fairtape.market.prices import FIXED_MAX, FIXED_MIN
 from fairtape.market.symbols import VENUES
 from fairtape.market.trades import Trade as Published
 from fairtape.market.trades import encode, records
+from fairtape.tape.batches import PLACE_DTYPE, SCHEMA, Lot, joined, symbol_set
+from fairtape.tape.records import ABSENT
 
 symbols = st.text("ABCDEFGHIJKLMNOPQRSTUVWXYZ./-", min_size=1, max_size=16)
 published = st.builds(

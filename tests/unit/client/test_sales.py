@@ -10,20 +10,20 @@ from hypothesis import strategies as st
 
 import fairtape
 import unit.journal_values as values
-from fairtape.apps.ticker import Ticker, TickerOptions
 from fairtape.client import Canceled, Corrected, Gap, Message, Trade, VenueStatus
 from fairtape.client.backlog import Backlog, Policy
-from fairtape.client.entries import Opener
-from fairtape.client.feeds import Delivery
-from fairtape.client.journals import last_sales
-from fairtape.client.lots import Lot
-from fairtape.client.sales import Sales
+from fairtape.client.journal_feed import last_sales
 from fairtape.client.selection import Selection
 from fairtape.core.effects import Deliver, Ordered
 from fairtape.journal import Entry, Journal
 from fairtape.market import notices
 from fairtape.market.notices import Cancel, Correction, Status
 from fairtape.market.prices import ONE
+from fairtape.tape.batches import Lot
+from fairtape.tape.decoding import Opener
+from fairtape.tape.feed import Delivery
+from fairtape.tape.sales_columns import Sales
+from fairtape.tape.ticker import Ticker, TickerOptions
 from fairtape.web.ticker import Ticker as WebTicker
 from unit.apps.ticker_values import LONDON, NOON, NYSE, VENUE_OF, Said, a_trade, said, sold, token
 

@@ -2,10 +2,7 @@
 
 import pytest
 
-from fairtape.client.feeds import Delivery
-from fairtape.client.lots import Lot
-from fairtape.client.records import Canceled, Corrected, Gap, VenueStatus
-from fairtape.client.stripes import Interpreter
+from fairtape.client.stripe_feed import Interpreter
 from fairtape.edge.protocol import customer_records as heard
 from fairtape.edge.protocol.sessions import Standing
 from fairtape.edge.protocol.stripe_sequencer import Lot as Numbered
@@ -15,6 +12,9 @@ from fairtape.formats.framing import unframe
 from fairtape.market import notices
 from fairtape.market.notices import Cancel, Correction, Status, encode_notice
 from fairtape.market.trades import encode
+from fairtape.tape.batches import Lot
+from fairtape.tape.feed import Delivery
+from fairtape.tape.records import Canceled, Corrected, Gap, VenueStatus
 from unit.edge.edge_values import NOON, edition, plan, token, trade
 
 RIGHT = trade(600, "IBM")

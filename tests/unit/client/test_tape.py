@@ -15,11 +15,11 @@ import pytest
 from fairtape.client import tape as tape_module
 from fairtape.client.backlog import Policy
 from fairtape.client.errors import ClientError
-from fairtape.client.feeds import Delivery
-from fairtape.client.lots import SCHEMA
-from fairtape.client.records import Break, Gap, Merged, Record, Reformation, Skipped, Trade
 from fairtape.client.tape import TURN_ROWS, Tape
 from fairtape.core.errors import Complaint
+from fairtape.tape.batches import SCHEMA
+from fairtape.tape.feed import Delivery
+from fairtape.tape.records import Break, Gap, Merged, Record, Reformation, Skipped, Trade
 from unit.client.tape_values import lot, tape_of
 
 ORDER: tuple[Delivery, ...] = (lot(1, 5), Break(6, 2), lot(6, 4_200), Gap(4_206, 4), lot(4_210, 1))

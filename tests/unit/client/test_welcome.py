@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairtape.client.traders import LockedOut, _welcome
+from fairtape.client.async_trader import LockedOut, _welcome
 from fairtape.gateway.servers.native_messages import BadWords, line_of, words_of
 
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairtape.client.bundles import MAGIC, BadBundle, bundle, unbundled
-from fairtape.client.lots import PLACE_DTYPE, Lot
-from fairtape.client.records import Break, Gap, Message, Reformation, Skipped, Stale
+from fairtape.tape.batches import PLACE_DTYPE, Lot
+from fairtape.tape.records import Break, Gap, Message, Reformation, Skipped, Stale
+from fairtape.tape.serialization import MAGIC, BadBundle, bundle, unbundled
 from fairtape.web.forms import Form, framed, trades_told
 from unit.client import tape_values
 from unit.web.web_values import NOW, House, payload_of

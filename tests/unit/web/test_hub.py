@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import unit.journal_values as values
-from fairtape.client.feeds import AtInstant, AtNumber, Beginning, Delivery
-from fairtape.client.records import Delayed, Prompt, Stale
 from fairtape.core.errors import Complaint
 from fairtape.core.instants import MILLISECOND
+from fairtape.tape.feed import AtInstant, AtNumber, Beginning, Delivery
+from fairtape.tape.records import Delayed, Prompt, Stale
 from fairtape.web.customers import NOTICES_MAX, QUEUE_MIN
 from fairtape.web.forms import Form
 from fairtape.web.hub import PAUSE_MIN, ROUND_PERIOD, TOO_SLOW, Limits, pause_after

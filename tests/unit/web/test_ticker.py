@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairtape.client.sales import Sales
 from fairtape.market.notices import Cancel, encode_notice
+from fairtape.tape.sales_columns import Sales
 from fairtape.web import ticker as ticker_module
 from fairtape.web.ticker import TAIL_ROWS_MAX, Tail, Ticker
 from fairtape.web.wishes import Wish

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairtape.client.feeds import AtInstant, AtNumber, Beginning
+from fairtape.tape.feed import AtInstant, AtNumber, Beginning
 from fairtape.web.forms import Form
 from fairtape.web.wishes import Refusal, Slow, Verb, Wish, request_of, wish_of_query
 

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import unit.journal_values as values
-from fairtape.client.bundles import unbundled
-from fairtape.client.lots import Lot
 from fairtape.core.effects import Ordered
 from fairtape.core.instants import SECOND
 from fairtape.journal import Writer
+from fairtape.tape.batches import Lot
+from fairtape.tape.serialization import unbundled
 from fairtape.web.customers import Customer
 from fairtape.web.hub import Hub, Limits
 from fairtape.web.ticker import Ticker

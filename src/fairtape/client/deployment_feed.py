@@ -4,17 +4,17 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from fairtape.client.entries import Opener
 from fairtape.client.errors import ClientError
-from fairtape.client.feeds import Delivery, LastSales, Start
-from fairtape.client.journals import LOOK_PERIOD, Bunches, last_sales, place_to_begin, released_end
-from fairtape.client.records import Fresh, Notice, Stale
+from fairtape.client.journal_feed import LOOK_PERIOD, Bunches, last_sales, place_to_begin, released_end
 from fairtape.core.instants import SECOND
 from fairtape.deployment.audience import Audience
 from fairtape.deployment.following import Following
 from fairtape.deployment.tuning import Restored, Silenced, Tiding, Tuner
 from fairtape.journal import Journal
 from fairtape.net.clock import SharedClock
+from fairtape.tape.decoding import Opener
+from fairtape.tape.feed import Delivery, LastSales, Start
+from fairtape.tape.records import Fresh, Notice, Stale
 from fairtape.wire.frames import NodeId
 
 

@@ -23,8 +23,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from fairtape.client.lots import PLACE_DTYPE, Lot
-from fairtape.client.records import (
+from fairtape.core.instants import Instant
+from fairtape.market.notices import Status
+from fairtape.market.prices import format_fixed, parse_fixed
+from fairtape.market.trades import TRADE_SIZE, BadTrade, records
+from fairtape.tape.batches import PLACE_DTYPE, Lot
+from fairtape.tape.records import (
     Break,
     Canceled,
     Corrected,
@@ -42,10 +46,6 @@ from fairtape.client.records import (
     Stale,
     VenueStatus,
 )
-from fairtape.core.instants import Instant
-from fairtape.market.notices import Status
-from fairtape.market.prices import format_fixed, parse_fixed
-from fairtape.market.trades import TRADE_SIZE, BadTrade, records
 
 MAGIC: Final = b"FTW1"
 _HEADER: Final = struct.Struct("<4sIq")

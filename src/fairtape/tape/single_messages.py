@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from fairtape.client.lots import PLACE_DTYPE, Lot
-from fairtape.client.records import ABSENT, Canceled, Corrected, Message, Single, VenueStatus
 from fairtape.core.instants import Instant
 from fairtape.market import notices
 from fairtape.market.notices import BadNotice, Cancel, Correction, decode_notice, is_notice
 from fairtape.market.trades import Trade, blank_trades
+from fairtape.tape.batches import PLACE_DTYPE, Lot
+from fairtape.tape.records import ABSENT, Canceled, Corrected, Message, Single, VenueStatus
 
 
 def single_of(payload: bytes, place: Mapping[str, int | bool]) -> Single:

@@ -10,14 +10,14 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from fairtape.client.feeds import Delivery
-from fairtape.client.lots import PLACE_DTYPE, Lot, Places, joined
-from fairtape.client.records import ABSENT, Break, Gap, Reformation, Single
-from fairtape.client.singles import single_of
 from fairtape.core.effects import FormationChange, Span
 from fairtape.core.instants import Instant
 from fairtape.journal import Damaged, Entry, Turning
 from fairtape.market.trades import TRADE_SIZE, BadTrade, records
+from fairtape.tape.batches import PLACE_DTYPE, Lot, Places, joined
+from fairtape.tape.feed import Delivery
+from fairtape.tape.records import ABSENT, Break, Gap, Reformation, Single
+from fairtape.tape.single_messages import single_of
 from fairtape.wire.blocks import Assembler, records_size, unpack_messages
 from fairtape.wire.frames import Malformed, NodeId
 

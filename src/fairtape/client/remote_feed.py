@@ -20,14 +20,14 @@ import numpy as np
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
-from fairtape.client.bundles import BadBundle, unbundled, understood
 from fairtape.client.errors import ClientError
-from fairtape.client.feeds import AtInstant, AtNumber, AtSnapshot, Beginning, Delivery, LastSales, Start, number_after
-from fairtape.client.lots import PLACE_DTYPE, Lot, joined
-from fairtape.client.records import Break, Fresh, Notice, Reformation, Snapshot, Stale
 from fairtape.client.selection import Selection
 from fairtape.core.instants import SECOND, Instant
 from fairtape.market.trades import blank_trades
+from fairtape.tape.batches import PLACE_DTYPE, Lot, joined
+from fairtape.tape.feed import AtInstant, AtNumber, AtSnapshot, Beginning, Delivery, LastSales, Start, number_after
+from fairtape.tape.records import Break, Fresh, Notice, Reformation, Snapshot, Stale
+from fairtape.tape.serialization import BadBundle, unbundled, understood
 
 PATH: Final = "/v1/ticker"
 OPEN_PERIOD_MAX: Final = 10.0  # seconds for a connection and the answer to a subscription

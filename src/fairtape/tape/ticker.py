@@ -14,13 +14,13 @@ from enum import Enum
 from hashlib import sha256
 from typing import NamedTuple, TypeAlias
 
-from fairtape.apps.sales import OPEN_MAX, SYMBOLS_MAX, Sale, Sales, SymbolSales
-from fairtape.apps.venues import SILENCE_PERIOD, VENUES_MAX, Standing, Venue, Venues
 from fairtape.core.effects import Deliver, FormationChange, Ordered, Span
 from fairtape.core.instants import Duration, Instant
 from fairtape.market.notices import BadNotice, Cancel, Correction, Status, VenueStatus, decode_notice, is_notice
 from fairtape.market.symbols import Symbol
 from fairtape.market.trades import TRADE_SIZE, BadTrade, records
+from fairtape.tape.sales import OPEN_MAX, SYMBOLS_MAX, Sale, Sales, SymbolSales
+from fairtape.tape.venues import SILENCE_PERIOD, VENUES_MAX, Standing, Venue, Venues
 from fairtape.wire.blocks import uniform_records, unpack_messages
 from fairtape.wire.frames import Malformed
 

@@ -1,6 +1,6 @@
 """Sales that can be taken back, by columns: the last sale and the volume of every symbol, whatever was void or wrong.
 
-It says the same as the ticker (`fairtape.apps.sales` has the rules: which sales are open, what a correction's place is,
+It says the same as the ticker (`fairtape.tape.sales` has the rules: which sales are open, what a correction's place is,
 who may take back what), in the columns of a lot: a million trades are looked at in part of a second, and the last sale
 of a symbol has all its times and numbers.
 
@@ -15,13 +15,13 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from fairtape.apps.sales import OPEN_MAX, SYMBOLS_MAX
-from fairtape.client.feeds import Delivery
-from fairtape.client.lots import PLACE_DTYPE, Lot, Values, coded, joined, rows_of
-from fairtape.client.records import Canceled, Corrected, Revision
-from fairtape.client.singles import lot_of
 from fairtape.market.symbols import Symbol
 from fairtape.market.trades import TRADE_DTYPE, blank_trades
+from fairtape.tape.batches import PLACE_DTYPE, Lot, Values, coded, joined, rows_of
+from fairtape.tape.feed import Delivery
+from fairtape.tape.records import Canceled, Corrected, Revision
+from fairtape.tape.sales import OPEN_MAX, SYMBOLS_MAX
+from fairtape.tape.single_messages import lot_of
 
 ROOM_MIN: Final = 64
 HALF: Final = 32  # bits: a sum of quantities has two halves, because 64 are too few for a busy day

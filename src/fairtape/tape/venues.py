@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from fairtape.apps.sales import Volume
 from fairtape.core.instants import SECOND, Duration, Instant
+from fairtape.tape.sales import Volume
 
 VENUES_MAX: Final = 1_024
 SILENCE_PERIOD: Final = 30 * SECOND

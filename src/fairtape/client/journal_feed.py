@@ -10,9 +10,15 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
-from fairtape.client.entries import Opener
 from fairtape.client.errors import ClientError
-from fairtape.client.feeds import (
+from fairtape.core.effects import Release
+from fairtape.core.instants import MILLISECOND, SECOND
+from fairtape.journal import Damaged, Entry, Journal, Turning
+from fairtape.journal.format import HEADER_SIZE
+from fairtape.journal.segments import Place, Segment, Trail
+from fairtape.tape.batches import ROWS_MAX
+from fairtape.tape.decoding import Opener
+from fairtape.tape.feed import (
     AtInstant,
     AtNumber,
     AtSnapshot,
@@ -22,13 +28,7 @@ from fairtape.client.feeds import (
     Live,
     Start,
 )
-from fairtape.client.lots import ROWS_MAX
-from fairtape.client.sales import Sales
-from fairtape.core.effects import Release
-from fairtape.core.instants import MILLISECOND, SECOND
-from fairtape.journal import Damaged, Entry, Journal, Turning
-from fairtape.journal.format import HEADER_SIZE
-from fairtape.journal.segments import Place, Segment, Trail
+from fairtape.tape.sales_columns import Sales
 
 LOOK_PERIOD: Final = 10 * MILLISECOND  # how often a journal that is read to its end is looked at
 SNAPSHOT_BACK_MAX: Final = 1_000_000  # numbers that are read back for the last trade of each symbol

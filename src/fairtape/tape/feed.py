@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from fairtape.client.lots import Lot
-from fairtape.client.records import Break, Gap, Merged, Notice, Placed, Single, Skipped
 from fairtape.core.instants import Instant
+from fairtape.tape.batches import Lot
+from fairtape.tape.records import Break, Gap, Merged, Notice, Placed, Single, Skipped
 
 
 @dataclass(frozen=True, slots=True)

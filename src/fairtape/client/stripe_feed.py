@@ -17,13 +17,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import numpy as np
 
-from fairtape.client import records
 from fairtape.client.errors import ClientError
-from fairtape.client.feeds import Beginning, Delivery, LastSales, Live, Start
-from fairtape.client.lots import PLACE_DTYPE, Lot
-from fairtape.client.records import ABSENT, Break, Fresh, Gap, Notice, Reformation, Single, Stale
 from fairtape.client.selection import Selection
-from fairtape.client.singles import corrected_of, single_of
 from fairtape.core.instants import Instant
 from fairtape.edge.protocol import customer_records as heard
 from fairtape.edge.protocol.session_marks import MARK, OPAQUE, BadMark, Opaque, decode_opaque
@@ -39,6 +34,11 @@ from fairtape.market.trades import encode
 from fairtape.net.clock import SharedClock
 from fairtape.net.transports import LOOPBACK
 from fairtape.net.udp import PORT_MAX, Address
+from fairtape.tape import records
+from fairtape.tape.batches import PLACE_DTYPE, Lot
+from fairtape.tape.feed import Beginning, Delivery, LastSales, Live, Start
+from fairtape.tape.records import ABSENT, Break, Fresh, Gap, Notice, Reformation, Single, Stale
+from fairtape.tape.single_messages import corrected_of, single_of
 from fairtape.wire.blocks import Assembler
 from fairtape.wire.frames import Malformed
 

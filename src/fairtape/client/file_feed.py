@@ -12,14 +12,14 @@ from typing import Final
 import numpy as np
 
 from fairtape.client.errors import ClientError
-from fairtape.client.feeds import AtInstant, AtNumber, AtSnapshot, Delivery, LastSales, Start
-from fairtape.client.lots import PLACE_DTYPE, ROWS_MAX, Lot, Values
-from fairtape.client.records import ABSENT
-from fairtape.client.sales import Sales
 from fairtape.core.instants import Instant
 from fairtape.market.trades import Trades
 from fairtape.storage.recordings import DBN, ITCH, TABLES, is_one_of, read_recording
 from fairtape.storage.trade_files import read_trades
+from fairtape.tape.batches import PLACE_DTYPE, ROWS_MAX, Lot, Values
+from fairtape.tape.feed import AtInstant, AtNumber, AtSnapshot, Delivery, LastSales, Start
+from fairtape.tape.records import ABSENT
+from fairtape.tape.sales_columns import Sales
 
 SUFFIXES: Final = (*TABLES, *DBN, *ITCH)
 

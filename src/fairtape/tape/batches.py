@@ -15,10 +15,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fairtape.client.records import ABSENT, Trade
 from fairtape.formats.trade_tables import FIXED, decimals
 from fairtape.market.symbols import SYMBOL_MAX, Symbol
 from fairtape.market.trades import TRADE_DTYPE, Trades
+from fairtape.tape.records import ABSENT, Trade
 
 Arrow: TypeAlias = Any  # an array, a batch or a schema of pyarrow, which declares no types
 Values: TypeAlias = npt.NDArray[Any]

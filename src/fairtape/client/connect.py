@@ -9,14 +9,14 @@ from urllib.parse import urlsplit
 
 from fairtape.client.backlog import Backlog, Policy
 from fairtape.client.errors import ClientError, told
-from fairtape.client.feeds import AtInstant, AtNumber, AtSnapshot, Beginning, Feed, Live, Start
-from fairtape.client.files import SUFFIXES, FileFeed
-from fairtape.client.journals import JournalFeed
+from fairtape.client.file_feed import SUFFIXES, FileFeed
+from fairtape.client.journal_feed import JournalFeed
 from fairtape.client.selection import Selection
 from fairtape.client.tape import Tape
 from fairtape.core.instants import SECOND, Instant
 from fairtape.deployment.description import FILE, read_deployment
 from fairtape.market.symbols import BadName, checked_venue
+from fairtape.tape.feed import AtInstant, AtNumber, AtSnapshot, Beginning, Feed, Live, Start
 from fairtape.wire.frames import NUMBER_MAX
 
 MOLD: Final = "mold://"
@@ -84,10 +84,10 @@ def connect(
 def _network_feed(target: str, selection: Selection, *, guaranteed: bool) -> Feed:
     # Readers of journals and files need not wait for what speaks to networks.
     if target.startswith(MOLD):
-        from fairtape.client.stripes import StripeFeed, StripeTarget
+        from fairtape.client.stripe_feed import StripeFeed, StripeTarget
 
         return StripeFeed(StripeTarget.of(target), selection, guaranteed=guaranteed)
-    from fairtape.client.remote import RemoteFeed
+    from fairtape.client.remote_feed import RemoteFeed
 
     return RemoteFeed(_addresses(target), selection, guaranteed=guaranteed)
 
@@ -136,7 +136,7 @@ def _feed(path: Path, start: Start, follow: bool | None, midnight_at: Instant | 
 
 def _deployment_feed(path: Path) -> Feed:
     # All that a site is made of comes with it, which readers of journals and files need not wait for.
-    from fairtape.client.deployments import DeploymentFeed
+    from fairtape.client.deployment_feed import DeploymentFeed
     from fairtape.deployment.audience import Audience
 
     return DeploymentFeed(Audience(read_deployment(path)), f"deployment {path}")

@@ -7,8 +7,8 @@ from collections.abc import Coroutine, Iterator
 from contextlib import suppress
 from typing import Any, Final, Self, TypeVar
 
+from fairtape.client.async_trader import AsyncTrader, Number, TraderRecord
 from fairtape.client.errors import ClientError
-from fairtape.client.traders import AsyncTrader, Number, TraderRecord
 from fairtape.exchange.orders import Side
 
 ADDRESSES_MAX: Final = 32
