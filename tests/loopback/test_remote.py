@@ -27,9 +27,9 @@ from fairtape.client import (
 from fairtape.client import remote_feed as remote
 from fairtape.deployment.loopback import free_ports
 from fairtape.tape.records import Record
-from fairtape.web.customers import QUEUE_MIN
-from fairtape.web.hub import Limits
-from fairtape.web.serving import Running, Target, running
+from fairtape.web.broadcast import Limits
+from fairtape.web.customer import QUEUE_MIN
+from fairtape.web.server import Running, Target, running
 from loopback.web_customers import await_status, get_json, make_site, served
 from unit.web.web_values import Site
 

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from fairtape.web import door, lines, stage
-from fairtape.web.customers import QUEUE_MIN
-from fairtape.web.hub import TOO_SLOW, Limits
+from fairtape.web import request_timeout as door
+from fairtape.web import server_loop as stage
+from fairtape.web import websocket as lines
+from fairtape.web.broadcast import TOO_SLOW, Limits
+from fairtape.web.customer import QUEUE_MIN
 from loopback import commands
 from loopback.web_customers import (
     HANDSHAKE,

@@ -9,8 +9,9 @@ import unit.journal_values as values
 from fairtape.bench.web import WebSetting, web_figures
 from fairtape.core.instants import SECOND
 from fairtape.journal import Damaged
-from fairtape.web import reading, stage
-from fairtape.web.serving import Target, running
+from fairtape.web import journal_position as reading
+from fairtape.web import server_loop as stage
+from fairtape.web.server import Target, running
 from loopback.web_customers import PATIENCE, await_status, customer, get, hear, hear_out, kinds, make_site, served
 
 

@@ -16,7 +16,9 @@ from websockets.sync.client import ClientConnection
 
 import unit.journal_values as values
 from fairtape.tape.batches import SCHEMA
-from fairtape.web import api, door, ranges
+from fairtape.web import api
+from fairtape.web import history as ranges
+from fairtape.web import request_timeout as door
 from loopback.web_customers import PATIENCE, await_status, customer, get, get_json, make_site, served
 from unit.client.tape_values import trade
 

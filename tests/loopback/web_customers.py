@@ -14,8 +14,8 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from fairtape.tape.serialization import unbundled
-from fairtape.web.hub import Limits
-from fairtape.web.serving import Running, Target, running
+from fairtape.web.broadcast import Limits
+from fairtape.web.server import Running, Target, running
 from unit.web.web_values import NOW, Site, numbers_of, payload_of
 
 PATIENCE = 30.0  # seconds, for a machine that is busy with other things

@@ -29,8 +29,8 @@ from fairtape.market.flow import Flow, batches
 from fairtape.market.trades import TRADE_SIZE
 from fairtape.net.driver import run_in_real_time, spare_the_collector
 from fairtape.net.file_limit import allow_files
-from fairtape.web.hub import Limits
-from fairtape.web.serving import HOST, Target, running
+from fairtape.web.broadcast import Limits
+from fairtape.web.server import HOST, Target, running
 from fairtape.wire.blocks import pack_messages
 
 DELAY_GOAL_MS: Final = 50.0

@@ -6,8 +6,8 @@ from typing import Final
 import click
 
 from fairtape.cli.limits import check_within
-from fairtape.web.hub import CUSTOMERS_MAX, Limits
-from fairtape.web.serving import HOST, Target, bound, make_server, serve
+from fairtape.web.broadcast import CUSTOMERS_MAX, Limits
+from fairtape.web.server import HOST, Target, bound, make_server, serve
 
 PORT: Final = 8765
 

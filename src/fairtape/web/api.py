@@ -22,11 +22,11 @@ from starlette.types import Receive, Scope, Send
 from fairtape.client.errors import ClientError
 from fairtape.market.prices import DECIMALS, ONE
 from fairtape.market.symbols import BadName, checked_symbol
-from fairtape.web.forms import trade_told
-from fairtape.web.lines import PATH as TICKER
-from fairtape.web.ranges import Archive, Range
-from fairtape.web.stage import Stage
-from fairtape.web.wishes import Refusal
+from fairtape.web.encoding import trade_told
+from fairtape.web.history import Archive, Range
+from fairtape.web.server_loop import Stage
+from fairtape.web.subscription import Refusal
+from fairtape.web.websocket import PATH as TICKER
 
 ARROW: Final = "application/vnd.apache.arrow.stream"
 READERS_MAX: Final = 4  # who read the past at a time; others wait

@@ -16,7 +16,7 @@ from fairtape.tape.batches import Lot
 from fairtape.tape.feed import Delivery, number_after
 from fairtape.tape.records import Break, Placed
 from fairtape.tape.sales_columns import Sales
-from fairtape.web.reading import Reading
+from fairtape.web.journal_position import Reading
 
 BACK_MAX: Final = 100_000  # numbers that are read back at the start, for the last sale of each symbol
 TAIL_ROWS_MAX: Final = 1 << 16  # messages of the recent past that are kept in memory

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fairtape.tape.batches import PLACE_DTYPE, Lot
 from fairtape.tape.records import Break, Gap, Message, Reformation, Skipped, Stale
 from fairtape.tape.serialization import MAGIC, BadBundle, bundle, unbundled
-from fairtape.web.forms import Form, framed, trades_told
+from fairtape.web.encoding import Form, framed, trades_told
 from unit.client import tape_values
 from unit.web.web_values import NOW, House, payload_of
 

@@ -14,12 +14,12 @@ from fairtape.core.errors import Complaint
 from fairtape.core.instants import MILLISECOND
 from fairtape.tape.feed import AtInstant, AtNumber, Beginning, Delivery
 from fairtape.tape.records import Delayed, Prompt, Stale
-from fairtape.web.customers import NOTICES_MAX, QUEUE_MIN
-from fairtape.web.forms import Form
-from fairtape.web.hub import PAUSE_MIN, ROUND_PERIOD, TOO_SLOW, Limits, pause_after
-from fairtape.web.replays import Replay
-from fairtape.web.stage import DELAY_GOAL, DELAY_GOOD, LATE_MIN, PROMPT_MIN, Pace
-from fairtape.web.wishes import Overload, Refusal, Slow, Wish
+from fairtape.web.broadcast import PAUSE_MIN, ROUND_PERIOD, TOO_SLOW, Limits, pause_after
+from fairtape.web.customer import NOTICES_MAX, QUEUE_MIN
+from fairtape.web.encoding import Form
+from fairtape.web.replay import Replay
+from fairtape.web.server_loop import DELAY_GOAL, DELAY_GOOD, LATE_MIN, PROMPT_MIN, Pace
+from fairtape.web.subscription import Overload, Refusal, Slow, Wish
 from unit.client.tape_values import SYMBOLS
 from unit.web.web_values import NOW, House, Pipe
 

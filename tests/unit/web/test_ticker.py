@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from fairtape.market.notices import Cancel, encode_notice
 from fairtape.tape.sales_columns import Sales
 from fairtape.web import ticker as ticker_module
+from fairtape.web.subscription import Wish
 from fairtape.web.ticker import TAIL_ROWS_MAX, Tail, Ticker
-from fairtape.web.wishes import Wish
 from unit.client import tape_values
 from unit.web.web_values import House, Site, numbers_of
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairtape.tape.feed import AtInstant, AtNumber, Beginning
-from fairtape.web.forms import Form
-from fairtape.web.wishes import Refusal, Slow, Verb, Wish, request_of, wish_of_query
+from fairtape.web.encoding import Form
+from fairtape.web.subscription import Refusal, Slow, Verb, Wish, request_of, wish_of_query
 
 
 def test_a_query_and_a_message_say_the_same() -> None:

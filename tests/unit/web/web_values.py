@@ -11,10 +11,10 @@ from fairtape.core.instants import SECOND
 from fairtape.journal import Writer
 from fairtape.tape.batches import Lot
 from fairtape.tape.serialization import unbundled
-from fairtape.web.customers import Customer
-from fairtape.web.hub import Hub, Limits
+from fairtape.web.broadcast import Hub, Limits
+from fairtape.web.customer import Customer
+from fairtape.web.subscription import Wish
 from fairtape.web.ticker import Ticker
-from fairtape.web.wishes import Wish
 from unit.client import tape_values
 
 NOW = 1_800_000_000_000_000_000

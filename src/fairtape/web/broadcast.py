@@ -20,11 +20,11 @@ from fairtape.core.instants import MILLISECOND, Duration, Instant
 from fairtape.tape.batches import Lot
 from fairtape.tape.feed import AtInstant, AtNumber, Beginning, Delivery
 from fairtape.tape.records import Fresh, Notice, Stale
-from fairtape.web.customers import QUEUE_MAX, Customer, Line, TooSlow
-from fairtape.web.forms import ROWS_MAX, Form, framed
-from fairtape.web.replays import Replay
+from fairtape.web.customer import QUEUE_MAX, Customer, Line, TooSlow
+from fairtape.web.encoding import ROWS_MAX, Form, framed
+from fairtape.web.replay import Replay
+from fairtape.web.subscription import Overload, Refusal, Wish
 from fairtape.web.ticker import Ticker
-from fairtape.web.wishes import Overload, Refusal, Wish
 
 CUSTOMERS_MAX: Final = 2_000
 CHANNELS_MAX: Final = 512  # different subscriptions

@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl
 from fairtape.client.errors import ClientError
 from fairtape.client.selection import Selection
 from fairtape.tape.feed import AtInstant, AtNumber, Beginning
-from fairtape.web.forms import Form
+from fairtape.web.encoding import Form
 from fairtape.wire.frames import NUMBER_MAX
 
 SYMBOLS_MAX: Final = 1_000  # of one customer

@@ -8,7 +8,7 @@ from typing import Final
 
 from fairtape.tape.batches import Lot
 from fairtape.tape.feed import Delivery
-from fairtape.web.reading import Reading
+from fairtape.web.journal_position import Reading
 from fairtape.web.ticker import Ticker
 
 BITE_ROWS: Final = 256  # of the recent past that are taken at once: some milliseconds of JSON

@@ -18,12 +18,12 @@ from fairtape.deployment.description import FILE, Kind, read_deployment
 from fairtape.net.driver import spare_the_collector
 from fairtape.net.file_limit import allow_files
 from fairtape.web.api import Api
-from fairtape.web.door import CONNECTIONS_SPARE, Door
-from fairtape.web.hub import Hub, Limits
-from fairtape.web.lines import WebSocketLine
-from fairtape.web.ranges import Archive
-from fairtape.web.stage import Stage
+from fairtape.web.broadcast import Hub, Limits
+from fairtape.web.history import Archive
+from fairtape.web.request_timeout import CONNECTIONS_SPARE, Door
+from fairtape.web.server_loop import Stage
 from fairtape.web.ticker import Ticker
+from fairtape.web.websocket import WebSocketLine
 
 HOST: Final = "127.0.0.1"
 BACKLOG: Final = 2_048  # connections that the kernel accepts before this program does

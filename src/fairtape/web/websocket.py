@@ -18,10 +18,10 @@ from websockets.http11 import Request
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
-from fairtape.web.customers import Customer
-from fairtape.web.forms import packed, text_frame
-from fairtape.web.hub import AWAY, FULL, Hub
-from fairtape.web.wishes import Overload, Refusal, Verb, Wish, request_of, wish_of_query
+from fairtape.web.broadcast import AWAY, FULL, Hub
+from fairtape.web.customer import Customer
+from fairtape.web.encoding import packed, text_frame
+from fairtape.web.subscription import Overload, Refusal, Verb, Wish, request_of, wish_of_query
 
 PATH: Final = "/v1/ticker"
 REQUEST_MAX: Final = 64 << 10  # bytes of a message of a customer

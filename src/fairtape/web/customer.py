@@ -14,9 +14,9 @@ from fairtape.core.instants import Instant
 from fairtape.tape.batches import Lot
 from fairtape.tape.feed import number_after
 from fairtape.tape.records import Break, Gap, Merged, Placed, Skipped, Snapshot
-from fairtape.web.forms import ROWS_MAX, framed
-from fairtape.web.replays import Replay
-from fairtape.web.wishes import Slow, Wish
+from fairtape.web.encoding import ROWS_MAX, framed
+from fairtape.web.replay import Replay
+from fairtape.web.subscription import Slow, Wish
 
 QUEUE_MAX: Final = 16_384  # records that wait for one customer
 QUEUE_MIN: Final = 2_048

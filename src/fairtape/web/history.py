@@ -19,8 +19,8 @@ from fairtape.tape.decoding import Opener
 from fairtape.tape.feed import Delivery
 from fairtape.tape.records import Notice, Placed, Single
 from fairtape.tape.serialization import told
-from fairtape.web.forms import ROWS_MAX, packed, trade_told
-from fairtape.web.wishes import Refusal
+from fairtape.web.encoding import ROWS_MAX, packed, trade_told
+from fairtape.web.subscription import Refusal
 from fairtape.wire.frames import NUMBER_MAX
 
 LIMIT: Final = 1_000

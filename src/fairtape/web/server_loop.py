@@ -18,8 +18,8 @@ from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.tape.batches import Lot
 from fairtape.tape.feed import Delivery
 from fairtape.tape.records import Delayed, Fresh, Notice, Prompt, Stale
-from fairtape.web.hub import PAUSE_MIN, Hub, pause_after
-from fairtape.web.lines import WebSocketLine
+from fairtape.web.broadcast import PAUSE_MIN, Hub, pause_after
+from fairtape.web.websocket import WebSocketLine
 
 SERVES_PERIOD: Final = 500 * MILLISECOND  # between two questions whether the site serves
 SILENCE_MIN: Final = 1 * SECOND  # a reformation takes less

@@ -13,8 +13,8 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from fairtape.web.hub import Hub
-from fairtape.web.lines import WebSocketLine
+from fairtape.web.broadcast import Hub
+from fairtape.web.websocket import WebSocketLine
 
 HEAD_MAX: Final = 16 << 10  # bytes
 HEAD_PERIOD_MAX: Final = 10.0  # seconds
