@@ -6,7 +6,7 @@ import socket
 import time
 from collections.abc import Callable
 
-from fairtape.deployment.loopback import free_ports
+from fairtape.deployment.config.loopback import free_ports
 from fairtape.formats import moldudp64
 from fairtape.market.stripe_planning import plan_by_rate
 from fairtape.market.stripes import Endpoint, StripePlan

@@ -11,8 +11,8 @@ import pytest
 
 import fairtape
 from fairtape.client import Merged, Record, Reformation, Skipped, Snapshot, Trade
-from fairtape.deployment.audience import Audience
-from fairtape.deployment.description import read_deployment
+from fairtape.deployment.config.description import read_deployment
+from fairtape.deployment.follow.site_selection import Audience
 from fairtape.net.clock import SharedClock
 from loopback.commands import PATIENCE, interrupt, run
 from loopback.test_deployment import await_members, deployment

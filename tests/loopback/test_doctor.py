@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fairtape.deployment import doctor
-from fairtape.deployment.doctor import Finding, Status
+from fairtape.deployment.operations import doctor
+from fairtape.deployment.operations.doctor import Finding, Status
 from loopback.commands import run
 
 CHECKS: list[Callable[[], Finding]] = [

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from fairtape.deployment.bulletin import RunFolder
-from fairtape.deployment.description import read_deployment
-from fairtape.deployment.stations import edge_names
+from fairtape.deployment.config.description import read_deployment
+from fairtape.deployment.process.edge import edge_names
+from fairtape.deployment.status_files import RunFolder
 from fairtape.edge.service.stripe_plans import read_plan
 from fairtape.formats import soupbintcp as soup
 from fairtape.market.stripe_files import to_toml

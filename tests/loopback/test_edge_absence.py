@@ -16,9 +16,9 @@ import pytest
 import fairtape
 from fairtape.client import Gap as TapeGap
 from fairtape.client import Skipped, Tape, Trade
-from fairtape.deployment.description import read_deployment
-from fairtape.deployment.loopback import free_ports
-from fairtape.deployment.stations import catalogue_of, edge_of
+from fairtape.deployment.config.description import read_deployment
+from fairtape.deployment.config.loopback import free_ports
+from fairtape.deployment.process.edge import catalogue_of, edge_of
 from fairtape.edge.protocol.customer_records import Break, Delivered, Gap
 from fairtape.edge.protocol.session_receiver import CustomerOptions
 from fairtape.edge.service.stripe_plans import read_plan

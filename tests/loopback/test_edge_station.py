@@ -188,9 +188,9 @@ def test_a_site_without_the_plan_is_silent_until_it_has_it_and_then_says_all_tha
 
 
 def test_an_interface_without_a_socket_leaves_the_site_alone(tmp_path: Path) -> None:
-    from fairtape.deployment.description import read_deployment
-    from fairtape.deployment.drafting import Draft, create_deployment
-    from fairtape.deployment.stations import HushedStation, open_station
+    from fairtape.deployment.config.description import read_deployment
+    from fairtape.deployment.config.draft import Draft, create_deployment
+    from fairtape.deployment.process.edge import HushedStation, open_station
 
     folder = tmp_path / "new"
     create_deployment(folder, Draft(loops=(1,), profile="metro", edge=1))

@@ -9,7 +9,7 @@ import pytest
 
 import fairtape
 from fairtape.cli import run as run_here
-from fairtape.deployment.loopback import free_ports
+from fairtape.deployment.config.loopback import free_ports
 from fairtape.exchange.order_codec import TRADE_REPORT_KIND
 from fairtape.gateway.core.events import EventKind, OrderEvent
 from fairtape.journal import Journal

@@ -14,12 +14,12 @@ import pytest
 import fairtape
 from fairtape import cli
 from fairtape.client import OrderRefused, Trader
-from fairtape.deployment.bulletin import Bulletin, RunFolder
-from fairtape.deployment.description import read_deployment
-from fairtape.deployment.door import door_of
-from fairtape.deployment.gateway_options import GatewayOptions
-from fairtape.deployment.gateways import GatewayProcess
-from fairtape.deployment.messages import publish_once
+from fairtape.deployment.config.description import read_deployment
+from fairtape.deployment.config.gateway_options import GatewayOptions
+from fairtape.deployment.process.gateway import GatewayProcess
+from fairtape.deployment.publish.source_thread import publish_once
+from fairtape.deployment.publish.target import door_of
+from fairtape.deployment.status_files import Bulletin, RunFolder
 from fairtape.exchange.instructions import OpenMarket
 from fairtape.exchange.order_codec import encode
 from fairtape.exchange.rules.values import Continuous

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from fairtape.core.instants import SECOND
-from fairtape.deployment.company import Company
-from fairtape.deployment.description import FILE, Node, read_deployment
-from fairtape.deployment.drafting import Draft, create_deployment
-from fairtape.deployment.drills import LEADER, NEXT_SITE, TOKEN_SITE, Fault, Field, Means, Plan, hold
-from fairtape.deployment.premises import claimed
+from fairtape.deployment.config.description import FILE, Node, read_deployment
+from fairtape.deployment.config.draft import Draft, create_deployment
+from fairtape.deployment.lock_file import claimed
+from fairtape.deployment.operations.drills import LEADER, NEXT_SITE, TOKEN_SITE, Fault, Field, Means, Plan, hold
+from fairtape.deployment.process.local_cluster import Company
 from fairtape.journal import compare
 from loopback.namespaces import Machines, Refused, machines
 

@@ -14,7 +14,7 @@ pytest.importorskip("pyspark", reason="the extra `pipeline` (PySpark) is not ins
 import fairtape
 from fairtape.client import Trade
 from fairtape.core.instants import MILLISECOND, SECOND
-from fairtape.deployment.description import FILE
+from fairtape.deployment.config.description import FILE
 from fairtape.edge.service.stripe_plans import read_plan
 from fairtape.journal import compare, verify
 from fairtape.market.stripe_files import to_toml

@@ -16,9 +16,9 @@ from subprocess import Popen
 import pytest
 
 from fairtape.core.timing import PROFILES
-from fairtape.deployment.folder import SOURCES, RingFolder
-from fairtape.deployment.loopback import loopback_book
-from fairtape.deployment.ring import RingPlan
+from fairtape.deployment.config.loopback import loopback_book
+from fairtape.deployment.config.ring_folder import SOURCES, RingFolder
+from fairtape.deployment.ring_plan import RingPlan
 from fairtape.journal import verify
 from fairtape.net.udp import bind
 from fairtape.ring.membership.formation import Formation

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from fairtape.core.errors import Complaint
-from fairtape.deployment.description import Deployment, RealTime
-from fairtape.deployment.drafting import Draft, create_deployment
-from fairtape.deployment.scheduling import THREADS, Scheduling
-from fairtape.deployment.wakefulness import processors_awake
+from fairtape.deployment.config.description import Deployment, RealTime
+from fairtape.deployment.config.draft import Draft, create_deployment
+from fairtape.deployment.process.idle_guard import processors_awake
+from fairtape.deployment.process.scheduling import THREADS, Scheduling
 from fairtape.net.driver import may_run_in_real_time
 
 REFUSED = "the kernel grants no real-time scheduling here (root or CAP_SYS_NICE)"

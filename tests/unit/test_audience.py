@@ -6,11 +6,11 @@ import pytest
 
 from fairtape.core.errors import Complaint
 from fairtape.core.instants import SECOND
-from fairtape.deployment.audience import FRESH_PERIOD, Audience
-from fairtape.deployment.bulletin import Bulletin, RunFolder
-from fairtape.deployment.description import read_deployment
-from fairtape.deployment.drafting import Draft, create_deployment
-from fairtape.deployment.premises import claimed
+from fairtape.deployment.config.description import read_deployment
+from fairtape.deployment.config.draft import Draft, create_deployment
+from fairtape.deployment.follow.site_selection import FRESH_PERIOD, Audience
+from fairtape.deployment.lock_file import claimed
+from fairtape.deployment.status_files import Bulletin, RunFolder
 
 NOW = 1_000 * SECOND
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from fairtape.core.errors import Complaint
 from fairtape.core.timing import PROFILES
-from fairtape.deployment.capacity import BUSY_MAX, cores_wanted, refuse_overload, sites_max
+from fairtape.deployment.config.capacity import BUSY_MAX, cores_wanted, refuse_overload, sites_max
 
 
 @given(st.sampled_from(list(PROFILES)), st.integers(1, 128))

@@ -13,7 +13,7 @@ from fairtape.demo.reformers import FormationNews
 from fairtape.demo.tally import Tally
 from fairtape.demo.view import line, screen
 from fairtape.demo.world import REGIONS, SITES, TIMING, VICTIM, World
-from fairtape.deployment.sites import SiteNews
+from fairtape.deployment.process.temporary_site import SiteNews
 from fairtape.market.trades import encode
 from fairtape.ring.membership.formation import Formation
 from unit.apps.ticker_values import a_trade

@@ -7,9 +7,9 @@ import pytest
 
 import unit.journal_values as values
 from fairtape.core.instants import MILLISECOND, SECOND
-from fairtape.deployment.bulletin import Bulletin, RunFolder, Status
-from fairtape.deployment.drafting import Draft, create_deployment
-from fairtape.deployment.drills import Account, Fault, Field, Plan
+from fairtape.deployment.config.draft import Draft, create_deployment
+from fairtape.deployment.operations.drills import Account, Fault, Field, Plan
+from fairtape.deployment.status_files import Bulletin, RunFolder, Status
 
 STRUCK_AT = 100 * SECOND
 HEALED_AT = 103 * SECOND

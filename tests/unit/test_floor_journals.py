@@ -12,9 +12,9 @@ from fairtape.cli import run
 from fairtape.core.effects import FormationChange, Ordered, Release
 from fairtape.core.instants import Instant
 from fairtape.core.timing import PROFILES
-from fairtape.deployment.floor_arbiter import Arbiter
-from fairtape.deployment.floor_reading import FloorReader
-from fairtape.deployment.following import Following
+from fairtape.deployment.follow.floor_reader import FloorReader
+from fairtape.deployment.follow.journal_follower import Following
+from fairtape.deployment.process.arbiter import Arbiter
 from fairtape.exchange.floor import Floor
 from fairtape.exchange.instructions import TradeReport
 from fairtape.exchange.order_codec import Message, decode

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from fairtape.core.errors import Complaint
-from fairtape.deployment.description import FILE, read_deployment
-from fairtape.deployment.drafting import Draft, create_deployment
-from fairtape.deployment.floor_settings import COMMIT_PASSES, FloorSettings
+from fairtape.deployment.config.description import FILE, read_deployment
+from fairtape.deployment.config.draft import Draft, create_deployment
+from fairtape.deployment.config.floor_settings import COMMIT_PASSES, FloorSettings
 
 
 def made(folder: Path, fields: str) -> Path:

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from fairtape.core.errors import Complaint
-from fairtape.deployment.company import floor_names
-from fairtape.deployment.description import FILE, Deployment, read_deployment
-from fairtape.deployment.drafting import Draft, create_deployment
-from fairtape.deployment.gateway_options import USUAL_LIMITS, GatewayOptions, limits_of
+from fairtape.deployment.config.description import FILE, Deployment, read_deployment
+from fairtape.deployment.config.draft import Draft, create_deployment
+from fairtape.deployment.config.gateway_options import USUAL_LIMITS, GatewayOptions, limits_of
+from fairtape.deployment.process.local_cluster import floor_names
 from fairtape.gateway.core.gateway import GatewayLimits
 from fairtape.gateway.servers.tls import server_context
 from fairtape.market.prices import ONE

@@ -8,7 +8,7 @@ import pytest
 
 from fairtape.core.errors import Complaint
 from fairtape.demo.world import World
-from fairtape.deployment.loopback import PORTS, free_ports, ports_from
+from fairtape.deployment.config.loopback import PORTS, free_ports, ports_from
 
 
 def mesh_world() -> World:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from fairtape.core.errors import Complaint
-from fairtape.deployment import projecting
-from fairtape.deployment.projecting import Projector
+from fairtape.deployment.process import ledger_projection as projecting
+from fairtape.deployment.process.ledger_projection import Projector
 from fairtape.exchange.transfers import Batch
 from fairtape.storage.database import Away
 from fairtape.storage.ledger_tables import LedgerStore

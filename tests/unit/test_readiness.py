@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from fairtape.core.errors import Complaint
-from fairtape.deployment.drafting import Draft, create_deployment
-from fairtape.deployment.readiness import check_ready
+from fairtape.deployment.config.draft import Draft, create_deployment
+from fairtape.deployment.operations.readiness import check_ready
 from fairtape.net.udp import bind
 
 

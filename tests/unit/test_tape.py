@@ -18,7 +18,7 @@ from fairtape.cli.outlet import Outlet
 from fairtape.cli.tape import Progress, Tape
 from fairtape.core.effects import FormationChange, Ordered, Span
 from fairtape.core.entries import Entry as Content
-from fairtape.deployment.following import Following
+from fairtape.deployment.follow.journal_follower import Following
 from fairtape.market.trades import Trade, encode
 from fairtape.ring.membership.layout import encode_formation
 from fairtape.wire.blocks import pack_messages

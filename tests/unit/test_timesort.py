@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairtape.deployment.timesort import by_time
+from fairtape.deployment.publish.time_sort import by_time
 from fairtape.market.trades import Trades, blank_trades
 
 

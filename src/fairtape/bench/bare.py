@@ -10,7 +10,7 @@ import time
 from array import array
 
 from fairtape.core.instants import SECOND, Duration, Instant
-from fairtape.deployment.processes import Link, Ready
+from fairtape.deployment.process.children import Link, Ready
 from fairtape.net.driver import run_in_real_time
 from fairtape.net.transports import LOOPBACK
 from fairtape.net.udp import Address

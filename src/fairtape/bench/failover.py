@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from fairtape.core.instants import SECOND
-from fairtape.deployment.company import Company
-from fairtape.deployment.drafting import Draft, create_deployment
-from fairtape.deployment.drills import TOKEN_SITE, Fault, Field, Plan, hold
-from fairtape.deployment.premises import claimed
+from fairtape.deployment.config.draft import Draft, create_deployment
+from fairtape.deployment.lock_file import claimed
+from fairtape.deployment.operations.drills import TOKEN_SITE, Fault, Field, Plan, hold
+from fairtape.deployment.process.local_cluster import Company
 
 SITES: Final = 3
 RATE: Final = 1_000.0  # messages per second of each survivor

@@ -12,7 +12,7 @@ from typing import Final
 
 from fairtape.bench.web import CHUNK, NEWS_PERIOD, Open, check_room, take_core
 from fairtape.core.instants import SECOND, Instant
-from fairtape.deployment.processes import Crew, Link, Ready
+from fairtape.deployment.process.children import Crew, Link, Ready
 from fairtape.net.transports import LOOPBACK
 
 LOOK_PERIOD: Final = 0.05  # seconds

@@ -15,8 +15,8 @@ from fairtape.bench.senders import STAMP, Published
 from fairtape.bench.setting import Setting
 from fairtape.core.effects import Deliver
 from fairtape.core.instants import MILLISECOND, Instant
-from fairtape.deployment.processes import Link, Ready
-from fairtape.deployment.ring import RingPlan, gather_period, site_seat
+from fairtape.deployment.process.children import Link, Ready
+from fairtape.deployment.ring_plan import RingPlan, gather_period, site_seat
 from fairtape.journal import Writer
 from fairtape.net.clock import Clock, SharedClock
 from fairtape.net.driver import Driver, run_in_real_time, spare_the_collector

@@ -11,7 +11,7 @@ from fairtape.bench.setting import Setting
 from fairtape.bench.unsealed import OpenSeal
 from fairtape.core.instants import MICROSECOND
 from fairtape.core.timing import profile
-from fairtape.deployment.wakefulness import processors_awake
+from fairtape.deployment.process.idle_guard import processors_awake
 from fairtape.wire.frames import DATAGRAM_MAX
 
 Figure: TypeAlias = float | bool | str | list[str] | list[int] | list[dict[str, float]]

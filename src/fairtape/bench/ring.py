@@ -24,9 +24,9 @@ from fairtape.bench.trimming import kept_short
 from fairtape.core.errors import Complaint
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration
 from fairtape.core.link_faults import Weather
-from fairtape.deployment.loopback import free_ports, loopback_book, loopback_groups
-from fairtape.deployment.processes import Crew
-from fairtape.deployment.ring import RingPlan
+from fairtape.deployment.config.loopback import free_ports, loopback_book, loopback_groups
+from fairtape.deployment.process.children import Crew
+from fairtape.deployment.ring_plan import RingPlan
 from fairtape.net.clock import SharedClock
 from fairtape.ring.membership.formation import Formation
 from fairtape.wire.blocks import records_room

@@ -7,8 +7,8 @@ from typing import Final
 
 from fairtape.bench.setting import PATIENCE, Setting
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Instant
-from fairtape.deployment.processes import Link, Ready
-from fairtape.deployment.ring import RingPlan, source_of, source_seat
+from fairtape.deployment.process.children import Link, Ready
+from fairtape.deployment.ring_plan import RingPlan, source_of, source_seat
 from fairtape.net.clock import Clock, SharedClock
 from fairtape.net.driver import Driver, run_in_real_time, spare_the_collector
 from fairtape.nodes.source import Source

@@ -23,7 +23,7 @@ from fairtape.bench.figures import Processors
 from fairtape.core.effects import Ordered, Release, Span
 from fairtape.core.errors import Complaint
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
-from fairtape.deployment.processes import Crew, Link, Ready
+from fairtape.deployment.process.children import Crew, Link, Ready
 from fairtape.journal import Sync, Writer
 from fairtape.market.flow import Flow, batches
 from fairtape.market.trades import TRADE_SIZE

@@ -15,7 +15,7 @@ from fairtape.cli.pipeline_spark import needed
 from fairtape.cli.progress import steps
 from fairtape.core.errors import Complaint
 from fairtape.core.timing import PROFILES
-from fairtape.deployment.processes import Deserted
+from fairtape.deployment.process.children import Deserted
 
 EXIT_BROKEN: Final = 1
 ROUNDS_MAX: Final = 100

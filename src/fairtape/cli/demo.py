@@ -25,7 +25,7 @@ from fairtape.demo.play import play
 from fairtape.demo.tally import Tally
 from fairtape.demo.view import counted, line, percent, screen
 from fairtape.demo.world import FLOORS, REGIONS, RESILIENCE, SITES, TIMING, World
-from fairtape.deployment.loopback import carrier_words, loopback_groups
+from fairtape.deployment.config.loopback import carrier_words, loopback_groups
 from fairtape.net.clock import SharedClock
 
 EXIT_BROKEN: Final = 1

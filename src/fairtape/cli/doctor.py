@@ -11,7 +11,7 @@ from typing import Final
 import click
 
 from fairtape.core.errors import Complaint
-from fairtape.deployment.doctor import Finding, Status, examine
+from fairtape.deployment.operations.doctor import Finding, Status, examine
 
 EXIT_BAD: Final = 1
 WIDTH_MAX: Final = 100  # of a line, however wide the terminal is

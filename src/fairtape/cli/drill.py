@@ -12,10 +12,10 @@ from fairtape.cli.limits import check_within
 from fairtape.cli.progress import steps
 from fairtape.core.errors import Complaint
 from fairtape.core.instants import MILLISECOND, SECOND
-from fairtape.deployment.company import Company
-from fairtape.deployment.description import Deployment, Kind, read_deployment
-from fairtape.deployment.drills import DUTIES, Fault, Field, Plan, hold
-from fairtape.deployment.premises import claimed, is_running
+from fairtape.deployment.config.description import Deployment, Kind, read_deployment
+from fairtape.deployment.lock_file import claimed, is_running
+from fairtape.deployment.operations.drills import DUTIES, Fault, Field, Plan, hold
+from fairtape.deployment.process.local_cluster import Company
 
 EXIT_BROKEN: Final = 1
 SECONDS: Final = (0.0, 3_600.0)

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import click
 
-from fairtape.deployment.description import Kind, read_deployment
-from fairtape.deployment.node import exit_with
-from fairtape.deployment.stations import run_edge
+from fairtape.deployment.config.description import Kind, read_deployment
+from fairtape.deployment.process.edge import run_edge
+from fairtape.deployment.process.node import exit_with
 
 
 @click.command()

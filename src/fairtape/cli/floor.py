@@ -11,12 +11,12 @@ from fairtape.cli.floor_view import arbitrate, book_view, reader_of, replay_view
 from fairtape.cli.limits import check_within
 from fairtape.core.errors import Complaint
 from fairtape.core.instants import MILLISECOND
-from fairtape.deployment.description import Kind, read_deployment
-from fairtape.deployment.door import door_of
-from fairtape.deployment.floor_entry import Answer, Making, enter, fills_of
-from fairtape.deployment.floor_settings import COMMIT_PASSES, COMMIT_PASSES_MAX
-from fairtape.deployment.messages import source_named
-from fairtape.deployment.node import exit_with
+from fairtape.deployment.config.description import Kind, read_deployment
+from fairtape.deployment.config.floor_settings import COMMIT_PASSES, COMMIT_PASSES_MAX
+from fairtape.deployment.process.node import exit_with
+from fairtape.deployment.publish.floor_request import Answer, Making, enter, fills_of
+from fairtape.deployment.publish.source_thread import source_named
+from fairtape.deployment.publish.target import door_of
 from fairtape.exchange.floor import Floor
 from fairtape.exchange.instructions import Action, Control, OpenMarket
 from fairtape.exchange.orders import BadOrder, Cancel, NewOrder, OrderType, Side, TimeInForce

@@ -19,18 +19,18 @@ from fairtape.cli.words import counted
 from fairtape.core.effects import Ordered
 from fairtape.core.errors import Complaint
 from fairtape.core.instants import Instant
-from fairtape.deployment.audience import Audience
-from fairtape.deployment.bulletin import Bulletin, RunFolder, Status
-from fairtape.deployment.description import FILE, Deployment, Node, read_deployment
-from fairtape.deployment.door import door_of
-from fairtape.deployment.floor_arbiter import Arbiter
-from fairtape.deployment.floor_reading import FloorReader, Step
-from fairtape.deployment.floor_settings import FloorSettings
-from fairtape.deployment.following import Following
-from fairtape.deployment.node import JOURNALS
-from fairtape.deployment.processes import Interrupts
-from fairtape.deployment.ring import source_of, source_seat
-from fairtape.deployment.supervisor import ARBITER
+from fairtape.deployment.config.description import FILE, Deployment, Node, read_deployment
+from fairtape.deployment.config.floor_settings import FloorSettings
+from fairtape.deployment.follow.floor_reader import FloorReader, Step
+from fairtape.deployment.follow.journal_follower import Following
+from fairtape.deployment.follow.site_selection import Audience
+from fairtape.deployment.process.arbiter import Arbiter
+from fairtape.deployment.process.children import Interrupts
+from fairtape.deployment.process.node import JOURNALS
+from fairtape.deployment.process.supervisor import ARBITER
+from fairtape.deployment.publish.target import door_of
+from fairtape.deployment.ring_plan import source_of, source_seat
+from fairtape.deployment.status_files import Bulletin, RunFolder, Status
 from fairtape.exchange.floor import Floor
 from fairtape.exchange.instructions import CASH
 from fairtape.exchange.market import Market

@@ -8,10 +8,10 @@ import click
 
 from fairtape.cli.limits import check_within
 from fairtape.core.errors import Complaint
-from fairtape.deployment.description import read_deployment
-from fairtape.deployment.door import door_of
-from fairtape.deployment.gateway_options import LIMITS, GatewayOptions, limits_of
-from fairtape.deployment.node import exit_with
+from fairtape.deployment.config.description import read_deployment
+from fairtape.deployment.config.gateway_options import LIMITS, GatewayOptions, limits_of
+from fairtape.deployment.process.node import exit_with
+from fairtape.deployment.publish.target import door_of
 from fairtape.net.udp import PORT_MAX, Address
 
 PLACES: Final = ("entry", "fix", "ouch")
@@ -43,8 +43,8 @@ def gateway(*, directory: Path, source: str, parent: int | None, **given: Any) -
     up` runs those that are listed there. When a trade commits, and who may let money in, says [floor].
     """
     # All that a site and a database are made of comes with it, which `fairtape --help` need not wait for.
-    from fairtape.deployment.gateways import run_gateway
-    from fairtape.deployment.messages import source_named
+    from fairtape.deployment.process.gateway import run_gateway
+    from fairtape.deployment.publish.source_thread import source_named
 
     deployment, door = read_deployment(directory), door_of(directory)
     me = source_named(door, source)

@@ -14,10 +14,10 @@ from fairtape.cli.journal import format_instant
 from fairtape.cli.limits import check_within
 from fairtape.core.errors import Complaint
 from fairtape.core.instants import MILLISECOND
-from fairtape.deployment.bulletin import RunFolder
-from fairtape.deployment.description import FILE, Deployment, interface_at, read_deployment
-from fairtape.deployment.processes import Interrupts
-from fairtape.deployment.stations import catalogue_of, edge_names, edge_of
+from fairtape.deployment.config.description import FILE, Deployment, interface_at, read_deployment
+from fairtape.deployment.process.children import Interrupts
+from fairtape.deployment.process.edge import catalogue_of, edge_names, edge_of
+from fairtape.deployment.status_files import RunFolder
 from fairtape.edge.protocol.customer_records import Delivered, Record
 from fairtape.edge.protocol.session_marks import MARK, OPAQUE, BadMark, decode_opaque
 from fairtape.edge.protocol.session_receiver import CustomerOptions

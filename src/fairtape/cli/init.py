@@ -10,8 +10,8 @@ from fairtape.cli.limits import check_within
 from fairtape.cli.words import counted
 from fairtape.core.errors import Complaint
 from fairtape.core.timing import PROFILES
-from fairtape.deployment.description import FILE
-from fairtape.deployment.drafting import (
+from fairtape.deployment.config.description import FILE
+from fairtape.deployment.config.draft import (
     EDGE_STRIPES_MAX,
     REFORMERS_MAX,
     SITES_MAX,

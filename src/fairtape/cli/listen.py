@@ -20,14 +20,14 @@ from fairtape.cli.words import counted
 from fairtape.core.errors import Complaint
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.core.timing import PROFILES, Timing
-from fairtape.deployment.capacity import cores_here, refuse_overload
-from fairtape.deployment.description import FILE, read_deployment
-from fairtape.deployment.folder import SOURCES, RingFolder
-from fairtape.deployment.following import Following
-from fairtape.deployment.loopback import carrier_words, loopback_book, loopback_groups
-from fairtape.deployment.processes import Crew, Deserted, Interrupts
-from fairtape.deployment.ring import RingPlan
-from fairtape.deployment.sites import SiteNews, run_site
+from fairtape.deployment.config.capacity import cores_here, refuse_overload
+from fairtape.deployment.config.description import FILE, read_deployment
+from fairtape.deployment.config.loopback import carrier_words, loopback_book, loopback_groups
+from fairtape.deployment.config.ring_folder import SOURCES, RingFolder
+from fairtape.deployment.follow.journal_follower import Following
+from fairtape.deployment.process.children import Crew, Deserted, Interrupts
+from fairtape.deployment.process.temporary_site import SiteNews, run_site
+from fairtape.deployment.ring_plan import RingPlan
 from fairtape.net.clock import SharedClock
 from fairtape.net.transports import AddressBook, Groups
 from fairtape.ring.membership.formation import Formation

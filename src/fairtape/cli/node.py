@@ -7,9 +7,9 @@ import click
 
 from fairtape.cli.limits import check_within
 from fairtape.core.errors import Complaint
-from fairtape.deployment.description import Kind, read_deployment
-from fairtape.deployment.load import SIZES
-from fairtape.deployment.node import exit_with, run_load, run_reformer, run_site
+from fairtape.deployment.config.description import Kind, read_deployment
+from fairtape.deployment.process.load import SIZES
+from fairtape.deployment.process.node import exit_with, run_load, run_reformer, run_site
 
 RATES: Final = (0.1, 1_000_000.0)
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import click
 
 from fairtape.core.errors import Complaint
-from fairtape.deployment.description import Kind, read_deployment
-from fairtape.deployment.operator import give_order
-from fairtape.deployment.planning import change_plan
+from fairtape.deployment.config.description import Kind, read_deployment
+from fairtape.deployment.operations.operator import give_order
+from fairtape.deployment.operations.plan_change import change_plan
 from fairtape.edge.service.stripe_plans import read_plan
 from fairtape.wire.membership import Verb
 

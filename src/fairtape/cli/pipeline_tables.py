@@ -13,8 +13,8 @@ from fairtape.cli.pipeline_spark import needed, spark_at, with_master
 from fairtape.cli.progress import steps
 from fairtape.cli.words import counted
 from fairtape.core.errors import Complaint
-from fairtape.deployment.audience import Audience
-from fairtape.deployment.description import FILE, read_deployment
+from fairtape.deployment.config.description import FILE, read_deployment
+from fairtape.deployment.follow.site_selection import Audience
 
 if TYPE_CHECKING:
     from fairtape.pipeline.jobs import Outcome

@@ -17,10 +17,10 @@ from fairtape.cli.limits import check_within
 from fairtape.cli.words import counted
 from fairtape.core.errors import Complaint
 from fairtape.core.instants import SECOND, Duration, Instant
-from fairtape.deployment.door import Door, door_of
-from fairtape.deployment.publisher import RATES, SILENCE_MAX, SPEEDS, Ending, Pace, Published, publish
-from fairtape.deployment.ring import RingPlan
-from fairtape.deployment.timesort import by_time
+from fairtape.deployment.publish.publisher import RATES, SILENCE_MAX, SPEEDS, Ending, Pace, Published, publish
+from fairtape.deployment.publish.target import Door, door_of
+from fairtape.deployment.publish.time_sort import by_time
+from fairtape.deployment.ring_plan import RingPlan
 from fairtape.market.flow import SESSION_MAX, Flow, batches
 from fairtape.market.prices import FIXED_MAX
 from fairtape.market.symbols import BadName, checked_venue

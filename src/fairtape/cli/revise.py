@@ -9,9 +9,9 @@ import click
 
 from fairtape.cli.limits import check_within
 from fairtape.core.errors import Complaint
-from fairtape.deployment.door import Door, door_of
-from fairtape.deployment.messages import publish_once
-from fairtape.deployment.revision import trade_in
+from fairtape.deployment.publish.revision import trade_in
+from fairtape.deployment.publish.source_thread import publish_once
+from fairtape.deployment.publish.target import Door, door_of
 from fairtape.market.notices import NUMBER_MAX, Cancel, Correction, Notice, Status, VenueStatus, encode_notice
 from fairtape.market.prices import BadNumber, format_fixed, parse_fixed
 from fairtape.market.trades import BadTrade, Trade

@@ -12,11 +12,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from fairtape.deployment.bulletin import RunFolder, Status
-from fairtape.deployment.company import floor_names
-from fairtape.deployment.description import Deployment, Kind, Node, read_deployment
-from fairtape.deployment.stations import edge_names
-from fairtape.deployment.supervisor import ARBITER, BESIDE, GATEWAY
+from fairtape.deployment.config.description import Deployment, Kind, Node, read_deployment
+from fairtape.deployment.process.edge import edge_names
+from fairtape.deployment.process.local_cluster import floor_names
+from fairtape.deployment.process.supervisor import ARBITER, BESIDE, GATEWAY
+from fairtape.deployment.status_files import RunFolder, Status
 
 EXIT_DOWN: Final = 1
 WATCH_PERIOD: Final = 0.5  # seconds

@@ -14,7 +14,7 @@ from typing import Final
 from fairtape.cli.journal import format_instant
 from fairtape.cli.lines import JsonLines, TextLines, TradeRecord
 from fairtape.cli.outlet import Outlet
-from fairtape.deployment.following import Following
+from fairtape.deployment.follow.journal_follower import Following
 from fairtape.journal import Entry, Turning
 from fairtape.market.notices import notice_in
 from fairtape.market.trades import TRADE_SIZE, BadTrade, records

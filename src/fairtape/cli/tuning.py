@@ -13,11 +13,11 @@ from fairtape.cli.tape import Progress, Tape
 from fairtape.cli.words import counted
 from fairtape.core.errors import Complaint
 from fairtape.core.instants import MILLISECOND, SECOND, Duration
-from fairtape.deployment.audience import Audience
-from fairtape.deployment.description import Deployment
-from fairtape.deployment.following import Following
-from fairtape.deployment.processes import Interrupts
-from fairtape.deployment.tuning import Changed, Restored, Silenced, Tiding, Tuner
+from fairtape.deployment.config.description import Deployment
+from fairtape.deployment.follow.journal_follower import Following
+from fairtape.deployment.follow.site_failover import Changed, Restored, Silenced, Tiding, Tuner
+from fairtape.deployment.follow.site_selection import Audience
+from fairtape.deployment.process.children import Interrupts
 from fairtape.journal import Damaged
 from fairtape.net.clock import SharedClock
 from fairtape.wire.frames import NodeId

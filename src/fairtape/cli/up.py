@@ -10,12 +10,12 @@ import click
 
 from fairtape.cli.limits import check_within
 from fairtape.cli.words import counted
-from fairtape.deployment.company import Company
-from fairtape.deployment.description import Deployment, read_deployment
-from fairtape.deployment.premises import claimed
-from fairtape.deployment.processes import Interrupts
-from fairtape.deployment.readiness import check_ready
-from fairtape.deployment.wakefulness import processors_awake
+from fairtape.deployment.config.description import Deployment, read_deployment
+from fairtape.deployment.lock_file import claimed
+from fairtape.deployment.operations.readiness import check_ready
+from fairtape.deployment.process.children import Interrupts
+from fairtape.deployment.process.idle_guard import processors_awake
+from fairtape.deployment.process.local_cluster import Company
 
 EXIT_BROKEN: Final = 1
 SECONDS: Final = (0.1, 1e9)

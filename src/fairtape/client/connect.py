@@ -14,7 +14,7 @@ from fairtape.client.journal_feed import JournalFeed
 from fairtape.client.selection import Selection
 from fairtape.client.tape import Tape
 from fairtape.core.instants import SECOND, Instant
-from fairtape.deployment.description import FILE, read_deployment
+from fairtape.deployment.config.description import FILE, read_deployment
 from fairtape.market.symbols import BadName, checked_venue
 from fairtape.tape.feed import AtInstant, AtNumber, AtSnapshot, Beginning, Feed, Live, Start
 from fairtape.wire.frames import NUMBER_MAX
@@ -137,7 +137,7 @@ def _feed(path: Path, start: Start, follow: bool | None, midnight_at: Instant | 
 def _deployment_feed(path: Path) -> Feed:
     # All that a site is made of comes with it, which readers of journals and files need not wait for.
     from fairtape.client.deployment_feed import DeploymentFeed
-    from fairtape.deployment.audience import Audience
+    from fairtape.deployment.follow.site_selection import Audience
 
     return DeploymentFeed(Audience(read_deployment(path)), f"deployment {path}")
 

@@ -7,9 +7,9 @@ from typing import Final
 from fairtape.client.errors import ClientError
 from fairtape.client.journal_feed import LOOK_PERIOD, Bunches, last_sales, place_to_begin, released_end
 from fairtape.core.instants import SECOND
-from fairtape.deployment.audience import Audience
-from fairtape.deployment.following import Following
-from fairtape.deployment.tuning import Restored, Silenced, Tiding, Tuner
+from fairtape.deployment.follow.journal_follower import Following
+from fairtape.deployment.follow.site_failover import Restored, Silenced, Tiding, Tuner
+from fairtape.deployment.follow.site_selection import Audience
 from fairtape.journal import Journal
 from fairtape.net.clock import SharedClock
 from fairtape.tape.decoding import Opener

@@ -21,8 +21,8 @@ from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.demo.priority import give_way
 from fairtape.demo.reformers import Rhythm
 from fairtape.demo.world import REGIONS, EdgePlan, WorldPlan
-from fairtape.deployment.processes import Link, Ready
-from fairtape.deployment.sites import Rounds
+from fairtape.deployment.process.children import Link, Ready
+from fairtape.deployment.process.temporary_site import Rounds
 from fairtape.edge.protocol.customer import Customer
 from fairtape.edge.protocol.customer_records import Delivered, Gap, Heard, Record, Silent
 from fairtape.edge.protocol.effects import Tell

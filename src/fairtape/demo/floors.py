@@ -9,9 +9,9 @@ import numpy as np
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
 from fairtape.demo.reformers import Rhythm
 from fairtape.demo.world import FLOORS, SITES, WorldPlan
-from fairtape.deployment.processes import Link, Ready
-from fairtape.deployment.ring import RingPlan, source_of, source_seat
-from fairtape.deployment.sites import Rounds
+from fairtape.deployment.process.children import Link, Ready
+from fairtape.deployment.process.temporary_site import Rounds
+from fairtape.deployment.ring_plan import RingPlan, source_of, source_seat
 from fairtape.market.flow import Flow, batches, by_venue
 from fairtape.market.trades import TRADE_SIZE, Trades, blank_trades
 from fairtape.net.clock import Clock, SharedClock

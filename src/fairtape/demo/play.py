@@ -15,7 +15,7 @@ from fairtape.demo.reformers import FormationNews, Rhythm, run_reformer
 from fairtape.demo.retransmitters import run_retransmitters
 from fairtape.demo.tally import Tally
 from fairtape.demo.world import REFORMER, REGIONS, SITES, TIMING, VICTIM, World, WorldPlan, name_of
-from fairtape.deployment.processes import Crew, Deserted, Interrupts
+from fairtape.deployment.process.children import Crew, Deserted, Interrupts
 from fairtape.edge.service.stripe_plans import Catalogue
 from fairtape.net.clock import SharedClock
 

@@ -10,10 +10,10 @@ from typing import Final
 from fairtape.core.effects import Deliver, FormationChange
 from fairtape.core.instants import MILLISECOND, Duration, Instant
 from fairtape.demo.world import REFORMER, REGIONS, EdgePlan, WorldPlan
-from fairtape.deployment.processes import Link, Ready
-from fairtape.deployment.ring import gather_period
-from fairtape.deployment.sites import Diary, Rounds
-from fairtape.deployment.tracing import SiteTraces
+from fairtape.deployment.process.children import Link, Ready
+from fairtape.deployment.process.site_traces import SiteTraces
+from fairtape.deployment.process.temporary_site import Diary, Rounds
+from fairtape.deployment.ring_plan import gather_period
 from fairtape.edge.protocol.effects import Cast
 from fairtape.edge.protocol.feed_assignment import feeds_of
 from fairtape.edge.protocol.remulticast import Outlet, OutletOptions

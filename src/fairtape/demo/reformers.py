@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from fairtape.core.instants import Instant
 from fairtape.demo.world import OPERATOR, REFORMER, WorldPlan
-from fairtape.deployment.processes import Link, Ready
-from fairtape.deployment.sites import Rounds
+from fairtape.deployment.process.children import Link, Ready
+from fairtape.deployment.process.temporary_site import Rounds
 from fairtape.net.clock import SharedClock
 from fairtape.net.driver import Driver, run_in_real_time
 from fairtape.net.node_runtime import Seat

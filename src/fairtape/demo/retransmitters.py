@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fairtape.demo.priority import give_way
 from fairtape.demo.world import REGIONS, WorldPlan, name_of, stations_of
-from fairtape.deployment.processes import Link, Ready
+from fairtape.deployment.process.children import Link, Ready
 from fairtape.edge.service.replay_archive import Library
 from fairtape.edge.service.retransmit_server import Server
 from fairtape.edge.service.stripe_plans import Catalogue

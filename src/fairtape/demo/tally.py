@@ -11,7 +11,7 @@ from fairtape.demo.floors import FloorNews
 from fairtape.demo.receivers import TickerNews
 from fairtape.demo.reformers import FormationNews
 from fairtape.demo.world import REGIONS, SITES, VICTIM, World
-from fairtape.deployment.sites import SiteNews
+from fairtape.deployment.process.temporary_site import SiteNews
 from fairtape.edge.protocol.feed_assignment import Region
 from fairtape.market.trades import BadTrade, Trade, decode
 from fairtape.ring.membership.formation import Formation

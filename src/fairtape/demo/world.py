@@ -10,8 +10,8 @@ from typing import Final
 
 from fairtape.core.link_faults import Weather
 from fairtape.core.timing import PROFILES
-from fairtape.deployment.loopback import free_ports, loopback_book
-from fairtape.deployment.ring import RingPlan
+from fairtape.deployment.config.loopback import free_ports, loopback_book
+from fairtape.deployment.ring_plan import RingPlan
 from fairtape.edge.protocol.feed_assignment import Region
 from fairtape.edge.service.settings import EdgeSettings, StationPlace
 from fairtape.market.stripe_planning import plan_by_rate

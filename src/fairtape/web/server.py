@@ -13,8 +13,8 @@ import uvloop
 
 from fairtape.core.errors import Complaint
 from fairtape.core.instants import Instant
-from fairtape.deployment.audience import Audience
-from fairtape.deployment.description import FILE, Kind, read_deployment
+from fairtape.deployment.config.description import FILE, Kind, read_deployment
+from fairtape.deployment.follow.site_selection import Audience
 from fairtape.net.driver import spare_the_collector
 from fairtape.net.file_limit import allow_files
 from fairtape.web.api import Api

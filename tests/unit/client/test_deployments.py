@@ -11,13 +11,13 @@ import unit.journal_values as values
 from fairtape.client import Break, ClientError, Fresh, Stale, Trade
 from fairtape.client.deployment_feed import notices
 from fairtape.core.instants import SECOND
-from fairtape.deployment.audience import FRESH_PERIOD, Audience
-from fairtape.deployment.bulletin import Bulletin, RunFolder
-from fairtape.deployment.description import read_deployment
-from fairtape.deployment.drafting import Draft, create_deployment
-from fairtape.deployment.following import Following
-from fairtape.deployment.premises import claimed
-from fairtape.deployment.tuning import CHOICE_PERIOD, SILENCE_TOLD_MIN, Changed, Restored, Silenced, Tuner
+from fairtape.deployment.config.description import read_deployment
+from fairtape.deployment.config.draft import Draft, create_deployment
+from fairtape.deployment.follow.journal_follower import Following
+from fairtape.deployment.follow.site_failover import CHOICE_PERIOD, SILENCE_TOLD_MIN, Changed, Restored, Silenced, Tuner
+from fairtape.deployment.follow.site_selection import FRESH_PERIOD, Audience
+from fairtape.deployment.lock_file import claimed
+from fairtape.deployment.status_files import Bulletin, RunFolder
 from fairtape.journal import Journal
 from fairtape.tape.records import Record
 from unit.client.tape_values import append, order, write

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from fairtape.core.errors import Complaint
-from fairtape.deployment.description import FILE, Deployment, read_deployment
-from fairtape.deployment.drafting import Draft, create_deployment
+from fairtape.deployment.config.description import FILE, Deployment, read_deployment
+from fairtape.deployment.config.draft import Draft, create_deployment
 from fairtape.edge.service.stripe_plans import Catalogue, Unplanned, mark_in, mark_of, read_plan, version_of
 from fairtape.market.stripe_files import to_toml
 from unit.edge.edge_values import plan, turning

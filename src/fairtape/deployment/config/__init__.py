@@ -1,0 +1,1 @@
+"""What a deployment is: its file, its keys, the addresses it uses on one machine."""

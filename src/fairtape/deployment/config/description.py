@@ -1,0 +1,489 @@
+"""A deployment as its file describes it: who there is, in which loops, at which addresses, and by which rules."""
+
+import re
+import socket
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from pathlib import Path
+from typing import Final
+
+from fairtape.core.errors import Complaint
+from fairtape.core.instants import MICROSECOND, MILLISECOND, Duration
+from fairtape.core.timing import PERIOD_MAX, PROFILES, RETRIES_MAX, BadTiming, Timing, profile
+from fairtape.deployment.config.floor_settings import COMMIT_PASSES, COMMIT_PASSES_MAX, FloorSettings
+from fairtape.deployment.config.gateway_options import LIMITS, GatewayOptions, limits_of
+from fairtape.deployment.config.toml_table import Table
+from fairtape.edge.protocol.feed_assignment import BadRegion, Region
+from fairtape.edge.service.settings import EdgeSettings, StationPlace
+from fairtape.journal import Sync
+from fairtape.journal.writer import SYNC_PERIOD
+from fairtape.market.stripes import FEED_NAME_MAX, VERSION_MAX
+from fairtape.net.clock import SharedClock, SystemClock
+from fairtape.net.transports import TTL_MAX, AddressBook, Carrier, Groups, IpMulticast, Mesh, Peer, Role
+from fairtape.net.udp import PORT_MAX, Address, is_host
+from fairtape.ring.membership.formation import LOOPS_MAX, MEMBERS_MAX, STRIDE_MAX
+from fairtape.ring.membership.topology import BadCharter, Charter, Excess, LoopCharter, Remedy
+from fairtape.storage.formation_stores import Access, check_store
+from fairtape.storage.trace_files import TOTAL_BYTES_MAX
+from fairtape.wire.frames import DATAGRAM_MAX, NODE_MAX, STRIPE_MAX, NodeId
+
+VERSION: Final = 1
+FILE: Final = "deployment.toml"
+DATAGRAM_MIN: Final = 576
+LEADER_LEASE_MIN: Final = 300 * MILLISECOND  # a leader renews it five times, and the store's disk must keep up
+
+_TAG: Final = re.compile(r"[A-Za-z0-9]{1,2}")
+_FEED: Final = re.compile(rf"[A-Za-z0-9_-]{{1,{FEED_NAME_MAX}}}")
+_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
+_ANY_FLOOR: Final = FloorSettings()
+_PERIODS: Final = ("retry_period", "token_period", "commit_delay", "clock_error_max")
+
+
+class Kind(Enum):
+    """What a node of a deployment is."""
+
+    SITE = "site"
+    REFORMER = "reformer"
+    SOURCE = "source"
+    OPERATOR = "operator"
+
+
+class RealTime(Enum):
+    """Whether sites and servers ask the kernel to prefer them to ordinary programs."""
+
+    AUTO = "auto"  # where the kernel grants it
+    ALWAYS = "true"  # or do not run at all
+    NEVER = "false"
+
+
+_ROLES: Final = {
+    Kind.SITE: Role.SITE,
+    Kind.REFORMER: Role.GOVERNOR,
+    Kind.SOURCE: Role.SOURCE,
+    Kind.OPERATOR: Role.GOVERNOR,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One process to be, by the name that people use."""
+
+    name: str
+    kind: Kind
+    number: NodeId
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """Everything that its file says, checked."""
+
+    folder: Path
+    charter: Charter
+    nodes: Mapping[str, Node]
+    groups: Groups | None  # None: a mesh; the interface is each node's own
+    shared_clock: bool  # all sites are on one machine
+    declared_bound: Duration | None
+    sync: Sync
+    sync_period: Duration
+    trace_bytes: int  # of the traces of one site, at most; 0: none are written
+    store: str  # its URL
+    access: Access  # to the store
+    real_time: RealTime
+    edge: EdgeSettings | None  # None: no site speaks to customers
+    gateways: Mapping[str, GatewayOptions]  # by the names of their sources
+    floor: FloorSettings = _ANY_FLOOR
+    stripe: int = 0
+    datagram_max: int = DATAGRAM_MAX
+
+    def of_kind(self, kind: Kind) -> tuple[Node, ...]:
+        """All nodes of one kind, in the order of the file."""
+        return tuple(node for node in self.nodes.values() if node.kind is kind)
+
+    @property
+    def sites(self) -> tuple[Node, ...]:
+        """In the order of the file."""
+        return self.of_kind(Kind.SITE)
+
+    @property
+    def reformers(self) -> tuple[Node, ...]:
+        """In the order of the file."""
+        return self.of_kind(Kind.REFORMER)
+
+    @property
+    def timing(self) -> Timing:
+        """Of the primary loop."""
+        return self.charter.primary.timing
+
+    @property
+    def leader_lease(self) -> Duration:
+        """How long a reformation server may act on one sign of life in the store."""
+        return max(self.timing.lease_period, LEADER_LEASE_MIN)
+
+    def name_of(self, number: NodeId) -> str:
+        """What people call a node."""
+        return next((node.name for node in self.nodes.values() if node.number == number), str(number))
+
+    def node(self, name: str, *kinds: Kind, field: str = "NAME") -> Node:
+        """The node of this name, which must be of one of these kinds."""
+        found = self.nodes.get(name)
+        if found is None or (kinds and found.kind not in kinds):
+            known = ", ".join(each.name for each in self.nodes.values() if not kinds or each.kind in kinds)
+            raise Complaint(f"{field} is {name!r}; {self.folder / FILE} names {known or 'none'}")
+        return found
+
+    def home_of(self, site: NodeId) -> int:
+        """The loop that a site belongs to."""
+        return self.charter.homes()[site]
+
+    def book(self) -> AddressBook:
+        """Where everyone listens."""
+        return {node.number: Peer(node.host, node.port, _ROLES[node.kind]) for node in self.nodes.values()}
+
+    def carrier(self, node: Node) -> Carrier:
+        """The way into the network for one node."""
+        if self.groups is None:
+            return Mesh(node.number, self.book(), self._loop_hearers())
+        return IpMulticast(node.number, self.book(), replace(self.groups, interface=interface_at(node.host)))
+
+    def _loop_hearers(self) -> dict[int, set[NodeId]]:
+        """Who may ever belong to a secondary loop: its own sites, and any of the loop above as its junction."""
+        tours = {loop.number: loop.tour for loop in self.charter.loops}
+        return {loop.number: {*loop.tour, *tours[loop.parent]} for loop in self.charter.loops[1:]}
+
+    def clock(self) -> SharedClock | SystemClock:
+        """The clock of a node on this machine."""
+        return SharedClock() if self.shared_clock else SystemClock(declared_bound=self.declared_bound)
+
+
+def read_deployment(folder: Path) -> Deployment:
+    """The deployment of a folder; a `Complaint` says what is wrong with its file."""
+    if not (folder / FILE).exists():
+        raise Complaint(f"folder {str(folder)!r} holds no deployment; make one with: fairtape init {folder}")
+    return understand(folder, Table.load(folder / FILE))
+
+
+def understand(folder: Path, table: Table) -> Deployment:
+    """The deployment that a file describes."""
+    version = table.number("version", 0, 1 << 16)
+    if version != VERSION:
+        raise table.wrong("version", version, f"this program reads version {VERSION}")
+    stripe = table.number("stripe", 0, STRIPE_MAX, 0)
+    datagram_max = table.number("datagram_max", DATAGRAM_MIN, DATAGRAM_MAX, DATAGRAM_MAX)
+    nodes = _nodes(table)
+    journal, clock, store = table.table("journal", optional=True), table.table("clock"), table.table("store")
+    process = table.table("process", optional=True)
+    url = _url(store)
+    declared = clock.number("declared_bound_us", 1, PERIOD_MAX // MICROSECOND, None)
+    found = Deployment(
+        folder=folder,
+        stripe=stripe,
+        datagram_max=datagram_max,
+        nodes=nodes,
+        groups=_groups(table.table("network")),
+        shared_clock=clock.choice("source", {"shared": True, "system": False}),
+        declared_bound=None if declared is None else declared * MICROSECOND,
+        sync=journal.choice("sync", {each.value: each for each in Sync}, Sync.INTERVAL.value),
+        sync_period=journal.number("sync_period_ms", 1, 60_000, SYNC_PERIOD // MILLISECOND) * MILLISECOND,
+        trace_bytes=journal.number("trace_mib", 0, 1 << 20, TOTAL_BYTES_MAX >> 20) << 20,
+        store=_store(folder, url),
+        access=_access(folder, store, url),
+        real_time=_real_time(process),
+        edge=_edge(folder, table.table("edge", optional=True), nodes, stripe),
+        floor=_floor(table.table("floor", optional=True), nodes),
+        gateways=_gateways(folder, table.table("gateways", optional=True), nodes),
+        charter=_charter(table, nodes),
+    )
+    _refuse_shared_sources(table, found)
+    for each in (journal, clock, process, store, table):
+        each.finish()
+    return found
+
+
+def _real_time(process: Table) -> RealTime:
+    value = process.take("real_time", object, RealTime.AUTO.value)
+    word = str(value).lower() if isinstance(value, bool) else value
+    choices = {each.value: each for each in RealTime}
+    if not isinstance(word, str) or word not in choices:
+        raise process.wrong("real_time", value, 'expected "auto", true or false')
+    return choices[word]
+
+
+def _url(store: Table) -> str:
+    url = store.take("url", str)
+    try:
+        check_store(url)
+    except Complaint as complaint:
+        raise Complaint(f"{store.file}: {complaint}") from None
+    return url
+
+
+def _store(folder: Path, url: str) -> str:
+    """A file is named from the folder on, so that a deployment can be moved."""
+    kind, _, place = url.partition(":")
+    return f"sqlite:{folder / place}" if kind == "sqlite" and place else url
+
+
+def _access(folder: Path, store: Table, url: str) -> Access:
+    """Files are named from the folder on. Whether they are there concerns only the machines of reformation servers."""
+    names = {name: store.take(name, str, "") for name in ("ca_file", "cert_file", "key_file", "user", "password_file")}
+    given = [name for name, value in names.items() if value]
+    if given and not url.startswith("etcd:"):
+        raise store.wrong(given[0], names[given[0]], "only a store of etcd takes it: take it out")
+    for one, other in (("cert_file", "key_file"), ("user", "password_file")):
+        if bool(names[one]) != bool(names[other]):
+            here, lacking = (one, other) if names[one] else (other, one)
+            raise store.wrong(here, names[here], f"it needs {lacking} beside it")
+    files = {name: folder / value if value else None for name, value in names.items() if name != "user"}
+    access = Access(user=names["user"], **files)
+    if access.wants_tls and not url.startswith("etcd:https://"):
+        field = "ca_file" if access.ca_file is not None else "cert_file"
+        raise store.wrong(field, names[field], f"url is {url!r}, without TLS: write https there")
+    return access
+
+
+def _nodes(table: Table) -> dict[str, Node]:
+    nodes: dict[str, Node] = {}
+    for kind, section in ((Kind.SITE, "sites"), (Kind.REFORMER, "reformers"), (Kind.SOURCE, "sources")):
+        members = table.table(section)
+        for name, fields in members.items():
+            if name in nodes:
+                raise members.wrong(name, name, "another node has that name; choose a different one")
+            nodes[name] = _node(members, name, kind, fields)
+    nodes["operator"] = _node(table, "operator", Kind.OPERATOR, table.table("operator"))
+    holders: dict[object, str] = {}
+    for name, node in nodes.items():
+        for field, value in (("node", node.number), ("address", f"{node.host}:{node.port}")):
+            other = holders.setdefault(value, name)
+            if other != name:
+                raise table.wrong(f"{name}.{field}", value, f"{other} has the same; each needs its own")
+    return nodes
+
+
+def _node(members: Table, name: str, kind: Kind, fields: Table) -> Node:
+    if not _NAME.fullmatch(name):
+        raise members.wrong(name, name, "a name has up to 32 letters, digits, - and _, and begins with a letter")
+    number = fields.number("node", 1, NODE_MAX)
+    host, port = _address(fields, "address")
+    fields.finish()
+    return Node(name, kind, number, host, port)
+
+
+def _address(fields: Table, name: str) -> Address:
+    text = fields.take(name, str)
+    host, _, port = text.rpartition(":")
+    if not is_host(host) or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= PORT_MAX:
+        raise fields.wrong(name, text, f"expected HOST:PORT, a name or an IPv4 address and a port from 1 to {PORT_MAX}")
+    return host, int(port)
+
+
+def interface_at(host: str) -> str:
+    """The interface behind a host's name, by its address: it leads to the others."""
+    try:
+        return str(socket.getaddrinfo(host, None, family=socket.AF_INET, type=socket.SOCK_DGRAM)[0][4][0])
+    except (OSError, UnicodeError):
+        return host  # the carrier will say what is wrong with it
+
+
+def _groups(network: Table) -> Groups | None:
+    mesh = network.choice("carrier", {"multicast": False, "mesh": True})
+    if mesh:
+        for name in ("data_group", "control_group"):
+            network.take(name, str, "")
+        network.take("ttl", int, 0)
+        network.finish()
+        return None
+    data, control = _address(network, "data_group"), _address(network, "control_group")
+    ttl = network.number("ttl", 0, TTL_MAX, 1)
+    network.finish()
+    try:
+        return Groups(data=data, control=control, ttl=ttl)
+    except Complaint as complaint:
+        raise Complaint(f"{network.file}: network: {complaint}") from None
+
+
+def _edge(folder: Path, edge: Table, nodes: Mapping[str, Node], core: int) -> EdgeSettings | None:
+    """Sites that speak to customers. Without any there is no edge, and nothing is asked for."""
+    stations = edge.table("stations", optional=True)
+    places = {name: _station(stations, name, fields, nodes) for name, fields in stations.items()}
+    if not places:
+        edge.finish()
+        return None
+    tag = edge.take("tag", str)
+    if not _TAG.fullmatch(tag):
+        raise edge.wrong("tag", tag, "expected 1 or 2 letters and digits, which begin the names of sessions")
+    customers = edge.take("customers_file", str, "")
+    settings = EdgeSettings(
+        tag=tag,
+        core=core,
+        stations=places,
+        first_plan=edge.number("first_plan", 0, VERSION_MAX, 0),
+        ttl=edge.number("ttl", 0, TTL_MAX, 1),
+        guaranteed=edge.names("guaranteed", optional=True),
+        customers=folder / customers if customers else None,
+        regions=tuple(_regions(edge.table("regions", optional=True), places, nodes)),
+    )
+    edge.finish()
+    return settings
+
+
+def _floor(floor: Table, nodes: Mapping[str, Node]) -> FloorSettings:
+    """What replicas must agree on. Without a table everybody may do everything, which is good for trying it out."""
+    passes = floor.number("commit_passes", 0, COMMIT_PASSES_MAX, COMMIT_PASSES)
+    operators = tuple(_source(floor, "operators", name, nodes) for name in floor.names("operators", optional=True))
+    arbiters = floor.table("arbiters", optional=True)
+    reporting = {}
+    for node in nodes.values():
+        if node.kind is Kind.SITE and (name := arbiters.take(node.name, str, "")):
+            reporting[node.number] = _source(arbiters, node.name, name, nodes)
+    arbiters.finish()
+    floor.finish()
+    return FloorSettings(commit_passes=passes, operators=operators or None, arbiters=reporting)
+
+
+def _gateways(folder: Path, gateways: Table, nodes: Mapping[str, Node]) -> dict[str, GatewayOptions]:
+    """Order entry, by the sources through which it speaks. Files are named from the folder on."""
+    found = {}
+    for name, fields in gateways.items():
+        _source(gateways, name, name, nodes)
+        places = {each: _address(fields, each) for each in ("entry", "fix", "ouch") if each in fields}
+        if not places:
+            raise gateways.wrong(name, name, "it needs entry, fix or ouch: where traders connect")
+        cert, key = (fields.take(each, str, "") for each in ("cert_file", "key_file"))
+        if bool(cert) != bool(key):
+            raise fields.wrong("cert_file" if cert else "key_file", cert or key, "cert_file and key_file go together")
+        ledger = fields.take("ledger", str, "")
+        found[name] = GatewayOptions(
+            **places,
+            cert_file=folder / cert if cert else None,
+            key_file=folder / key if key else None,
+            comp_id=fields.take("comp_id", str, "FAIRTAPE"),
+            accounts=fields.take("accounts", str, None),
+            ledger=(ledger if "://" in ledger else str(folder / ledger)) if ledger else None,
+            limits=limits_of({each: fields.number(each, *bounds, None) for each, bounds in LIMITS.items()}),
+        )
+        fields.finish()
+    return found
+
+
+def _refuse_shared_sources(table: Table, deployment: Deployment) -> None:
+    """A source is one process: whoever reports for a site cannot be a gateway, too."""
+    holders: dict[str, str] = {name: f"gateways.{name}" for name in deployment.gateways}
+    for site, source in deployment.floor.arbiters.items():
+        name, place = deployment.name_of(source), f"floor.arbiters.{deployment.name_of(site)}"
+        other = holders.setdefault(name, place)
+        if other != place:
+            raise table.wrong(place, name, f"{other} is that source, too; each needs its own")
+
+
+def _source(table: Table, field: str, name: str, nodes: Mapping[str, Node]) -> NodeId:
+    if name not in nodes or nodes[name].kind is not Kind.SOURCE:
+        known = ", ".join(node.name for node in nodes.values() if node.kind is Kind.SOURCE)
+        raise table.wrong(field, name, f"expected one of the sources {known}")
+    return nodes[name].number
+
+
+def _regions(regions: Table, places: Mapping[str, StationPlace], nodes: Mapping[str, Node]) -> Iterator[Region]:
+    for name, fields in regions.items():
+        feeds, sites = fields.names("feeds"), fields.names("sites")
+        for site in sites:
+            if site not in places:
+                raise fields.wrong("sites", site, f"expected stations, which are {', '.join(places)}")
+        fields.finish()
+        try:
+            yield Region(name=name, feeds=feeds, receivers=tuple(nodes[site].number for site in sites))
+        except BadRegion as bad:
+            raise Complaint(f"{regions.file}: edge.regions: {bad}") from None
+
+
+def _station(stations: Table, name: str, fields: Table, nodes: Mapping[str, Node]) -> StationPlace:
+    if name not in nodes or nodes[name].kind is not Kind.SITE:
+        known = ", ".join(node.name for node in nodes.values() if node.kind is Kind.SITE)
+        raise stations.wrong(name, name, f"expected one of the sites {known}")
+    feed = fields.take("feed", str)
+    if not _FEED.fullmatch(feed):
+        raise fields.wrong("feed", feed, "expected the name of a feed of the stripe plans, such as A")
+    place = StationPlace(feed=feed, requests=_address(fields, "requests"), replays=_address(fields, "replays"))
+    fields.finish()
+    return place
+
+
+def _charter(table: Table, nodes: Mapping[str, Node]) -> Charter:
+    rules = table.table("order", optional=True)
+    resilience = _resilience(rules)
+    excess = rules.choice("excess", {each.value: each for each in Excess}, Excess.CONTINUE.value)
+    remedy = rules.choice("remedy", {each.value: each for each in Remedy}, Remedy.BYPASS.value)
+    rules.finish()
+    loops = tuple(_loops(table.tables("loops"), nodes))
+    try:
+        charter = Charter(loops=loops, resilience=resilience, excess=excess, remedy=remedy)
+    except BadCharter as bad:
+        raise Complaint(f"{table.file}: loops: {_with_names(str(bad), nodes)}") from None
+    homes = charter.homes()
+    for node in nodes.values():
+        if node.kind is Kind.SITE and node.number not in homes:
+            raise table.wrong(f"sites.{node.name}", node.name, "it is in the tour of no loop; add it to one")
+    return charter
+
+
+def _resilience(rules: Table) -> int | str:
+    value = rules.take("resilience", object, 1)
+    if value in ("majority", "all"):
+        return str(value)
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MEMBERS_MAX:
+        return value
+    raise rules.wrong("resilience", value, f'expected a number from 0 to {MEMBERS_MAX - 1}, "majority" or "all"')
+
+
+def _loops(tables: list[Table], nodes: Mapping[str, Node]) -> Iterator[LoopCharter]:
+    for place, table in enumerate(tables):
+        number = table.number("number", 0, LOOPS_MAX, place)
+        tour = tuple(_site(table, "tour", name, nodes) for name in table.names("tour"))
+        junction = table.take("junction", str, None) if number else None
+        timing = _timing(table)
+        try:
+            yield LoopCharter(
+                number=number,
+                tour=tour,
+                timing=timing,
+                parent=table.number("parent", 0, LOOPS_MAX, 0) if number else 0,
+                junction=None if junction is None else _site(table, "junction", junction, nodes),
+                stride=table.number("stride", 1, STRIDE_MAX, 1),
+                request_sets=table.number("request_sets", 1, MEMBERS_MAX, 1),
+            )
+        except BadCharter as bad:
+            raise Complaint(f"{table.file}: {_with_names(str(bad), nodes)}") from None
+        table.finish()
+
+
+def _site(table: Table, field: str, name: str, nodes: Mapping[str, Node]) -> NodeId:
+    node = nodes.get(name)
+    if node is None or node.kind is not Kind.SITE:
+        known = ", ".join(each.name for each in nodes.values() if each.kind is Kind.SITE)
+        raise table.wrong(field, name, f"expected one of the sites {known}")
+    return node.number
+
+
+def _timing(table: Table) -> Timing:
+    """A profile, overridden field by field."""
+    named = table.choice("profile", {name: name for name in PROFILES}, "metro")
+    overrides: dict[str, int] = {}
+    for name in _PERIODS:
+        period = table.number(f"{name}_us", 1, PERIOD_MAX // MICROSECOND, None)
+        if period is not None:
+            overrides[name] = period * MICROSECOND
+    retries = table.number("retries_max", 1, RETRIES_MAX, None)
+    if retries is not None:
+        overrides["retries_max"] = retries
+    try:
+        return profile(named, **overrides)
+    except BadTiming as bad:
+        raise Complaint(f"{table.file}: {bad}") from None
+
+
+def _with_names(sentence: str, nodes: Mapping[str, Node]) -> str:
+    """The charter speaks of numbers; the file of names."""
+    names = {str(node.number): node.name for node in nodes.values()}
+    return re.sub(r"\bsite (\d+)", lambda found: f"site {names.get(found[1], found[1])}", sentence)

@@ -1,0 +1,71 @@
+"""The keys of a deployment: each node gets its own file, readable by its owner alone, with no more keys than it needs.
+
+A site holds those of all sites and sources; a reformation server and the operator those of the sites, the servers and
+the operator; a source only its own.
+"""
+
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from fairtape.core.errors import Complaint
+from fairtape.deployment.config.description import Deployment, Kind, Node
+from fairtape.wire.frames import NodeId
+from fairtape.wire.seals import KEY_SIZE, Keys
+
+KEYS: Final = "keys"
+
+
+def write_keys(deployment: Deployment) -> None:
+    """New keys for everyone."""
+    governance = [node.number for node in deployment.nodes.values() if node.kind is not Kind.SOURCE]
+    sources = [node.number for node in deployment.of_kind(Kind.SOURCE)]
+    keys = Keys.from_secret(secrets.token_bytes(KEY_SIZE), governance, sources)
+    (deployment.folder / KEYS).mkdir(mode=0o700, exist_ok=True)
+    for node in deployment.nodes.values():
+        _write_private(_key_path(deployment.folder, node), _held_by(node, keys))
+
+
+def _held_by(node: Node, keys: Keys) -> dict[str, object]:
+    match node.kind:
+        case Kind.SITE:
+            held = keys
+        case Kind.SOURCE:
+            held = keys.for_source(node.number)
+        case _:
+            held = Keys(keys.sites, {})
+    return {"node": node.number, "sites": _hex(held.sites), "sources": _hex(held.sources)}
+
+
+def _hex(keys: Mapping[NodeId, bytes]) -> dict[str, str]:
+    return {str(node): key.hex() for node, key in keys.items()}
+
+
+def _write_private(path: Path, content: object) -> None:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        json.dump(content, file, indent=2)
+        file.write("\n")
+
+
+def _key_path(folder: Path, node: Node) -> Path:
+    return folder / KEYS / f"{node.name}.json"
+
+
+def keys_of(deployment: Deployment, node: Node) -> Keys:
+    """What one node holds."""
+    path = _key_path(deployment.folder, node)
+    try:
+        held = json.loads(path.read_text())
+        if held["node"] != node.number:
+            raise Complaint(f"{path} holds the keys of node {held['node']}; {node.name} is node {node.number}")
+        sites, sources = (
+            {int(number): bytes.fromhex(key) for number, key in held[kind].items()} for kind in ("sites", "sources")
+        )
+    except OSError as error:
+        raise Complaint(f"{path} cannot be read ({error.strerror}); every node needs its own file of keys") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise Complaint(f"{path} holds no keys; take the file that `fairtape init` wrote") from None
+    return Keys(sites, sources)

@@ -1,0 +1,187 @@
+"""The folder of a ring on this machine: what a source has to know to take part, kept beside the ring's journals.
+
+    ring.json         formation, addresses and groups: nothing secret
+    keys/XNYS.json    the key of one source and nothing else, readable by its owner alone; so for each source
+    lock              held by the program that runs the ring, for as long as it runs
+    journals/         one folder per run, one journal per site in it
+
+Whoever publishes reads the key of the one source that it is, so that no publisher can read another or speak as one. The
+keys of the sites are in no file: the program that runs the ring hands them to its sites.
+
+A ring that is started again in the same folder is a new ring: new keys, new ports, a new folder for its journals.
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from fairtape.core.errors import Complaint
+from fairtape.core.timing import Timing
+from fairtape.deployment.ring_plan import RingPlan
+from fairtape.market.symbols import VENUES, Venue
+from fairtape.net.transports import Groups, Peer, Role
+from fairtape.ring.membership.formation import Formation
+from fairtape.wire.frames import NodeId
+from fairtape.wire.seals import Keys
+
+VERSION: Final = 1
+RING: Final = "ring.json"
+KEYS: Final = "keys"
+LOCK: Final = "lock"
+JOURNALS: Final = "journals"
+
+SOURCES: Final[Mapping[NodeId, Venue]] = {100 + venue.number: venue for venue in VENUES[:8]}
+"""The places that a ring keeps for sources; whoever publishes takes one of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class RingFolder:
+    """A folder that holds, or will hold, a ring."""
+
+    path: Path
+
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Be the one who runs the ring of this folder, which is made if need be."""
+        with self._refusals():
+            self.path.mkdir(parents=True, exist_ok=True)
+            if not (self.path / LOCK).exists() and any(self.path.iterdir()):
+                raise Complaint(f"folder {str(self.path)!r} holds other files and no ring; name a new or empty folder")
+            lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(lock)
+            raise Complaint(
+                f"folder {str(self.path)!r} holds a ring that is running; stop it or name another folder"
+            ) from None
+        try:
+            with self._refusals():
+                (self.path / RING).unlink(missing_ok=True)  # of an earlier ring, into which nobody can publish any more
+                os.ftruncate(lock, 0)
+                os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)  # and a full disk is noticed before any site starts
+            yield
+        finally:
+            os.close(lock)
+
+    @property
+    def running(self) -> bool:
+        """Whether somebody runs the ring of this folder."""
+        try:
+            lock = os.open(self.path / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(lock)
+        return False
+
+    def new_journals(self, run: str, sites: tuple[NodeId, ...]) -> dict[NodeId, Path]:
+        """A journal for each site in a folder of this run."""
+        journals = {site: self.path / JOURNALS / run / f"site-{site}" for site in sites}
+        with self._refusals():
+            for path in journals.values():
+                path.mkdir(parents=True)
+        return journals
+
+    def write(self, plan: RingPlan) -> None:
+        """Tell sources how to take part. The keys come first: whoever finds the ring finds its keys."""
+        with self._refusals():
+            (self.path / KEYS).mkdir(mode=0o755, exist_ok=True)
+            for source, key in plan.keys.sources.items():
+                _replace(self._key_path(source), {"source": source, "key": key.hex()}, mode=0o600)
+            _replace(self.path / RING, _described(plan), mode=0o644)
+
+    def read(self) -> RingPlan:
+        """The plan of the ring in this folder, without any key."""
+        with self._readings():
+            return _plan(json.loads((self.path / RING).read_text()))
+
+    def keys_of(self, source: NodeId) -> Keys:
+        """What one source is given."""
+        with self._readings():
+            held = json.loads(self._key_path(source).read_text())
+            if held["source"] != source:
+                raise ValueError(f"the key of source {source} is that of {held['source']}")
+            return Keys({}, {source: bytes.fromhex(held["key"])})
+
+    def _key_path(self, source: NodeId) -> Path:
+        return self.path / KEYS / f"{SOURCES[source].name}.json"
+
+    @contextmanager
+    def _readings(self) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError:
+            raise Complaint(
+                f"folder {str(self.path)!r} holds no ring; start one there with: fairtape listen {self.path}"
+            ) from None
+        except OSError as error:
+            raise Complaint(f"{error.filename} cannot be read ({error.strerror}); correct its permissions") from None
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise Complaint(
+                f"folder {str(self.path)!r} holds a damaged {RING} or key ({type(error).__name__}: {error});"
+                f" start the ring anew with: fairtape listen {self.path}"
+            ) from None
+
+    @contextmanager
+    def _refusals(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise Complaint(
+                f"folder is {str(self.path)!r}, where nothing can be written ({error.strerror}); name another folder"
+            ) from None
+
+
+def _replace(path: Path, content: object, *, mode: int) -> None:
+    """Write a file so that it is there whole or not at all, and never readable to more people than it may be."""
+    partial = path.with_name(path.name + ".part")
+    partial.unlink(missing_ok=True)
+    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as file:
+        json.dump(content, file, indent=2)
+        file.write("\n")
+    partial.replace(path)
+
+
+def _described(plan: RingPlan) -> dict[str, Any]:
+    return {
+        "version": VERSION,
+        "formation": asdict(plan.formation),
+        "stripe": plan.stripe,
+        "datagram_max": plan.datagram_max,
+        "groups": None if plan.groups is None else asdict(plan.groups),
+        "nodes": {
+            str(node): {"host": peer.host, "port": peer.port, "role": peer.role.value}
+            for node, peer in plan.book.items()
+        },
+        "sources": {str(node): venue.name for node, venue in SOURCES.items()},
+    }
+
+
+def _plan(ring: dict[str, Any]) -> RingPlan:
+    if ring["version"] != VERSION:
+        raise ValueError(f"version is {ring['version']}; expected {VERSION}")
+    formation = _with_tuples(ring["formation"])
+    groups = ring["groups"]
+    return RingPlan(
+        formation=Formation(**(formation | {"timing": Timing(**formation["timing"])})),
+        keys=Keys({}, {}),
+        book={int(node): Peer(peer["host"], peer["port"], Role(peer["role"])) for node, peer in ring["nodes"].items()},
+        groups=None if groups is None else Groups(**_with_tuples(groups)),
+        stripe=ring["stripe"],
+        datagram_max=ring["datagram_max"],
+    )
+
+
+def _with_tuples(fields: dict[str, Any]) -> dict[str, Any]:
+    """What JSON keeps as lists was a tuple."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}

@@ -1,0 +1,1 @@
+"""Following the journals of a deployment: site selection, failover, floor replay."""

@@ -1,0 +1,1 @@
+"""Operating a deployment: machine checks, drills, operator orders, plan changes."""

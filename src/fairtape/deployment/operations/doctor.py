@@ -1,0 +1,395 @@
+"""What a machine must offer to a site, checked one thing at a time.
+
+Each check tries the thing itself rather than reading about it, takes a bounded time, and survives the absence of what
+it checks: it returns a `Finding` in any case. *Bad* means that a site cannot serve here; a *note* costs speed,
+exactness or an option.
+"""
+
+import errno
+import os
+import re
+import resource
+import shutil
+import socket
+import struct
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from fairtape.core.errors import Complaint
+from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration
+from fairtape.core.timing import PROFILES
+from fairtape.deployment.config.capacity import cores_here, sites_max
+from fairtape.deployment.config.loopback import PORTS, free_ports
+from fairtape.net.clock import kernel_bound
+from fairtape.net.driver import WATCHED_MAX, may_run_in_real_time
+from fairtape.net.transports import LOOPBACK, multicast_works
+from fairtape.net.udp import BUFFER_SIZE, UdpSocket, bind
+
+GROUP: Final = "239.195.0.1"  # any group of our range: the route is looked up and nothing is sent
+PORTS_WANTED: Final = 256
+CORES_WANTED: Final = 2
+CLOCK_BOUND_WANTED: Final = 1 * MILLISECOND
+FREE_MIN: Final = 1 << 30
+FREE_WANTED: Final = 10 << 30
+SYNCS: Final = 16
+SYNC_WANTED: Final = 20 * MILLISECOND
+SYNCS_PERIOD_MAX: Final = 2 * SECOND
+JAVA_MIN: Final = 17
+PROGRAM_WAIT_MAX: Final = 20.0  # seconds
+
+_KIB: Final = 1 << 10
+_GIB: Final = 1 << 30
+_IDLE_GOVERNOR: Final = "/sys/devices/system/cpu/cpuidle/current_governor"
+_HALT_POLL: Final = "/sys/module/haltpoll/parameters/guest_halt_poll_ns"
+_UDP_SEGMENT: Final = 103  # <linux/udp.h>
+_UDP_GRO: Final = 104
+_REFUSES_TRAINS: Final = frozenset((errno.EINVAL, errno.EIO, errno.ENOPROTOOPT, errno.EOPNOTSUPP))
+_TRIAL_WAIT: Final = 1.0  # seconds
+
+
+class Status(StrEnum):
+    """How serious a finding is."""
+
+    GOOD = "good"
+    NOTE = "note"
+    BAD = "bad"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at, and what to do about it."""
+
+    name: str
+    status: Status
+    found: str
+    advice: str = "Nothing to do."
+
+
+def examine(directory: Path) -> Iterator[Finding]:
+    """Every check, one after another; journals would be written in `directory`."""
+    yield from (cores(), clock(), real_time(), wakefulness())
+    yield from (multicast(), multicast_route(), socket_buffers(), trains(), ports())
+    yield from (descriptors(), disk(directory), java(), etcd(), namespaces())
+
+
+def cores() -> Finding:
+    """Sites take turns on a core, and whoever waits for one is late."""
+    count = cores_here()
+    found = f"{count}, enough for a ring of {sites_max(PROFILES['lan'], count)} sites with the lan profile here"
+    if count >= CORES_WANTED:
+        return Finding("cores", Status.GOOD, found)
+    return Finding("cores", Status.NOTE, found, f"Give the machine {CORES_WANTED} cores, or run one site on it.")
+
+
+def clock() -> Finding:
+    """A site is as fair as its clock is right, and one that cannot tell withdraws."""
+    bound = kernel_bound()
+    if bound is None:
+        return Finding(
+            "clock",
+            Status.BAD,
+            "nobody keeps it, so its error has no bound",
+            "Run chrony or a PTP daemon; only sites that share this one machine can do without.",
+        )
+    found = f"kept, at most {_shown(bound)} wrong"
+    if bound <= CLOCK_BOUND_WANTED:
+        return Finding("clock", Status.GOOD, found)
+    return Finding(
+        "clock",
+        Status.NOTE,
+        found,
+        f"Use PTP or a nearer time server where releases must agree to {_shown(CLOCK_BOUND_WANTED)}.",
+    )
+
+
+def real_time() -> Finding:
+    """A release waits for the scheduler like everything else."""
+    if may_run_in_real_time():
+        return Finding("real time", Status.GOOD, "real-time scheduling is permitted")
+    return Finding(
+        "real time",
+        Status.NOTE,
+        "real-time scheduling is not permitted",
+        "Grant CAP_SYS_NICE, so that other programs do not delay releases.",
+    )
+
+
+def wakefulness() -> Finding:
+    """A processor that has gone to sleep wakes late, and on a virtual machine the host decides when."""
+    governor, polls = _read(_IDLE_GOVERNOR).strip(), _read(_HALT_POLL).strip()
+    if governor != "haltpoll" or polls != "0":
+        return Finding("wakefulness", Status.GOOD, f"processors fall asleep by the rule {governor or 'of the kernel'}")
+    return Finding(
+        "wakefulness",
+        Status.NOTE,
+        "processors of this virtual machine sleep as soon as they have nothing to do",
+        "Boot with idle=poll or use `fairtape up --keep-awake` where releases must be exact to a millisecond.",
+    )
+
+
+def multicast() -> Finding:
+    """One datagram to a group on the loopback interface, sent and heard."""
+    try:
+        works = multicast_works(LOOPBACK)
+    except Complaint:  # no group can even be joined
+        works = False
+    if works:
+        return Finding("multicast", Status.GOOD, "a datagram to a group came back on the loopback interface")
+    return Finding(
+        "multicast",
+        Status.NOTE,
+        "a datagram to a group did not come back on the loopback interface",
+        "Allow multicast with: ip link set lo up multicast on; rings here use a mesh of unicasts until then.",
+    )
+
+
+def multicast_route() -> Finding:
+    """Connecting a UDP socket asks the kernel for the way and sends nothing."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as trial:
+            trial.connect((GROUP, 9))
+            return Finding("multicast route", Status.GOOD, f"groups are reached from {trial.getsockname()[0]}")
+    except OSError as error:
+        return Finding(
+            "multicast route",
+            Status.NOTE,
+            f"there is none ({error.strerror})",
+            "Add one with: ip route add 224.0.0.0/4 dev INTERFACE; without it, other hosts are reached by a mesh.",
+        )
+
+
+def socket_buffers() -> Finding:
+    """What a socket is really granted, beside the limits that the kernel sets."""
+    limits = ", ".join(f"{name} {_kernel_limit(name)}" for name in ("rmem_max", "wmem_max"))
+    try:
+        trial = UdpSocket(bind(LOOPBACK, 0))
+    except (Complaint, OSError) as refusal:
+        return Finding("socket buffers", Status.BAD, f"no socket can be made ({refusal})", "Bring up interface lo.")
+    granted = min(trial.receive_buffer, trial.send_buffer)
+    trial.close()
+    found = f"{granted // _KIB:,} KiB of {BUFFER_SIZE // _KIB:,} KiB granted ({limits})"
+    if granted >= BUFFER_SIZE:
+        return Finding("socket buffers", Status.GOOD, found)
+    return Finding(
+        "socket buffers",
+        Status.NOTE,
+        found,
+        "Bursts would be lost and repaired; raise the limits with: "
+        f"sysctl -w net.core.rmem_max={BUFFER_SIZE} net.core.wmem_max={BUFFER_SIZE}",
+    )
+
+
+def trains() -> Finding:
+    """A train of four datagrams in one call, and how it arrives."""
+    name = "trains"
+    try:
+        together = _train_of_four()
+    except OSError as error:
+        if error.errno not in _REFUSES_TRAINS:
+            found = f"no datagram passes on the loopback interface ({error.strerror or error})"
+            return Finding(name, Status.BAD, found, "Bring it up with: ip link set lo up")
+        together = 0
+    if together == 4:
+        return Finding(name, Status.GOOD, "UDP_SEGMENT and UDP_GRO move many datagrams in one call")
+    missing = "UDP_GRO" if together else "UDP_SEGMENT"
+    return Finding(name, Status.NOTE, f"{missing} is not there", "Use Linux 5.0 or newer for more messages per second.")
+
+
+def ports() -> Finding:
+    """Rings on one machine take their ports from a range below the kernel's own."""
+    named = f"{PORTS.start} to {PORTS.stop - 1}"
+    try:
+        free_ports(PORTS_WANTED)
+    except Complaint as complaint:
+        return Finding("ports", Status.BAD, str(complaint).partition(";")[0], f"Free some of the ports {named}.")
+    first = _kernel_ports_from()
+    if first is not None and first < PORTS.stop:
+        return Finding(
+            "ports",
+            Status.NOTE,
+            f"{named} are free, but the kernel gives those from {first} to anybody",
+            f"Set them apart with: sysctl -w net.ipv4.ip_local_port_range='{PORTS.stop + 768} 60999'",
+        )
+    return Finding("ports", Status.GOOD, f"at least {PORTS_WANTED} of {named} are free")
+
+
+def descriptors() -> Finding:
+    """Each site keeps some sockets and files open."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    found = "no limit" if limit == resource.RLIM_INFINITY else f"{limit:,} files at once in a process"
+    if limit == resource.RLIM_INFINITY or limit >= WATCHED_MAX:
+        return Finding("file descriptors", Status.GOOD, found)
+    return Finding("file descriptors", Status.NOTE, found, f"Raise the limit with: ulimit -n {WATCHED_MAX}")
+
+
+def disk(directory: Path) -> Finding:
+    """Room for journals, and how long the disk takes to keep what it was given."""
+    name = "disk"
+    try:
+        free = shutil.disk_usage(directory).free
+        syncs = _sync_periods(directory)
+    except OSError as error:
+        return Finding(
+            name,
+            Status.BAD,
+            f"nothing can be written in {directory} ({error.strerror})",
+            "Name a folder that you can write with --directory.",
+        )
+    usual, worst = int(median(syncs)), max(syncs)
+    found = f"{free / _GIB:,.1f} GiB free in {directory}; a sync takes {_shown(usual)}, {_shown(worst)} at worst"
+    if free < FREE_MIN:
+        return Finding(name, Status.BAD, found, f"Free at least {FREE_MIN // _GIB} GiB, or name another --directory.")
+    if (kind := _file_system(directory)) in ("tmpfs", "ramfs"):
+        return Finding(name, Status.NOTE, f"{found}; it is a {kind}", "Use a real disk: this one forgets at a restart.")
+    if free < FREE_WANTED:
+        return Finding(name, Status.NOTE, found, f"Plan for {FREE_WANTED // _GIB} GiB; journals are never cut.")
+    if usual > SYNC_WANTED:
+        return Finding(name, Status.NOTE, found, "Use a faster disk, or journals that sync at an interval.")
+    return Finding(name, Status.GOOD, found)
+
+
+def java() -> Finding:
+    """Spark, and so the pipeline, needs Java; the ring does not."""
+    home = os.environ.get("JAVA_HOME")
+    program = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
+    advice = f"Install Java {JAVA_MIN} or newer for the pipeline, or set JAVA_HOME to it; nothing else needs it."
+    if program is None:
+        return Finding("java", Status.NOTE, f"none in JAVA_HOME={home}" if home else "none on the PATH", advice)
+    said = _said(program, "-version")
+    version = _java_version(said)
+    if version is None:
+        return Finding("java", Status.NOTE, f"{program} does not tell its version", advice)
+    status = Status.GOOD if version >= JAVA_MIN else Status.NOTE
+    return Finding("java", status, f"version {version}, {program}", "Nothing to do." if version >= JAVA_MIN else advice)
+
+
+def etcd() -> Finding:
+    """The store of a deployment on several machines; SQLite is built in."""
+    program = shutil.which("etcd")
+    version = re.search(r"etcd Version: (\S+)", _said(program, "--version")) if program else None
+    if version:
+        return Finding("etcd", Status.GOOD, f"version {version[1]}, {program}")
+    return Finding(
+        "etcd",
+        Status.NOTE,
+        "not here",
+        "Install etcd-server here or elsewhere if reformation servers run on several machines; else SQLite will do.",
+    )
+
+
+def namespaces() -> Finding:
+    """Drills that cut links between sites want a network for each."""
+    unshare = shutil.which("unshare")
+    permitted = unshare is not None and _succeeds(unshare, "--net", "true")
+    if permitted and shutil.which("ip") is not None:
+        return Finding("network namespaces", Status.GOOD, "permitted")
+    return Finding(
+        "network namespaces",
+        Status.NOTE,
+        "permitted, but there is no ip command" if permitted else "not permitted",
+        "Install iproute2 and be root for drills that cut the links between sites for real; nothing else needs it.",
+    )
+
+
+def _train_of_four() -> int:
+    """How many of four datagrams, sent in one call, came in the first call that received."""
+    size = 100
+    with (
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listener,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as speaker,
+    ):
+        listener.bind((LOOPBACK, 0))
+        listener.settimeout(_TRIAL_WAIT)
+        with suppress(OSError):  # then the datagrams come one by one, and that is what we find
+            listener.setsockopt(socket.IPPROTO_UDP, _UDP_GRO, 1)
+        segment = [(socket.IPPROTO_UDP, _UDP_SEGMENT, struct.pack("=H", size))]
+        speaker.sendmsg([bytes(4 * size)], segment, 0, listener.getsockname())
+        return len(listener.recv(1 << 16)) // size
+
+
+def _sync_periods(directory: Path) -> list[Duration]:
+    """How long each of some syncs took; fewer of them on a disk that is very slow."""
+    periods: list[Duration] = []
+    with tempfile.TemporaryFile(dir=directory) as file:
+        while len(periods) < SYNCS and sum(periods) < SYNCS_PERIOD_MAX:
+            file.write(bytes(4 * _KIB))
+            began_at = time.perf_counter_ns()
+            file.flush()
+            os.fsync(file.fileno())
+            periods.append(time.perf_counter_ns() - began_at)
+    return periods
+
+
+def _file_system(directory: Path) -> str:
+    """The kind of file system, from the longest mount point above the folder; empty where the kernel does not say."""
+    resolved = directory.resolve()
+    kinds = {}
+    for line in _read("/proc/self/mounts").splitlines():
+        _, point, kind, *_ = line.split()
+        kinds[Path(point)] = kind
+    return next((kinds[folder] for folder in (resolved, *resolved.parents) if folder in kinds), "")
+
+
+def _kernel_limit(name: str) -> str:
+    text = _read(f"/proc/sys/net/core/{name}").strip()
+    return f"{int(text) // _KIB:,} KiB" if text.isdigit() else "unknown"
+
+
+def _kernel_ports_from() -> int | None:
+    """The first port that the kernel gives to whoever asks for any."""
+    numbers = _read("/proc/sys/net/ipv4/ip_local_port_range").split()
+    return int(numbers[0]) if numbers else None
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""
+
+
+def _java_version(said: str) -> int | None:
+    """17 of `openjdk version "17.0.9"`, and 8 of the older `java version "1.8.0_392"`."""
+    numbers = re.search(r'version "(?:1\.)?(\d+)', said)
+    return int(numbers[1]) if numbers else None
+
+
+def _said(program: str, *arguments: str) -> str:
+    """What a program prints; nothing where it cannot be run or takes too long."""
+    finished = _run(program, *arguments)
+    return "" if finished is None else finished.stdout
+
+
+def _succeeds(program: str, *arguments: str) -> bool:
+    finished = _run(program, *arguments)
+    return finished is not None and finished.returncode == 0
+
+
+def _run(program: str, *arguments: str) -> "subprocess.CompletedProcess[str] | None":
+    try:
+        return subprocess.run(  # noqa: S603 - a program that the user has installed, with arguments of ours
+            [program, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=PROGRAM_WAIT_MAX,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+
+
+def _shown(period: Duration) -> str:
+    if period < MILLISECOND:
+        return f"{period / MICROSECOND:,.0f} µs"
+    return f"{period / MILLISECOND:,.1f} ms"

@@ -1,0 +1,60 @@
+"""A change of the stripe plan: its file to everybody first, then the order to the reformation servers.
+
+The formation that takes over names the plan, so it comes into force at one place of the order, the same everywhere. A
+site that does not have the file by then falls silent at the edge, and says nothing wrong; that all sites of this
+machine have it is made sure of before anything is ordered.
+"""
+
+import time
+from typing import Final
+
+from fairtape.core.errors import Complaint
+from fairtape.deployment.config.description import Deployment
+from fairtape.deployment.operations.operator import give_order
+from fairtape.deployment.process.edge import catalogue_of, edge_of
+from fairtape.deployment.status_files import RunFolder, Status
+from fairtape.edge.service.stripe_plans import mark_of
+from fairtape.market.stripes import StripePlan
+from fairtape.wire.membership import Verb
+
+LOOK_PERIOD: Final = 0.2  # seconds
+PATIENCE: Final = 30.0  # seconds for sites to set a plan up: 0.1 ms for each of its listings, and they are in no hurry
+
+
+def change_plan(deployment: Deployment, plan: StripePlan) -> str:
+    """Let a plan come into force; what came of it. A `Complaint` where that cannot be."""
+    settings = edge_of(deployment)
+    for site, place in settings.stations.items():
+        if place.feed not in plan.feeds:
+            raise Complaint(f"station {site} speaks on feed {place.feed}; plan {plan.version} has {plan.feeds}: add it")
+    for region in settings.regions:
+        if not set(region.feeds) <= set(plan.feeds):
+            named = ", ".join(region.feeds)
+            raise Complaint(f"region {region.name} hears feeds {named}; plan {plan.version} has {plan.feeds}: add them")
+    if not plan.of_core(deployment.stripe):
+        raise Complaint(f"plan {plan.version} has no core stripe {deployment.stripe}, which this deployment is; add it")
+    run = RunFolder(deployment.folder)
+    versions = [page["plan"] or 0 for page in _pages(deployment, run).values()]
+    if plan.version <= max(versions, default=0):
+        raise Complaint(f"version is {plan.version}, and {max(versions)} is in force; give the plan a higher one")
+    catalogue_of(deployment).add(plan)
+    _await_ready(deployment, run, plan)
+    return f"plan {plan.version}: {give_order(deployment, Verb.PLAN, mark_of(plan))}"
+
+
+def _await_ready(deployment: Deployment, run: RunFolder, plan: StripePlan) -> None:
+    """Wait until the stations of this machine have the plan."""
+    give_up_at = time.monotonic() + PATIENCE
+    while True:
+        lacking = [name for name, page in _pages(deployment, run).items() if mark_of(plan) not in page["marks"]]
+        if not lacking:
+            return
+        if time.monotonic() > give_up_at:
+            raise Complaint(f"{', '.join(lacking)} did not take plan {plan.version} in; see: fairtape status")
+        time.sleep(LOOK_PERIOD)
+
+
+def _pages(deployment: Deployment, run: RunFolder) -> dict[str, Status]:
+    """How the stations of this machine fare."""
+    statuses = run.statuses(list(edge_of(deployment).stations))
+    return {name: page["edge"] for name, page in statuses.items() if page.get("edge")}

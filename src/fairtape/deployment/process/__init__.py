@@ -1,0 +1,1 @@
+"""The processes of a deployment: nodes, edge, gateway, arbiter, and their supervision."""

@@ -1,0 +1,132 @@
+"""The edge of a deployment: a site's station in its process, and the retransmit server that is a process beside it."""
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any, Final
+
+from fairtape.core.effects import Deliver, FormationChange
+from fairtape.core.errors import Complaint
+from fairtape.core.instants import Instant
+from fairtape.deployment.config.description import Deployment, Node, interface_at
+from fairtape.deployment.process.children import Interrupts
+from fairtape.deployment.process.supervisor import BESIDE
+from fairtape.deployment.status_files import Bulletin, RunFolder, Status
+from fairtape.edge.service.checkpoints import checkpoint_path, memory_path
+from fairtape.edge.service.publisher import Station
+from fairtape.edge.service.replay_archive import Library
+from fairtape.edge.service.retransmit_server import Server
+from fairtape.edge.service.settings import EdgeSettings
+from fairtape.edge.service.stripe_plans import Catalogue, Unplanned
+from fairtape.net.file_limit import allow_files
+
+JOURNALS: Final = "journals"
+FILES_NEEDED: Final = 2_048  # open files of a retransmit server: replays, and the journals that they read
+
+
+def edge_of(deployment: Deployment) -> EdgeSettings:
+    """The edge, which must be there."""
+    if deployment.edge is None:
+        raise Complaint(
+            f"{deployment.folder} has no edge; name the stations in its file, under [edge], as `fairtape init --edge`"
+            " writes them"
+        )
+    return deployment.edge
+
+
+def edge_names(deployment: Deployment) -> list[str]:
+    """The processes beside the sites."""
+    return [] if deployment.edge is None else [f"{site}{BESIDE}" for site in deployment.edge.stations]
+
+
+def catalogue_of(deployment: Deployment) -> Catalogue:
+    """Its stripe plans."""
+    return Catalogue(deployment.folder, deployment.stripe)
+
+
+class HushedStation:
+    """Stands in for a station that has no socket: the site goes on, and its status says why it is not heard."""
+
+    def __init__(self, feed: str, words: str) -> None:
+        self._status = {"feed": feed, "speaks": False, "words": words, "plan": None, "marks": []}
+        self._unsent = 0
+
+    def delivered(self, delivery: Deliver) -> None:
+        """Count it."""
+        self._unsent += delivery.release.count
+
+    def turned(self, change: FormationChange) -> None:
+        """Nothing to do."""
+
+    def assign(self, feeds: Collection[str], now: Instant) -> None:
+        """Nothing to do."""
+
+    def deadline(self) -> Instant | None:
+        """Never."""
+        return None
+
+    def wake(self, now: Instant) -> None:
+        """Nothing to do."""
+
+    def status(self) -> dict[str, Any]:
+        """Why it is silent."""
+        return {**self._status, "unsent": self._unsent}
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+def open_station(
+    deployment: Deployment, node: Node, journal: Path, log: Callable[[str], None]
+) -> Station | HushedStation | None:
+    """The outlet of a site; None where the deployment gives it none."""
+    settings = deployment.edge
+    if settings is None or node.name not in settings.stations:
+        return None
+    try:
+        return Station(
+            settings,
+            node.name,
+            catalogue=catalogue_of(deployment),
+            journal=journal,
+            sidecar=checkpoint_path(deployment.folder, node.name),
+            interface=interface_at(node.host),
+            log=log,
+        )
+    except Complaint as complaint:
+        log(f"edge: {complaint}")
+        return HushedStation(settings.stations[node.name].feed, str(complaint))
+
+
+def run_edge(deployment: Deployment, node: Node) -> None:
+    """The life of a retransmit server, until SIGINT or SIGTERM."""
+    settings = edge_of(deployment)
+    place = settings.stations.get(node.name)
+    if place is None:
+        raise Complaint(f"SITE is {node.name!r}; stations are {', '.join(settings.stations)}")
+    journal = deployment.folder / JOURNALS / node.name
+    journal.mkdir(parents=True, exist_ok=True)
+    allow_files(FILES_NEEDED)
+    clock = deployment.clock()
+    try:
+        memory = memory_path(deployment.folder, node.name)
+        library = Library(journal, settings, catalogue_of(deployment), memory=memory)
+    except Unplanned as missing:
+        raise Complaint(str(missing)) from None
+    server = Server(settings, place, library, clock, interface=interface_at(node.host))
+    name = f"{node.name}{BESIDE}"
+    bulletin = Bulletin(RunFolder(deployment.folder), name)
+
+    def page(now: Instant) -> Status:
+        return {"name": name, "kind": "edge", "node": node.number, "written_at_ns": now, **server.status()}
+
+    with Interrupts() as interrupts:
+
+        def ended() -> bool:
+            bulletin.keep_posted(clock.now(), page)
+            return interrupts.count > 0
+
+        try:
+            server.run(ended)
+        finally:
+            bulletin.close({**page(clock.now()), "ended": True})
+            server.close()

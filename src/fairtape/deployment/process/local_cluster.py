@@ -1,0 +1,93 @@
+"""A deployment that runs on this machine: all of its sites and servers under one supervisor, and what they say."""
+
+import signal
+import time
+from collections.abc import Callable
+from typing import Final
+
+from fairtape.deployment.config.description import Deployment
+from fairtape.deployment.node_names import with_names
+from fairtape.deployment.process.edge import edge_names
+from fairtape.deployment.process.supervisor import ARBITER, GATEWAY, Ended, Supervisor, Wrapping
+from fairtape.deployment.status_files import RunFolder
+
+LOOK_PERIOD: Final = 0.1  # seconds
+RESTART_DELAY: Final = 1.0  # seconds: one that dies at once must not keep a machine busy
+
+
+def floor_names(deployment: Deployment) -> list[str]:
+    """The processes of the trading floor that the deployment's file lists: arbiters, then gateways."""
+    arbiters = [f"{deployment.name_of(site)}{ARBITER}" for site in deployment.floor.arbiters]
+    return [*arbiters, *(f"{source}{GATEWAY}" for source in deployment.gateways)]
+
+
+class Company:
+    """Everyone of a deployment. `say` hears each line of the log, with names, and of each process that ends."""
+
+    def __init__(
+        self,
+        deployment: Deployment,
+        *,
+        say: Callable[[str], None] = lambda _line: None,
+        restart: bool = False,
+        wrapping: Wrapping = lambda _name: (),
+    ) -> None:
+        self.deployment = deployment
+        self.run = RunFolder(deployment.folder)
+        self.supervisor = Supervisor(deployment.folder, self.run, wrapping=wrapping)
+        self.lost: set[str] = set()  # who ended unasked and was not started again
+        self._say = say
+        self._restart = restart
+        self._start_at: dict[str, float] = {}
+        self._read_from = self.run.notices_end()
+        self._expected: set[str] = set()  # who is to end
+
+    def start(self) -> None:
+        """Everyone; the reformation servers first, for the sites will ask for them."""
+        self.run.take_starts()
+        for node in (*self.deployment.reformers, *self.deployment.sites):
+            self.supervisor.start(node.name)
+        for name in (*edge_names(self.deployment), *floor_names(self.deployment)):
+            self.supervisor.start(name)
+
+    def stop(self) -> None:
+        """End all of them cleanly; the floor first, while there is a ring that takes what it has taken."""
+        for ended in (*self.supervisor.stop(*floor_names(self.deployment)), *self.supervisor.stop()):
+            if ended.code not in (0, -signal.SIGTERM):  # one that was told to end before it could listen has ended well
+                self.lost.add(ended.name)
+                self._say(str(ended))
+        self._read_log()
+
+    def look(self) -> None:
+        """Tell what happened since, and start again whom somebody asked for."""
+        self._read_log()
+        for ended in self.supervisor.ended():
+            self._note_end(ended)
+        now = time.monotonic()
+        for name in self.run.take_starts():
+            beside = (*edge_names(self.deployment), *floor_names(self.deployment))
+            if name in (*self.deployment.nodes, *beside) and name not in self.supervisor.names:
+                self._start_at.setdefault(name, now)
+        for name in [name for name, at in self._start_at.items() if at <= now]:
+            del self._start_at[name]
+            if name not in self.supervisor.names:
+                self.lost.discard(name)
+                self._say(f"starting {name} again")
+                self.supervisor.start(name)
+
+    def watch(self, done: Callable[[], bool]) -> None:
+        """Look again and again, until it is done."""
+        while not done():
+            self.look()
+            time.sleep(LOOK_PERIOD)
+
+    def _note_end(self, ended: Ended) -> None:
+        self.lost.add(ended.name)
+        self._say(str(ended))
+        if self._restart:
+            self._start_at[ended.name] = time.monotonic() + RESTART_DELAY
+
+    def _read_log(self) -> None:
+        lines, self._read_from = self.run.notices_from(self._read_from)
+        for line in lines:
+            self._say(with_names(line, self.deployment))

@@ -1,0 +1,1 @@
+"""Publishing into a ring as one of its sources: targets, queues, pacing, revisions, floor requests."""

@@ -1,0 +1,153 @@
+"""Publishing trades into a ring as one of its sources: at once, at a rate, or at the speed at which they were made."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from fairtape.core.instants import SECOND, Duration, Instant
+from fairtape.deployment.ring_plan import RingPlan, source_of, source_seat
+from fairtape.market.trades import TRADE_SIZE, Trades, blank_trades
+from fairtape.net.clock import SharedClock
+from fairtape.net.driver import Driver
+from fairtape.nodes.source import Source
+from fairtape.wire.frames import NodeId
+
+QUEUED_MAX: Final = 1 << 20  # bytes that wait in the source; the rest stays in the file
+CHUNK_MAX: Final = 8_192  # trades that are submitted at once
+SILENCE_MAX: Final = 5 * SECOND  # without any acknowledgment, before we say that nobody is there
+
+RATES: Final = (0.001, 10_000_000.0)  # trades per second: from four in an hour to more than any machine takes
+SPEEDS: Final = (0.001, 1_000_000.0)  # times the recorded speed: from a thousandth to a day in a tenth of a second
+
+Instants = npt.NDArray[np.int64]
+
+
+class Ending(Enum):
+    """How publishing ended."""
+
+    COMPLETE = "everything that there was is acknowledged"
+    INTERRUPTED = "somebody asked for the end"
+    SILENT = "the ring acknowledges nothing any more"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """When each trade leaves: `rate` per second, or `speed` times as fast as it was recorded, or at once."""
+
+    rate: float | None = None
+    speed: float | None = None
+
+    def period(self, count: int, span: Duration) -> Duration:
+        """How long this many trades take at least, that were made within a `span` of time."""
+        if self.rate is not None:
+            return round(count * SECOND / self.rate)
+        return round(span / self.speed) if self.speed is not None else 0
+
+    def leaves_after(self, trades: Trades, *, first: int, opened_at: Instant) -> Instants:
+        """How long after the beginning each of these leaves. `first` have left before, the first one at `opened_at`."""
+        if self.rate is not None:
+            return ((first + np.arange(len(trades))) * (SECOND / self.rate)).astype(np.int64)
+        if self.speed is not None:
+            elapsed: Instants = ((trades["traded_at"] - opened_at) / self.speed).astype(np.int64)
+            return elapsed
+        return np.zeros(len(trades), np.int64)
+
+
+class Feed:
+    """A producer that submits trades batch by batch when the pace and the source's queue allow it."""
+
+    def __init__(self, source: Source, batches: Iterator[Trades], pace: Pace) -> None:
+        self._source = source
+        self._batches = batches
+        self._pace = pace
+        self._trades = blank_trades(0)
+        self._leave_at: Instants = np.zeros(0, np.int64)
+        self._began_at: Instant | None = None
+        self._opened_at: Instant = 0  # when the first trade was made
+        self._drawn = 0
+        self.published = 0
+        self.exhausted = False
+
+    def deadline(self) -> Instant | None:
+        """When the next trade leaves; None while the source has enough to do."""
+        if self.exhausted or self._source.queued >= QUEUED_MAX:
+            return None
+        return int(self._leave_at[0]) if len(self._leave_at) else 0
+
+    def wake(self, now: Instant) -> None:
+        """Submit what is due."""
+        if not len(self._trades):
+            self._draw(now)
+        due = min(int(np.searchsorted(self._leave_at, now, side="right")), CHUNK_MAX)
+        if due:
+            taken = self._source.publish_records(self._trades[:due].tobytes(), TRADE_SIZE, now)
+            self.published += taken
+            self._trades, self._leave_at = self._trades[taken:], self._leave_at[taken:]
+
+    def _draw(self, now: Instant) -> None:
+        trades = next(self._batches, None)
+        if trades is None:
+            self.exhausted = True
+            return
+        if self._began_at is None and len(trades):
+            self._began_at, self._opened_at = now, int(trades["traded_at"][0])
+        began_at = now if self._began_at is None else self._began_at
+        self._trades = trades
+        self._leave_at = began_at + self._pace.leaves_after(trades, first=self._drawn, opened_at=self._opened_at)
+        self._drawn += len(trades)
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What came of it."""
+
+    published: int
+    acknowledged: int
+    resent: int  # blocks
+    period: Duration
+    ending: Ending
+
+    @property
+    def per_second(self) -> float:
+        """Acknowledged messages per second."""
+        return self.acknowledged * SECOND / self.period if self.period else 0.0
+
+
+def publish(
+    plan: RingPlan, me: NodeId, batches: Iterator[Trades], pace: Pace, progress: Callable[[int], None]
+) -> Published:
+    """Publish until everything is acknowledged, until Ctrl-C, or until the ring is silent while trades are under way.
+
+    `progress` hears how many are acknowledged.
+    """
+    clock = SharedClock()
+    source = source_of(plan, me, clock)
+    feed = Feed(source, batches, pace)
+    driver = Driver([source_seat(plan, source, producer=feed)], clock)
+    began_at = heard_at = clock.now()
+    acknowledged = 0
+    ending = Ending.INTERRUPTED
+
+    def ended() -> bool:
+        nonlocal heard_at, acknowledged, ending
+        now = clock.now()
+        if source.acked_through > acknowledged or source.idle:
+            heard_at = now
+        if source.acked_through > acknowledged:
+            acknowledged = source.acked_through
+            progress(acknowledged)
+        if feed.exhausted and source.idle:
+            ending = Ending.COMPLETE
+        elif now - heard_at > SILENCE_MAX:
+            ending = Ending.SILENT
+        return ending is not Ending.INTERRUPTED
+
+    try:
+        driver.run(ended)
+    finally:
+        driver.close()
+    return Published(feed.published, source.acked_through, source.counts["resent"], heard_at - began_at, ending)

@@ -1,0 +1,61 @@
+"""Taking a trade back, or putting it right, as the venue that published it.
+
+A trade is named by its number in the order. What else a notice must say of it, its venue and its symbol, is read from a
+journal of this machine, and so is who published it: nobody else is believed.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from fairtape.core.errors import Complaint
+from fairtape.deployment.config.ring_folder import JOURNALS
+from fairtape.journal.format import SUFFIX
+from fairtape.journal.reader import Journal
+from fairtape.market.notices import Cancel, Correction, notice_in
+from fairtape.market.trades import BadTrade, Trade, decode
+from fairtape.wire.frames import NodeId
+
+_REMEDY: Final = "name a trade by its number, as `fairtape listen` prints it"
+
+
+def trade_in(directory: Path, number: int) -> tuple[Trade, NodeId]:
+    """The trade with this number in the order, and the source that published it."""
+    journals = list(_journals(directory))
+    if not journals:
+        raise Complaint(f"there is no journal below {str(directory)!r}; run this where a site of the ring runs")
+    for journal in journals:
+        for message in journal.messages(from_sequence=number, to_sequence=number, ordered=True):
+            trade = _trade(message.payload, number)
+            _refuse_revised(journal, number, message.source)
+            return trade, message.source
+    raise Complaint(f"NUMBER is {number}, which the order has not reached; {_REMEDY}")
+
+
+def _trade(payload: bytes, number: int) -> Trade:
+    """A trade, or what a correction says that it was: that has a number of its own."""
+    if isinstance(notice := notice_in(payload), Correction):
+        return notice.trade
+    try:
+        return decode(payload)
+    except BadTrade:
+        raise Complaint(f"NUMBER is {number}, which is no trade; {_REMEDY}") from None
+
+
+def _refuse_revised(journal: Journal, number: int, source: NodeId) -> None:
+    """A trade that was taken back is none any more, and one that was corrected is known by another number."""
+    for later in journal.messages(from_sequence=number + 1, ordered=True):
+        notice = notice_in(later.payload) if later.source == source else None
+        if not isinstance(notice, Cancel | Correction) or notice.number != number:
+            continue
+        if isinstance(notice, Cancel):
+            raise Complaint(f"NUMBER is {number}, a trade that number {later.sequence} has canceled; it is void")
+        raise Complaint(
+            f"NUMBER is {number}, a trade that number {later.sequence} has corrected; it is known by that number now"
+        )
+
+
+def _journals(directory: Path) -> Iterator[Journal]:
+    """The journals of the ring that runs here, those written last first: each start may have journals of its own."""
+    segments = sorted((directory / JOURNALS).rglob(f"*{SUFFIX}"), key=lambda path: path.stat().st_mtime, reverse=True)
+    return map(Journal.open, dict.fromkeys(path.parent for path in segments))

@@ -1,0 +1,78 @@
+"""The door through which publishers enter: the ring that `fairtape listen` runs in a folder, or its deployment."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fairtape.deployment.config.description import FILE, Deployment, Kind, interface_at, read_deployment
+from fairtape.deployment.config.keys import keys_of
+from fairtape.deployment.config.ring_folder import SOURCES, RingFolder
+from fairtape.deployment.ring_plan import RingPlan
+from fairtape.deployment.status_files import RunFolder
+from fairtape.ring.membership.formation import Formation
+from fairtape.wire.frames import NodeId
+from fairtape.wire.seals import Keys
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Door:
+    """What a publisher has to know, whoever runs the sites."""
+
+    plan: RingPlan  # without any key
+    names: Mapping[NodeId, str]  # of the sources
+    command: str  # that runs the sites
+    is_open: Callable[[], bool]  # whether any of them runs, as far as this machine can know
+    keys_of: Callable[[NodeId], Keys]
+    interfaces: Mapping[NodeId, str]  # for the multicast of each source; where none is named, that of the plan
+
+    def plan_for(self, source: NodeId) -> RingPlan:
+        """The plan with the key and the interface of one source."""
+        groups = self.plan.groups
+        if groups is not None and source in self.interfaces:
+            groups = replace(groups, interface=self.interfaces[source])
+        return replace(self.plan, keys=self.keys_of(source), groups=groups)
+
+
+def door_of(directory: Path) -> Door:
+    """The door of this folder; a `Complaint` where there is none."""
+    if (directory / FILE).exists():
+        return _door_of_deployment(read_deployment(directory))
+    folder = RingFolder(directory)
+    plan = folder.read()
+    return Door(
+        plan=plan,
+        names={node: venue.name for node, venue in SOURCES.items() if node in plan.book},
+        command=f"fairtape listen {directory}",
+        is_open=lambda: folder.running,
+        keys_of=folder.keys_of,
+        interfaces={},
+    )
+
+
+def _door_of_deployment(deployment: Deployment) -> Door:
+    """A source needs the timing of the primary loop, and how many sites must hold what it sends."""
+    run, primary = RunFolder(deployment.folder), deployment.charter.primary
+    plan = RingPlan(
+        formation=Formation(
+            number=1,
+            members=primary.tour,
+            timing=primary.timing,
+            starts_at=0,
+            resilience=deployment.charter.resilience_of(primary.tour),
+        ),
+        keys=Keys({}, {}),
+        book=deployment.book(),
+        groups=deployment.groups,
+        stripe=deployment.stripe,
+        datagram_max=deployment.datagram_max,
+    )
+    sources = {node.number: node for node in deployment.of_kind(Kind.SOURCE)}
+    return Door(
+        plan=plan,
+        names={number: node.name for number, node in sources.items()},
+        command=f"fairtape up {deployment.folder}",
+        # Where there are several machines, the sites may all be elsewhere.
+        is_open=lambda: not deployment.shared_clock or bool(run.statuses([site.name for site in deployment.sites])),
+        keys_of=lambda number: keys_of(deployment, sources[number]),
+        interfaces={number: interface_at(node.host) for number, node in sources.items()},
+    )
