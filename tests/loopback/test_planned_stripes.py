@@ -19,9 +19,9 @@ from fairtape.edge.service.stripe_plans import read_plan
 from fairtape.journal import compare, verify
 from fairtape.market.stripe_files import to_toml
 from fairtape.market.stripes import StripePlan
-from fairtape.pipeline.burst_model import expected_windows
-from fairtape.pipeline.stripe_packing import Likeness
-from fairtape.pipeline.stripe_study import Proposal, Study, Wish, propose
+from fairtape.pipeline.stripes.burst_model import expected_windows
+from fairtape.pipeline.stripes.packing import Likeness
+from fairtape.pipeline.stripes.study import Proposal, Study, Wish, propose
 from loopback.commands import await_line, finish, interrupt, run, start
 from loopback.test_edge import await_stations, check_order, heard, hearing, publish
 

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from fairtape.pipeline import spark_session
-from fairtape.pipeline.jobs import run_batch
+from fairtape.pipeline.tables.jobs import run_batch
 
 
 def main(master: str, journals: str, tables: str) -> None:

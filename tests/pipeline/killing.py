@@ -16,8 +16,8 @@ from deltalake import DeltaTable
 
 from fairtape.core.effects import Ordered
 from fairtape.exchange.order_codec import encode
-from fairtape.pipeline.jobs import RAW, run_batch, run_stream
 from fairtape.pipeline.schemas import TABLES
+from fairtape.pipeline.tables.jobs import RAW, run_batch, run_stream
 from pipeline.market_values import Market, write_site
 from pipeline.shared_tables import GATEWAY, requests
 

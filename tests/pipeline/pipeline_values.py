@@ -12,9 +12,9 @@ from fairtape.journal import Journal, Message, Sync, Writer
 from fairtape.journal.format import encode_release
 from fairtape.journal.segments import Replay, Segment
 from fairtape.market.trades import Trade, encode
-from fairtape.pipeline.lanes import Lanes, Stretch
-from fairtape.pipeline.options import Options
-from fairtape.pipeline.rows import batches
+from fairtape.pipeline.source.options import Options
+from fairtape.pipeline.source.partitions import Lanes, Stretch
+from fairtape.pipeline.source.rows import batches
 from fairtape.wire.blocks import pack_messages
 
 SYMBOLS = ("ABC", "DEF", "GHIJ", "A")

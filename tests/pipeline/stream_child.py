@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from fairtape.pipeline import spark_session
-from fairtape.pipeline.jobs import run_stream
+from fairtape.pipeline.tables.jobs import run_stream
 
 
 def main(journals: str, tables: str, checkpoint: str, max_rows: str) -> None:

@@ -8,8 +8,8 @@ import pytest
 pytest.importorskip("pyspark", reason="the extra `pipeline` (PySpark) is not installed")
 
 from fairtape.core.errors import Complaint
-from fairtape.pipeline import archive
-from fairtape.pipeline.java import Java
+from fairtape.pipeline.spark import class_archive as archive
+from fairtape.pipeline.spark.java import Java
 
 DRILLS = os.environ.get("FAIRTAPE_DRILLS") == "all"
 

@@ -21,9 +21,9 @@ pytest.importorskip("pyspark", reason="the extra `pipeline` (PySpark) is not ins
 
 import pyspark
 
-from fairtape.pipeline.java import find_java
-from fairtape.pipeline.jobs import run_batch
 from fairtape.pipeline.schemas import TABLES
+from fairtape.pipeline.spark.java import find_java
+from fairtape.pipeline.tables.jobs import run_batch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

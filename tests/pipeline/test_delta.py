@@ -11,8 +11,8 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from fairtape.core.errors import Complaint
-from fairtape.pipeline.delta import DeltaFolder, Written, write_parquet
-from fairtape.pipeline.lanes import LaneName, Mark, Offsets
+from fairtape.pipeline.source.partitions import LaneName, Mark, Offsets
+from fairtape.pipeline.spark.delta import DeltaFolder, Written, write_parquet
 
 SCHEMA: Any = pa.schema([pa.field("stripe", pa.int32()), pa.field("sequence", pa.int64())])
 ONE, OTHER = LaneName(0, 1), LaneName(0, 2)

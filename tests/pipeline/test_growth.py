@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 pytest.importorskip("pyspark", reason="the extra `pipeline` (PySpark) is not installed")
 
-from fairtape.pipeline.growth import has_grown, new_in_order, new_of_lanes
-from fairtape.pipeline.lanes import LaneName, Mark, Offsets
+from fairtape.pipeline.source.partitions import LaneName, Mark, Offsets
+from fairtape.pipeline.tables.incremental import has_grown, new_in_order, new_of_lanes
 
 SITES = 4
 lanes = st.dictionaries(

@@ -15,12 +15,12 @@ pytest.importorskip("pyspark", reason="the extra `pipeline` (PySpark) is not ins
 
 from deltalake import DeltaTable
 
-from fairtape.pipeline.delta import DeltaFolder, write_parquet
-from fairtape.pipeline.ingest import Feed, ingest_journals, stream_journals, take_in
-from fairtape.pipeline.lanes import LaneName, Mark
-from fairtape.pipeline.options import Options
-from fairtape.pipeline.rows import batches
 from fairtape.pipeline.schemas import MESSAGES, SCHEMAS
+from fairtape.pipeline.source.options import Options
+from fairtape.pipeline.source.partitions import LaneName, Mark
+from fairtape.pipeline.source.rows import batches
+from fairtape.pipeline.spark.delta import DeltaFolder, write_parquet
+from fairtape.pipeline.tables.ingest import Feed, ingest_journals, stream_journals, take_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fairtape.core.errors import Complaint
-from fairtape.pipeline import java
+from fairtape.pipeline.spark import java
 
 
 def fake(home: Path, version: str, *, vector: bool) -> Path:

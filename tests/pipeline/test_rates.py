@@ -16,9 +16,17 @@ pytest.importorskip("pyspark", reason="the extra `pipeline` (PySpark) is not ins
 from fairtape.core.errors import Complaint
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.market.stripe_files import from_toml, to_toml
-from fairtape.pipeline.rates import counts, is_daily, joint_windows, likeness, read_days, read_history, trade_symbols
-from fairtape.pipeline.stripe_report import stripe_page
-from fairtape.pipeline.stripe_study import Wish, propose, study
+from fairtape.pipeline.stripes.plan_report import stripe_page
+from fairtape.pipeline.stripes.rates import (
+    counts,
+    is_daily,
+    joint_windows,
+    likeness,
+    read_days,
+    read_history,
+    trade_symbols,
+)
+from fairtape.pipeline.stripes.study import Wish, propose, study
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

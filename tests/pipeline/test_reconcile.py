@@ -19,7 +19,7 @@ from fairtape.core.errors import Complaint
 from fairtape.journal import Sync, Writer
 from fairtape.journal.format import HEADER_SIZE, MARK_SIZE
 from fairtape.journal.segments import Replay, Segment
-from fairtape.pipeline.reconcile import reconcile
+from fairtape.pipeline.proof.reconcile import reconcile
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

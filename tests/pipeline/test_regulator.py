@@ -10,9 +10,17 @@ pytest.importorskip("pyspark", reason="the extra `pipeline` (PySpark) is not ins
 import pipeline.report_values as values
 from fairtape.core.instants import SECOND
 from fairtape.market.prices import ONE
-from fairtape.pipeline.jobs import read_table
-from fairtape.pipeline.regulator import README, SLOWEST, SPEEDS, audit_trail, execution_statistics, refused, untold
+from fairtape.pipeline.report.regulator import (
+    README,
+    SLOWEST,
+    SPEEDS,
+    audit_trail,
+    execution_statistics,
+    refused,
+    untold,
+)
 from fairtape.pipeline.schemas import TABLES
+from fairtape.pipeline.tables.jobs import read_table
 from pipeline.shared_tables import rows
 
 if TYPE_CHECKING:

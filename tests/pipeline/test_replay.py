@@ -21,10 +21,10 @@ from pipeline.market_values import STARTS_AT, SYMBOLS, Market
 
 pytest.importorskip("pyspark", reason="the extra `pipeline` (PySpark) is not installed")
 
-from fairtape.pipeline.replay_options import ReplayOptions
-from fairtape.pipeline.replay_rows import replayed
-from fairtape.pipeline.replay_sessions import Range, Sessions, offsets_from_json, offsets_to_json
 from fairtape.pipeline.schemas import REPLAYED, SCHEMAS
+from fairtape.pipeline.source.replay_options import ReplayOptions
+from fairtape.pipeline.source.replay_rows import replayed
+from fairtape.pipeline.source.replay_sessions import Range, Sessions, offsets_from_json, offsets_to_json
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -186,7 +186,7 @@ def test_symbols_and_stripes_are_chosen_by_options(stage: Stage, port: str) -> N
 def test_a_server_that_goes_away_is_told_with_the_number_and_one_that_comes_back_goes_on(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fairtape.pipeline.replay.PAUSE_SECONDS", 0)
+    monkeypatch.setattr("fairtape.pipeline.source.replay_client.PAUSE_SECONDS", 0)
     with stage.server() as (child, port):
         options = stage.options(port)
         sessions = Sessions(options)
@@ -203,7 +203,7 @@ def test_a_server_that_goes_away_is_told_with_the_number_and_one_that_comes_back
 def test_a_range_beyond_what_is_there_is_no_shorter_answer(
     stage: Stage, port: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fairtape.pipeline.replay.PAUSE_SECONDS", 0)
+    monkeypatch.setattr("fairtape.pipeline.source.replay_client.PAUSE_SECONDS", 0)
     options = stage.options(port)
     (session, *_) = Sessions(options).start()
     following = options.replay.following(session)

@@ -16,8 +16,9 @@ import pipeline.report_values as values
 from fairtape.core.errors import Complaint
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.market.prices import ONE
-from fairtape.pipeline.pages import Page, Section, Table, Verdict
-from fairtape.pipeline.plots import (
+from fairtape.pipeline.report.html_page import Page, Section, Table, Verdict
+from fairtape.pipeline.report.names import Names
+from fairtape.pipeline.report.plots import (
     BarPlot,
     Candle,
     CandlePlot,
@@ -29,9 +30,8 @@ from fairtape.pipeline.plots import (
     told_duration,
     told_share,
 )
-from fairtape.pipeline.report import make_report
-from fairtape.pipeline.report_names import Names
-from fairtape.pipeline.report_sections import outage_section, volume_section
+from fairtape.pipeline.report.report import make_report
+from fairtape.pipeline.report.sections import outage_section, volume_section
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,9 +14,9 @@ import pipeline.report_values as values
 from fairtape.cli import run as fairtape
 from fairtape.core.errors import Complaint
 from fairtape.core.instants import SECOND
-from fairtape.pipeline.plots import Candle, CandlePlot, Line, LinePlot
-from fairtape.pipeline.reading import by_letter, read_parquet
-from fairtape.pipeline.report import make_report
+from fairtape.pipeline.report.plots import Candle, CandlePlot, Line, LinePlot
+from fairtape.pipeline.report.report import make_report
+from fairtape.pipeline.spark.file_paths import by_letter, read_parquet
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

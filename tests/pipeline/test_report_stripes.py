@@ -8,10 +8,10 @@ import pytest
 pytest.importorskip("pyspark", reason="the extra `pipeline` (PySpark) is not installed")
 
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND
-from fairtape.pipeline.pages import Verdict
-from fairtape.pipeline.plots import BarPlot, LinePlot
-from fairtape.pipeline.report_names import Names
-from fairtape.pipeline.report_sections import (
+from fairtape.pipeline.report.html_page import Verdict
+from fairtape.pipeline.report.names import Names
+from fairtape.pipeline.report.plots import BarPlot, LinePlot
+from fairtape.pipeline.report.sections import (
     PARTS,
     clock_section,
     fairness_section,

@@ -14,9 +14,9 @@ from fairtape.core.errors import Complaint
 from fairtape.journal import Damaged, Sync, Writer
 from fairtape.journal.format import MARK_SIZE
 from fairtape.market.trades import encode
-from fairtape.pipeline.lanes import Lanes
-from fairtape.pipeline.options import Options
-from fairtape.pipeline.scanning import entries_of
+from fairtape.pipeline.source.journal_scan import entries_of
+from fairtape.pipeline.source.options import Options
+from fairtape.pipeline.source.partitions import Lanes
 from fairtape.wire.blocks import pack_messages
 from pipeline import pipeline_values as pipeline
 

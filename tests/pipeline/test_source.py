@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import unit.journal_values as values
-from fairtape.pipeline.options import Options
+from fairtape.pipeline.source.options import Options
 from pipeline import pipeline_values as pipeline
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def test_a_stream_gives_the_rows_of_the_batch_in_limited_batches(spark: "SparkSe
 
 
 def test_bars_are_those_of_a_plain_loop(spark: "SparkSession", tmp_path: Path) -> None:
-    from fairtape.pipeline.transforms_market import bars
+    from fairtape.pipeline.tables.market_tables import bars
 
     small = [replace(pipeline.trade(number), price=number * 7 % 11, quantity=number) for number in range(1, 101)]
     frame = spark.createDataFrame(

@@ -12,11 +12,11 @@ pytest.importorskip("deltalake", reason="the extra `pipeline` is not installed")
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.market.stripe_files import from_toml, to_toml
 from fairtape.market.stripe_planning import BASE
-from fairtape.pipeline.burst_model import Bursts, drawn_windows, expected_windows
-from fairtape.pipeline.stripe_judging import Court, alphabetical, by_rate, compare, portfolios, stripes_heard
-from fairtape.pipeline.stripe_limits import BadHistory, Limit, Places, Windows, chances, needs, tail
-from fairtape.pipeline.stripe_packing import Likeness, Packing, pack, repack
-from fairtape.pipeline.stripe_writing import Layout, places_in, plan_of
+from fairtape.pipeline.stripes.burst_model import Bursts, drawn_windows, expected_windows
+from fairtape.pipeline.stripes.evaluation import Court, alphabetical, by_rate, compare, portfolios, stripes_heard
+from fairtape.pipeline.stripes.limits import BadHistory, Limit, Places, Windows, chances, needs, tail
+from fairtape.pipeline.stripes.packing import Likeness, Packing, pack, repack
+from fairtape.pipeline.stripes.plan_writing import Layout, places_in, plan_of
 
 BOUND = 1e-3
 FAMILIES = 12

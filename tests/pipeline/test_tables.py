@@ -14,8 +14,8 @@ pytest.importorskip("pyspark", reason="the extra `pipeline` (PySpark) is not ins
 from deltalake import DeltaTable
 
 from fairtape.core.instants import SECOND
-from fairtape.pipeline.jobs import read_table, run_batch, run_stream
 from fairtape.pipeline.schemas import TABLES
+from fairtape.pipeline.tables.jobs import read_table, run_batch, run_stream
 from pipeline.shared_tables import rows
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def test_a_stream_makes_the_same_rows_as_a_batch_also_where_sites_come_later(
     spark: "SparkSession", made: "Made", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tables that grow meet numbers behind those of a site that failed, numbers that are known, and a new stripe."""
-    monkeypatch.setattr("fairtape.pipeline.jobs.FILES_MAX", 1)  # the small files of those that grow are joined
+    monkeypatch.setattr("fairtape.pipeline.tables.jobs.FILES_MAX", 1)  # the small files of those that grow are joined
     known = [path for path in made.journals if path.name not in ("0-1", "0-3", "3-2", "9-1", "9-2")]
     run_batch(spark, known, tmp_path)
     run_stream(spark, made.journals, tmp_path, max_rows=200, available_now=True)

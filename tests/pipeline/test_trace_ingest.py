@@ -11,8 +11,8 @@ from deltalake import DeltaTable
 
 from fairtape.core.errors import Complaint
 from fairtape.journal import Damaged
-from fairtape.pipeline.session import in_sentences
-from fairtape.pipeline.trace_ingest import ingest_traces
+from fairtape.pipeline.spark.session import in_sentences
+from fairtape.pipeline.tables.trace_ingest import ingest_traces
 from fairtape.ring.receiver.tracing import Trace, TraceKind
 from fairtape.storage import trace_files as tracefiles
 from fairtape.storage.trace_files import LIFE, TRACES, TraceWriter

@@ -28,10 +28,10 @@ from fairtape.core.effects import Ordered, Release, Span
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.journal import Sync, Writer
 from fairtape.market.trades import TRADE_SIZE, Trades, blank_trades
-from fairtape.pipeline.delta import ROW_GROUP_ROWS
-from fairtape.pipeline.ingest import ingest_journals, stream_journals
-from fairtape.pipeline.session import spark_session
-from fairtape.pipeline.transforms_market import bars
+from fairtape.pipeline.spark.delta import ROW_GROUP_ROWS
+from fairtape.pipeline.spark.session import spark_session
+from fairtape.pipeline.tables.ingest import ingest_journals, stream_journals
+from fairtape.pipeline.tables.market_tables import bars
 from fairtape.wire.blocks import pack_records
 
 STARTS_AT: Final = 1_750_000_000 * SECOND

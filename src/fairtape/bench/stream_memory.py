@@ -15,11 +15,11 @@ from typing import Final
 from fairtape.bench.figures import resident_bytes
 from fairtape.bench.pipeline import Step, write_journal
 from fairtape.bench.report import Figures
-from fairtape.pipeline.ingest import stream_journals
-from fairtape.pipeline.jobs import RAW, folder_of
-from fairtape.pipeline.lanes import LaneName
-from fairtape.pipeline.options import BATCH_ROWS_MAX
-from fairtape.pipeline.session import spark_session
+from fairtape.pipeline.source.options import BATCH_ROWS_MAX
+from fairtape.pipeline.source.partitions import LaneName
+from fairtape.pipeline.spark.session import spark_session
+from fairtape.pipeline.tables.ingest import stream_journals
+from fairtape.pipeline.tables.jobs import RAW, folder_of
 
 FIFTHS: Final = 5
 BATCHES_MIN: Final = 4  # in each of them

@@ -27,9 +27,9 @@ def write_page(journals: Iterable[Path], folder: Path) -> Path:
     with _in_one_sentence(), steps(quiet=False) as step:
         step("report: starting Spark")
         with spark_at(MASTER) as spark:
-            from fairtape.pipeline.jobs import run_batch
-            from fairtape.pipeline.report import make_report
-            from fairtape.pipeline.report_names import Names
+            from fairtape.pipeline.report.names import Names
+            from fairtape.pipeline.report.report import make_report
+            from fairtape.pipeline.tables.jobs import run_batch
 
             run_batch(spark, list(journals), folder / TABLES, step=lambda text: step(f"report: {text}"))
             step("report: writing the page")

@@ -20,7 +20,7 @@ from fairtape.cli.words import counted
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fairtape.pipeline.reconcile import Difference, Problem, Reconciliation
+    from fairtape.pipeline.proof.reconcile import Difference, Problem, Reconciliation
 
 EXIT_DIFFERENT: Final = 1
 EXIT_SHORTER: Final = 3
@@ -45,7 +45,7 @@ def reconcile(ctx: click.Context, *, places: tuple[Path, ...], master: str, as_j
     with steps(quiet=as_json) as step:
         step("starting Spark")
         with spark_at(master) as spark:
-            from fairtape.pipeline.reconcile import reconcile as proved
+            from fairtape.pipeline.proof.reconcile import reconcile as proved
 
             step(f"reading {counted(len(journals), 'journal')}")
             found = proved(spark, journals)

@@ -20,7 +20,7 @@ def report(*, tables: Path, out: Path, master: str) -> None:
     what a regulator asks for (OUT/regulator): clock log, latency per source, execution statistics, audit trail.
     """
     needed()
-    from fairtape.pipeline.report import make_report
+    from fairtape.pipeline.report.report import make_report
 
     try:
         with spark_at(master) as spark:

@@ -36,7 +36,7 @@ def spark_at(master: str, **options: Any) -> "Iterator[SparkSession]":
 def needed() -> Any:
     """The module that starts Spark, or a sentence where it is not installed."""
     try:
-        from fairtape.pipeline import session
+        from fairtape.pipeline.spark import session
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "fairtape":
             raise

@@ -19,7 +19,7 @@ from fairtape.market.stripe_planning import BASE
 from fairtape.market.stripes import BITS_PER_S_MAX, DAY, BadPlan, Endpoint, StripePlan
 
 if TYPE_CHECKING:
-    from fairtape.pipeline.stripe_study import Proposal, Study, Wish
+    from fairtape.pipeline.stripes.study import Proposal, Study, Wish
 
 UNITS: Final = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 _RATE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)([kMG]?)")
@@ -87,9 +87,9 @@ def stripes(
     ways, first = tuple(feeds.split(",")), _base(base)
     try:
         from fairtape.pipeline import spark_session
-        from fairtape.pipeline.session import in_sentences
-        from fairtape.pipeline.stripe_limits import BadHistory
-        from fairtape.pipeline.stripe_study import Wish, propose, study
+        from fairtape.pipeline.spark.session import in_sentences
+        from fairtape.pipeline.stripes.limits import BadHistory
+        from fairtape.pipeline.stripes.study import Wish, propose, study
     except ImportError as missing:
         raise Complaint(f"{missing.name} is not installed; pip install 'fairtape[pipeline]'") from None
     wish = Wish(
@@ -159,8 +159,8 @@ def _sectors(path: Path) -> Mapping[str, str]:
 
 def _write(out: Path, studied: "Study", wish: "Wish", proposal: "Proposal") -> None:
     from fairtape.market.stripe_files import to_toml
-    from fairtape.pipeline.plots import WIDE, standalone
-    from fairtape.pipeline.stripe_report import needs_plot, stripe_page
+    from fairtape.pipeline.report.plots import WIDE, standalone
+    from fairtape.pipeline.stripes.plan_report import needs_plot, stripe_page
 
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -172,7 +172,7 @@ def _write(out: Path, studied: "Study", wish: "Wish", proposal: "Proposal") -> N
 
 
 def _text(out: Path, studied: "Study", wish: "Wish", proposal: "Proposal") -> str:
-    from fairtape.pipeline.stripe_report import comparison
+    from fairtape.pipeline.stripes.plan_report import comparison
 
     plan, packing = proposal.plan, proposal.packing
     within = [need for place, need in enumerate(proposal.needs.tolist()) if place not in packing.lone]

@@ -17,7 +17,7 @@ from fairtape.deployment.config.description import FILE, read_deployment
 from fairtape.deployment.follow.site_selection import Audience
 
 if TYPE_CHECKING:
-    from fairtape.pipeline.jobs import Outcome
+    from fairtape.pipeline.tables.jobs import Outcome
 
 HOURS_MAX: Final = 24 * 366
 STOPPING: Final = "stopping: tables are completed; interrupt again to leave them as they are"
@@ -44,15 +44,15 @@ def run(
         raise Complaint("--checkpoint is given without --stream; a run that ends needs none")
     journals = list(journals_in(places))
     needed()
-    from fairtape.pipeline.delta import make_folder
-    from fairtape.pipeline.jobs import RAW, folder_of
+    from fairtape.pipeline.spark.delta import make_folder
+    from fairtape.pipeline.tables.jobs import RAW, folder_of
 
     folder_of(out, RAW)  # refuses what can be no folder of tables, before Spark starts
     make_folder(out)
     with steps(quiet=as_json) as step:
         step("starting Spark")
         with spark_at(master) as spark:
-            from fairtape.pipeline.jobs import run_batch, run_stream
+            from fairtape.pipeline.tables.jobs import run_batch, run_stream
 
             if stream:
                 with asked_to_stop(lambda: step(STOPPING)) as ended:
@@ -97,7 +97,7 @@ def _as_json(outcome: "Outcome") -> str:
 def compact(tables: Path) -> None:
     """Join the small files of the tables in TABLES to large ones. Readers see the same rows, before and after."""
     needed()
-    from fairtape.pipeline.jobs import folder_of
+    from fairtape.pipeline.tables.jobs import folder_of
 
     for name in _existing(tables):
         told = folder_of(tables, name).compact()
@@ -116,7 +116,7 @@ def vacuum(tables: Path, hours: int, rehearse: bool) -> None:
     """
     check_within("--hours", hours, 1, HOURS_MAX)
     needed()
-    from fairtape.pipeline.jobs import folder_of
+    from fairtape.pipeline.tables.jobs import folder_of
 
     for name in _existing(tables):
         if swept := folder_of(tables, name).sweep(hours=hours, rehearse=rehearse):
@@ -130,7 +130,7 @@ def prepare() -> None:
     It takes minutes on a small machine and some 180 MB, once for each Java and Spark.
     """
     needed()
-    from fairtape.pipeline.archive import make_archive
+    from fairtape.pipeline.spark.class_archive import make_archive
 
     click.echo(f"kept in {make_archive()}")
 

@@ -10,10 +10,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from fairtape.pipeline.ingest import ingest_journals
-    from fairtape.pipeline.jobs import read_table, run_batch, run_stream
-    from fairtape.pipeline.session import spark_session
-    from fairtape.pipeline.source import register
+    from fairtape.pipeline.source.data_source import register
+    from fairtape.pipeline.spark.session import spark_session
+    from fairtape.pipeline.tables.ingest import ingest_journals
+    from fairtape.pipeline.tables.jobs import read_table, run_batch, run_stream
 
 __all__ = ["ingest_journals", "read_table", "register", "run_batch", "run_stream", "spark_session"]
 

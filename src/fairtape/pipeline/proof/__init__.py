@@ -1,0 +1,1 @@
+"""Reconciliation on Spark: proof that the journals of all sites hold one sequence."""

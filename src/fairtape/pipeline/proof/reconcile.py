@@ -1,0 +1,268 @@
+"""Reconciliation: the proof, on Spark, that the journals of all sites hold one sequence.
+
+Executors prove segments (`fairtape.pipeline.proof.segment_proof`), all of them at once, and hand over a row for every entry: where
+it stands and the digest of its content. Spark then holds release marks against entries of other segments, and the rows
+of all journals against one another: the same content at the same place. Contents never leave their machine but as
+digests; only the first entry that differs is read again, to name the byte.
+
+What is wrong with a journal is told once, by its first cause; what stands behind it may merely follow from it.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from fairtape.core.errors import Complaint
+from fairtape.journal import Damaged, Journal
+from fairtape.journal.format import Owner
+from fairtape.journal.segments import Place, Segment, Trail
+from fairtape.pipeline.proof.segment_proof import ENTRY, FINDINGS, MARK, NAMES_NO_ENTRY, PROBLEM, Finding, Piece, prove
+from fairtape.pipeline.schemas import Arrow
+from fairtape.pipeline.source.options import journal_names
+from fairtape.pipeline.source.partitions import both_of, directories
+
+PROBLEMS_MAX: Final = 100  # that are told
+BATCH_ROWS: Final = 8_192
+TASKS_MAX: Final = 256
+_PIECES_DDL: Final = "directory STRING, stripe INT, site LONG, segment STRING, following STRING, first LONG"
+
+_POSITION: Final = ("formation", "token", "turns")
+"""What ascends from entry to entry, over all formations."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """The first place at which a journal does not prove what it says."""
+
+    stripe: int | None  # None where no segment can say whose the journal is
+    site: int | None
+    token: int | None  # None where neither this journal nor another one tells it
+    after_token: int | None  # the last one before it that was proved, where its own is not known
+    sequence: int
+    path: str
+    offset: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How far one journal goes."""
+
+    stripe: int
+    site: int
+    first_sequence: int
+    last_sequence: int
+    entries: int
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first place of a stripe at which not all journals say the same."""
+
+    stripe: int
+    token: int
+    sequence: int
+    sites: tuple[int, ...]  # that say something else than the one before them, or than most
+    places: tuple[tuple[int, str, int], ...]  # of two that differ: site, file, and the byte of it that differs
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciliation:
+    """What was proved."""
+
+    extents: tuple[Extent, ...]
+    empty: tuple[str, ...]  # journals that hold nothing yet
+    problems: tuple[Problem, ...]
+    differences: tuple[Difference, ...]  # the first one of each stripe
+
+    @property
+    def sound(self) -> bool:
+        """Whether every journal proves itself, and all say the same as far as they go."""
+        return not self.problems and not self.differences
+
+    @property
+    def level(self) -> bool:
+        """Whether the journals of each stripe also begin and end alike."""
+        ends = {(each.stripe, each.first_sequence, each.last_sequence) for each in self.extents}
+        return not self.empty and len(ends) == len({each.stripe for each in self.extents})
+
+
+def reconcile(spark: SparkSession, journals: Sequence[Path | str]) -> Reconciliation:
+    """Hold journals against themselves and one another."""
+    found = {directory: _pieces(directory) for directory in directories(journal_names(journals))}
+    _check_owners(found)
+    pieces = [asdict(piece) for several in found.values() for piece in several]
+    if not pieces:
+        raise _nothing()
+    rows = spark.createDataFrame([tuple(piece.values()) for piece in pieces], _PIECES_DDL)
+    spread = rows.repartition(min(len(pieces), TASKS_MAX))
+    findings = spread.mapInArrow(_examine, from_arrow_schema(FINDINGS)).persist()
+    try:
+        entries = findings.where(F.col("kind") == ENTRY)
+        extents, problems = _extents(entries), _problems(findings, entries)
+        if not extents and not problems:
+            raise _nothing()
+        return Reconciliation(
+            extents, _empty(found, extents, problems), problems, () if problems else _differences(entries)
+        )
+    finally:
+        findings.unpersist()
+
+
+def _pieces(directory: Path) -> list[Piece]:
+    """The segments of a journal. It belongs to whom most of them name: one may be damaged, or another journal's."""
+    paths = Journal(directory).paths()
+    owners = Counter(owner for owner in map(_owner, paths) if owner is not None)
+    stripe, site = next(iter(owners.most_common(1)), ((None, None), 0))[0]
+    following = [*map(str, paths[1:]), None]
+    return [
+        Piece(str(directory), stripe, site, str(path), after, int(paths[0].stem))
+        for path, after in zip(paths, following, strict=False)
+    ]
+
+
+def _owner(path: Path) -> Owner | None:
+    try:
+        with Segment(path) as segment:
+            return segment.header.owner
+    except Damaged:
+        return None  # told where the segment is proved
+
+
+def _check_owners(found: Mapping[Path, Sequence[Piece]]) -> None:
+    owners = sorted((pieces[0].owner, path) for path, pieces in found.items() if pieces and pieces[0].owner is not None)
+    for (one, path), (other, another) in pairwise(owners):
+        if one == other and one is not None:
+            raise both_of(one, path, another)
+
+
+def _empty(
+    found: Mapping[Path, Sequence[Piece]], extents: Sequence[Extent], problems: Sequence[Problem]
+) -> tuple[str, ...]:
+    """Journals of which there is nothing to say."""
+    held = {Owner(extent.stripe, extent.site) for extent in extents}
+    told = {Path(problem.path).parent for problem in problems}
+    silent = (path for path, pieces in found.items() if not pieces or pieces[0].owner not in held)
+    return tuple(str(path) for path in silent if path not in told)
+
+
+def _nothing() -> Complaint:
+    return Complaint(
+        "these journals hold no entry, so there is nothing to prove; name journals that sites have written"
+    )
+
+
+def _examine(tables: Iterator[Arrow]) -> Iterator[Arrow]:
+    """What these segments prove."""
+    rows: list[Finding] = []
+    for piece in (Piece(**row) for table in tables for row in table.to_pylist()):
+        for row in prove(piece):
+            rows.append(row)
+            if len(rows) >= BATCH_ROWS:
+                yield pa.RecordBatch.from_pylist(rows, schema=FINDINGS)
+                rows = []
+    yield pa.RecordBatch.from_pylist(rows, schema=FINDINGS)
+
+
+def _problems(findings: DataFrame, entries: DataFrame) -> tuple[Problem, ...]:
+    """What is wrong within single journals: of each the first, in the order in which it was written."""
+    where = F.struct("segment", "offset", "sequence", "token", "reason", "stripe", "site")
+    named = "stripe", "site", "sequence", "token", "end"
+    marks = findings.where(F.col("kind") == MARK).withColumn("reason", F.lit(NAMES_NO_ENTRY))
+    stray = marks.join(entries.where("turns = 1").select(*named), list(named), "left_anti")
+    wrong = findings.where(F.col("kind") == PROBLEM).unionByName(stray)
+    rows = wrong.groupBy("directory").agg(F.min(where).alias("first")).collect()
+    firsts = sorted((_problem(row["first"]) for row in rows), key=_rank)
+    return tuple(_with_token(problem, entries) for problem in firsts[:PROBLEMS_MAX])
+
+
+def _problem(first: Row) -> Problem:
+    segment, offset, sequence, token, reason, stripe, site = first
+    return Problem(stripe, site, token, None, sequence, segment, offset, reason)
+
+
+def _rank(problem: Problem) -> tuple[int, int, int]:
+    """Those of unknown journals last."""
+    unknown = 1 << 32
+    stripe, site = (unknown if number is None else number for number in (problem.stripe, problem.site))
+    return stripe, problem.sequence, site
+
+
+def _with_token(problem: Problem, entries: DataFrame) -> Problem:
+    """Where the place itself does not tell its token, another journal may; the last one before it is known here."""
+    if problem.token is not None or problem.stripe is None:
+        return problem
+    at = F.lit(problem.sequence)
+    here = (F.col("sequence") <= at) & (F.col("end") > at)
+    before = (F.col("site") == problem.site) & (F.col("end") <= at)
+    tokens = F.max(F.when(here, F.col("token"))), F.max(F.when(before, F.col("token")))
+    told = entries.where((F.col("stripe") == problem.stripe) & (F.col("turns") == 1)).agg(*tokens).first()
+    assert told is not None
+    token, after = told
+    return replace(problem, token=token, after_token=after if token is None else None)
+
+
+def _extents(entries: DataFrame) -> tuple[Extent, ...]:
+    ends = F.min("sequence"), F.max("end") - 1, F.count("token")
+    rows = entries.groupBy("stripe", "site").agg(*ends).orderBy("stripe", "site").collect()
+    return tuple(Extent(*row) for row in rows)
+
+
+def _differences(entries: DataFrame) -> tuple[Difference, ...]:
+    """The first position of each stripe at which a journal has another entry than the others, or none."""
+    position = F.struct(*_POSITION)
+    bounds = entries.groupBy("stripe", "site").agg(F.min(position).alias("first"), F.max(position).alias("last"))
+    told = entries.groupBy("stripe", *_POSITION).agg(
+        F.min("sequence").alias("sequence"),
+        F.count_distinct("content").alias("contents"),
+        F.collect_list(F.struct("site", "content", "segment", "offset")).alias("tellers"),
+    )
+    due = told.join(F.broadcast(bounds), "stripe").where(position.between(F.col("first"), F.col("last")))
+    held = due.groupBy("stripe", *_POSITION).agg(
+        F.first("sequence").alias("sequence"),
+        F.first("contents").alias("contents"),
+        F.first("tellers").alias("tellers"),
+        F.collect_list("site").alias("sites"),
+    )
+    unlike = held.where((F.col("contents") > 1) | (F.size("tellers") < F.size("sites")))
+    whole = F.struct(*_POSITION, "sequence", "tellers", "sites")
+    rows = unlike.groupBy("stripe").agg(F.min_by(whole, position).alias("first")).orderBy("stripe").collect()
+    return tuple(_difference(row["stripe"], row["first"].asDict(recursive=True)) for row in rows)
+
+
+def _difference(stripe: int, found: dict[str, Any]) -> Difference:
+    tellers = sorted(found["tellers"], key=lambda teller: int(teller["site"]))
+    place = stripe, found["token"], found["sequence"]
+    if absent := tuple(sorted(set(found["sites"]) - {teller["site"] for teller in tellers})):
+        where = tuple((teller["site"], teller["segment"], teller["offset"]) for teller in tellers[:1])
+        return Difference(*place, absent, where, "it is missing there")
+    contents = Counter(teller["content"] for teller in tellers)
+    usual = max(contents, key=lambda content: contents[content])
+    odd = [teller for teller in tellers if teller["content"] != usual]
+    pair = next(teller for teller in tellers if teller["content"] == usual), odd[0]
+    entries = [_read(teller["segment"], teller["offset"], found["sequence"]) for teller in pair]
+    byte = next(
+        (at for at, (one, other) in enumerate(zip(*entries, strict=False)) if one != other), min(map(len, entries))
+    )
+    where = tuple((teller["site"], teller["segment"], teller["offset"] + byte) for teller in pair)
+    return Difference(*place, tuple(teller["site"] for teller in odd), where, "it has another content there")
+
+
+def _read(path: str, offset: int, sequence: int) -> bytes:
+    """The bytes of the entry that stands there."""
+    trail = Trail(Place(Path(path), offset, sequence, b""))
+    try:
+        step = trail.next_head()
+        assert step is not None
+        return trail.segment.stored(offset, step[1], sequence)[: step[1].encoded_size]
+    finally:
+        trail.close()

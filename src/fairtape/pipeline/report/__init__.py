@@ -1,0 +1,1 @@
+"""Reports from tables: sections, plots, the HTML page, and the bundle for a regulator."""

@@ -1,0 +1,1 @@
+"""The Spark data source `fairtape`: journals and replay ports as partitions, offsets and rows."""

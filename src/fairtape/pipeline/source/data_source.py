@@ -1,0 +1,152 @@
+"""The data source `fairtape`: journals, or a retransmit server's replay port, as batch and streaming DataFrames.
+
+    register(spark)
+    spark.read.format("fairtape").option("journals", "journals/*").load()
+    spark.readStream.format("fairtape").option("journals", "journals/*").option("rows", "trades").load()
+    spark.read.format("fairtape").option("replay", "10.0.0.7:17001").option("plan", "plans/00001.toml").load()
+
+What to read is said by options (`fairtape.pipeline.source.options`, `fairtape.pipeline.source.replay_options`), what comes by
+`fairtape.pipeline.schemas`. An offset is the number that is due, per stripe and site, or per session of a replay.
+Planning reads heads on the driver; executors read stretches in parallel and hand over Arrow batches. Executors need
+this package, and see journals and plans under the same names.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from fairtape.core.errors import Complaint
+from fairtape.pipeline.schemas import REPLAYED, SCHEMAS, Arrow
+from fairtape.pipeline.source.options import Options
+from fairtape.pipeline.source.partitions import Lanes, Offsets, Stretch, offsets_from_json, offsets_to_json
+from fairtape.pipeline.source.replay_options import ReplayOptions
+from fairtape.pipeline.source.replay_source import ReplayReader, ReplayStreamReader
+from fairtape.pipeline.source.rows import batches, stretches_batch
+
+FORMAT = "fairtape"
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("fairtape")` known to this session."""
+    spark.dataSource.register(TapeSource)
+
+
+class Task(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, number: int, stretches: Sequence[Stretch]) -> None:
+        self.number = number
+        self.stretches = list(stretches)
+
+
+class TapeSource(DataSource):
+    """Journals of sites, in the order that they hold; or, with the option `replay`, what a server replays."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format` is called with."""
+        return FORMAT
+
+    def schema(self) -> StructType:
+        """The columns of the chosen rows."""
+        chosen = self._chosen
+        schemas = REPLAYED if isinstance(chosen, ReplayOptions) else SCHEMAS
+        return from_arrow_schema(schemas[chosen.rows])
+
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - the columns are ours to say
+        """For `spark.read`."""
+        chosen = self._chosen
+        return ReplayReader(chosen) if isinstance(chosen, ReplayOptions) else JournalReader(chosen)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802 - Spark's name
+        """For `spark.readStream`."""
+        chosen = self._chosen
+        if isinstance(chosen, ReplayOptions):
+            return ReplayStreamReader(chosen)
+        if chosen.ordered:
+            raise Complaint("ordered is true, and a stream reads only what is released; leave it out, or use a batch")
+        return JournalStreamReader(chosen)
+
+    @property
+    def _chosen(self) -> Options | ReplayOptions:
+        is_replay = any(name.lower() == "replay" for name in self.options)
+        return ReplayOptions.of(self.options) if is_replay else Options.of(self.options)
+
+
+class JournalReader(DataSourceReader):
+    """Everything that is there when it is planned."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Segments, cut into pieces where they are long, together where they are short."""
+        lanes = Lanes(self._options)
+        start = lanes.start()
+        return [Task(*each) for each in enumerate(lanes.tasks(start, lanes.latest(start)))]
+
+    def read(self, partition: InputPartition) -> Iterator[Arrow]:
+        """The rows of one task."""
+        return _read(partition, self._options)
+
+
+class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """What is released, as it grows. On the driver it lives as long as the query and follows the journals."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._lanes: Lanes | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Where reading begins when no checkpoint says so."""
+        return offsets_to_json(self._followed().start())
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """Rows of a micro-batch."""
+        return ReadMaxRows(self._options.max_rows)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """How far the next micro-batch goes: to the end of a token."""
+        rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        return offsets_to_json(self._followed().latest(_offsets(start), rows_max))
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Read to what is there now, and then end."""
+        self._followed().settle()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The tasks of a micro-batch."""
+        tasks = self._followed().tasks(_offsets(start), _offsets(end))
+        return [Task(*each) for each in enumerate(tasks)]
+
+    def read(self, partition: InputPartition) -> Iterator[Arrow]:
+        """The rows of one task."""
+        return _read(partition, self._options)
+
+    def _followed(self) -> Lanes:
+        self._lanes = self._lanes or Lanes(self._options)
+        return self._lanes
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Executors get the options; open journals stay with the driver."""
+        return {"_options": self._options, "_lanes": None}
+
+
+def _offsets(kept: dict[str, Any] | str) -> Offsets:
+    return offsets_from_json(json.loads(kept) if isinstance(kept, str) else kept)
+
+
+def _read(partition: InputPartition | None, options: Options) -> Iterator[Arrow]:
+    if not isinstance(partition, Task):
+        return  # Spark makes one task of none
+    if options.rows == "stretches":
+        yield stretches_batch(partition.number, partition.stretches)
+        return
+    for stretch in partition.stretches:
+        yield from batches(stretch, options)

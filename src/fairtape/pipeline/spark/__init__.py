@@ -1,0 +1,1 @@
+"""Spark sessions and Delta tables: Java, class archive, session options, commits."""

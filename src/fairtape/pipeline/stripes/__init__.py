@@ -1,0 +1,1 @@
+"""Stripe planning from the history of rates: rates, limits, packing, evaluation, plan files."""

@@ -1,0 +1,150 @@
+"""What a packing is worth, judged on days that it has not seen, beside what others would have done.
+
+Figures on held-back history: how many stripes there are; how often a stripe exceeded its rate, as customers feel it
+(the part of the time in which a symbol's stripe was over: the mean of all symbols that a stripe can carry at all, and
+what one symbol in a hundred suffers at least); and how many stripes a customer must hear for a portfolio of stocks that
+move together. Whether a single stripe kept a bound of one in ten thousand, some thousand windows cannot tell.
+
+The two others are alphabetical ranges with equal rates, as real tapes had them, and the naive planner of
+`fairtape.market.stripe_planning`, which knows rates alone. Each is asked twice: with as many stripes as the packing
+has, and with as many as it needs until it overruns as seldom, on the history that the packing was made from.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from fairtape.market.stripe_planning import plan_by_rate
+from fairtape.market.stripes import STRIPES_MAX
+from fairtape.pipeline.stripes.limits import Limit, Places, Shares, chances
+from fairtape.pipeline.stripes.packing import Likeness
+
+PORTFOLIOS: Final = 2_000
+PORTFOLIO_SIZE: Final = 20
+WORST: Final = 0.99
+SCALE: Final = 1_000_000  # rates of the naive planner are whole numbers
+
+Method: TypeAlias = Callable[[Sequence[str], Shares, int], Places]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The figures of one plan."""
+
+    name: str
+    stripes: int
+    overruns: tuple[float, ...]  # the part of the time, for each limit
+    worst: tuple[float, ...]  # the same for the symbol that fares better than one in a hundred only
+    stripes_per_portfolio: float
+
+
+def alphabetical(symbols: Sequence[str], rates: Shares, stripes: int) -> Places:
+    """Contiguous ranges of names with about equal rates."""
+    order = sorted(range(len(symbols)), key=lambda each: symbols[each])
+    middle = np.cumsum(rates[order]) - rates[order] / 2
+    places = np.empty(len(symbols), np.int64)
+    places[order] = np.minimum(middle / rates.sum() * stripes, stripes - 1).astype(np.int64)
+    return places
+
+
+def by_rate(symbols: Sequence[str], rates: Shares, stripes: int) -> Places:
+    """The naive planner: the busiest first, each to the stripe with the least load."""
+    whole = {symbol: int(rate * SCALE) for symbol, rate in zip(symbols, rates.tolist(), strict=True)}
+    plan = plan_by_rate(whole, stripes, 1).plan
+    return np.array([plan.edge_of(symbol) - 1 for symbol in symbols], np.int64)
+
+
+METHODS: Final[dict[str, Method]] = {"alphabetical ranges": alphabetical, "rate only": by_rate}
+
+
+def overruns(limit: Limit, places: Places, carried: Places) -> tuple[float, float]:
+    """The part of the time in which a symbol's stripe is over its limit, for the mean symbol and for a bad one.
+
+    `carried` are the symbols that a stripe can carry at all; for others no plan is to blame.
+    """
+    grouped = limit.windows.grouped(places, int(places.max()) + 1)
+    if not len(carried):
+        return 0.0, 0.0
+    over = ((grouped.counts > limit.messages_max) @ grouped.weights)[places[carried]]
+    return float(over.mean()), float(np.quantile(over, WORST, method="lower"))
+
+
+def portfolios(likeness: Likeness, rates: Shares, *, seed: int) -> list[Places]:
+    """What customers hold: a stock, the busier the likelier, and others that move with it."""
+    rich = np.array([symbol for symbol, peers in enumerate(likeness.peers) if len(peers)], np.int64)
+    if not len(rich):
+        return []
+    chance = np.random.default_rng(seed)
+    share = rates[rich] / rates[rich].sum()
+    found = []
+    for symbol in chance.choice(rich, PORTFOLIOS, p=share).tolist():
+        peers, weights = likeness.peers[symbol], likeness.weights[symbol]
+        nearest = peers[np.argsort(-weights, kind="stable")][: 2 * PORTFOLIO_SIZE]
+        others = chance.permutation(nearest)[: PORTFOLIO_SIZE - 1]
+        found.append(np.append(others, symbol))
+    return found
+
+
+def stripes_heard(held: Sequence[Places], places: Places) -> float:
+    """The mean number of stripes that a portfolio is spread over."""
+    return float(np.mean([len(np.unique(places[symbols])) for symbols in held])) if held else 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Court:
+    """Held-back history, and what all plans are judged by."""
+
+    symbols: Sequence[str]
+    limits: Sequence[Limit]  # of the held-back time
+    carried: Places
+    held: Sequence[Places]  # portfolios
+    bound: float
+
+    def judge(self, name: str, places: Places) -> Verdict:
+        """The figures of this plan."""
+        found = [overruns(limit, places, self.carried) for limit in self.limits]
+        mean, worst = zip(*found, strict=True)
+        used = len(np.unique(places))
+        return Verdict(name, used, tuple(mean), tuple(worst), stripes_heard(self.held, places))
+
+
+def stripes_needed(
+    method: Method, symbols: Sequence[str], limits: Sequence[Limit], carried: Places, bound: float
+) -> int | None:
+    """The fewest stripes with which a method keeps the bound for every symbol that can be carried, if it ever does.
+
+    Told by the limits that plans are made from. Where a symbol that no stripe can carry has company, its company
+    suffers; so whoever knows only rates needs stripes until such a symbol is alone.
+    """
+    rates = limits[0].windows.means
+    most = min(len(symbols), STRIPES_MAX - 1)
+
+    def keeps(stripes: int) -> bool:
+        places = method(symbols, rates, stripes)
+        return bool((chances(limits, places, stripes)[places[carried]] <= bound).all())
+
+    low, high = 1, 1
+    while high < most and not keeps(high):
+        low, high = high + 1, min(2 * high, most)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if keeps(middle) else (middle + 1, high)
+    return high if keeps(high) else None
+
+
+def compare(ours: Places, court: Court, past: Sequence[Limit]) -> tuple[Verdict, ...]:
+    """Our verdict first, then each other method with as many stripes, and with as many as it needs for the bound.
+
+    `past` are the limits that the plan was made with, the room for new symbols taken off: others keep it too.
+    """
+    rates = past[0].windows.means
+    stripes = len(np.unique(ours))
+    verdicts = [court.judge("this plan", ours)]
+    for name, method in METHODS.items():
+        verdicts.append(court.judge(f"{name}, as many stripes", method(court.symbols, rates, stripes)))
+        needed = stripes_needed(method, court.symbols, past, court.carried, court.bound)
+        if needed is not None:
+            verdicts.append(court.judge(f"{name}, until in bounds", method(court.symbols, rates, needed)))
+    return tuple(verdicts)

@@ -1,0 +1,235 @@
+"""From a history to what a planner needs to know, and to a plan: Spark counts, the packing decides.
+
+The last days may be held back: then the plan is made from the days before, and judged on those it has not seen.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from pyspark.sql import DataFrame, SparkSession
+
+from fairtape.core.instants import SECOND, Duration, Instant
+from fairtape.market.stripe_planning import BASE
+from fairtape.market.stripes import Endpoint, StripePlan
+from fairtape.pipeline.stripes.burst_model import FINE_PERIOD, SHARES_PER_MESSAGE, drawn_windows, expected_windows
+from fairtape.pipeline.stripes.evaluation import Court, Verdict, compare, portfolios
+from fairtape.pipeline.stripes.limits import Limit, Places, Shares, Windows, needs
+from fairtape.pipeline.stripes.packing import Likeness, Packing, pack, repack
+from fairtape.pipeline.stripes.plan_writing import Layout, places_in, plan_of
+from fairtape.pipeline.stripes.rates import (
+    Days,
+    is_daily,
+    joint_windows,
+    likeness,
+    read_days,
+    read_history,
+    split_trades,
+    trade_symbols,
+    trade_venues,
+    window_series,
+)
+
+HEAD_BITS: Final = 8 * (28 + 20)  # IP, UDP and MoldUDP64 before the messages of a datagram
+TRADE_BITS: Final = 8 * (2 + 44)  # a framed trade in it
+WATCHED_MAX: Final = 1_500  # the busiest symbols, of which portfolios are made
+SECTOR_LIKENESS: Final = 0.5  # what it counts to be in one sector; more than a usual correlation, less than a high one
+SECTOR_NEIGHBOURS_MAX: Final = 20  # in the list of its sector that a symbol is made alike to, on each side
+FAMILY_MIN: Final = 0.5  # who correlates by this with another bursts with it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What a plan shall keep."""
+
+    edge_bits_per_s: int
+    core_bits_per_s: int
+    bound: float = 1e-4  # on the chance to exceed a rate, of any stripe in any second and in any 10 ms
+    burst_period: Duration = SECOND // 10  # within which the line must carry what came in 10 ms
+    room: float = 0.1  # of each stripe, for new symbols
+    hold_back: float = 0.0  # of the time
+    shares_per_message: float = SHARES_PER_MESSAGE
+    windows: int = 800
+    seed: int = 1
+
+    def limits(self, windows: tuple[Windows, Windows], bits_per_s: int) -> tuple[Limit, Limit]:
+        """In a second every message may be alone in its datagram; those of the same 10 ms share one."""
+        second, fine = windows
+        burst = bits_per_s * self.burst_period / SECOND
+        return (
+            Limit(second, bits_per_s / (HEAD_BITS + TRADE_BITS)),
+            Limit(fine, max((burst - HEAD_BITS) / TRADE_BITS, 1.0)),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """What was held back."""
+
+    windows: tuple[Windows, Windows]
+    portfolios: list[Places]
+    told: str
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """What the history says."""
+
+    told: str  # what it was
+    symbols: tuple[str, ...]
+    venues: tuple[str, ...]
+    windows: tuple[Windows, Windows]  # of a second, of 10 ms
+    likeness: Likeness
+    held: Held | None
+
+
+@dataclass(frozen=True, eq=False)
+class Proposal:
+    """A plan, and what is known about it."""
+
+    plan: StripePlan
+    packing: Packing
+    needs: Shares  # of each edge stripe, in the order of the packing: the part of its rate that the bound takes
+    numbers: tuple[int, ...]  # of the edge stripes in the plan
+    moved: int  # symbols of the previous plan that are elsewhere now
+    stayed: int
+    verdicts: tuple[Verdict, ...]
+
+
+def study(spark: SparkSession, place: Path, wish: Wish, sectors: Mapping[str, str] | None = None) -> Study:
+    """Read a history of trades or of days."""
+    history = read_history(spark, place)
+    return (_study_days if is_daily(history) else _study_trades)(spark, history, wish, sectors or {})
+
+
+def _study_days(spark: SparkSession, history: DataFrame, wish: Wish, sectors: Mapping[str, str]) -> Study:
+    days = read_days(history, wish.shares_per_message)
+    past, rest = days.split(wish.hold_back) if wish.hold_back else (days, None)
+    alike = _with_sectors(likeness(spark, past.moves), days.symbols, sectors)
+    groups = _groups(alike, days.symbols, sectors)
+    windows = _of_both(
+        lambda period: expected_windows(past.messages, groups, period=period, count=wish.windows, seed=wish.seed)
+    )
+    held = None if rest is None else _held_days(spark, rest, past, groups, wish)
+    return Study(_told_days(past), days.symbols, (), windows, alike, held)
+
+
+def _held_days(spark: SparkSession, rest: Days, past: Days, groups: Places, wish: Wish) -> Held:
+    watched = np.sort(np.argsort(-past.messages.mean(axis=1), kind="stable")[:WATCHED_MAX])
+    together = likeness(spark, rest.moves, among=watched)
+    rates = np.zeros(len(rest.symbols))
+    rates[watched] = rest.messages[watched].mean(axis=1)
+    count, seed = 4 * wish.windows, wish.seed + 1
+    windows = _of_both(lambda period: drawn_windows(rest.messages, groups, period=period, count=count, seed=seed))
+    return Held(windows, portfolios(together, rates, seed=seed), _told_days(rest))
+
+
+def _study_trades(spark: SparkSession, history: DataFrame, wish: Wish, sectors: Mapping[str, str]) -> Study:
+    past, rest = split_trades(history, wish.hold_back) if wish.hold_back else (history, None)
+    symbols = trade_symbols(history)
+    windows = _of_both(lambda period: joint_windows(past, symbols, period, wish.windows))
+    alike = _with_sectors(likeness(spark, window_series(windows[0])), symbols, sectors)
+    held = None
+    if rest is not None:
+        later = _of_both(lambda period: joint_windows(rest, symbols, period, 4 * wish.windows))
+        together = likeness(spark, window_series(later[0]))
+        held = Held(later, portfolios(together, later[0].means, seed=wish.seed), "the last part of the time")
+    return Study(f"{past.count():,} trades", symbols, trade_venues(history), windows, alike, held)
+
+
+def _of_both(windows: Callable[[Duration], Windows]) -> tuple[Windows, Windows]:
+    return windows(SECOND), windows(FINE_PERIOD)
+
+
+def _told_days(days: Days) -> str:
+    return f"{len(days.dates)} days, {days.dates[0]} to {days.dates[-1]}"
+
+
+def _with_sectors(alike: Likeness, symbols: tuple[str, ...], sectors: Mapping[str, str]) -> Likeness:
+    """Likeness, with those of one sector made alike, each to the ones before and behind it in the list."""
+    if not sectors:
+        return alike
+    members: dict[str, list[int]] = {}
+    for number, symbol in enumerate(symbols):
+        if symbol in sectors:
+            members.setdefault(sectors[symbol], []).append(number)
+    pairs = {
+        (one, int(other)): float(weight)
+        for one, (peers, weights) in enumerate(zip(alike.peers, alike.weights, strict=True))
+        for other, weight in zip(peers, weights, strict=True)
+    }
+    for of_sector in members.values():
+        for step in range(1, min(len(of_sector), SECTOR_NEIGHBOURS_MAX)):
+            for one, other in zip(of_sector, of_sector[step:], strict=False):
+                pairs[one, other] = pairs[other, one] = pairs.get((one, other), 0.0) + SECTOR_LIKENESS
+    return Likeness.of(len(symbols), pairs)
+
+
+def _groups(alike: Likeness, symbols: tuple[str, ...], sectors: Mapping[str, str]) -> Places:
+    """Who bursts together: those of a sector; without sectors each symbol with those that are much like it."""
+    groups = np.full(len(symbols), -1, np.int64)
+    if sectors:
+        names = {name: number for number, name in enumerate(sorted(set(sectors.values())))}
+        return np.array([names.get(sectors.get(symbol, ""), -1) for symbol in symbols], np.int64)
+    found = 0
+    for symbol in sorted(range(len(symbols)), key=lambda each: (-len(alike.peers[each]), each)):
+        if groups[symbol] < 0:
+            close = alike.peers[symbol][alike.weights[symbol] >= FAMILY_MIN]
+            free = close[groups[close] < 0]
+            if len(free):
+                groups[free] = groups[symbol] = found
+                found += 1
+    return groups
+
+
+def propose(
+    studied: Study,
+    wish: Wish,
+    *,
+    previous: StripePlan | None = None,
+    midnight_at: Instant = 0,
+    feeds: tuple[str, ...] = ("A", "B"),
+    base: Endpoint = BASE,
+) -> Proposal:
+    """The plan for a history, made from the previous one where there is one."""
+    edge = wish.limits(studied.windows, wish.edge_bits_per_s)
+    before = None if previous is None else places_in(previous, studied.symbols)
+    if previous is None or before is None:
+        packing = pack(edge, studied.likeness, bound=wish.bound, room=wish.room)
+        moved = stayed = 0
+    else:
+        stripes = sum(not stripe.opaque for stripe in previous.edge)
+        packing = repack(edge, studied.likeness, before, bound=wish.bound, room=wish.room, stripes=stripes)
+        known = before >= 0
+        moved = int((packing.places[known] != before[known]).sum())
+        stayed = int(known.sum()) - moved
+    cores = _cores(studied, wish, packing, previous)
+    layout = Layout(studied.symbols, studied.venues, packing.places, cores.places, feeds, base)
+    plan, numbers = plan_of(layout, wish.edge_bits_per_s, wish.core_bits_per_s, midnight_at, previous)
+    needed = needs(edge, packing.places, packing.stripes, wish.bound)
+    return Proposal(plan, packing, needed, numbers, moved, stayed, _verdicts(studied, wish, packing))
+
+
+def _cores(studied: Study, wish: Wish, packing: Packing, previous: StripePlan | None) -> Packing:
+    """Edge stripes into core stripes: the same question, one level up."""
+    windows = tuple(each.grouped(packing.places, packing.stripes) for each in studied.windows)
+    limits = wish.limits((windows[0], windows[1]), wish.core_bits_per_s)
+    alike = studied.likeness.grouped(packing.places, packing.stripes)
+    if previous is None:
+        return pack(limits, alike, bound=wish.bound, room=wish.room)
+    order = {core.number: place for place, core in enumerate(previous.core)}
+    kept = [order[stripe.core] for stripe in previous.edge if not stripe.opaque]
+    before = np.array(kept + [-1] * (packing.stripes - len(kept)), np.int64)
+    return repack(limits, alike, before, bound=wish.bound, room=wish.room, stripes=len(previous.core))
+
+
+def _verdicts(studied: Study, wish: Wish, packing: Packing) -> tuple[Verdict, ...]:
+    if studied.held is None:
+        return ()
+    lone = np.isin(packing.places, sorted(packing.lone))
+    limits = wish.limits(studied.held.windows, wish.edge_bits_per_s)
+    court = Court(studied.symbols, limits, np.flatnonzero(~lone), studied.held.portfolios, wish.bound)
+    past = [limit.scaled(1.0 - wish.room) for limit in wish.limits(studied.windows, wish.edge_bits_per_s)]
+    return compare(packing.places, court, past)

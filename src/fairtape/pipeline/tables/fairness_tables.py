@@ -1,0 +1,263 @@
+"""How fair it was: what sites' journals tell, side by side.
+
+The names are those of the systems that first measured so. *Outbound unfairness* (CloudEx): the share of messages that
+some site released late. *Inbound unfairness* (CloudEx): the share of messages that stand behind one which was entered
+later. *Delivery window* (Jasper): the time between the first and the last release of a message; what of it no clock
+error can explain is kept beside it, and the share of messages where that is 0. *Pairwise fairness* (DBO): of pairs of
+messages of different sources, entered one directly after the other, the share that kept this order. *Portal equity*:
+the token site is the portal through which sources enter the order, and comes round to all (2001 §3); the fewest
+messages that entered at one site by the most.
+
+When a message was entered is its own word (`transforms.entered`); messages that say nothing have no part in figures
+that need it.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from fairtape.pipeline.schemas import BREAK, FORMATION, TABLES, Arrow
+from fairtape.pipeline.tables.order_tables import distribution
+from fairtape.ring.membership.layout import decode_formation
+from fairtape.wire.frames import Malformed
+
+
+def releases(deliveries: DataFrame) -> DataFrame:
+    """Every token at every site. All messages of a token are released together."""
+    at = "acknowledged_at_ns", "commit_at_ns", "released_at_ns", "late", "clock_bound_ns"
+    tokens = deliveries.where(~F.col("kind").isin(FORMATION, BREAK)).groupBy("stripe", "site", "formation", "token")
+    found = tokens.agg(
+        F.min("sequence").alias("sequence"),
+        F.count(F.lit(1)).alias("messages"),
+        *(F.max(name).alias(name) for name in at),
+    )
+    return found.withColumn("hold_ns", F.col("released_at_ns") - F.col("acknowledged_at_ns"))
+
+
+def spreads(releases: DataFrame) -> DataFrame:
+    """Every token at all sites that released it."""
+    earliest = F.min(F.col("released_at_ns") + F.col("clock_bound_ns"))
+    latest = F.max(F.col("released_at_ns") - F.col("clock_bound_ns"))
+    first, last = F.min("released_at_ns"), F.max("released_at_ns")
+    names = ("sequence", "messages", "acknowledged_at_ns", "commit_at_ns")
+    return releases.groupBy("stripe", "formation", "token").agg(
+        *(F.min(name).alias(name) for name in names),
+        F.count(F.lit(1)).alias("sites"),
+        first.alias("first_released_at_ns"),
+        last.alias("last_released_at_ns"),
+        (last - first).alias("spread_ns"),
+        F.greatest(latest - earliest, F.lit(0)).cast("long").alias("window_ns"),
+        F.count_if("late").alias("late_sites"),
+    )
+
+
+def spread_distribution(spreads: DataFrame) -> DataFrame:
+    """Release spread and delivery window over messages."""
+    several = spreads.where("sites > 1")
+    measures = several.select(
+        "stripe", "messages", F.expr("stack(2, 'spread', spread_ns, 'window', window_ns) AS (measure, ns)")
+    )
+    return distribution(measures, ("stripe", "measure"), F.col("ns"), F.col("messages"))
+
+
+def latency(entered: DataFrame, releases: DataFrame) -> DataFrame:
+    """From the entry of a message to its release, by site and source."""
+    at = releases.select("stripe", "site", "token", "released_at_ns")
+    joined = entered.join(at, ["stripe", "token"])
+    return distribution(joined, ("stripe", "site", "source"), F.col("released_at_ns") - F.col("entered_at_ns"))
+
+
+def hold(releases: DataFrame) -> DataFrame:
+    """From the acknowledgment of a message to its release, by site."""
+    return distribution(releases, ("stripe", "site"), F.col("hold_ns"), F.col("messages"))
+
+
+def lateness(releases: DataFrame) -> DataFrame:
+    """How much each site released late."""
+    late = F.sum(F.when(F.col("late"), F.col("messages")).otherwise(0))
+    found = releases.groupBy("stripe", "site").agg(F.sum("messages").alias("deliveries"), late.alias("late"))
+    return found.withColumn("late_fraction", _share("late", "deliveries"))
+
+
+def pairs(entered: DataFrame) -> DataFrame:
+    """Messages that different sources entered one directly after the other, and whether they kept this order."""
+    by_entry = Window.partitionBy("stripe").orderBy("entered_at_ns", "sequence")
+    before = {name: F.lag(name).over(by_entry) for name in ("source", "sequence", "entered_at_ns")}
+    followed = entered.select(
+        "stripe",
+        before["source"].alias("earlier_source"),
+        F.col("source").alias("later_source"),
+        (before["sequence"] < F.col("sequence")).alias("kept"),
+        (before["entered_at_ns"] < F.col("entered_at_ns")).alias("apart"),
+    )
+    competing = followed.where("apart AND earlier_source <> later_source")
+    return competing.groupBy("stripe", "earlier_source", "later_source").agg(
+        F.count(F.lit(1)).alias("pairs"), F.count_if("kept").alias("in_order")
+    )
+
+
+def overtaken(entered: DataFrame) -> DataFrame:
+    """By stripe: how many messages say when they were entered, and how many stand behind one that was entered later."""
+    earlier = Window.partitionBy("stripe").orderBy("sequence").rowsBetween(Window.unboundedPreceding, -1)
+    seen = entered.withColumn("latest", F.max("entered_at_ns").over(earlier))
+    return seen.groupBy("stripe").agg(
+        F.count(F.lit(1)).alias("entered_messages"),
+        F.count_if(F.col("entered_at_ns") < F.col("latest")).alias("overtaken_messages"),
+    )
+
+
+def formations(deliveries: DataFrame) -> DataFrame:
+    """Every change of formation once, with who was in it as far as its layout says."""
+    noted = deliveries.where(F.col("kind").isin(FORMATION, BREAK))
+    once = noted.groupBy("stripe", "formation").agg(
+        *(F.min(name).alias(name) for name in ("token", "sequence")),
+        F.min("acknowledged_at_ns").alias("installed_at_ns"),
+        F.count_distinct("site").alias("sites"),
+        F.max(F.col("kind") == BREAK).alias("broken"),
+        F.min("payload").alias("payload"),
+    )
+    return once.mapInArrow(_formations, from_arrow_schema(TABLES["formations"].schema))
+
+
+def _formations(batches: Iterator[Arrow]) -> Iterator[Arrow]:
+    schema = TABLES["formations"].schema
+    for batch in batches:
+        rows = [row | _layout(row.pop("payload")) for row in batch.to_pylist()]
+        yield pa.RecordBatch.from_pylist(rows, schema=schema)
+
+
+def _layout(layout: bytes | None) -> dict[str, Any]:
+    try:
+        formation = decode_formation(layout or b"")
+    except Malformed:
+        return {"members": None, "resilience": None, "plan": None}
+    return {"members": list(formation.members), "resilience": formation.resilience, "plan": formation.plan}
+
+
+def token_portals(order: DataFrame, formations: DataFrame) -> DataFrame:
+    """Which site put each token into the order, and how many messages of each source were in it."""
+    counts = (
+        order.where(~F.col("kind").isin(FORMATION, BREAK)).groupBy("stripe", "formation", "token", "source").count()
+    )
+    made = formations.where("members IS NOT NULL").select(
+        "stripe", "formation", "members", F.col("token").alias("first")
+    )
+    turn = F.expr("element_at(members, cast((token - first) % size(members) AS INT) + 1)")
+    joined = counts.join(F.broadcast(made), ["stripe", "formation"]).withColumn("portal", turn)
+    return joined.select("stripe", "token", "source", "portal", "count")
+
+
+def portals(token_portals: DataFrame) -> DataFrame:
+    """How much of each source entered the order at each site."""
+    found = token_portals.groupBy("stripe", "portal", "source").agg(
+        F.count(F.lit(1)).alias("tokens"), F.sum("count").alias("messages")
+    )
+    whole = Window.partitionBy("stripe", "source")
+    return found.withColumn("source_messages", F.sum("messages").over(whole))
+
+
+def delays(entered: DataFrame, token_portals: DataFrame) -> DataFrame:
+    """From the entry of a message to its place in the order, by source and the site that gave it that place.
+
+    This is what journals hold of the delay between a source and a site. Losses and requests leave no trace in them.
+    """
+    at = token_portals.select("stripe", "token", "source", "portal")
+    joined = entered.join(at, ["stripe", "token", "source"])
+    return distribution(joined, ("stripe", "source", "portal"), F.col("acknowledged_at_ns") - F.col("entered_at_ns"))
+
+
+def clocks(releases: DataFrame) -> DataFrame:
+    """What releases say of each site's clock: its bound, releases before their time, and steps back."""
+    before = F.lag("released_at_ns").over(Window.partitionBy("stripe", "site").orderBy("sequence", "token"))
+    back = F.greatest(before - F.col("released_at_ns"), F.lit(0))
+    stepped = (
+        releases.withColumn("back", back)
+        .groupBy("stripe", "site")
+        .agg(
+            F.count(F.lit(1)).alias("releases"),
+            F.count_if(F.col("released_at_ns") < F.col("commit_at_ns")).alias("early_releases"),
+            F.count_if(F.col("back") > 0).alias("steps_back"),
+            F.coalesce(F.max("back"), F.lit(0)).cast("long").alias("step_max_ns"),
+        )
+    )
+    bounds = distribution(releases, ("stripe", "site"), F.col("clock_bound_ns"))
+    names = {"bound_min_ns": "least", "bound_p50_ns": "p50", "bound_max_ns": "most"}
+    told = bounds.select("stripe", "site", *(F.col(found).alias(name) for name, found in names.items()))
+    return stepped.join(told, ["stripe", "site"])
+
+
+def outages(formations: DataFrame, spreads: DataFrame) -> DataFrame:
+    """How long the order stood still around a change of formation: from the last token before to the first after."""
+    changes = formations.select(
+        "stripe", "formation", "broken", "token", F.lit(0).alias("rank"), F.lit(None).cast("long").alias("at")
+    )
+    tokens = spreads.select(
+        "stripe",
+        "formation",
+        F.lit(None).cast("boolean").alias("broken"),
+        "token",
+        F.lit(1).alias("rank"),
+        F.col("acknowledged_at_ns").alias("at"),
+    )
+    in_order = Window.partitionBy("stripe").orderBy("token", "rank", "formation")
+    before = in_order.rowsBetween(Window.unboundedPreceding, -1)
+    after = in_order.rowsBetween(1, Window.unboundedFollowing)
+    token = F.when(F.col("rank") == 1, F.col("token"))
+    seen = changes.unionByName(tokens).select(
+        "stripe",
+        "formation",
+        "broken",
+        "rank",
+        F.last(token, ignorenulls=True).over(before).alias("last_token"),
+        F.last("at", ignorenulls=True).over(before).alias("last_at_ns"),
+        F.first(token, ignorenulls=True).over(after).alias("first_token"),
+        F.first("at", ignorenulls=True).over(after).alias("first_at_ns"),
+    )
+    return seen.where("rank = 0").withColumn("silence_ns", F.col("first_at_ns") - F.col("last_at_ns"))
+
+
+def fairness(
+    spreads: DataFrame, lateness: DataFrame, pairs: DataFrame, entered: DataFrame, portals: DataFrame
+) -> DataFrame:
+    """One line for each stripe, counts before the shares that are made of them."""
+    several = F.col("sites") > 1
+    messages = spreads.groupBy("stripe").agg(
+        F.max("sites").alias("sites"),
+        F.sum("messages").alias("messages"),
+        _messages_where(F.col("late_sites") > 0).alias("unlike_messages"),
+        _messages_where(several & (F.col("window_ns") == 0)).alias("window_0_messages"),
+        _messages_where(several).alias("shared_messages"),
+    )
+    late = lateness.groupBy("stripe").agg(
+        F.sum("deliveries").alias("deliveries"), F.sum("late").alias("late_deliveries")
+    )
+    competed = pairs.groupBy("stripe").agg(F.sum("pairs").alias("pairs"), F.sum("in_order").alias("pairs_in_order"))
+    entries = portals.groupBy("stripe", "portal").agg(F.sum("messages").alias("entries"))
+    equity = entries.groupBy("stripe").agg((F.min("entries") / F.max("entries")).alias("portal_equity"))
+    joined = messages
+    for other in (late, competed, overtaken(entered), equity):
+        joined = joined.join(other, "stripe", "left")
+    counts = ("pairs", "pairs_in_order", "entered_messages", "overtaken_messages")
+    filled = joined.fillna(0, subset=list(counts))
+    return filled.withColumns(
+        {
+            "late_fraction": _share("late_deliveries", "deliveries"),
+            "outbound_unfairness": _share("unlike_messages", "messages"),
+            "window_0_share": _share("window_0_messages", "shared_messages"),
+            "inbound_unfairness": _share("overtaken_messages", "entered_messages"),
+            "pairwise_fairness": _share("pairs_in_order", "pairs"),
+        }
+    )
+
+
+def _messages_where(condition: Column) -> Column:
+    return F.sum(F.when(condition, F.col("messages")).otherwise(0))
+
+
+def _share(part: str, whole: str) -> Column:
+    """A quotient of two counts; none where there is nothing to divide by."""
+    return F.when(F.col(whole) > 0, F.col(part) / F.col(whole))

@@ -1,0 +1,86 @@
+"""How the ring fared, from the traces of its sites: what links lose, how long they take, what was asked and answered.
+
+These are the figures that T-RMP §4 and §5 choose the timing from. An acknowledgment that had to be asked for was *late*
+where at least as many copies came as were asked for, because then one of them came by itself; otherwise it was *lost*.
+(A request that was there before it was sent does not count: nobody answers that.) It was *absent* where it never came,
+which counts as lost, too. Delays are those of acknowledgments that came unasked; a
+repair is sent again by somebody else, and says nothing about the link. Times of answers are those of first requests: of
+what was asked for again nobody can tell which request was answered (Karn and Partridge say the same of round trips in
+TCP).
+
+Delays compare two clocks, so each is uncertain by their bounds together: the greatest of these stands beside them.
+"""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+
+from fairtape.pipeline.tables.order_tables import distribution
+
+_REQUESTS = "ack_requests + message_requests"
+_CAME = "came_at_ns IS NOT NULL"
+_LATE = f"{_CAME} AND ack_requests > 0 AND copies >= ack_requests - premature"
+_LOST = f"{_CAME} AND ack_requests - premature > copies"
+
+
+def _tokens(traces: DataFrame) -> DataFrame:
+    return traces.where("kind = 'token'")
+
+
+def links(traces: DataFrame) -> DataFrame:
+    """Every pair of sites, one way."""
+    tokens = _tokens(traces).withColumnsRenamed({"peer": "from_site", "site": "to_site"})
+    keys = ("stripe", "from_site", "to_site")
+    counts = tokens.groupBy(*keys).agg(
+        F.count(F.lit(1)).alias("tokens"),
+        F.count_if(F.expr(f"{_CAME} AND ack_requests = 0")).alias("unasked"),
+        F.count_if(F.expr(_LOST)).alias("lost"),
+        F.count_if(F.expr(_LATE)).alias("late"),
+        F.count_if(F.expr(f"NOT ({_CAME})")).alias("absent"),
+        F.max("clock_bound_ns").alias("clock_bound_max_ns"),
+    )
+    delay = F.col("came_at_ns") - F.col("sent_at_ns")
+    delays = distribution(tokens.where(f"{_CAME} AND ack_requests = 0"), keys, delay)
+    gone = F.col("lost") + F.col("absent")
+    return counts.withColumn("loss", gone / F.col("tokens")).join(delays, [*keys], "left")
+
+
+def source_links(traces: DataFrame) -> DataFrame:
+    """Every source at every site: what had to be asked for, of what was acknowledged by others."""
+    sums = traces.where("kind = 'source'").groupBy("stripe", F.col("peer").alias("source"), "site")
+    counts = sums.agg(F.sum("messages").alias("messages"), F.sum("missing").alias("missing"))
+    return counts.withColumn("loss", F.when(F.col("messages") > 0, F.col("missing") / F.col("messages")))
+
+
+def token_losses(traces: DataFrame) -> DataFrame:
+    """Every token, as the sites that waited for it tell."""
+    requests = F.expr(_REQUESTS)
+    return (
+        _tokens(traces)
+        .groupBy("stripe", "formation", "token", F.col("peer").alias("portal"))
+        .agg(
+            F.count(F.lit(1)).alias("sites"),
+            F.count_if(F.expr(f"({_LOST}) OR NOT ({_CAME})")).alias("lost"),
+            F.count_if(F.expr(_LATE)).alias("late"),
+            F.sum(requests).alias("requests"),
+            F.max(requests).alias("requests_max"),
+            F.max("messages").alias("messages"),
+            F.sum("missing").alias("missing"),
+        )
+    )
+
+
+def retries(traces: DataFrame) -> DataFrame:
+    """How many tokens took how many requests, at each site."""
+    counted = _tokens(traces).groupBy("stripe", "site", F.expr(_REQUESTS).alias("requests"))
+    return counted.agg(F.count(F.lit(1)).alias("tokens"))
+
+
+def requests(traces: DataFrame) -> DataFrame:
+    """Who was asked by whom, how often there was an answer, and after what time."""
+    wanted = F.when(F.col("ack_requests") > 0, "acknowledgment").otherwise("messages")
+    asked = traces.where("kind = 'request'").withColumnRenamed("peer", "asked").withColumn("wanted", wanted)
+    keys = ("stripe", "site", "asked", "wanted")
+    counts = asked.groupBy(*keys).agg(F.count(F.lit(1)).alias("requests"), F.count_if(F.expr(_CAME)).alias("answered"))
+    first = asked.where(f"{_CAME} AND {_REQUESTS} = 1")
+    times = distribution(first, keys, F.col("came_at_ns") - F.col("sent_at_ns"))
+    return counts.join(times, [*keys], "left")
