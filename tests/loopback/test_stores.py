@@ -34,7 +34,7 @@ from fairtape.core.formation_log import (
     Refused,
     Unavailable,
 )
-from fairtape.simulation.store import MemoryStore
+from fairtape.simulation.memory_store import MemoryStore
 from fairtape.storage.formation_stores import ENTRIES_MAX, EtcdStore, SqliteStore, Store, open_store
 from fairtape.storage.formation_stores.etcd_http import Endpoint
 from loopback.commands import PATIENCE

@@ -25,7 +25,7 @@ TESTS_FAILED = 1  # pytest's exit code; others mean that the tests could not run
 CAMPAIGN = f"""
 import sys
 import fairtape
-from fairtape.simulation.trial import run_seed
+from fairtape.simulation.ring_run import run_seed
 assert fairtape.__file__.startswith(sys.argv[1]), fairtape.__file__
 wanted = sys.argv[2]
 for seed, loss in [(seed, loss) for seed in range(1, {SEEDS} + 1) for loss in (None, {LOSS})]:

@@ -4,8 +4,8 @@ import pytest
 
 from fairtape.core.effects import Channel, Ordered
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
-from fairtape.simulation.realm import EPOCH
-from fairtape.simulation.witness import Witness
+from fairtape.simulation.cluster import EPOCH
+from fairtape.simulation.observer import Witness
 from fairtape.wire.frames import Kind, NodeId
 from simulation.calm import TIMING, calm_realm, load
 

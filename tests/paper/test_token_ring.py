@@ -9,7 +9,7 @@ from fairtape.core.instants import MILLISECOND, Instant
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.formation_history import Course
 from fairtape.ring.receiver.resilience import Resilience
-from fairtape.simulation.witness import Witness
+from fairtape.simulation.observer import Witness
 from fairtape.wire.frames import Ack, Hole, NodeId, Progress, Request, TokenAck, decode_control, is_block
 from unit.ring_values import (
     SOURCE,

@@ -8,8 +8,8 @@ from fairtape.core.link_faults import Weather
 from fairtape.core.timing import Timing
 from fairtape.ring.membership.topology import Charter, LoopCharter
 from fairtape.simulation.clocks import Clock
-from fairtape.simulation.guardians import Guardians
-from fairtape.simulation.realm import EPOCH, Realm, RealmPlan
+from fairtape.simulation.cluster import EPOCH, Realm, RealmPlan
+from fairtape.simulation.cluster_checkers import Guardians
 from fairtape.wire.frames import NodeId
 
 SOURCES = (201, 202)

@@ -7,8 +7,8 @@ import pytest
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.ring.membership.topology import LoopCharter
 from fairtape.simulation.clocks import straying
-from fairtape.simulation.ordeal import why_unsettled
-from fairtape.simulation.realm import EPOCH
+from fairtape.simulation.cluster import EPOCH
+from fairtape.simulation.cluster_run import why_unsettled
 from fairtape.wire.membership import Posture, Verb
 from simulation.calm import TIMING, calm_realm, load
 

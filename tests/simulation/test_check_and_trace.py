@@ -9,7 +9,7 @@ import pytest
 from fairtape.cli import run
 from fairtape.cli.check import Digest, check
 from fairtape.cli.trace import trace
-from fairtape.simulation.trial import run_seed
+from fairtape.simulation.ring_run import run_seed
 
 
 def test_check_says_in_one_json_object_what_it_found(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from fairtape.core.timing import Timing
 from fairtape.ring.membership.formation import Formation
 from fairtape.simulation.checkers import GUARANTEES, LATE_AFTER, Checker, EverythingArrives
 from fairtape.simulation.facts import Facts, Violation
-from fairtape.simulation.jury import Jury
+from fairtape.simulation.ring_checkers import Jury
 from fairtape.wire.blocks import pack_messages, split_message
 from fairtape.wire.frames import Ack, NodeId, Range, encode_block_header, encode_control
 from fairtape.wire.seals import Authenticator, Seal

@@ -8,7 +8,7 @@ import pytest
 
 from fairtape.cli import run
 from fairtape.cli.audit import audit
-from fairtape.simulation.entry import REGIONS_MAX, Way, chi_square_tail, race, regions
+from fairtape.simulation.fair_entry import REGIONS_MAX, Way, chi_square_tail, race, regions
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from fairtape.core.effects import Reason
 from fairtape.core.formation_log import Answer, Question, Record
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.nodes.reconfigurable_receiver import GovernedReceiver
+from fairtape.simulation.cluster import StoreRoom
 from fairtape.simulation.failover import AT_THE_LATEST, Kept, draw, run_failover
-from fairtape.simulation.realm import StoreRoom
-from fairtape.simulation.trial import Outcome
+from fairtape.simulation.ring_run import Outcome
 from fairtape.wire.frames import NodeId
 
 consult = StoreRoom.consult

@@ -11,8 +11,8 @@ from fairtape.cli.check import check
 from fairtape.exchange.ledger import Account, Ledger
 from fairtape.exchange.outputs import Execution
 from fairtape.exchange.trade_book import TradeBook
-from fairtape.simulation.floor_ordeal import FloorOrdeal, arbiter_of, run_floor
-from fairtape.simulation.upheaval import draw
+from fairtape.simulation.fault_schedule import draw
+from fairtape.simulation.floor_run import FloorOrdeal, arbiter_of, run_floor
 
 SMOKE_SEEDS = (3, 10, 14, 16, 22, 25)
 

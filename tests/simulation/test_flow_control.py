@@ -8,7 +8,7 @@ from fairtape.core.effects import Channel
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.core.timing import Timing
 from fairtape.simulation.clocks import RATE_MAX, Clock, Piece, WanderingClock
-from fairtape.simulation.witness import Witness
+from fairtape.simulation.observer import Witness
 from fairtape.simulation.world import EPOCH
 from fairtape.wire.frames import Ack, NodeId, decode_control, is_block
 from unit.ring_values import SOURCE, Ring

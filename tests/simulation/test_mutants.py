@@ -6,7 +6,7 @@ from fairtape.core.instants import Instant
 from fairtape.ring.receiver.release import ReleaseQueue
 from fairtape.ring.receiver.resilience import Resilience
 from fairtape.ring.sender.retention import Keeping
-from fairtape.simulation.trial import run_seed
+from fairtape.simulation.ring_run import run_seed
 
 SEEDS = range(1, 60)
 hear, settle = Resilience.hear, ReleaseQueue.settle

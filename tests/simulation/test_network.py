@@ -9,8 +9,8 @@ from hypothesis import strategies as some
 from fairtape.core.effects import Channel
 from fairtape.core.instants import MILLISECOND, Duration
 from fairtape.core.link_faults import Weather
+from fairtape.simulation.datagram_summary import sight
 from fairtape.simulation.network import Network, Rule, Tree
-from fairtape.simulation.sightings import sight
 from fairtape.wire.frames import Ack, Kind, NodeId, encode_control
 from fairtape.wire.seals import Authenticator
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fairtape.simulation.campaign import Tally, campaign, replay_command
-from fairtape.simulation.swarm import LOSSES, draw
-from fairtape.simulation.trial import run_seed
+from fairtape.simulation.configuration import LOSSES, draw
+from fairtape.simulation.ring_run import run_seed
 
 SMOKE_SEEDS = range(1, 25)
 TWICE = (3, 7, 12, 20)
@@ -35,7 +35,7 @@ def test_what_once_failed_never_fails_again(seed: int, loss: float | None) -> No
 
 def test_one_seed_is_one_history_whatever_the_hash_seed() -> None:
     """Each smoke seed runs twice under different PYTHONHASHSEED and gives the same trace."""
-    program = f"from fairtape.simulation.trial import run_seed; print([run_seed(seed) for seed in {TWICE}])"
+    program = f"from fairtape.simulation.ring_run import run_seed; print([run_seed(seed) for seed in {TWICE}])"
     stories = []
     for hash_seed in ("0", "4711"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}

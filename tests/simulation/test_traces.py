@@ -7,9 +7,9 @@ import pytest
 
 from fairtape.core.instants import NEVER
 from fairtape.ring.receiver.tracing import Trace, TraceKind
+from fairtape.simulation.configuration import Clocks, draw
 from fairtape.simulation.recorder import Flight, Sent
-from fairtape.simulation.swarm import Clocks, draw
-from fairtape.simulation.trial import Trial
+from fairtape.simulation.ring_run import Trial
 from fairtape.wire.frames import Kind, NodeId
 
 pytestmark = pytest.mark.xdist_group("traces")  # each world is made once, for all tests of it

@@ -13,9 +13,9 @@ from fairtape.cli.check import check
 from fairtape.core.instants import SECOND, Instant
 from fairtape.ring.receiver.release import ReleaseQueue
 from fairtape.simulation.campaign import Distribution
+from fairtape.simulation.cluster_run import run_upheaval
 from fairtape.simulation.failover import run_failover
-from fairtape.simulation.ordeal import run_upheaval
-from fairtape.simulation.upheaval import draw
+from fairtape.simulation.fault_schedule import draw
 
 SMOKE_SEEDS = range(1, 13)
 FAILOVERS = (2, 3, 6, 9, 12, 14, 15)
@@ -54,7 +54,9 @@ def test_a_failover_that_once_failed_never_fails_again(seed: int) -> None:
 
 
 def test_one_upheaval_is_one_history_whatever_the_hash_seed() -> None:
-    program = f"from fairtape.simulation.ordeal import run_upheaval; print([run_upheaval(seed) for seed in {TWICE}])"
+    program = (
+        f"from fairtape.simulation.cluster_run import run_upheaval; print([run_upheaval(seed) for seed in {TWICE}])"
+    )
     stories = []
     for hash_seed in ("0", "4711"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}

@@ -6,7 +6,7 @@ from fairtape.core.instants import MILLISECOND, SECOND, Instant
 from fairtape.nodes.coordinator.server import Bench, Reformer
 from fairtape.nodes.message_authentication import Postbox
 from fairtape.ring.membership.topology import Charter, LoopCharter
-from fairtape.simulation.store import MemoryStore
+from fairtape.simulation.memory_store import MemoryStore
 from fairtape.wire.membership import Governance, Order, Posture, Verb
 from fairtape.wire.seals import Keys
 from unit.loop_values import TIMING, standing_of

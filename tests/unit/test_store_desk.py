@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from fairtape.core.formation_log import Answer, Claim, Claimed, Leadership, Question, Recall, Recalled, Unavailable
-from fairtape.simulation.store import MemoryStore
+from fairtape.simulation.memory_store import MemoryStore
 from fairtape.storage.formation_stores import QUESTIONS_MAX, StoreDesk
 
 PATIENCE = 60.0

@@ -19,7 +19,7 @@ from fairtape.cli.limits import check_within
 from fairtape.core.errors import Complaint
 from fairtape.simulation.campaign import cores
 from fairtape.simulation.cities import City
-from fairtape.simulation.entry import CLOCK_BOUND, LOSS, REGIONS_MAX, REGIONS_MIN, Way, race, regions
+from fairtape.simulation.fair_entry import CLOCK_BOUND, LOSS, REGIONS_MAX, REGIONS_MIN, Way, race, regions
 
 RATIO_MAX: Final = 1.1  # what the rotating portal promises
 RACES_MIN: Final = 1_000  # fewer say nothing about a tenth

@@ -14,14 +14,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from fairtape.cli.limits import check_within
 from fairtape.core.errors import Complaint
+from fairtape.simulation import configuration as swarm
 from fairtape.simulation import failover as failovers
-from fairtape.simulation import swarm, upheaval
+from fairtape.simulation import fault_schedule as upheaval
 from fairtape.simulation.campaign import Distribution, Run, Tally, campaign, cores, replay_command
+from fairtape.simulation.cluster_run import run_upheaval
+from fairtape.simulation.configuration import LOSS_MAX
 from fairtape.simulation.failover import run_failover
-from fairtape.simulation.floor_ordeal import run_floor
-from fairtape.simulation.ordeal import run_upheaval
-from fairtape.simulation.swarm import LOSS_MAX
-from fairtape.simulation.trial import Outcome, run_seed
+from fairtape.simulation.floor_run import run_floor
+from fairtape.simulation.ring_run import Outcome, run_seed
 
 EXIT_BROKEN: Final = 1
 SEED_MAX: Final = 10**18

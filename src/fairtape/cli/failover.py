@@ -14,7 +14,7 @@ from rich.table import Table
 from fairtape.cli.limits import check_within
 from fairtape.simulation.campaign import campaign, cores, replay_command
 from fairtape.simulation.failover import PROMISES, Kept, run_failover
-from fairtape.simulation.trial import Outcome
+from fairtape.simulation.ring_run import Outcome
 
 SEEDS_MAX: Final = 10**9
 JOBS_MAX: Final = 256

@@ -8,10 +8,10 @@ import click
 from fairtape.cli.limits import check_within
 from fairtape.core.errors import Complaint
 from fairtape.core.instants import NEVER, SECOND, Instant
+from fairtape.simulation.configuration import LOSS_MAX, draw
+from fairtape.simulation.ring_run import Trial, judge
 from fairtape.simulation.scenario import lines
-from fairtape.simulation.swarm import LOSS_MAX, draw
-from fairtape.simulation.tracing import Window, choose_window, count_flights, draw_svg
-from fairtape.simulation.trial import Trial, judge
+from fairtape.simulation.space_time_diagram import Window, choose_window, count_flights, draw_svg
 from fairtape.simulation.world import EPOCH
 
 SEED_MAX: Final = 10**18

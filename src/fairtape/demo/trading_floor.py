@@ -25,11 +25,11 @@ from fairtape.exchange.rules.values import Continuous
 from fairtape.market.prices import ONE
 from fairtape.ring.membership.topology import Charter, LoopCharter
 from fairtape.simulation.cities import City, city, weather_between
-from fairtape.simulation.floors import Floors
-from fairtape.simulation.guardians import Guardians
-from fairtape.simulation.ordeal import why_unsettled
-from fairtape.simulation.realm import EPOCH, Realm, RealmPlan
-from fairtape.simulation.witness import Witness
+from fairtape.simulation.cluster import EPOCH, Realm, RealmPlan
+from fairtape.simulation.cluster_checkers import Guardians
+from fairtape.simulation.cluster_run import why_unsettled
+from fairtape.simulation.floor_replicas import Floors
+from fairtape.simulation.observer import Witness
 from fairtape.wire.frames import NodeId
 
 CITIES: Final = tuple(city(name) for name in ("New York", "São Paulo", "London", "Tokyo", "Frankfurt"))

@@ -11,7 +11,7 @@ from multiprocessing import get_context
 from typing import Final, TypeAlias
 
 from fairtape.core.instants import Duration
-from fairtape.simulation.trial import NEVER_RAISES, Outcome
+from fairtape.simulation.ring_run import NEVER_RAISES, Outcome
 
 AHEAD_PER_JOB: Final = 4  # seeds handed out before their results are taken
 

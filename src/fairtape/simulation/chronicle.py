@@ -42,11 +42,11 @@ from fairtape.core.link_faults import Weather
 from fairtape.core.timing import Timing
 from fairtape.ring.membership.topology import Charter, Excess, LoopCharter, Remedy
 from fairtape.simulation.clocks import Clock, straying
-from fairtape.simulation.guardians import Guardians
-from fairtape.simulation.ordeal import why_unsettled
-from fairtape.simulation.realm import EPOCH, Realm, RealmPlan
+from fairtape.simulation.cluster import EPOCH, Realm, RealmPlan
+from fairtape.simulation.cluster_checkers import Guardians
+from fairtape.simulation.cluster_run import why_unsettled
+from fairtape.simulation.observer import Witness
 from fairtape.simulation.scenario import BadScenario, duration
-from fairtape.simulation.witness import Witness
 from fairtape.wire.frames import NodeId
 from fairtape.wire.membership import Verb
 

@@ -18,12 +18,12 @@ from fairtape.core.link_faults import Weather
 from fairtape.core.timing import Timing
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.topology import Charter, LoopCharter, lease_margin
+from fairtape.simulation.cluster import EPOCH, Realm, RealmPlan
+from fairtape.simulation.cluster_checkers import Guardians
+from fairtape.simulation.cluster_run import judged, why_unsettled
 from fairtape.simulation.facts import Violation
-from fairtape.simulation.guardians import Guardians
-from fairtape.simulation.ordeal import judged, why_unsettled
-from fairtape.simulation.realm import EPOCH, Realm, RealmPlan
-from fairtape.simulation.trial import Outcome
-from fairtape.simulation.witness import Witness
+from fairtape.simulation.observer import Witness
+from fairtape.simulation.ring_run import Outcome
 from fairtape.wire.frames import NodeId
 
 SOURCES: Final = (201, 202)

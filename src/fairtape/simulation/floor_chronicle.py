@@ -25,8 +25,8 @@ from fairtape.exchange.rules.values import Continuous
 from fairtape.market.prices import ONE
 from fairtape.simulation.chronicle import SOURCES, Script, Telling, read
 from fairtape.simulation.clocks import Clock
-from fairtape.simulation.floors import Floors
-from fairtape.simulation.realm import EPOCH, RealmPlan
+from fairtape.simulation.cluster import EPOCH, RealmPlan
+from fairtape.simulation.floor_replicas import Floors
 from fairtape.simulation.scenario import BadScenario
 from fairtape.wire.frames import NodeId
 

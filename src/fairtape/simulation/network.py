@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 from fairtape.core.effects import Channel
 from fairtape.core.instants import MICROSECOND, Duration
 from fairtape.core.link_faults import Weather, fates
-from fairtape.simulation.sightings import Sighting, sight
+from fairtape.simulation.datagram_summary import Sighting, sight
 from fairtape.wire.frames import Kind, NodeId
 
 HELD_MAX: Final = 10_000  # datagrams on one clogged link; more are lost, as in any router

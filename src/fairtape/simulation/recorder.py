@@ -7,8 +7,8 @@ from typing import Final, TypeAlias
 from fairtape.core.effects import Channel, Ordered, Release, Report
 from fairtape.core.instants import NEVER, Duration, Instant
 from fairtape.ring.receiver.recovery import Observer
-from fairtape.simulation.sightings import Sighting, sight
-from fairtape.simulation.witness import Witness
+from fairtape.simulation.datagram_summary import Sighting, sight
+from fairtape.simulation.observer import Witness
 from fairtape.simulation.world import World
 from fairtape.wire.frames import NodeId
 

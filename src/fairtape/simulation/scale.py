@@ -31,8 +31,8 @@ from fairtape.ring.membership.formation import MEMBERS_MAX, Formation
 from fairtape.ring.membership.hierarchy import Hierarchy, plan
 from fairtape.ring.membership.layout import encode_formation
 from fairtape.simulation.network import Tree
-from fairtape.simulation.shelf import Shelf
-from fairtape.simulation.witness import Witness
+from fairtape.simulation.observer import Witness
+from fairtape.simulation.simulated_journal import Shelf
 from fairtape.simulation.world import EPOCH, World
 from fairtape.wire.frames import Ack, Kind, NodeId, decode_control
 from fairtape.wire.membership import Governance, Grant, Install, LoopToken, decode_governance

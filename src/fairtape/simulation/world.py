@@ -32,8 +32,8 @@ from fairtape.core.instants import MILLISECOND, NEVER, SECOND, Duration, Instant
 from fairtape.core.machine import Consulting, Keeper, Machine
 from fairtape.simulation.clocks import Clock, TrueClock
 from fairtape.simulation.network import Network, Sky, Tree
-from fairtape.simulation.shelf import Shelf
-from fairtape.simulation.witness import Witness
+from fairtape.simulation.observer import Witness
+from fairtape.simulation.simulated_journal import Shelf
 from fairtape.wire.frames import NodeId
 
 EPOCH: Final = 1_767_225_600 * SECOND  # 2026-01-01 UTC: worlds start at a time as wide as the real one

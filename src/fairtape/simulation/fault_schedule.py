@@ -15,9 +15,9 @@ from fairtape.core.link_faults import Weather
 from fairtape.core.timing import Timing
 from fairtape.ring.membership.topology import Charter, Excess, LoopCharter, Remedy
 from fairtape.simulation.clocks import Clock, straying, wandering
+from fairtape.simulation.cluster import EPOCH, RealmPlan
 from fairtape.simulation.faults import Clog, Crash, Fault, Partition, Pause, Restart
 from fairtape.simulation.network import Sky
-from fairtape.simulation.realm import EPOCH, RealmPlan
 from fairtape.wire.frames import NodeId
 from fairtape.wire.membership import Verb
 

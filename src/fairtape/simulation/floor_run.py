@@ -10,14 +10,14 @@ from typing import Final
 
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.exchange.floor import Floor
+from fairtape.simulation.cluster import EPOCH
+from fairtape.simulation.cluster_run import Ordeal, judged
 from fairtape.simulation.facts import Violation
+from fairtape.simulation.fault_schedule import Upheaval, draw
 from fairtape.simulation.faults import Crash, Fault, Restart
-from fairtape.simulation.floors import Floors
-from fairtape.simulation.ordeal import Ordeal, judged
-from fairtape.simulation.realm import EPOCH
-from fairtape.simulation.trading import Gateway, Operator
-from fairtape.simulation.trial import Outcome
-from fairtape.simulation.upheaval import Upheaval, draw
+from fairtape.simulation.floor_replicas import Floors
+from fairtape.simulation.ring_run import Outcome
+from fairtape.simulation.traders import Gateway, Operator
 from fairtape.wire.frames import NodeId
 
 OPERATOR: Final = 299

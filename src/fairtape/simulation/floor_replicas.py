@@ -36,9 +36,9 @@ from fairtape.exchange.replica import Replica
 from fairtape.nodes.coordinator.server import Reformer
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import decode_formation
+from fairtape.simulation.cluster import Realm
 from fairtape.simulation.facts import Violation
-from fairtape.simulation.realm import Realm
-from fairtape.simulation.witness import Witness
+from fairtape.simulation.observer import Witness
 from fairtape.wire.frames import NodeId
 
 Place = tuple[int, int]

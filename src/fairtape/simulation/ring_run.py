@@ -21,13 +21,13 @@ from fairtape.nodes.source import Source
 from fairtape.ring.receiver.tracing import Tracer
 from fairtape.simulation.checkers import EverythingArrives
 from fairtape.simulation.clocks import Clock, TrueClock, wandering
+from fairtape.simulation.configuration import RECORD_MAX, Burst, Configuration, chance_for, draw
 from fairtape.simulation.facts import Facts, Stream, Violation
 from fairtape.simulation.faults import schedule
-from fairtape.simulation.hostility import Intruder
-from fairtape.simulation.jury import Jury
+from fairtape.simulation.intruder import Intruder
 from fairtape.simulation.network import Tree
 from fairtape.simulation.recorder import Recorder
-from fairtape.simulation.swarm import RECORD_MAX, Burst, Configuration, chance_for, draw
+from fairtape.simulation.ring_checkers import Jury
 from fairtape.simulation.world import EPOCH, Spinning, Storm, World
 from fairtape.wire.frames import NodeId
 from fairtape.wire.seals import Keys

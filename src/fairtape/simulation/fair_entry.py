@@ -31,7 +31,7 @@ from fairtape.nodes.source import Source
 from fairtape.ring.membership.formation import Formation
 from fairtape.simulation.cities import CITIES, City, round_trip, weather_between
 from fairtape.simulation.clocks import Clock, wandering
-from fairtape.simulation.witness import Witness
+from fairtape.simulation.observer import Witness
 from fairtape.simulation.world import EPOCH, World
 from fairtape.wire.blocks import unpack_messages
 from fairtape.wire.frames import NodeId

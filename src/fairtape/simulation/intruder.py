@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 
 from fairtape.core.effects import Channel, Ordered, Release, Report
 from fairtape.core.instants import Duration, Instant
-from fairtape.simulation.witness import Witness
+from fairtape.simulation.observer import Witness
 from fairtape.simulation.world import World
 from fairtape.wire.frames import NodeId
 

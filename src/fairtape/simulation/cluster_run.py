@@ -11,13 +11,13 @@ from typing import Final, Protocol
 
 from fairtape.core.instants import SECOND
 from fairtape.ring.membership.formation import Formation
+from fairtape.simulation.cluster import EPOCH, Realm
+from fairtape.simulation.cluster_checkers import Guardians
 from fairtape.simulation.facts import Violation
+from fairtape.simulation.fault_schedule import Outage, Upheaval, draw
 from fairtape.simulation.faults import schedule
-from fairtape.simulation.guardians import Guardians
-from fairtape.simulation.hostility import Intruder
-from fairtape.simulation.realm import EPOCH, Realm
-from fairtape.simulation.trial import NEVER_RAISES, Outcome, where
-from fairtape.simulation.upheaval import Outage, Upheaval, draw
+from fairtape.simulation.intruder import Intruder
+from fairtape.simulation.ring_run import NEVER_RAISES, Outcome, where
 from fairtape.simulation.world import Spinning, Storm
 from fairtape.wire.frames import NodeId
 from fairtape.wire.membership import Posture, Verb

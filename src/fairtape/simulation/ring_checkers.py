@@ -6,7 +6,7 @@ from fairtape.core.effects import Channel, Ordered, Release, Report
 from fairtape.core.instants import Instant
 from fairtape.simulation.checkers import GUARANTEES, Checker
 from fairtape.simulation.facts import Facts, Releasing, Writing
-from fairtape.simulation.witness import Witness
+from fairtape.simulation.observer import Witness
 from fairtape.wire.frames import Kind, NodeId, decode_control
 
 

@@ -22,9 +22,9 @@ from fairtape.nodes.source import Source
 from fairtape.ring.membership.topology import Charter
 from fairtape.ring.receiver.tracing import Tracer
 from fairtape.simulation.clocks import Clock, TrueClock
+from fairtape.simulation.memory_store import MemoryStore
 from fairtape.simulation.network import Tree
-from fairtape.simulation.shelf import Shelf
-from fairtape.simulation.store import MemoryStore
+from fairtape.simulation.simulated_journal import Shelf
 from fairtape.simulation.world import EPOCH, World
 from fairtape.wire.frames import DATAGRAM_MAX, NodeId
 from fairtape.wire.membership import Order, Verb

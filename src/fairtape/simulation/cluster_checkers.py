@@ -15,9 +15,9 @@ from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import decode_formation
 from fairtape.ring.receiver.release import LATE_AFTER
 from fairtape.simulation.clocks import WanderingClock
+from fairtape.simulation.cluster import Realm, Stream
 from fairtape.simulation.facts import Violation
-from fairtape.simulation.realm import Realm, Stream
-from fairtape.simulation.witness import Witness
+from fairtape.simulation.observer import Witness
 from fairtape.wire.blocks import Assembler, unpack_messages
 from fairtape.wire.frames import Ack, Kind, NodeId, decode_control
 

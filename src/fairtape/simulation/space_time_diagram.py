@@ -14,8 +14,8 @@ from typing import Final
 
 from fairtape.core.effects import Channel
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration, Instant
+from fairtape.simulation.datagram_summary import span
 from fairtape.simulation.recorder import Befell, Declared, Flight, Happening, Released, Sent
-from fairtape.simulation.sightings import span
 from fairtape.simulation.world import EPOCH
 from fairtape.wire.frames import Kind, NodeId
 
