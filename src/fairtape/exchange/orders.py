@@ -4,8 +4,8 @@ Every request names the gateway (S_P) that vouches for it and that gateway's own
 rises, so a captured request that is played again is known as old wherever it comes from: the floor compares the name
 with the source that the ring proves, and the number with the last one. No table of past requests is needed for that.
 
-These are plain tuples because hundreds of thousands of them pass each second; `fairtape.exchange.order_codec` refuses the
-impossible ones at the border, in both directions.
+These are plain tuples because hundreds of thousands of them pass each second; `fairtape.exchange.order_codec` refuses
+the impossible ones at the border, in both directions.
 """
 
 from enum import IntEnum

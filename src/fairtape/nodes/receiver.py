@@ -1,7 +1,7 @@
 """The receiver (R_P): one site of a token loop, composed from the machines of the ring.
 
-This one stays in one formation for ever, and a failure ends it. `fairtape.nodes.reconfigurable_receiver` goes on from one formation to
-the next; what differs there is asked of the methods at the end of this class.
+This one stays in one formation for ever, and a failure ends it. `fairtape.nodes.reconfigurable_receiver` goes on from
+one formation to the next; what differs there is asked of the methods at the end of this class.
 """
 
 from collections import Counter

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 __all__ = ["ingest_journals", "read_table", "register", "run_batch", "run_stream", "spark_session"]
 
 _HOMES: Final = {
-    "ingest_journals": "ingest",
-    "read_table": "jobs",
-    "register": "source",
-    "run_batch": "jobs",
-    "run_stream": "jobs",
-    "spark_session": "session",
+    "ingest_journals": "tables.ingest",
+    "read_table": "tables.jobs",
+    "register": "source.data_source",
+    "run_batch": "tables.jobs",
+    "run_stream": "tables.jobs",
+    "spark_session": "spark.session",
 }
 
 

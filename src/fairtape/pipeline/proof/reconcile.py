@@ -1,9 +1,9 @@
 """Reconciliation: the proof, on Spark, that the journals of all sites hold one sequence.
 
-Executors prove segments (`fairtape.pipeline.proof.segment_proof`), all of them at once, and hand over a row for every entry: where
-it stands and the digest of its content. Spark then holds release marks against entries of other segments, and the rows
-of all journals against one another: the same content at the same place. Contents never leave their machine but as
-digests; only the first entry that differs is read again, to name the byte.
+Executors prove segments (`fairtape.pipeline.proof.segment_proof`), all of them at once, and hand over a row for every
+entry: where it stands and the digest of its content. Spark then holds release marks against entries of other segments,
+and the rows of all journals against one another: the same content at the same place. Contents never leave their
+machine but as digests; only the first entry that differs is read again, to name the byte.
 
 What is wrong with a journal is told once, by its first cause; what stands behind it may merely follow from it.
 """

@@ -5,10 +5,10 @@
     spark.readStream.format("fairtape").option("journals", "journals/*").option("rows", "trades").load()
     spark.read.format("fairtape").option("replay", "10.0.0.7:17001").option("plan", "plans/00001.toml").load()
 
-What to read is said by options (`fairtape.pipeline.source.options`, `fairtape.pipeline.source.replay_options`), what comes by
-`fairtape.pipeline.schemas`. An offset is the number that is due, per stripe and site, or per session of a replay.
-Planning reads heads on the driver; executors read stretches in parallel and hand over Arrow batches. Executors need
-this package, and see journals and plans under the same names.
+What to read is said by options (`fairtape.pipeline.source.options`, `fairtape.pipeline.source.replay_options`), what
+comes by `fairtape.pipeline.schemas`. An offset is the number that is due, per stripe and site, or per session of a
+replay. Planning reads heads on the driver; executors read stretches in parallel and hand over Arrow batches. Executors
+need this package, and see journals and plans under the same names.
 """
 
 import json

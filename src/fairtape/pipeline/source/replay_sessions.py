@@ -1,9 +1,9 @@
 """Which sessions a replay reads, and how far: the offsets of a replay, as `lanes` has those of journals.
 
 An offset is, for each session, the number of its message that is due. A session ends with a mark that names the plan
-and the Breaks of the one that takes over (`fairtape.edge.protocol.session_marks`), so whoever has read one to its end knows where
-to go on, and that nothing lies between. Sessions that are over stay in the offsets: they say that what followed them is
-known.
+and the Breaks of the one that takes over (`fairtape.edge.protocol.session_marks`), so whoever has read one to its end
+knows where to go on, and that nothing lies between. Sessions that are over stay in the offsets: they say that what
+followed them is known.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,11 +1,11 @@
 """Jobs: read, transform, write. From journals to every table of `fairtape.pipeline.schemas`.
 
-`deliveries` grows by what is new, each number exactly once (`fairtape.pipeline.tables.ingest`). Tables whose rows stay as they
-are (`GROWING`) grow with it, by the numbers that they lack. All others are functions of those, and of what formations
-and floors say, and are made anew, whole: so a correction that comes in the evening changes the bar of the morning, a
-batch and a stream end with the same rows, and a job that dies leaves nothing to repair. Every table says in its newest
-commit up to which numbers of which journals it goes; one that is up to date is not made again. What is made whole costs
-in proportion to the history: exact percentiles need all values, and a floor all requests.
+`deliveries` grows by what is new, each number exactly once (`fairtape.pipeline.tables.ingest`). Tables whose rows stay
+as they are (`GROWING`) grow with it, by the numbers that they lack. All others are functions of those, and of what
+formations and floors say, and are made anew, whole: so a correction that comes in the evening changes the bar of the
+morning, a batch and a stream end with the same rows, and a job that dies leaves nothing to repair. Every table says in
+its newest commit up to which numbers of which journals it goes; one that is up to date is not made again. What is made
+whole costs in proportion to the history: exact percentiles need all values, and a floor all requests.
 
 While a stream runs, the tables are made anew from time to time, at most as often as a fixed share of the machine's time
 allows. What happens live is the business of the sites, not of a table.

@@ -1,1 +1,0 @@
-"""What the order is for: the unified ticker, unified orders, the trading floor. Pure: `apply(delivery) -> outputs`."""
