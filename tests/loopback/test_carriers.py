@@ -8,7 +8,7 @@ from select import select
 import pytest
 
 from fairtape.core.effects import Channel
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.net.transports import (
     AddressBook,
     Carrier,
@@ -137,15 +137,15 @@ def test_multicast_works_by_the_name_of_the_interface_as_well() -> None:
 
 @pytest.mark.parametrize("interface", ["no-such-interface", "198.51.100.7"])
 def test_an_interface_that_is_not_there_is_told_with_those_that_are(interface: str) -> None:
-    with pytest.raises(Complaint, match=rf"interface is '{interface}'; name one of .*lo.*, or give an IPv4 address"):
+    with pytest.raises(UserError, match=rf"interface is '{interface}'; name one of .*lo.*, or give an IPv4 address"):
         multicast_works(interface)
-    with pytest.raises(Complaint, match=rf"interface is '{interface}'; name one of"):
+    with pytest.raises(UserError, match=rf"interface is '{interface}'; name one of"):
         IpMulticast(ONE, a_book(), replace(some_groups(), interface=interface))
 
 
 def test_a_port_in_use_is_told_and_nothing_stays_open() -> None:
     book = a_book()
-    with bind("127.0.0.1", book[ONE].port), pytest.raises(Complaint, match=f"port is {book[ONE].port} on 127.0.0.1"):
+    with bind("127.0.0.1", book[ONE].port), pytest.raises(UserError, match=f"port is {book[ONE].port} on 127.0.0.1"):
         Mesh(ONE, book)
     Mesh(ONE, book).close()
 
@@ -153,7 +153,7 @@ def test_a_port_in_use_is_told_and_nothing_stays_open() -> None:
 @NEEDS_MULTICAST
 def test_a_group_port_in_use_is_told_and_nothing_stays_open() -> None:
     book, groups = a_book(), some_groups()
-    with bind(*groups.control), pytest.raises(Complaint, match=f"port is {groups.control[1]} on 239.195.1.2"):
+    with bind(*groups.control), pytest.raises(UserError, match=f"port is {groups.control[1]} on 239.195.1.2"):
         IpMulticast(ONE, book, groups)
     IpMulticast(ONE, book, groups).close()
 
@@ -176,33 +176,33 @@ def test_a_group_port_in_use_is_told_and_nothing_stays_open() -> None:
     ],
 )
 def test_an_address_that_cannot_work_is_told_in_one_sentence(peer: Peer, sentence: str) -> None:
-    with pytest.raises(Complaint, match=sentence):
+    with pytest.raises(UserError, match=sentence):
         Mesh(ONE, {ONE: at_home(Role.SITE), TWO: peer})
 
 
 def test_a_node_outside_the_book_is_refused() -> None:
-    with pytest.raises(Complaint, match=r"node is 5, which the address book does not name; it names \[1, 2, 7, 8\]"):
+    with pytest.raises(UserError, match=r"node is 5, which the address book does not name; it names \[1, 2, 7, 8\]"):
         Mesh(5, a_book())
 
 
 def test_two_nodes_at_one_address_are_refused() -> None:
     peer = at_home(Role.SITE)
-    with pytest.raises(Complaint, match=f"nodes 1 and 2 are both at 127.0.0.1:{peer.port}; give each a port"):
+    with pytest.raises(UserError, match=f"nodes 1 and 2 are both at 127.0.0.1:{peer.port}; give each a port"):
         Mesh(ONE, {ONE: peer, TWO: peer})
 
 
 def test_a_loopback_interface_refuses_a_node_on_another_machine() -> None:
     book = {ONE: at_home(Role.SITE), TWO: Peer("192.0.2.200", 1_000, Role.SITE)}
-    with pytest.raises(Complaint, match=r"(reaches only this machine, and node 2 is at 192\.0\.2\.200|no route leads)"):
+    with pytest.raises(UserError, match=r"(reaches only this machine, and node 2 is at 192\.0\.2\.200|no route leads)"):
         IpMulticast(ONE, book, Groups())
 
 
 def test_groups_that_cannot_work_are_refused() -> None:
-    with pytest.raises(Complaint, match=r"data group is '10\.0\.0\.1'; it must be an IPv4 multicast address"):
+    with pytest.raises(UserError, match=r"data group is '10\.0\.0\.1'; it must be an IPv4 multicast address"):
         Groups(data=("10.0.0.1", 1_000))
-    with pytest.raises(Complaint, match="control port is 0; it must be from 1"):
+    with pytest.raises(UserError, match="control port is 0; it must be from 1"):
         Groups(control=("239.195.0.2", 0))
-    with pytest.raises(Complaint, match="they need two groups or two ports"):
+    with pytest.raises(UserError, match="they need two groups or two ports"):
         Groups(data=("239.195.0.1", 1_000), control=("239.195.0.1", 1_000))
-    with pytest.raises(Complaint, match="ttl is 256; it must be from 0 to 255"):
+    with pytest.raises(UserError, match="ttl is 256; it must be from 0 to 255"):
         Groups(ttl=256)

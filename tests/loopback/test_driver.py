@@ -26,7 +26,7 @@ from fairtape.core.effects import (
     Report,
     Send,
 )
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import MICROSECOND, MILLISECOND, Instant
 from fairtape.core.link_faults import Weather
 from fairtape.net.clock import SharedClock
@@ -462,7 +462,7 @@ def test_sockets_beyond_the_reach_of_select_are_told_in_one_sentence(meshes: tup
     with ExitStack() as held:
         while held.enter_context(socket.socket()).fileno() < WATCHED_MAX:
             pass
-        with pytest.raises(Complaint, match=f"they must stay below {WATCHED_MAX}: run fewer sites in one process"):
+        with pytest.raises(UserError, match=f"they must stay below {WATCHED_MAX}: run fewer sites in one process"):
             Driver([Seat(Toy(), meshes[0])], SharedClock())
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND
 from fairtape.edge.protocol.replay import SoupDeskOptions
 from fairtape.edge.service.replay_archive import Library
@@ -256,5 +256,5 @@ def test_only_those_with_a_password_may_replay_where_there_are_passwords(tmp_pat
 def test_a_file_without_passwords_is_refused_in_a_sentence(tmp_path: Path, text: str) -> None:
     path = tmp_path / "customers.json"
     path.write_text(text)
-    with pytest.raises(Complaint, match="holds no passwords; expected JSON such as"):
+    with pytest.raises(UserError, match="holds no passwords; expected JSON such as"):
         authentication(path)

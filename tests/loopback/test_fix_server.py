@@ -8,7 +8,7 @@ from errno import ENOSPC
 
 import pytest
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import Instant
 from fairtape.formats.fix.codec import FixMessage, FixStream, encode
 from fairtape.formats.fix.order_messages import NewOrderSingle, OrderEntry, write
@@ -125,7 +125,7 @@ def test_a_closing_market_says_goodbye() -> None:
 def test_a_port_that_is_taken_is_a_sentence() -> None:
     async def scene(market: Market, customer: Customer) -> None:
         port = customer.writer.get_extra_info("peername")[1]
-        with pytest.raises(Complaint, match="choose another address"):
+        with pytest.raises(UserError, match="choose another address"):
             await Market().server.start("127.0.0.1", port)
         assert market.store.next_in == 2
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, text
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.gateway.storage.accounts import Accounts
 from fairtape.storage.database import Away
 from fairtape.storage.ledger_tables import LedgerStore
@@ -61,7 +61,7 @@ def test_logins_are_shared_by_gateways_on_several_machines(postgres: Postgres) -
     assert other.verify("ann", "correct horse battery")
     assert other.verify("ann", token)
     assert not other.verify("ann", "wrong horse battery")
-    with pytest.raises(Complaint, match="ann"):
+    with pytest.raises(UserError, match="ann"):
         other.add("ann", "another horse entirely")
     postgres.crash()
     with pytest.raises(Away):
@@ -78,7 +78,7 @@ def test_logins_are_shared_by_gateways_on_several_machines(postgres: Postgres) -
 
 def test_a_database_that_is_not_there_is_one_sentence_without_the_password() -> None:
     pytest.importorskip("psycopg")
-    with pytest.raises(Complaint, match=r"cannot be used .*; name another one") as raised:
+    with pytest.raises(UserError, match=r"cannot be used .*; name another one") as raised:
         LedgerStore("postgresql+psycopg://ann:hunter2@127.0.0.1:9/market")
     assert "hunter2" not in str(raised.value)
     assert "\n" not in str(raised.value)

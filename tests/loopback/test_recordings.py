@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.market.trades import Trades
 from fairtape.storage.recordings import recorded_trades
 from loopback.commands import interrupt, run
@@ -73,5 +73,5 @@ def test_a_file_that_cannot_be_published_is_named(
     path = tmp_path / name
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(Complaint, match=re.escape(sentence)):
+    with pytest.raises(UserError, match=re.escape(sentence)):
         recorded_trades(path, time_unit=None, midnight_at=None, venue="")

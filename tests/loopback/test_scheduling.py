@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.deployment.config.description import Deployment, RealTime
 from fairtape.deployment.config.draft import Draft, create_deployment
 from fairtape.deployment.process.idle_guard import processors_awake
@@ -63,7 +63,7 @@ def test_what_is_not_wanted_is_not_asked_for(deployment: Deployment) -> None:
 @pytest.mark.skipif(may_run_in_real_time(), reason="the kernel grants real-time scheduling here")
 def test_what_is_refused_is_told_and_ends_whoever_cannot_do_without(deployment: Deployment) -> None:
     assert "as the kernel grants no other" in Scheduling(deployment).words
-    with pytest.raises(Complaint, match=r"process\.real_time is true, and the kernel refuses it"):
+    with pytest.raises(UserError, match=r"process\.real_time is true, and the kernel refuses it"):
         Scheduling(replace(deployment, real_time=RealTime.ALWAYS))
 
 

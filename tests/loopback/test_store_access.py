@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.formation_log import Claim, Claimed, Entry, Leadership, Recall, Recalled, Record, Recorded
 from fairtape.storage.formation_stores import Access, EtcdStore, open_store
 from loopback.certificates import Authority
@@ -57,7 +57,7 @@ def test_a_store_is_used_by_tls_with_certificates_at_both_ends(guarded: Guarded)
 def test_a_cluster_that_nobody_vouches_for_is_not_trusted(guarded: Guarded, tmp_path: Path) -> None:
     stranger = Authority(tmp_path / "stranger").certificate
     for ca_file in (None, stranger):
-        with pytest.raises(Complaint, match=r"the certificate is not trusted \(.*\); name its authority as store.ca_f"):
+        with pytest.raises(UserError, match=r"the certificate is not trusted \(.*\); name its authority as store.ca_f"):
             open_store(guarded.url, access=replace(guarded.access, ca_file=ca_file), patience=PATIENCE)
 
 
@@ -67,16 +67,16 @@ def test_one_without_a_certificate_or_with_a_strangers_is_told_which_fields_to_c
     other = Authority(tmp_path / "stranger").identity("client")
     for identity in ((None, None), (other.certificate, other.key)):
         access = replace(guarded.access, cert_file=identity[0], key_file=identity[1])
-        with pytest.raises(Complaint, match=r"TLS fails \(.*\); correct store.url, or store.cert_file and store.key"):
+        with pytest.raises(UserError, match=r"TLS fails \(.*\); correct store.url, or store.cert_file and store.key"):
             open_store(guarded.url, access=access, patience=PATIENCE)
 
 
 def test_http_and_https_are_not_mistaken_for_each_other(guarded: Guarded, tmp_path: Path) -> None:
-    with pytest.raises(Complaint, match=r"no etcd answers; start one there, .* or correct http or https"):
+    with pytest.raises(UserError, match=r"no etcd answers; start one there, .* or correct http or https"):
         open_store(guarded.url.replace("https", "http"), patience=PATIENCE)
     # A server that takes a greeting of TLS for a bad question may also hang up before it is read.
     told = r"(TLS fails \(.*\)|no etcd answers); .*store\.url"
-    with running_etcd(tmp_path) as plain, pytest.raises(Complaint, match=told):
+    with running_etcd(tmp_path) as plain, pytest.raises(UserError, match=told):
         open_store(f"etcd:https://{plain.endpoint}/test", access=guarded.access, patience=PATIENCE)
 
 
@@ -94,11 +94,11 @@ def test_a_file_that_is_no_good_is_named(guarded: Guarded, tmp_path: Path) -> No
         ("key_file", other.key, "store.cert_file"),
     ):
         access = replace(guarded.access, **{field: path})  # type: ignore[arg-type]
-        with pytest.raises(Complaint, match=f"{named} is .*, which cannot be used .*; name a file with") as raised:
+        with pytest.raises(UserError, match=f"{named} is .*, which cannot be used .*; name a file with") as raised:
             open_store(guarded.url, access=access, patience=PATIENCE)
         assert "\n" not in str(raised.value)
     for path, why in ((absent, "which cannot be used"), (empty, "which is empty")):
-        with pytest.raises(Complaint, match=f"store.password_file is .*, {why}"):
+        with pytest.raises(UserError, match=f"store.password_file is .*, {why}"):
             open_store(guarded.url, access=replace(guarded.access, user="me", password_file=path), patience=PATIENCE)
 
 
@@ -138,12 +138,12 @@ def test_a_user_is_let_in_with_the_password_and_again_when_the_login_has_grown_o
             store._gateway._lines[0]._token = "nonsense"  # noqa: S105 - as after a restart of the cluster
             assert store.answer(Record((FIRST,))) == Recorded((FIRST,))
             assert store.answer(Recall()) == Recalled(LEADER, (FIRST,))
-        with pytest.raises(Complaint, match=r"where store.user may not write; grant it a role"):
+        with pytest.raises(UserError, match=r"where store.user may not write; grant it a role"):
             open_store(f"etcd:http://{etcd.endpoint}/theirs", access=access, patience=PATIENCE)
-        with pytest.raises(Complaint, match=r"turned away; correct store.url .*, store.user or store.password_file"):
+        with pytest.raises(UserError, match=r"turned away; correct store.url .*, store.user or store.password_file"):
             open_store(f"{url}/one", patience=PATIENCE)
         password.write_text("of nobody")
-        with pytest.raises(Complaint, match=r"turned away; correct store.url .*, store.user or store.password_file"):
+        with pytest.raises(UserError, match=r"turned away; correct store.url .*, store.user or store.password_file"):
             open_store(f"{url}/one", access=access, patience=PATIENCE)
 
 

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.formation_log import (
     Claim,
     Claimed,
@@ -280,7 +280,7 @@ def test_a_store_that_cannot_be_opened_is_one_sentence(place: str, named: str, t
         with closing(sqlite3.connect(tmp_path / name)) as connection:
             connection.executescript(f"CREATE TABLE IF NOT EXISTS log (x); {mark}")
     (closed,) = free_tcp_ports(1)
-    with pytest.raises(Complaint) as complaint:
+    with pytest.raises(UserError) as complaint:
         open_store(place.format(folder=tmp_path, closed=closed))
     assert named in str(complaint.value)
     assert "\n" not in str(complaint.value)
@@ -381,14 +381,14 @@ ODD_LATEST = json.dumps({"responses": [{"response_range": {}}, {"response_range"
 def test_whatever_answers_in_the_place_of_etcd_the_store_complains_or_is_unavailable(
     reply: bytes, *, drops: bool
 ) -> None:
-    with answering(reply, drops=drops) as endpoint, pytest.raises(Complaint, match="no etcd answers"):
+    with answering(reply, drops=drops) as endpoint, pytest.raises(UserError, match="no etcd answers"):
         EtcdStore([endpoint], "x", patience=SHORT)
 
 
 def test_an_answer_that_never_ends_is_cut_off() -> None:
     """A socket's own timeout would begin anew with every byte."""
     endless = b"HTTP/1.1 200 OK\r\nX-Header: "
-    with answering(endless, drip=b"x") as endpoint, pytest.raises(Complaint, match="no etcd answers"):
+    with answering(endless, drip=b"x") as endpoint, pytest.raises(UserError, match="no etcd answers"):
         EtcdStore([endpoint], "x", patience=SHORT)
 
 

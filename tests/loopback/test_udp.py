@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.net.udp import TRAIN_BYTES_MAX, TRAIN_MAX, Address, UdpSocket, bind, trains
 from loopback.wires import collect, within_patience
 
@@ -161,16 +161,16 @@ def test_buffers_are_asked_for_and_what_was_granted_is_known(speaker: UdpSocket)
 
 def test_a_port_in_use_is_told_in_one_sentence(speaker: UdpSocket) -> None:
     host, port = speaker.address
-    with pytest.raises(Complaint, match=f"port is {port} on {host}, which another program uses; stop that program"):
+    with pytest.raises(UserError, match=f"port is {port} on {host}, which another program uses; stop that program"):
         bind(host, port)
 
 
 def test_an_address_of_another_machine_is_told_in_one_sentence() -> None:
-    with pytest.raises(Complaint, match=r"host is 198\.51\.100\.7, which is no address of this machine"):
+    with pytest.raises(UserError, match=r"host is 198\.51\.100\.7, which is no address of this machine"):
         bind("198.51.100.7", 0)
 
 
 @pytest.mark.parametrize("port", [-1, 65_536])
 def test_a_port_out_of_range_is_refused(port: int) -> None:
-    with pytest.raises(Complaint, match=f"port is {port}; it must be from 0 to 65535"):
+    with pytest.raises(UserError, match=f"port is {port}; it must be from 0 to 65535"):
         bind("127.0.0.1", port)

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the extra `pipeline` (PySpark) is not installed")
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.pipeline.spark import class_archive as archive
 from fairtape.pipeline.spark.java import Java
 
@@ -48,7 +48,7 @@ def test_an_archive_that_could_not_be_made_is_told_in_one_sentence(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(archive, "_LESSON", "raise SystemExit('no, thank you')")
-    with pytest.raises(Complaint, match=r"^the class archive .* was not made: no, thank you$"):
+    with pytest.raises(UserError, match=r"^the class archive .* was not made: no, thank you$"):
         archive.make_archive()
     assert not list(cache.rglob("*.jsa"))
     assert not list(cache.rglob("*.aot"))

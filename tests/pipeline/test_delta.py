@@ -10,7 +10,7 @@ pytest.importorskip("deltalake", reason="the extra `pipeline` is not installed")
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.pipeline.source.partitions import LaneName, Mark, Offsets
 from fairtape.pipeline.spark.delta import DeltaFolder, Written, write_parquet
 
@@ -104,7 +104,7 @@ def test_files_and_marks_of_a_snapshot_belong_together(folder: Folder) -> None:
 def test_the_older_of_two_jobs_does_not_replace_what_the_newer_one_made(folder: Folder) -> None:
     older, newer = folder.write(1, 11), folder.write(1, 21)
     folder.replace([newer], {}, at(21))
-    with pytest.raises(Complaint, match="was changed by another job"):
+    with pytest.raises(UserError, match="was changed by another job"):
         folder.replace([older], {}, at(11))
     folder.replace([newer], {}, at(21))  # who made the same has nothing to do
     assert (folder.rows, folder.marks()) == (list(range(1, 21)), at(21))
@@ -114,6 +114,6 @@ def test_a_file_that_is_gone_before_its_commit_is_told_and_nothing_is_committed(
     folder.take(1, 11)
     file = folder.write(11, 21)
     (folder.folder / file.path).unlink()
-    with pytest.raises(Complaint, match="is gone before it was committed"):
+    with pytest.raises(UserError, match="is gone before it was committed"):
         folder.commit([file], {ONE: Mark(11)}, at(21))
     assert (folder.rows, folder.marks()) == (list(range(1, 11)), at(11))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import unit.journal_values as values
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.journal import Journal, Writer
 from pipeline import pipeline_values as pipeline
 
@@ -88,7 +88,7 @@ def test_a_batch_that_comes_again_with_other_bounds_adds_only_what_is_missing(
     assert take_in(stretches(last=40), feed) == 40
     assert take_in(stretches(last=40), feed) == 0
     assert take_in(stretches(first=25, last=73), feed) == 33
-    with pytest.raises(Complaint, match=r"goes on with sequence 91, and table .* needs 74: there would be a hole"):
+    with pytest.raises(UserError, match=r"goes on with sequence 91, and table .* needs 74: there would be a hole"):
         take_in(stretches(first=91), feed)
     assert take_in(stretches(), feed) == 27
     assert sequences(table) == list(range(1, 101))
@@ -99,7 +99,7 @@ def test_a_table_that_is_new_does_not_begin_in_the_middle(spark: "SparkSession",
     pipeline.append(journal, pipeline.tokens(10))
     feed = Feed.of(Options(journals=(str(journal),)), table)
     later = replace(feed.options, rows="stretches", first=51)
-    with pytest.raises(Complaint, match=r"goes on with sequence 51, and table .* needs 1"):
+    with pytest.raises(UserError, match=r"goes on with sequence 51, and table .* needs 1"):
         take_in(spark.read.format("fairtape").options(**later.to_texts()).load(), feed)
 
 
@@ -114,7 +114,7 @@ def test_of_two_writers_at_once_one_wins_and_the_other_adds_nothing(tmp_path: Pa
     assert folder.commit([files[0]], before, after)
     assert not folder.commit([files[1]], before, after)
     assert sequences(folder.folder) == list(range(1, 41))
-    with pytest.raises(Complaint, match="would leave a hole or stand twice"):
+    with pytest.raises(UserError, match="would leave a hole or stand twice"):
         folder.commit([files[1]], {LANE: Mark(51)}, {LANE: Mark(61)})
 
 
@@ -131,7 +131,7 @@ def test_a_table_that_grows_with_another_takes_each_step_once_and_no_step_that_d
         assert (sequences(folder.folder), folder.marks()) == (list(range(1, 41)), steps[1])
     folder.extend([], steps[1], steps[2])  # numbers came, and none of them makes a row
     assert (len(sequences(folder.folder)), folder.marks()) == (40, steps[2])
-    with pytest.raises(Complaint, match="was changed by another job while this one made rows for it"):
+    with pytest.raises(UserError, match="was changed by another job while this one made rows for it"):
         folder.extend([file], steps[0], steps[1])
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.pipeline.spark import java
 
 
@@ -52,10 +52,10 @@ def test_a_trimmed_runtime_gets_a_home_that_drops_the_flag_and_is_not_wrapped_tw
 
 def test_none_at_all_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java, "find_spec", lambda _: None)
-    with pytest.raises(Complaint, match=r"Spark needs Java 17 or newer, and none was found; set JAVA_HOME"):
+    with pytest.raises(UserError, match=r"Spark needs Java 17 or newer, and none was found; set JAVA_HOME"):
         java.find_java()
     monkeypatch.setenv("JAVA_HOME", str(fake(tmp_path / "old", "11.0.1", vector=True)))
-    with pytest.raises(Complaint, match=r"of JAVA_HOME .* none is"):
+    with pytest.raises(UserError, match=r"of JAVA_HOME .* none is"):
         java.find_java()
 
 

@@ -13,7 +13,7 @@ from deltalake import write_deltalake
 
 pytest.importorskip("pyspark", reason="the extra `pipeline` (PySpark) is not installed")
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.market.stripe_files import from_toml, to_toml
 from fairtape.pipeline.stripes.plan_report import stripe_page
@@ -94,12 +94,12 @@ def test_a_history_may_have_any_name(spark: "SparkSession", tmp_path: Path, name
 
 def test_a_delta_table_without_files_or_with_a_broken_log_is_told(spark: "SparkSession", tmp_path: Path) -> None:
     write_deltalake(tmp_path / "none", pa.table({"symbol": pa.array([], pa.string())}))
-    with pytest.raises(Complaint, match="a Delta table without rows"):
+    with pytest.raises(UserError, match="a Delta table without rows"):
         read_history(spark, tmp_path / "none")
     write_deltalake(tmp_path / "some", pa.table({"symbol": ["A"]}))
     (log,) = (tmp_path / "some" / "_delta_log").glob("*.json")
     log.write_text("{")
-    with pytest.raises(Complaint, match="a Delta table that cannot be read"):
+    with pytest.raises(UserError, match="a Delta table that cannot be read"):
         read_history(spark, tmp_path / "some")
 
 
@@ -142,7 +142,7 @@ def test_a_history_becomes_a_plan_that_loads_and_a_page_that_tells_it(spark: "Sp
 
 def test_a_history_without_symbols_or_times_is_refused_with_a_sentence(spark: "SparkSession", tmp_path: Path) -> None:
     pq.write_table(pa.table({"symbol": ["A"], "size": [1]}), tmp_path / "odd.parquet")
-    with pytest.raises(Complaint, match="neither date and volume nor a time"):
+    with pytest.raises(UserError, match="neither date and volume nor a time"):
         is_daily(read_history(spark, tmp_path / "odd.parquet"))
-    with pytest.raises(Complaint, match="does not exist"):
+    with pytest.raises(UserError, match="does not exist"):
         read_history(spark, tmp_path / "nowhere")

@@ -15,7 +15,7 @@ pytest.importorskip("pyspark", reason="the extra `pipeline` (PySpark) is not ins
 from fairtape.cli import run as fairtape
 from fairtape.cli.pipeline_reconcile import reconcile as command
 from fairtape.core.entries import Head
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.journal import Sync, Writer
 from fairtape.journal.format import HEADER_SIZE, MARK_SIZE
 from fairtape.journal.segments import Replay, Segment
@@ -181,7 +181,7 @@ def test_a_proof_over_nothing_is_none(
     (segment,) = values.segments(torn)
     segment.write_bytes(segment.read_bytes()[: HEADER_SIZE + 9])
     for journals in ([empty], [torn], [empty, torn]):
-        with pytest.raises(Complaint, match="nothing to prove"):
+        with pytest.raises(UserError, match="nothing to prove"):
             reconcile(spark, journals)
     assert fairtape([str(torn), "--json"], command) == 2
     told = capsys.readouterr()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairtape.core.effects import FormationChange
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.edge.service.stripe_plans import Catalogue, mark_of
 from fairtape.market.stripe_planning import plan_by_rate
 from fairtape.market.stripes import DAY, Endpoint, StripePlan
@@ -194,9 +194,9 @@ def test_a_server_that_goes_away_is_told_with_the_number_and_one_that_comes_back
         last = sessions.latest(start)[session].next - 1
         child.kill()
         child.wait()
-    with pytest.raises(Complaint, match=rf"replay {port} went away before message 1 of session {session} .* {last} is"):
+    with pytest.raises(UserError, match=rf"replay {port} went away before message 1 of session {session} .* {last} is"):
         list(replayed(Range(session, 1, last), options))
-    with pytest.raises(Complaint, match=rf"replay {port} does not answer .*; see that a retransmit server runs there"):
+    with pytest.raises(UserError, match=rf"replay {port} does not answer .*; see that a retransmit server runs there"):
         Sessions(options).latest(start)
 
 
@@ -208,7 +208,7 @@ def test_a_range_beyond_what_is_there_is_no_shorter_answer(
     (session, *_) = Sessions(options).start()
     following = options.replay.following(session)
     assert following is not None
-    with pytest.raises(Complaint, match=rf"went away before message {following} of session {session}"):
+    with pytest.raises(UserError, match=rf"went away before message {following} of session {session}"):
         list(options.replay.messages(session, 1, following))
 
 
@@ -225,17 +225,17 @@ def test_a_range_beyond_what_is_there_is_no_shorter_answer(
     ],
 )
 def test_a_wrong_option_of_a_replay_is_told_in_a_sentence(stage: Stage, options: dict[str, str], sentence: str) -> None:
-    with pytest.raises(Complaint, match=sentence):
+    with pytest.raises(UserError, match=sentence):
         ReplayOptions.of({"replay": "127.0.0.1:1", "plan": str(stage.plan), **options})
 
 
 def test_a_replay_without_a_plan_says_what_the_plan_is_for() -> None:
-    with pytest.raises(Complaint, match="plan is missing; name the file of the stripe plan"):
+    with pytest.raises(UserError, match="plan is missing; name the file of the stripe plan"):
         ReplayOptions.of({"replay": "127.0.0.1:1"})
 
 
 def test_a_deployment_that_the_server_does_not_serve_is_told(stage: Stage, port: str) -> None:
-    with pytest.raises(Complaint, match="knows no session XX"):
+    with pytest.raises(UserError, match="knows no session XX"):
         read(stage.options(port, tag="XX"))
 
 

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("pyspark", reason="the extra `pipeline` (PySpark) is not installed")
 
 import pipeline.report_values as values
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.market.prices import ONE
 from fairtape.pipeline.report.html_page import Page, Section, Table, Verdict
@@ -127,7 +127,7 @@ def test_an_empty_folder_gives_a_page_that_says_so(spark: "SparkSession", tmp_pa
     (tmp_path / "tables").mkdir()
     made = make_report(spark, tmp_path / "tables", tmp_path / "out")
     assert "no message was released" in made.page.read_text()
-    with pytest.raises(Complaint, match="is no folder"):
+    with pytest.raises(UserError, match="is no folder"):
         make_report(spark, tmp_path / "nowhere", tmp_path / "out")
 
 

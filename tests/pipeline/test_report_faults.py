@@ -12,7 +12,7 @@ pytest.importorskip("pyspark", reason="the extra `pipeline` (PySpark) is not ins
 
 import pipeline.report_values as values
 from fairtape.cli import run as fairtape
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import SECOND
 from fairtape.pipeline.report.plots import Candle, CandlePlot, Line, LinePlot
 from fairtape.pipeline.report.report import make_report
@@ -63,7 +63,7 @@ def test_spark_reads_the_file_that_was_named_and_no_other(spark: "SparkSession",
         assert read_parquet(spark, [tmp_path / name]).count() == len(name)
     assert by_letter("/a[b]/c*") == r"/a\[b\]/c\*"
     assert by_letter("/a:b/c") == "/a:b/c"
-    with pytest.raises(Complaint, match=r"has both : and \*"):
+    with pytest.raises(UserError, match=r"has both : and \*"):
         by_letter("/a:b/c*")
 
 
@@ -101,7 +101,7 @@ def test_a_table_with_a_broken_log_is_told_and_not_left_out(spark: "SparkSession
     tables = values.write_tables(tmp_path / "tables", few())
     (log,) = (tables / "releases" / "_delta_log").glob("*.json")
     log.write_text("{")
-    with pytest.raises(Complaint, match="releases cannot be read"):
+    with pytest.raises(UserError, match="releases cannot be read"):
         make_report(spark, tables, tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
 

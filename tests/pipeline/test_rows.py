@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import unit.journal_values as values
 from fairtape.core.effects import Ordered, Span
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.journal import Damaged, Sync, Writer
 from fairtape.journal.format import MARK_SIZE
 from fairtape.market.trades import encode
@@ -217,7 +217,7 @@ def test_a_journal_that_was_cut_and_went_on_is_not_read_on_silently(tmp_path: Pa
     ],
 )
 def test_a_wrong_option_is_refused_in_one_sentence(texts: dict[str, str], sentence: str) -> None:
-    with pytest.raises(Complaint, match=sentence):
+    with pytest.raises(UserError, match=sentence):
         Options.of(texts)
 
 
@@ -241,9 +241,9 @@ def test_options_survive_their_text(tmp_path: Path) -> None:
 def test_two_journals_of_one_lane_are_refused_and_a_missing_directory_is_named(tmp_path: Path) -> None:
     for name in ("one", "other"):
         pipeline.append(tmp_path / name, pipeline.tokens(1))
-    with pytest.raises(Complaint, match="are both of stripe 0 and site 1"):
+    with pytest.raises(UserError, match="are both of stripe 0 and site 1"):
         pipeline.rows(Options(journals=(str(tmp_path / "*"),)))
-    with pytest.raises(Complaint, match="which is no directory"):
+    with pytest.raises(UserError, match="which is no directory"):
         pipeline.rows(Options(journals=(str(tmp_path / "none"),)))
 
 

@@ -9,7 +9,7 @@ pytest.importorskip("pyspark", reason="the extra `pipeline` (PySpark) is not ins
 
 from deltalake import DeltaTable
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.journal import Damaged
 from fairtape.pipeline.spark.session import in_sentences
 from fairtape.pipeline.tables.trace_ingest import ingest_traces
@@ -71,7 +71,7 @@ def test_a_hole_within_a_life_is_named_and_nothing_is_written(spark: "SparkSessi
     journal, table = tmp_path / "j", tmp_path / TRACES
     live(journal, 1, 61)
     sorted((journal / TRACES).iterdir())[2].unlink()
-    with pytest.raises(Complaint, match=r"site 1 end with number 24 and go on with 37"):
+    with pytest.raises(UserError, match=r"site 1 end with number 24 and go on with 37"):
         ingest_traces(spark, journal, table)
     assert not table.exists() or not DeltaTable.is_deltatable(str(table))
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.gateway.storage.accounts import Accounts, hashed
 
 SECRET = "secret-of-nobody"  # noqa: S105 - of nobody
@@ -41,9 +41,9 @@ def test_a_broker_acts_for_its_own_customers_only(tmp_path: Path) -> None:
     assert not accounts.acts_for("house", "bob")
     assert not accounts.acts_for("ann", "house")
     assert not accounts.acts_for("eve", "eve")
-    with pytest.raises(Complaint, match="who is a customer of another"):
+    with pytest.raises(UserError, match="who is a customer of another"):
         accounts.add("cyd", SECRET, broker="ann")
-    with pytest.raises(Complaint, match="there is no such login: add it first"):
+    with pytest.raises(UserError, match="there is no such login: add it first"):
         accounts.add("cyd", SECRET, broker="eve")
 
 
@@ -71,9 +71,9 @@ def test_what_another_process_changes_is_noticed(tmp_path: Path) -> None:
 def test_a_login_that_cannot_be_is_told_in_one_sentence(tmp_path: Path, name: str, password: str, said: str) -> None:
     accounts = Accounts(tmp_path / "accounts.sqlite")
     accounts.add("bob", SECRET)
-    with pytest.raises(Complaint, match=said):
+    with pytest.raises(UserError, match=said):
         accounts.add(name, password)
-    with pytest.raises(Complaint, match="there is no such login"):
+    with pytest.raises(UserError, match="there is no such login"):
         accounts.issue_token("eve")
 
 
@@ -85,5 +85,5 @@ def test_half_a_character_is_no_password_and_no_fault(tmp_path: Path) -> None:
     accounts = Accounts(tmp_path / "accounts.sqlite")
     accounts.add("ann", "correct horse battery")
     assert not accounts.verify("ann", "\ud800")
-    with pytest.raises(Complaint, match="no text"):
+    with pytest.raises(UserError, match="no text"):
         accounts.add("bob", "correct horse \ud800")

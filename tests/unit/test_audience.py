@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import SECOND
 from fairtape.deployment.config.description import read_deployment
 from fairtape.deployment.config.draft import Draft, create_deployment
@@ -84,5 +84,5 @@ def test_a_site_that_was_named_is_the_only_one(folder: Path) -> None:
     assert audience(folder, wanted="s2").choose(None, NOW) is None
     page(folder, 2, released=1, posture="observer")
     assert audience(folder, wanted="s2").choose(2, NOW) == 2
-    with pytest.raises(Complaint, match=r"--site is 'x1'; .* names s1, s2, s3, s4"):
+    with pytest.raises(UserError, match=r"--site is 'x1'; .* names s1, s2, s3, s4"):
         audience(folder, wanted="x1")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.timing import PROFILES
 from fairtape.deployment.config.capacity import BUSY_MAX, cores_wanted, refuse_overload, sites_max
 
@@ -20,12 +20,12 @@ def test_the_largest_ring_leaves_room_and_one_more_site_does_not(profile: str, c
 def test_exactly_the_rings_beyond_the_largest_are_refused(profile: str, cores: int) -> None:
     most = sites_max(PROFILES[profile], cores)
     refuse_overload(sites=most, profile=profile, cores=cores)
-    with pytest.raises(Complaint, match=f"give at most {most} sites"):
+    with pytest.raises(UserError, match=f"give at most {most} sites"):
         refuse_overload(sites=most + 1, profile=profile, cores=cores)
 
 
 def test_a_refusal_names_what_was_asked_for_and_what_would_work() -> None:
-    with pytest.raises(Complaint) as refused:
+    with pytest.raises(UserError) as refused:
         refuse_overload(sites=16, profile="lan", cores=2)
     sentence = str(refused.value)
     assert sentence.startswith("--sites is 16 and --profile is lan, whose tokens alone would keep 4.8 cores busy; ")

@@ -10,7 +10,7 @@ import pytest
 
 from fairtape import __version__
 from fairtape.cli import COMMANDS, run
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 
 HEAVY = ("cryptography", "numpy", "pyarrow", "rich")
 
@@ -28,7 +28,7 @@ def fairtape(*arguments: str) -> "subprocess.CompletedProcess[str]":
 def stubborn(port: int) -> None:
     match port:
         case 1:
-            raise Complaint("port is 1; choose one from 1024 to 65535")
+            raise UserError("port is 1; choose one from 1024 to 65535")
         case 2:
             raise KeyboardInterrupt
         case 3:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration, Instant
 from fairtape.net.clock import (
     ADOPTED_MAX,
@@ -132,5 +132,5 @@ def test_sites_on_one_host_differ_only_by_the_reading() -> None:
 
 @pytest.mark.parametrize("bound", [0, -1])
 def test_a_declared_bound_that_is_not_positive_is_refused(bound: int) -> None:
-    with pytest.raises(Complaint, match=f"clock bound is {bound} ns; declare a positive"):
+    with pytest.raises(UserError, match=f"clock bound is {bound} ns; declare a positive"):
         SystemClock(declared_bound=bound)

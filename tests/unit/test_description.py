@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND
 from fairtape.core.timing import PROFILES
 from fairtape.deployment.config.description import FILE, Deployment, Kind, RealTime, read_deployment
@@ -65,12 +65,12 @@ def test_every_node_has_its_own_keys_and_no_more_than_it_needs(tmp_path: Path) -
 def test_a_deployment_is_never_written_over(tmp_path: Path) -> None:
     made(tmp_path / "new")
     before = (tmp_path / "new" / FILE).read_text()
-    with pytest.raises(Complaint, match="holds a deployment already; name another folder"):
+    with pytest.raises(UserError, match="holds a deployment already; name another folder"):
         made(tmp_path / "new")
     assert (tmp_path / "new" / FILE).read_text() == before
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "letter").touch()
-    with pytest.raises(Complaint, match="holds other files and no deployment"):
+    with pytest.raises(UserError, match="holds other files and no deployment"):
         made(tmp_path / "full")
 
 
@@ -117,7 +117,7 @@ def test_a_profile_is_overridden_field_by_field(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_mistake_is_told_in_one_sentence(tmp_path: Path, written: str, instead: str, complaint: str) -> None:
-    with pytest.raises(Complaint, match=complaint) as raised:
+    with pytest.raises(UserError, match=complaint) as raised:
         changed(tmp_path, written, instead)
     assert str(tmp_path / "new" / FILE) in str(raised.value)
     assert "\n" not in str(raised.value)
@@ -168,12 +168,12 @@ def test_a_way_into_a_store_that_cannot_be_is_one_sentence(
     made(tmp_path / "new", store=url)
     file = tmp_path / "new" / FILE
     file.write_text(file.read_text().replace("[store]", f"[store]\n{given}", 1))
-    with pytest.raises(Complaint, match=complaint):
+    with pytest.raises(UserError, match=complaint):
         read_deployment(tmp_path / "new")
 
 
 def test_a_folder_without_a_deployment_is_told_how_to_get_one(tmp_path: Path) -> None:
-    with pytest.raises(Complaint, match="holds no deployment; make one with: fairtape init"):
+    with pytest.raises(UserError, match="holds no deployment; make one with: fairtape init"):
         read_deployment(tmp_path)
 
 
@@ -226,5 +226,5 @@ def test_a_region_that_cannot_be_is_one_sentence(tmp_path: Path, line: str, comp
     made(tmp_path / "new", edge=2)
     path = tmp_path / "new" / FILE
     path.write_text(f"{path.read_text()}\n[edge.regions]\n{line}\n")
-    with pytest.raises(Complaint, match=re.escape(complaint)):
+    with pytest.raises(UserError, match=re.escape(complaint)):
         read_deployment(tmp_path / "new")

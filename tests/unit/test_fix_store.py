@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.gateway.session.store import FixStore, MemoryStore
 from fairtape.gateway.storage.fix_store import PRUNE_PERIOD, FixFile
 
@@ -71,7 +71,7 @@ def test_memory_keeps_as_many_messages_as_it_should() -> None:
 
 def test_one_process_has_the_file(tmp_path: Path) -> None:
     file = FixFile(tmp_path / "sessions")
-    with pytest.raises(Complaint, match="no other process has open"):
+    with pytest.raises(UserError, match="no other process has open"):
         FixFile(tmp_path / "sessions")
     file.close()
     FixFile(tmp_path / "sessions").close()
@@ -82,8 +82,8 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     other.execute("CREATE TABLE things (name TEXT)")
     other.commit()
     other.close()
-    with pytest.raises(Complaint, match="something else"):
+    with pytest.raises(UserError, match="something else"):
         FixFile(tmp_path / "other")
     (tmp_path / "text").write_text("no database at all, but long enough to be taken for the head of one" * 4)
-    with pytest.raises(Complaint, match="cannot hold FIX sessions"):
+    with pytest.raises(UserError, match="cannot hold FIX sessions"):
         FixFile(tmp_path / "text")

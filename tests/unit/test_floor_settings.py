@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.deployment.config.description import FILE, read_deployment
 from fairtape.deployment.config.draft import Draft, create_deployment
 from fairtape.deployment.config.floor_settings import COMMIT_PASSES, FloorSettings
@@ -44,6 +44,6 @@ def test_without_a_floor_everybody_may_do_everything(tmp_path: Path) -> None:
     ],
 )
 def test_a_mistake_is_named_with_its_remedy(tmp_path: Path, text: str, complaint: str) -> None:
-    with pytest.raises(Complaint) as told:
+    with pytest.raises(UserError) as told:
         read_deployment(made(tmp_path / "d", text))
     assert complaint in str(told.value)

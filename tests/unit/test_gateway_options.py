@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.deployment.config.description import FILE, Deployment, read_deployment
 from fairtape.deployment.config.draft import Draft, create_deployment
 from fairtape.deployment.config.gateway_options import USUAL_LIMITS, GatewayOptions, limits_of
@@ -64,7 +64,7 @@ def test_a_deployment_runs_the_floor_that_its_file_lists(tmp_path: Path) -> None
     ],
 )
 def test_a_mistake_is_named_with_its_remedy(tmp_path: Path, text: str, complaint: str) -> None:
-    with pytest.raises(Complaint) as told:
+    with pytest.raises(UserError) as told:
         made(tmp_path / "d", text)
     assert complaint in str(told.value)
 
@@ -76,9 +76,9 @@ def test_limits_that_are_left_out_stay_as_they_are() -> None:
 
 
 def test_a_certificate_that_cannot_serve_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(Complaint, match=r"cert_file is .* cannot be read \(No such file or directory\)"):
+    with pytest.raises(UserError, match=r"cert_file is .* cannot be read \(No such file or directory\)"):
         server_context(tmp_path / "none.pem", tmp_path / "none.key")
     nonsense = tmp_path / "nonsense.pem"
     nonsense.write_text("nonsense")
-    with pytest.raises(Complaint, match="which do not go together"):
+    with pytest.raises(UserError, match="which do not go together"):
         server_context(nonsense, nonsense)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.gateway.storage.order_log import MAGIC, Intake
 
 
@@ -64,10 +64,10 @@ def test_the_file_stays_small_however_much_passes_through(tmp_path: Path) -> Non
 def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "intake"
     path.write_bytes(b"somebody's poem")
-    with pytest.raises(Complaint, match="a file of something else"):
+    with pytest.raises(UserError, match="a file of something else"):
         Intake(path)
     assert path.read_bytes() == b"somebody's poem"
-    with pytest.raises(Complaint, match="cannot hold a gateway's requests"):
+    with pytest.raises(UserError, match="cannot hold a gateway's requests"):
         Intake(tmp_path / "no" / "folder")
 
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fairtape.core.effects import Ordered, Span
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.journal import Damaged, Journal, Message, Sync, Writer, verify
 from fairtape.wire.blocks import Assembler, split_message, unpack_messages
 from unit import journal_values as values
@@ -196,7 +196,7 @@ def test_an_empty_directory_is_an_empty_journal(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_is_not_there_is_told_in_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(Complaint, match="does not exist"):
+    with pytest.raises(UserError, match="does not exist"):
         Journal.open(tmp_path / "nowhere")
 
 

@@ -12,7 +12,7 @@ import pytest
 from fairtape.core.effects import FormationChange, Ordered, Recovered
 from fairtape.core.entries import LAYOUT_MAX, close_head
 from fairtape.core.entries import Entry as Content
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND
 from fairtape.journal import Damaged, Entry, Journal, Sync, Unwritten, Writer, verify
 from fairtape.journal.format import HEADER_SIZE, CheckpointHead, stored_size
@@ -137,7 +137,7 @@ def test_the_policy_never_wants_no_wake(tmp_path: Path) -> None:
 def test_a_second_writer_is_refused_while_the_first_is_there(tmp_path: Path) -> None:
     with (
         open_writer(tmp_path),
-        pytest.raises(Complaint, match=f"being written by process {os.getpid()}"),
+        pytest.raises(UserError, match=f"being written by process {os.getpid()}"),
     ):
         open_writer(tmp_path)
     open_writer(tmp_path).close()
@@ -145,14 +145,14 @@ def test_a_second_writer_is_refused_while_the_first_is_there(tmp_path: Path) -> 
 
 def test_a_directory_of_another_stripe_is_refused(tmp_path: Path) -> None:
     values.write(tmp_path, values.first(3))
-    with pytest.raises(Complaint, match="belongs to stripe 3, not 4"):
+    with pytest.raises(UserError, match="belongs to stripe 3, not 4"):
         Writer.open(tmp_path, stripe=4, site=values.SITE)
 
 
 def test_a_run_that_starts_anew_is_refused_an_old_directory(tmp_path: Path) -> None:
     entries = values.first(3)
     values.write(tmp_path, entries)
-    with open_writer(tmp_path) as writer, pytest.raises(Complaint, match="directory of its own"):
+    with open_writer(tmp_path) as writer, pytest.raises(UserError, match="directory of its own"):
         writer.append(entries[0], 0)
     assert verify(tmp_path).sound
 
@@ -176,9 +176,9 @@ def test_tokens_without_messages_are_never_appended(tmp_path: Path) -> None:
 
 def test_a_path_that_is_a_file_is_refused_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(Complaint, match="cannot be written"):
+    with pytest.raises(UserError, match="cannot be written"):
         open_writer(tmp_path / "file")
-    with pytest.raises(Complaint, match="cannot be written"):
+    with pytest.raises(UserError, match="cannot be written"):
         open_writer(tmp_path / "file" / "below")
 
 
@@ -188,7 +188,7 @@ def test_a_directory_that_may_not_be_written_is_refused_in_a_sentence() -> None:
 
 @pytest.mark.parametrize(("option", "value"), [("segment_size_max", 100), ("sync_period", 0)])
 def test_options_that_cannot_work_are_refused(tmp_path: Path, option: str, value: int) -> None:
-    with pytest.raises(Complaint, match=f"{option} is {value}"):
+    with pytest.raises(UserError, match=f"{option} is {value}"):
         Writer.open(tmp_path, stripe=1, site=values.SITE, **{option: value})  # type: ignore[arg-type]
 
 
@@ -353,10 +353,10 @@ def test_a_formation_that_does_not_continue_the_order_is_refused_in_a_sentence(t
     one, two = values.first(2)
     with open_writer(tmp_path) as writer:
         writer.append(one, 0)
-        with pytest.raises(Complaint, match="formation 1 after formation 1"):
+        with pytest.raises(UserError, match="formation 1 after formation 1"):
             writer.turn(values.formation_change(two, 1), 0)
         writer.turn(values.formation_change(two, 2), 0)
-        with pytest.raises(Complaint, match="while formation 2 stands"):
+        with pytest.raises(UserError, match="while formation 2 stands"):
             writer.append(two, 0)
         writer.append(replace(two, formation=2), 0)
     assert verify(tmp_path).sound
@@ -420,14 +420,14 @@ def test_a_later_incarnation_takes_the_place_of_an_earlier_one(tmp_path: Path) -
 
 def test_a_directory_of_another_site_is_refused(tmp_path: Path) -> None:
     values.write(tmp_path, values.first(3))
-    with pytest.raises(Complaint, match="belongs to site 6, not 7"):
+    with pytest.raises(UserError, match="belongs to site 6, not 7"):
         Writer.open(tmp_path, stripe=values.STRIPE, site=7)
 
 
 def test_a_journal_of_version_1_is_left_alone(tmp_path: Path) -> None:
     file = tmp_path / "0000000000000000001.segment"
     file.write_bytes(close_head(b"FAIRTAPE\0\1".ljust(80, b"\1")) + bytes(200))
-    with pytest.raises(Complaint, match="is of journal version 1; this program reads version 2"):
+    with pytest.raises(UserError, match="is of journal version 1; this program reads version 2"):
         open_writer(tmp_path)
     assert values.segments(tmp_path) == [file]
 

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import text
 
 from fairtape.core.effects import Ordered
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.exchange.bookkeeping import Bookkeeper
 from fairtape.exchange.floor import Floor
 from fairtape.exchange.instructions import CASH, Funding
@@ -131,7 +131,7 @@ def test_the_file_is_synchronised_with_the_disk(tmp_path: Path) -> None:
 
 def test_what_cannot_be_held_is_said_before_anything_is_written(tmp_path: Path) -> None:
     store = LedgerStore(tmp_path / "ledger.sqlite")
-    with pytest.raises(Complaint, match="the balance of cash of ann is larger"):
+    with pytest.raises(UserError, match="the balance of cash of ann is larger"):
         store.write([Batch(1, 2, standings=[Standing("ann", "", 1 << 63, 0)])])
     assert store.token == 0
 
@@ -145,7 +145,7 @@ def test_what_cannot_be_held_is_said_before_anything_is_written(tmp_path: Path) 
     ],
 )
 def test_a_database_that_cannot_be_had_gives_one_sentence(address: str, said: str) -> None:
-    with pytest.raises(Complaint, match=said):
+    with pytest.raises(UserError, match=said):
         LedgerStore(address)
 
 
@@ -173,5 +173,5 @@ def test_a_database_of_another_program_is_refused_and_left_alone(tmp_path: Path)
     with closing(sqlite3.connect(path)) as other, other:
         other.execute("CREATE TABLE transfers (number INTEGER)")
     for _ in range(2):
-        with pytest.raises(Complaint, match=r"cannot be used .*transfers"):
+        with pytest.raises(UserError, match=r"cannot be used .*transfers"):
             LedgerStore(path)

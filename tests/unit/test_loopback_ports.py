@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.demo.world import World
 from fairtape.deployment.config.loopback import PORTS, free_ports, ports_from
 
@@ -42,7 +42,7 @@ def test_a_port_in_use_is_not_free(kind: socket.SocketKind) -> None:
         holder.bind(("127.0.0.1", port))
         if kind is socket.SOCK_STREAM:
             holder.listen()
-        with pytest.raises(Complaint, match=rf"port {port} is in use"):
+        with pytest.raises(UserError, match=rf"port {port} is in use"):
             ports_from(port, 1)
         for _ in range(4):  # once around, and further
             assert port not in free_ports(len(PORTS) // 3)

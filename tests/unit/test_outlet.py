@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fairtape.cli.outlet import CHUNKS_MAX, Outlet
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 
 CHUNK = bytes(range(256)) * 1_024  # more than a pipe has room for
 
@@ -66,5 +66,5 @@ def test_a_reader_that_has_gone_is_noticed() -> None:
 def test_a_full_disk_is_one_sentence() -> None:
     outlet = Outlet(os.open("/dev/full", os.O_WRONLY))
     outlet.offer(CHUNK)
-    with pytest.raises(Complaint, match="standard output cannot be written"):
+    with pytest.raises(UserError, match="standard output cannot be written"):
         settle(outlet)

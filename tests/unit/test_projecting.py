@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.deployment.process import ledger_projection as projecting
 from fairtape.deployment.process.ledger_projection import Projector
 from fairtape.exchange.transfers import Batch
@@ -98,7 +98,7 @@ def test_after_a_break_everything_is_told_anew(tmp_path: Path, store: Moody) -> 
 
 
 def test_what_no_patience_helps_against_is_told_once_and_trading_goes_on(store: Moody) -> None:
-    store.failure = Complaint("the balance is larger than a database can hold")
+    store.failure = UserError("the balance is larger than a database can hold")
     said = list[str]()
 
     async def live() -> None:

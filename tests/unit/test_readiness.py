@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.deployment.config.draft import Draft, create_deployment
 from fairtape.deployment.operations.readiness import check_ready
 from fairtape.net.udp import bind
@@ -22,7 +22,7 @@ def test_a_port_that_another_program_uses_is_named_with_its_field(tmp_path: Path
     with (
         bind(taken.host, taken.port),
         pytest.raises(
-            Complaint, match=rf"sites\.s2\.address cannot be used here: port is {taken.port} .*another program"
+            UserError, match=rf"sites\.s2\.address cannot be used here: port is {taken.port} .*another program"
         ),
     ):
         check_ready(deployment)
@@ -38,14 +38,14 @@ def test_a_port_that_another_program_uses_is_named_with_its_field(tmp_path: Path
 )
 def test_what_cannot_be_is_one_sentence(tmp_path: Path, options: dict[str, object], sentence: str) -> None:
     deployment = create_deployment(tmp_path / "new", Draft(loops=(1,), **options))  # type: ignore[arg-type]
-    with pytest.raises(Complaint, match=sentence) as raised:
+    with pytest.raises(UserError, match=sentence) as raised:
         check_ready(deployment)
     assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize("options", [{"hosts": ('a"b',)}, {"hosts": ("999.1.1.1",)}, {"store": "sqlit:x"}])
 def test_a_draft_that_cannot_be_leaves_nothing_behind(tmp_path: Path, options: dict[str, object]) -> None:
-    with pytest.raises(Complaint):
+    with pytest.raises(UserError):
         create_deployment(tmp_path / "new", Draft(loops=(1,), **options))  # type: ignore[arg-type]
     assert not (tmp_path / "new").exists()
 

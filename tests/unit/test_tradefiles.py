@@ -15,7 +15,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.market.prices import FIXED_MAX, FIXED_MIN, ONE, BadNumber, format_fixed, parse_fixed
 from fairtape.market.symbols import SYMBOL_MAX, VENUE_NAME_MAX, VENUE_NUMBERS
@@ -82,7 +82,7 @@ def parquet_file(folder: Path, **columns: Any) -> Path:
 
 
 def complaint(reading: Callable[[], object]) -> str:
-    with pytest.raises(Complaint) as refused:
+    with pytest.raises(UserError) as refused:
         reading()
     sentence = str(refused.value)
     assert "\n" not in sentence
@@ -439,7 +439,7 @@ def test_a_side_says_who_came_to_the_market(tmp_path: Path, word: str, flags: in
 def test_a_side_that_is_none_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "trades.csv"
     file.write_text(f"time,symbol,price,size,side\n{NOW},A,1,1,up\n")
-    with pytest.raises(Complaint, match="row 1: side is 'up'; expected buy, sell or nothing"):
+    with pytest.raises(UserError, match="row 1: side is 'up'; expected buy, sell or nothing"):
         list(read_trades(file))
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
 from fairtape.core.link_faults import CALM, Weather
 from fairtape.net.fault_injection import InjectedWeather
@@ -121,7 +121,7 @@ def test_a_full_queue_loses_what_comes_after_and_counts_it() -> None:
 
 
 def test_a_queue_without_room_and_a_sender_out_of_range_are_refused() -> None:
-    with pytest.raises(Complaint, match="waiting_max is 0; at least one"):
+    with pytest.raises(UserError, match="waiting_max is 0; at least one"):
         far_away(CALM, waiting_max=0)
-    with pytest.raises(Complaint, match="weather names the sender -1; node numbers go from 0"):
+    with pytest.raises(UserError, match="weather names the sender -1; node numbers go from 0"):
         InjectedWeather({-1: CALM}, Random(0))

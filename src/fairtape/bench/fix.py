@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from statistics import median
 from typing import Final, TypeAlias
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.formats.fix.codec import FixStream
 from fairtape.formats.fix.order_messages import (
@@ -127,7 +127,7 @@ def _simplefix_reader() -> Reader:
     try:
         from simplefix import FixParser
     except ImportError:
-        raise Complaint(
+        raise UserError(
             "simplefix is not installed, and FIX is measured against it; pip install 'fairtape[bench]'"
         ) from None
 

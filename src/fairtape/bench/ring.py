@@ -21,7 +21,7 @@ from fairtape.bench.receivers import Account, Memory, receiver_process
 from fairtape.bench.senders import Published, sender_process
 from fairtape.bench.setting import PATIENCE, WARM_PERIOD, Setting
 from fairtape.bench.trimming import kept_short
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration
 from fairtape.core.link_faults import Weather
 from fairtape.deployment.config.loopback import free_ports, loopback_book, loopback_groups
@@ -44,7 +44,7 @@ def plan_for(setting: Setting) -> RingPlan:
     sources = setting.sources
     groups = loopback_groups(mesh=False)
     if groups is None:
-        raise Complaint("IP multicast does not work on the loopback interface of this machine, and the bench needs it")
+        raise UserError("IP multicast does not work on the loopback interface of this machine, and the bench needs it")
     book = loopback_book(sites, sources)
     starts_at = SharedClock().now() + START_DELAY + NODE_DELAY * len(book)
     loss = Weather(loss=setting.loss)
@@ -116,7 +116,7 @@ def _gather(crew: Crew, setting: Setting) -> tuple[int | None, list[Account]]:
     while len(accounts) < setting.receivers:
         left = give_up_at - time.monotonic_ns()
         if left <= 0:
-            raise Complaint("the ring did not come to its end in time; try again when the machine is less busy")
+            raise UserError("the ring did not come to its end in time; try again when the machine is less busy")
         for _, news in crew.hear(left):
             if isinstance(news, Published):
                 published = news.count

@@ -6,7 +6,7 @@ from fairtape.bench.fix import fix_figures
 from fairtape.bench.floor import ORDERS, ROUNDS, floor_figures
 from fairtape.bench.report import Figures, Step
 from fairtape.bench.settling import TRADES, settling_figures
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 
 ORDERS_PER_S_PROMISED: Final = 150_000
 RATIO_PROMISED: Final = 1.2
@@ -30,7 +30,7 @@ def trading_figures(
     step("FIX beside simplefix")
     try:
         figures |= {name: round(value, 2) for name, value in fix_figures(messages=FIX_MESSAGES).items()}
-    except Complaint as complaint:
+    except UserError as complaint:
         figures["fix_peer"] = str(complaint)
     for number in range(1, rounds + 1):
         step(f"round {number} of {rounds}: the ledger")

@@ -21,7 +21,7 @@ import numpy as np
 
 from fairtape.bench.figures import Processors
 from fairtape.core.effects import Ordered, Release, Span
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.deployment.process.children import Crew, Link, Ready
 from fairtape.journal import Sync, Writer
@@ -147,7 +147,7 @@ def check_room(customers: int) -> None:
     needed = customers + 256
     allowed = allow_files(needed)
     if allowed < needed:
-        raise Complaint(f"--customers is {customers}, and a process may open {allowed} files; raise ulimit -n")
+        raise UserError(f"--customers is {customers}, and a process may open {allowed} files; raise ulimit -n")
 
 
 def _perform(setting: WebSetting, journal: Path) -> tuple[Heard, Spent, Released, Show]:
@@ -170,7 +170,7 @@ def _accounts(crew: Crew) -> dict[type, Any]:
     ends_at = time.monotonic_ns() + NEWS_PERIOD
     while len(found) < 3:
         if time.monotonic_ns() > ends_at:
-            raise Complaint("the bench did not come to its end in time; try with fewer customers")
+            raise UserError("the bench did not come to its end in time; try with fewer customers")
         found |= {type(news): news for _, news in crew.hear(100 * MILLISECOND)}
     return found
 
@@ -334,7 +334,7 @@ def _after_head(line: socket.socket) -> bytes:
     while b"\r\n\r\n" not in data:
         more = line.recv(HEAD_MAX)
         if not more or len(data) > HEAD_MAX:
-            raise Complaint("the server refused a customer of the bench")
+            raise UserError("the server refused a customer of the bench")
         data += more
     return data.partition(b"\r\n\r\n")[2]
 

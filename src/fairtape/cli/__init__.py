@@ -14,7 +14,7 @@ import click
 
 from fairtape import __version__
 from fairtape.cli.lazy import Entry, LazyGroup
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 
 COMMANDS: Final = {
     "demo": Entry("A ring", "fairtape.cli.demo", "demo", "Run a whole market on this machine and prove its order."),
@@ -84,7 +84,7 @@ def run(arguments: Sequence[str], command: click.Command = fairtape) -> int:
         code = command.main(list(arguments), prog_name="fairtape", standalone_mode=False)
         if sys.stdout is not None:  # closed by whoever called
             sys.stdout.flush()
-    except Complaint as complaint:
+    except UserError as complaint:
         click.echo(f"fairtape: {complaint}", err=True)
         return EXIT_MISTAKE
     except click.ClickException as refusal:

@@ -5,7 +5,7 @@ from typing import Final
 
 import click
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.deployment.config.description import read_deployment
 from fairtape.market.prices import BadNumber, format_sum, parse_fixed
 
@@ -100,7 +100,7 @@ def fund(ctx: click.Context, *, directory: Path, name: str, asset: str, amount: 
     try:
         value = parse_fixed(amount)
     except BadNumber as bad:
-        raise Complaint(f"AMOUNT: {bad}") from None
+        raise UserError(f"AMOUNT: {bad}") from None
     asset_name = CASH if asset == CASH_WORD else asset
     answer, floor = entered(
         directory, source, lambda gateway, number: Funding(gateway, number, name, asset_name, value)

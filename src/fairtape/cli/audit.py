@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 from fairtape.cli.limits import check_within
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.simulation.campaign import cores
 from fairtape.simulation.cities import City
 from fairtape.simulation.fair_entry import CLOCK_BOUND, LOSS, REGIONS_MAX, REGIONS_MIN, Way, race, regions
@@ -67,7 +67,7 @@ def entry(
         try:
             svg.write_text(_drawn(ways, cities))
         except OSError as trouble:
-            raise Complaint(f"--svg is {str(svg)!r}, which cannot be written: {trouble.strerror}") from None
+            raise UserError(f"--svg is {str(svg)!r}, which cannot be written: {trouble.strerror}") from None
     fair = ways[0].ratio <= RATIO_MAX
     click.echo(json.dumps(_fields(ways, cities, seed, fair=fair))) if as_json else _show(ways, cities)
     ctx.exit(0 if fair else EXIT_UNFAIR)

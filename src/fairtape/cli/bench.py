@@ -13,7 +13,7 @@ from fairtape.bench.trading import trading_figures
 from fairtape.cli.drill import returned
 from fairtape.cli.pipeline_spark import needed
 from fairtape.cli.progress import steps
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.timing import PROFILES
 from fairtape.deployment.process.children import Deserted
 
@@ -179,7 +179,7 @@ def ring(
         with steps(quiet=as_json) as step:
             figures = ring_figures(receivers=receivers, size=size, seconds=seconds, rounds=rounds, only=only, step=step)
     except Deserted as desertion:
-        raise Complaint(str(desertion)) from None
+        raise UserError(str(desertion)) from None
     click.echo(json.dumps(figures) if as_json else _table(figures, LABELS))
     _end(ctx, figures, "problems")
 
@@ -259,7 +259,7 @@ def edge(ctx: click.Context, *, customers: int, seconds: float, messages: int, o
         with steps(quiet=as_json) as step:
             figures = edge_figures(customers=customers, seconds=seconds, messages=messages, only=only, step=step)
     except Deserted as desertion:
-        raise Complaint(str(desertion)) from None
+        raise UserError(str(desertion)) from None
     click.echo(json.dumps(figures) if as_json else _table(figures, EDGE_LABELS))
     _end(ctx, figures, "problems", "shortfalls")
 

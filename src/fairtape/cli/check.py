@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fairtape.cli.limits import check_within
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.simulation import configuration as swarm
 from fairtape.simulation import failover as failovers
 from fairtape.simulation import fault_schedule as upheaval
@@ -105,9 +105,9 @@ class Kind:
 def _choose(flags: dict[str, bool], loss: float | None) -> Kind:
     chosen = [flag for flag, given in flags.items() if given]
     if len(chosen) > 1:
-        raise Complaint(f"{' and '.join(chosen)} are given; give one of them")
+        raise UserError(f"{' and '.join(chosen)} are given; give one of them")
     if chosen and loss is not None:
-        raise Complaint(f"--loss is {loss:g}; only worlds of one ring take it, leave it out")
+        raise UserError(f"--loss is {loss:g}; only worlds of one ring take it, leave it out")
     if chosen:
         return KINDS[chosen[0]]
     return Kind(

@@ -17,7 +17,7 @@ from rich.live import Live
 
 from fairtape.cli.demo_floor import show_floor
 from fairtape.cli.demo_report import TABLES, commands, write_page
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import SECOND, Instant
 from fairtape.core.timing import Timing
 from fairtape.demo.findings import Findings
@@ -120,20 +120,20 @@ def demo(
 def _refuse_beside_floor(ctx: click.Context) -> None:
     for option in ctx.command.params:
         if option.name != "floor" and ctx.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE:
-            raise Complaint(f"{option.opts[0]} is given, and --floor plays one session, always the same; leave it out")
+            raise UserError(f"{option.opts[0]} is given, and --floor plays one session, always the same; leave it out")
 
 
 def _refuse(*, seconds: float, loss: float, rate: float, seed: int, customers: int) -> None:
     if not 0 < seconds <= SECONDS_MAX:
-        raise Complaint(f"--seconds is {seconds:g}; give more than 0 and at most {SECONDS_MAX}")
+        raise UserError(f"--seconds is {seconds:g}; give more than 0 and at most {SECONDS_MAX}")
     if not 0 <= loss <= LOSS_MAX:
-        raise Complaint(f"--loss is {loss:g}; give a share from 0 to {LOSS_MAX:g}, such as 0.01 for 1 %")
+        raise UserError(f"--loss is {loss:g}; give a share from 0 to {LOSS_MAX:g}, such as 0.01 for 1 %")
     if not 0 < rate <= RATE_MAX:
-        raise Complaint(f"--rate is {rate:g}; give more than 0 and at most {RATE_MAX} messages per second")
+        raise UserError(f"--rate is {rate:g}; give more than 0 and at most {RATE_MAX} messages per second")
     if seed < 0:
-        raise Complaint(f"--seed is {seed}; give 0 or more")
+        raise UserError(f"--seed is {seed}; give 0 or more")
     if not 0 <= customers <= CUSTOMERS_MAX:
-        raise Complaint(f"--customers is {customers}; give from 0 to {CUSTOMERS_MAX}")
+        raise UserError(f"--customers is {customers}; give from 0 to {CUSTOMERS_MAX}")
 
 
 @contextmanager
@@ -220,7 +220,7 @@ def _page(findings: Findings, folder: Path) -> Path | None:
     """The page of the pipeline, or a sentence that says why there is none."""
     try:
         return write_page(findings.journals.values(), folder)
-    except Complaint as complaint:
+    except UserError as complaint:
         click.echo(f"fairtape: there is no report: {complaint}", err=True)
         return None
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from fairtape.cli.pipeline_spark import needed, spark_at
 from fairtape.cli.progress import steps
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.demo.world import FLOORS, SITES
 from fairtape.journal import Damaged
 
@@ -57,11 +57,11 @@ def _in_one_sentence() -> Iterator[None]:
     try:
         yield
     except Damaged as damage:
-        raise Complaint(f"{damage}; compare the journals with: fairtape journal verify") from None
+        raise UserError(f"{damage}; compare the journals with: fairtape journal verify") from None
     except ImportError as missing:
-        raise Complaint(f"package {missing.name} is missing; pip install 'fairtape[pipeline]'") from None
+        raise UserError(f"package {missing.name} is missing; pip install 'fairtape[pipeline]'") from None
     except OSError as error:
-        raise Complaint(f"{error.filename or 'a file'} cannot be used ({error.strerror})") from None
+        raise UserError(f"{error.filename or 'a file'} cannot be used ({error.strerror})") from None
     except (Py4JError, PySparkException) as error:
         said = " ".join(str(error).split())[:REASON_MAX]
-        raise Complaint(f"Spark gave up ({type(error).__name__}: {said}); give it more memory, or try again") from None
+        raise UserError(f"Spark gave up ({type(error).__name__}: {said}); give it more memory, or try again") from None

@@ -10,7 +10,7 @@ from typing import Final
 
 import click
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.deployment.operations.doctor import Finding, Status, examine
 
 EXIT_BAD: Final = 1
@@ -33,7 +33,7 @@ def doctor(ctx: click.Context, *, directory: Path, as_json: bool) -> None:
     Bad is what keeps a site from serving here; the exit code is then 1. A note costs speed, exactness or an option.
     """
     if not directory.is_dir():
-        raise Complaint(f"--directory is {str(directory)!r}, which is no folder; make it or name another")
+        raise UserError(f"--directory is {str(directory)!r}, which is no folder; make it or name another")
     findings = list(examine(directory.absolute()))
     click.echo(_as_json(findings) if as_json else _table(findings))
     ctx.exit(EXIT_BAD if any(finding.status is Status.BAD for finding in findings) else 0)

@@ -10,7 +10,7 @@ import click
 
 from fairtape.cli.limits import check_within
 from fairtape.cli.progress import steps
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.deployment.config.description import Deployment, Kind, read_deployment
 from fairtape.deployment.lock_file import claimed, is_running
@@ -68,7 +68,7 @@ def drill(
         if name not in DUTIES:
             deployment.node(name, Kind.SITE, Kind.REFORMER, field="SITE")
     if {site.name for site in deployment.sites} <= set(sites):
-        raise Complaint("SITE names every site; leave one out, whose side of it can be told")
+        raise UserError("SITE names every site; leave one out, whose side of it can be told")
     plan = Plan(
         fault=Fault(fault),
         victims=sites,

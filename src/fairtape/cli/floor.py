@@ -9,7 +9,7 @@ import click
 
 from fairtape.cli.floor_view import arbitrate, book_view, reader_of, replay_view, trades_view
 from fairtape.cli.limits import check_within
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND
 from fairtape.deployment.config.description import Kind, read_deployment
 from fairtape.deployment.config.floor_settings import COMMIT_PASSES, COMMIT_PASSES_MAX
@@ -198,7 +198,7 @@ def book(*, directory: Path, symbol: str | None, depth: int, live: bool, as_json
     """Show the book of a market, or of all."""
     check_within("--depth", depth, 1, DEPTH_MAX)
     if live and as_json:
-        raise Complaint("--live and --json are given; give one of them")
+        raise UserError("--live and --json are given; give one of them")
     book_view(directory, None if symbol is None else _symbol(symbol), depth, live=live, as_json=as_json)
 
 
@@ -245,7 +245,7 @@ def arbiter(*, directory: Path, site: str, parent: int | None) -> None:
     node = deployment.node(site, Kind.SITE, field="SITE")
     source = deployment.floor.arbiters.get(node.number)
     if source is None:
-        raise Complaint(f"SITE is {site!r}; [floor.arbiters] of the deployment names no source for it: add one")
+        raise UserError(f"SITE is {site!r}; [floor.arbiters] of the deployment names no source for it: add one")
     if parent is not None:
         exit_with(parent)
     arbitrate(deployment, node, source, patient=parent is not None)
@@ -255,13 +255,13 @@ def entered(directory: Path, source: str | None, making: Making) -> tuple[Answer
     """Enter a request: the answer to it, and the floor as it was at that place."""
     door = door_of(directory)
     if not door.is_open():
-        raise Complaint(f"the deployment in {str(directory)!r} is not running; start it with: {door.command}")
+        raise UserError(f"the deployment in {str(directory)!r} is not running; start it with: {door.command}")
     me = next(iter(door.names)) if source is None else source_named(door, source)
     with closing(reader_of(directory)) as reader:
         try:
             return enter(door, me, making, reader), reader.floor
         except BadOrder as bad:
-            raise Complaint(str(bad)) from None
+            raise UserError(str(bad)) from None
 
 
 def tell(ctx: click.Context, answer: Answer, words: str) -> None:
@@ -278,7 +278,7 @@ def _rule(terms: dict[str, str | None]) -> Rule:
     needed = {"batch": ("period_ms",), "dutch": ("period_ms", "start", "decrement")}.get(str(kind), ())
     for name in needed:
         if terms[name] is None:
-            raise Complaint(f"--rule is {kind}, which needs --{name.replace('_', '-')}; give it")
+            raise UserError(f"--rule is {kind}, which needs --{name.replace('_', '-')}; give it")
     makers: dict[str, Callable[[], Rule]] = {
         "continuous": lambda: Continuous(pricing=Pricing[str(terms["pricing"]).upper()]),
         "call": CallAuction,
@@ -293,7 +293,7 @@ def _rule(terms: dict[str, str | None]) -> Rule:
     try:
         return makers[str(kind)]()
     except BadRule as bad:
-        raise Complaint(f"--rule is {kind}: {bad}") from None
+        raise UserError(f"--rule is {kind}: {bad}") from None
 
 
 def _period(milliseconds: object) -> int:
@@ -308,11 +308,11 @@ def _fixed(field: str, text: str) -> int:
     try:
         return parse_fixed(text)
     except BadNumber as bad:
-        raise Complaint(f"{field}: {bad}") from None
+        raise UserError(f"{field}: {bad}") from None
 
 
 def _symbol(text: str) -> str:
     try:
         return checked_symbol(text)
     except BadName as bad:
-        raise Complaint(str(bad)) from None
+        raise UserError(str(bad)) from None

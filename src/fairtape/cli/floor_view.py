@@ -17,7 +17,7 @@ from rich.table import Table
 
 from fairtape.cli.words import counted
 from fairtape.core.effects import Ordered
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import Instant
 from fairtape.deployment.config.description import FILE, Deployment, Node, read_deployment
 from fairtape.deployment.config.floor_settings import FloorSettings
@@ -63,7 +63,7 @@ def reader_of(directory: Path, settings: FloorSettings | None = None) -> FloorRe
     if site is None:
         site = next((number for number, path in audience.journals.items() if path.exists()), None)
     if site is None:
-        raise Complaint(f"no site of {str(directory)!r} has a journal on this machine; start it with: fairtape up")
+        raise UserError(f"no site of {str(directory)!r} has a journal on this machine; start it with: fairtape up")
     return FloorReader(Following(audience.journals, site=site), (settings or deployment.floor).new)
 
 
@@ -89,9 +89,9 @@ def book_view(directory: Path, symbol: str | None, depth: int, *, live: bool, as
 
 def _known(floor: Floor, symbol: str | None) -> None:
     if symbol is not None and symbol not in floor.markets:
-        raise Complaint(f"SYMBOL is {symbol}; the floor trades {', '.join(sorted(floor.markets)) or 'nothing yet'}")
+        raise UserError(f"SYMBOL is {symbol}; the floor trades {', '.join(sorted(floor.markets)) or 'nothing yet'}")
     if not floor.markets:
-        raise Complaint("the floor trades nothing yet; open a market with: fairtape floor open DIRECTORY SYMBOL")
+        raise UserError("the floor trades nothing yet; open a market with: fairtape floor open DIRECTORY SYMBOL")
 
 
 def _chosen(floor: Floor, symbol: str | None) -> list[Market]:
@@ -232,7 +232,7 @@ def replay_view(journals: tuple[Path, ...], commit_passes: int | None, *, as_jso
     """Print what journals come to; whether they agree, nobody is accused, and everything adds up."""
     replayed = [_replayed(path, commit_passes) for path in _expanded(journals)]
     if not replayed:
-        raise Complaint(f"{', '.join(map(str, journals))} holds no journal of a site on this machine")
+        raise UserError(f"{', '.join(map(str, journals))} holds no journal of a site on this machine")
     place = max(set.intersection(*(set(each.digests) for each in replayed)), default=None)
     agree = _agree(replayed, place)
     if as_json:
@@ -332,7 +332,7 @@ def arbitrate(deployment: Deployment, node: Node, source: NodeId, *, patient: bo
 def _arbitrate(deployment: Deployment, node: Node, source: NodeId, journal: Path, ended: Callable[[], bool]) -> None:
     clock = SharedClock()
     if not journal.exists():
-        raise Complaint(f"site {node.name} has no journal on this machine; start it with: fairtape up")
+        raise UserError(f"site {node.name} has no journal on this machine; start it with: fairtape up")
     plan = door_of(deployment.folder).plan_for(source)
     machine = source_of(plan, source, clock)
     with closing(FloorReader.of_journal(journal, deployment.floor.new)) as reader:

@@ -7,7 +7,7 @@ from typing import Any, Final
 import click
 
 from fairtape.cli.limits import check_within
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.deployment.config.description import read_deployment
 from fairtape.deployment.config.gateway_options import LIMITS, GatewayOptions, limits_of
 from fairtape.deployment.process.node import exit_with
@@ -52,7 +52,7 @@ def gateway(*, directory: Path, source: str, parent: int | None, **given: Any) -
     if parent is not None:
         exit_with(parent)
     elif not door.is_open():
-        raise Complaint(f"the deployment in {str(directory)!r} is not running; start it with: {door.command}")
+        raise UserError(f"the deployment in {str(directory)!r} is not running; start it with: {door.command}")
     run_gateway(deployment, me, options, _say, patient=parent is not None)
 
 
@@ -65,10 +65,10 @@ def _options(listed: GatewayOptions, given: dict[str, Any]) -> GatewayOptions:
     limits = limits_of({name: given[name] for name in LIMITS}, otherwise=listed.limits)
     options = replace(listed, **chosen, limits=limits)
     if not options.serves:
-        raise Complaint("none of --entry, --fix and --ouch is given; say where traders connect")
+        raise UserError("none of --entry, --fix and --ouch is given; say where traders connect")
     if (options.cert_file is None) != (options.key_file is None):
         one, other = FILES if options.key_file is None else reversed(FILES)
-        raise Complaint(f"{one} is given without {other}; give both, or none")
+        raise UserError(f"{one} is given without {other}; give both, or none")
     return options
 
 
@@ -80,5 +80,5 @@ def _say(addresses: dict[str, Address]) -> None:
 def _address(option: str, text: str) -> Address:
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isdigit() or int(port) > PORT_MAX:
-        raise Complaint(f"{option} is {text!r}; give an address such as 127.0.0.1:9101")
+        raise UserError(f"{option} is {text!r}; give an address such as 127.0.0.1:9101")
     return host, int(port)

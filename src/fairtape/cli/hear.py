@@ -12,7 +12,7 @@ import click
 
 from fairtape.cli.journal import format_instant
 from fairtape.cli.limits import check_within
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND
 from fairtape.deployment.config.description import FILE, Deployment, interface_at, read_deployment
 from fairtape.deployment.process.children import Interrupts
@@ -123,7 +123,7 @@ def hear(
 
 def _ear(found: Target, feeds: str, grade: str, patience_ms: int, stripes: tuple[int, ...]) -> Ear:
     if grade == "guaranteed" and not found.servers:
-        raise Complaint("--grade is guaranteed, and there is nobody to ask; name a retransmit server with --server")
+        raise UserError("--grade is guaranteed, and there is nobody to ask; name a retransmit server with --server")
     patience = None if grade == "guaranteed" else patience_ms * MILLISECOND
     return Ear(
         found.tag,
@@ -204,14 +204,14 @@ def _target(target: Path, tag: str | None, servers: tuple[str, ...], interface: 
     if (target / FILE).exists():
         for option, given in (("--tag", tag), ("--server", servers)):
             if given:
-                raise Complaint(
+                raise UserError(
                     f"{option} is given, and {target / FILE} says what its deployment is like; leave it out"
                 )
         return _deployed(read_deployment(target), interface)
     if target.is_dir():
-        raise Complaint(f"TARGET is {str(target)!r}, which holds no deployment; make one with: fairtape init {target}")
+        raise UserError(f"TARGET is {str(target)!r}, which holds no deployment; make one with: fairtape init {target}")
     if tag is None:
-        raise Complaint("TARGET is a plan file, which does not say whose it is; name the deployment's tag with --tag")
+        raise UserError("TARGET is a plan file, which does not say whose it is; name the deployment's tag with --tag")
     plan = read_plan(target)
 
     def later(version: int) -> StripePlan | None:
@@ -236,7 +236,7 @@ def _deployed(deployment: Deployment, interface: str | None) -> Target:
     version = max((page.get("plan") or 0 for page in pages), default=0) or settings.first_plan
     plan = later(version) if version else None
     if plan is None:
-        raise Complaint(f"no plan is in force in {deployment.folder}; order one with: fairtape operate")
+        raise UserError(f"no plan is in force in {deployment.folder}; order one with: fairtape operate")
     servers = tuple(place.requests for place in settings.stations.values())
     host = deployment.nodes[next(iter(settings.stations))].host
     return Target(settings.tag, plan, later, servers, interface or interface_at(host))
@@ -246,14 +246,14 @@ def _plan_or_none(path: Path) -> StripePlan | None:
     """A plan that is not there yet, or is no plan, is waited for."""
     try:
         return read_plan(path)
-    except Complaint:
+    except UserError:
         return None
 
 
 def _server(text: str) -> Address:
     host, _, port = text.rpartition(":")
     if not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= PORT_MAX:
-        raise Complaint(f"--server is {text!r}; expected HOST:PORT with a port from 1 to {PORT_MAX}")
+        raise UserError(f"--server is {text!r}; expected HOST:PORT with a port from 1 to {PORT_MAX}")
     return host, int(port)
 
 
@@ -262,14 +262,14 @@ def _session(text: str | None, begin: int | None) -> Session | None:
         return None
     name = Session.parse(text)
     if name is None or begin is None:
-        raise Complaint(f"--session is {text!r}; expected ten letters and digits as they were printed, and --from")
+        raise UserError(f"--session is {text!r}; expected ten letters and digits as they were printed, and --from")
     return name
 
 
 def _plan_of(name: Session, found: Target) -> StripePlan:
     plan = found.plans(name.version)
     if plan is None:
-        raise Complaint(f"--session is {str(name)!r}, of plan {name.version}, which is not here; add its file")
+        raise UserError(f"--session is {str(name)!r}, of plan {name.version}, which is not here; add its file")
     return plan
 
 
@@ -277,5 +277,5 @@ def _stripes(plan: StripePlan, wanted: tuple[int, ...]) -> list[int]:
     for number in wanted:
         if number not in plan.stripes:
             known = ", ".join(map(str, plan.stripes))
-            raise Complaint(f"--stripe is {number}; plan {plan.version} has {known}")
+            raise UserError(f"--stripe is {number}; plan {plan.version} has {known}")
     return list(wanted or plan.stripes)

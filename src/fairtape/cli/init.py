@@ -8,7 +8,7 @@ import click
 
 from fairtape.cli.limits import check_within
 from fairtape.cli.words import counted
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.timing import PROFILES
 from fairtape.deployment.config.description import FILE
 from fairtape.deployment.config.draft import (
@@ -78,17 +78,17 @@ def init(
     up with is chosen, and the file says which.
     """
     if sites is not None and loops is not None:
-        raise Complaint(f"--sites is {sites} and --loops is {loops!r}; give one of them")
+        raise UserError(f"--sites is {sites} and --loops is {loops!r}; give one of them")
     check_within("--sites", sites, 1, SITES_MAX)
     check_within("--reformers", reformers, 1, REFORMERS_MAX)
     check_within("--sources", sources, 1, SOURCES_MAX)
     check_within("--edge", edge, 1, EDGE_STRIPES_MAX)
     for host in address:
         if not is_host(host):
-            raise Complaint(f"--address is {host!r}; give the name or the IPv4 address of a machine")
+            raise UserError(f"--address is {host!r}; give the name or the IPv4 address of a machine")
     check_store(store)
     if not _RESILIENCE.fullmatch(resilience):
-        raise Complaint(f'--resilience is {resilience!r}; give a number, "majority" or "all"')
+        raise UserError(f'--resilience is {resilience!r}; give a number, "majority" or "all"')
     draft = Draft(
         loops=_sizes(loops) if loops is not None else (sites or SITES,),
         profile=profile,
@@ -113,7 +113,7 @@ def _sizes(loops: str) -> tuple[int, ...]:
     try:
         sizes = tuple(map(int, loops.split(",")))
     except ValueError:
-        raise Complaint(f"--loops is {loops!r}; give numbers of sites, such as 3,2,2") from None
+        raise UserError(f"--loops is {loops!r}; give numbers of sites, such as 3,2,2") from None
     if min(sizes) < 1 or sum(sizes) > SITES_MAX:
-        raise Complaint(f"--loops is {loops!r}; give at least 1 site for each loop, and {SITES_MAX} in all at most")
+        raise UserError(f"--loops is {loops!r}; give at least 1 site for each loop, and {SITES_MAX} in all at most")
     return sizes

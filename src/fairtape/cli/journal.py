@@ -18,7 +18,7 @@ import click
 from fairtape.cli.limits import check_within
 from fairtape.cli.words import counted
 from fairtape.core.effects import FormationChange
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import SECOND, Instant
 from fairtape.journal import (
     Comparison,
@@ -163,7 +163,7 @@ def parse_instant(text: str) -> Instant:
     try:
         moment = datetime.fromisoformat(whole)
     except ValueError:
-        raise Complaint(
+        raise UserError(
             f"--since is {text!r}; give nanoseconds since 1970 or a time such as 2026-07-01T14:30:00Z"
         ) from None
     elapsed = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - EPOCH
@@ -191,7 +191,7 @@ def format_instant(instant: Instant) -> str:
 def _existing(directory: Path) -> Journal:
     found = Journal.open(directory)
     if not found.paths():
-        raise Complaint(f"directory {str(directory)!r} holds no journal; name the directory that a site writes")
+        raise UserError(f"directory {str(directory)!r} holds no journal; name the directory that a site writes")
     return found
 
 

@@ -12,7 +12,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from fairtape.client.journal_feed import Bunches, first_number
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import SECOND
 from fairtape.formats.dbn import write_dbn
 from fairtape.formats.errors import Refused
@@ -34,18 +34,18 @@ Numbers: TypeAlias = npt.NDArray[np.uint64]
 def export_trades(directory: Path, file: Path) -> str:
     """Write the file; what came of it, in words."""
     if file.suffix.lower() not in SUFFIXES:
-        raise Complaint(f"FILE is {str(file)!r}; its name must end in {', '.join(SUFFIXES)}")
+        raise UserError(f"FILE is {str(file)!r}; its name must end in {', '.join(SUFFIXES)}")
     if file.exists():
-        raise Complaint(f"FILE is {str(file)!r}, which exists; name another one")
+        raise UserError(f"FILE is {str(file)!r}, which exists; name another one")
     numbers, trades, others = _read(Journal.open(directory))
     partial = file.with_name(f".{file.name}.partial")
     try:
         _write(partial, file.suffix.lower(), numbers, trades)
         partial.rename(file)
     except OSError as error:
-        raise Complaint(f"{file} cannot be written: {error.strerror}") from None
+        raise UserError(f"{file} cannot be written: {error.strerror}") from None
     except Refused as refused:
-        raise Complaint(f"{file} cannot hold these trades: {refused}; choose .parquet or .itch") from None
+        raise UserError(f"{file} cannot hold these trades: {refused}; choose .parquet or .itch") from None
     finally:
         partial.unlink(missing_ok=True)
     left = f"; {others:,} other messages have no place in it" if others else ""
@@ -61,7 +61,7 @@ def _read(journal: Journal) -> tuple[Numbers, Trades, int]:
             else:
                 others += isinstance(delivery, Placed)
     except Damaged as damage:
-        raise Complaint(f"the journal cannot be read: {damage}; see `fairtape journal verify`") from None
+        raise UserError(f"the journal cannot be read: {damage}; see `fairtape journal verify`") from None
     trades: Trades = np.concatenate([lot.trades for lot in lots]) if lots else blank_trades(0)
     numbers = np.concatenate([lot.places["sequence"] for lot in lots]) if lots else np.zeros(0, np.uint64)
     return numbers.astype(np.uint64), trades, others

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 
 SHOWN_MAX: Final = 32  # characters of a value: enough to recognise what was typed
 
@@ -11,7 +11,7 @@ def check_within(name: str, value: float | None, least: float, most: float, *, h
     """Refuse a value out of bounds, in one sentence; `hint` ends it. An option that was not given is within."""
     if value is None or least <= value <= most:
         return
-    raise Complaint(f"{name} is {_shown(value)}; give from {_shown(least)} to {_shown(most)}{hint}")
+    raise UserError(f"{name} is {_shown(value)}; give from {_shown(least)} to {_shown(most)}{hint}")
 
 
 def _shown(value: float) -> str:

@@ -17,7 +17,7 @@ from fairtape.cli.outlet import Outlet
 from fairtape.cli.tape import Progress, Tape
 from fairtape.cli.tuning import tune_in
 from fairtape.cli.words import counted
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.core.timing import PROFILES, Timing
 from fairtape.deployment.config.capacity import cores_here, refuse_overload
@@ -107,7 +107,7 @@ def listen(
 def _refuse_options(ctx: click.Context, names: tuple[str, ...], why: str) -> None:
     for name in names:
         if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            raise Complaint(f"--{name.replace('_', '-')} is given, and {why}; leave it out")
+            raise UserError(f"--{name.replace('_', '-')} is given, and {why}; leave it out")
 
 
 def _run_ring(
@@ -198,7 +198,7 @@ class Watch:
                 self._failures.append(str(desertion))
                 self._ends_at = min(self._ends_at, time.monotonic() + self._aftermath)
                 continue
-            except Complaint as complaint:
+            except UserError as complaint:
                 return [*self._failures, str(complaint)]
             for name, news in heard:
                 if isinstance(news, SiteNews) and news.failure is not None:
@@ -213,7 +213,7 @@ def _print_rest(tape: Tape, interrupts: Interrupts, failures: list[str]) -> bool
     enough = interrupts.count + 1
     try:
         return tape.finish(lambda: interrupts.count >= enough)
-    except Complaint as complaint:
+    except UserError as complaint:
         if str(complaint) not in failures:
             failures.append(str(complaint))
         return False

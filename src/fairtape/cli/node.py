@@ -6,7 +6,7 @@ from typing import Final
 import click
 
 from fairtape.cli.limits import check_within
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.deployment.config.description import Kind, read_deployment
 from fairtape.deployment.process.load import SIZES
 from fairtape.deployment.process.node import exit_with, run_load, run_reformer, run_site
@@ -33,7 +33,7 @@ def node(*, directory: Path, name: str, load: float | None, size: int, parent: i
     check_within("--load", load, *RATES, hint=" messages per second")
     check_within("--size", size, *SIZES, hint=" bytes")
     if (load is not None) != (found.kind is Kind.SOURCE):
-        raise Complaint(
+        raise UserError(
             f"NAME is {name!r}, a source; say how much it publishes with --load RATE, or use: fairtape publish"
             if load is None
             else f"--load is {load:g}, and {name} is a {found.kind.value}; only sources publish"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.deployment.config.description import Kind, read_deployment
 from fairtape.deployment.operations.operator import give_order
 from fairtape.deployment.operations.plan_change import change_plan
@@ -38,10 +38,10 @@ def operate(*, directory: Path, order: str, site: str | None) -> None:
     deployment = read_deployment(directory)
     if order == "plan":
         if site is None:
-            raise Complaint("plan lacks a FILE; name a stripe plan, as `fairtape plan stripes` writes it")
+            raise UserError("plan lacks a FILE; name a stripe plan, as `fairtape plan stripes` writes it")
         click.echo(change_plan(deployment, read_plan(Path(site))))
         return
     if (site is None) != (order == "resume"):
-        raise Complaint(f"SITE is {site!r}; resume takes none" if site else f"{order} lacks a SITE; name the site")
+        raise UserError(f"SITE is {site!r}; resume takes none" if site else f"{order} lacks a SITE; name the site")
     number = 0 if site is None else deployment.node(site, Kind.SITE, field="SITE").number
     click.echo(give_order(deployment, VERBS[order], number))

@@ -9,7 +9,7 @@ import threading
 from queue import Full, Queue
 from typing import Final
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 
 CHUNKS_MAX: Final = 16  # that wait for the reader
 PIECE_SIZE: Final = 4_096  # bytes of one write: so small that a reader who takes anything is seen to
@@ -47,7 +47,7 @@ class Outlet:
         if isinstance(self._error, BrokenPipeError):
             raise self._error
         if self._error is not None:
-            raise Complaint(
+            raise UserError(
                 f"standard output cannot be written ({self._error.strerror}); make room, or write elsewhere"
             )
 

@@ -6,7 +6,7 @@ import click
 
 from fairtape.cli.pipeline_spark import needed, spark_at, with_master
 from fairtape.cli.words import counted
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 
 
 @click.command("report")
@@ -26,5 +26,5 @@ def report(*, tables: Path, out: Path, master: str) -> None:
         with spark_at(master) as spark:
             made = make_report(spark, tables, out)
     except OSError as error:
-        raise Complaint(f"--out is {str(out)!r}, which cannot be written ({error.strerror}); name another") from None
+        raise UserError(f"--out is {str(out)!r}, which cannot be written ({error.strerror}); name another") from None
     click.echo(f"report {made.page}, with {counted(len(made.files), 'file')} beside it")

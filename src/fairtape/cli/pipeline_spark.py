@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,7 +41,7 @@ def needed() -> Any:
         if (error.name or "").partition(".")[0] == "fairtape":
             raise
         remedy = "pip install 'fairtape[pipeline]'"
-        raise Complaint(
+        raise UserError(
             f"package {error.name} is missing, which the pipeline needs; install it with: {remedy}"
         ) from None
     return session

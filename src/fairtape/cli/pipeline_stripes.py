@@ -13,7 +13,7 @@ import click
 
 from fairtape.cli.limits import check_within
 from fairtape.cli.words import counted
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND
 from fairtape.market.stripe_planning import BASE
 from fairtape.market.stripes import BITS_PER_S_MAX, DAY, BadPlan, Endpoint, StripePlan
@@ -91,7 +91,7 @@ def stripes(
         from fairtape.pipeline.stripes.limits import BadHistory
         from fairtape.pipeline.stripes.study import Wish, propose, study
     except ImportError as missing:
-        raise Complaint(f"{missing.name} is not installed; pip install 'fairtape[pipeline]'") from None
+        raise UserError(f"{missing.name} is not installed; pip install 'fairtape[pipeline]'") from None
     wish = Wish(
         **rates,
         bound=bound,
@@ -106,7 +106,7 @@ def stripes(
             studied = study(spark_session(master), history, wish, belongs)
         proposal = propose(studied, wish, previous=kept, midnight_at=_midnight_at(), feeds=ways, base=first)
     except (BadPlan, BadHistory) as bad:
-        raise Complaint(str(bad)) from None
+        raise UserError(str(bad)) from None
     _write(out, studied, wish, proposal)
     click.echo(_as_json(proposal) if as_json else _text(out, studied, wish, proposal))
 
@@ -118,7 +118,7 @@ def _check_numbers(**values: float) -> None:
 
 def _check_out(out: Path) -> None:
     if out.suffix in (".html", ".svg"):
-        raise Complaint(f"--out is {str(out)!r}; the report and its plot are called so: name the plan otherwise")
+        raise UserError(f"--out is {str(out)!r}; the report and its plot are called so: name the plan otherwise")
 
 
 def _midnight_at() -> int:
@@ -129,7 +129,7 @@ def _rate(name: str, text: str) -> int:
     found = _RATE.fullmatch(text)
     bits = round(float(found[1]) * UNITS[found[2]]) if found else 0
     if not 0 < bits <= BITS_PER_S_MAX:
-        raise Complaint(f"{name} is {text!r}; give bits per second up to {BITS_PER_S_MAX:,}, such as 56k, 1.5M or 1G")
+        raise UserError(f"{name} is {text!r}; give bits per second up to {BITS_PER_S_MAX:,}, such as 56k, 1.5M or 1G")
     return bits
 
 
@@ -137,7 +137,7 @@ def _base(text: str) -> Endpoint:
     try:
         return Endpoint.parse(text, "--base")
     except BadPlan as bad:
-        raise Complaint(str(bad)) from None
+        raise UserError(str(bad)) from None
 
 
 def _previous(path: Path) -> StripePlan:
@@ -151,9 +151,9 @@ def _sectors(path: Path) -> Mapping[str, str]:
         with path.open(newline="", encoding="utf-8") as file:
             found = {row["symbol"]: row["sector"] or "" for row in csv.DictReader(file)}
     except (OSError, KeyError, csv.Error, UnicodeDecodeError):
-        raise Complaint(f"--sectors is {str(path)!r}; give a CSV file with the columns symbol and sector") from None
+        raise UserError(f"--sectors is {str(path)!r}; give a CSV file with the columns symbol and sector") from None
     if len(found) > SECTORS_MAX:
-        raise Complaint(f"--sectors names {len(found):,} symbols; a plan has at most {SECTORS_MAX:,}")
+        raise UserError(f"--sectors names {len(found):,} symbols; a plan has at most {SECTORS_MAX:,}")
     return found
 
 
@@ -168,7 +168,7 @@ def _write(out: Path, studied: "Study", wish: "Wish", proposal: "Proposal") -> N
         out.with_suffix(".html").write_text(stripe_page(studied, wish, proposal).html(), encoding="utf-8")
         out.with_suffix(".svg").write_text(standalone(needs_plot(proposal), WIDE), encoding="utf-8")
     except OSError as error:
-        raise Complaint(f"--out is {str(out)!r}, which cannot be written ({error.strerror}); name another") from None
+        raise UserError(f"--out is {str(out)!r}, which cannot be written ({error.strerror}); name another") from None
 
 
 def _text(out: Path, studied: "Study", wish: "Wish", proposal: "Proposal") -> str:

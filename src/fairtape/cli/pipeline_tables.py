@@ -12,7 +12,7 @@ from fairtape.cli.limits import check_within
 from fairtape.cli.pipeline_spark import needed, spark_at, with_master
 from fairtape.cli.progress import steps
 from fairtape.cli.words import counted
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.deployment.config.description import FILE, read_deployment
 from fairtape.deployment.follow.site_selection import Audience
 
@@ -41,7 +41,7 @@ def run(
     whatever is interrupted; so to go on, run it again.
     """
     if checkpoint is not None and not stream:
-        raise Complaint("--checkpoint is given without --stream; a run that ends needs none")
+        raise UserError("--checkpoint is given without --stream; a run that ends needs none")
     journals = list(journals_in(places))
     needed()
     from fairtape.pipeline.spark.delta import make_folder
@@ -68,13 +68,13 @@ def journals_in(places: Sequence[Path]) -> Iterator[Path]:
         if (place / FILE).exists():
             found = [path for path in Audience(read_deployment(place)).journals.values() if path.is_dir()]
         elif not place.is_dir():
-            raise Complaint(f"{str(place)!r} is no directory; name journals, a folder of them, or a deployment")
+            raise UserError(f"{str(place)!r} is no directory; name journals, a folder of them, or a deployment")
         elif any(place.glob("*.segment")):
             found = [place]
         else:
             found = sorted({segment.parent for segment in place.rglob("*.segment")})
         if not found:
-            raise Complaint(f"{str(place)!r} holds no journal; name one, a folder of them, or a deployment")
+            raise UserError(f"{str(place)!r} holds no journal; name one, a folder of them, or a deployment")
         yield from found
 
 
@@ -141,5 +141,5 @@ def _existing(tables: Path) -> list[str]:
     found = [name for name in TABLES if (tables / name / "_delta_log").is_dir()]
     if not found:
         hint = f"fairtape pipeline run JOURNALS --out {tables}"
-        raise Complaint(f"{str(tables)!r} holds no tables; make them with: {hint}")
+        raise UserError(f"{str(tables)!r} holds no tables; make them with: {hint}")
     return found

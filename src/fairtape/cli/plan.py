@@ -6,7 +6,7 @@ from dataclasses import asdict
 import click
 
 from fairtape.cli.stripes import stripes
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.ring.membership.hierarchy import LOOP_MAX, BadHierarchy, Hierarchy, Loop
 from fairtape.ring.membership.hierarchy import plan as planned
 
@@ -36,7 +36,7 @@ def loops(*, sites: int, levels: int | None, loop_max: int, as_json: bool) -> No
     try:
         hierarchy = planned(sites, levels, loop_max)
     except BadHierarchy as refusal:
-        raise Complaint(str(refusal)) from None
+        raise UserError(str(refusal)) from None
     click.echo(_as_json(hierarchy) if as_json else _text(hierarchy))
 
 

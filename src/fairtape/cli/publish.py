@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from fairtape.cli.journal import parse_instant
 from fairtape.cli.limits import check_within
 from fairtape.cli.words import counted
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import SECOND, Duration, Instant
 from fairtape.deployment.publish.publisher import RATES, SILENCE_MAX, SPEEDS, Ending, Pace, Published, publish
 from fairtape.deployment.publish.target import Door, door_of
@@ -87,7 +87,7 @@ def publish_command(
     _refuse(file=file, speed=speed, rate=rate, count_max=count_max, generate=generate, seed=seed)
     door = door_of(directory)
     if not door.is_open():
-        raise Complaint(f"the ring in {str(directory)!r} is not running; start it with: {door.command}")
+        raise UserError(f"the ring in {str(directory)!r} is not running; start it with: {door.command}")
     me = _node(source, door)
     plan = door.plan_for(me)
     if file is not None:
@@ -122,9 +122,9 @@ def _refuse(
 ) -> None:
     if (file is None) == (generate is None):
         found = "neither a file nor --generate" if file is None else "both a file and --generate"
-        raise Complaint(f"there is {found}; give one of them")
+        raise UserError(f"there is {found}; give one of them")
     if speed is not None and rate is not None:
-        raise Complaint(f"--speed is {speed:g} and --rate is {rate:g}; give one of them")
+        raise UserError(f"--speed is {speed:g} and --rate is {rate:g}; give one of them")
     check_within("--speed", speed, *SPEEDS, hint=" times the recorded speed, or neither --speed nor --rate")
     check_within("--rate", rate, *RATES, hint=" trades per second, or neither --speed nor --rate")
     check_within("--max", count_max, 1, COUNT_MAX)
@@ -138,22 +138,22 @@ def _node(wanted: str | None, door: Door) -> NodeId:
         free = next((node for node in door.names if _is_free(door.plan, node)), None)
         if free is None:
             count = len(door.names)
-            raise Complaint(f"all {count} sources of the ring are taken by other publishers; wait until one ends")
+            raise UserError(f"all {count} sources of the ring are taken by other publishers; wait until one ends")
         return free
     for node, name in door.names.items():
         if wanted.upper() == name.upper() or wanted == str(_number(node)):
             if not _is_free(door.plan, node):
-                raise Complaint(f"--source is {wanted}, as which another program publishes; name another one")
+                raise UserError(f"--source is {wanted}, as which another program publishes; name another one")
             return node
     names = ", ".join(f"{name} ({_number(node)})" for node, name in door.names.items())
-    raise Complaint(f"--source is {wanted!r}; the ring knows {names}")
+    raise UserError(f"--source is {wanted!r}; the ring knows {names}")
 
 
 def _venue(name: str) -> str:
     try:
         return checked_venue(name) if name else ""
     except BadName as error:
-        raise Complaint(f"--venue: {error}") from None
+        raise UserError(f"--venue: {error}") from None
 
 
 def _number(node: NodeId) -> int:
@@ -228,7 +228,7 @@ def _tell_period(period: Duration, pace: Pace) -> None:
     asked = f"--rate is {pace.rate:g}" if pace.rate is not None else f"--speed is {pace.speed:g}" if pace.speed else ""
     hours = period / (3_600 * SECOND)
     if period > PERIOD_MAX:
-        raise Complaint(f"{asked}, at which publishing would take {hours / 24:,.0f} days; give more, or neither")
+        raise UserError(f"{asked}, at which publishing would take {hours / 24:,.0f} days; give more, or neither")
     if period > TOLD_PERIOD_MIN:
         click.echo(f"{asked}: publishing takes {hours:,.1f} hours; Ctrl-C ends it at any time", err=True)
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 import click
 
 from fairtape.cli.limits import check_within
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.deployment.publish.revision import trade_in
 from fairtape.deployment.publish.source_thread import publish_once
 from fairtape.deployment.publish.target import Door, door_of
@@ -52,7 +52,7 @@ def cancel(*, directory: Path, number: int) -> None:
 def correct(*, directory: Path, number: int, price: str | None, quantity: str | None) -> None:
     """The trade with this NUMBER in the order was another one."""
     if price is None and quantity is None:
-        raise Complaint("there is neither --price nor --quantity; say what the trade really was")
+        raise UserError("there is neither --price nor --quantity; say what the trade really was")
     wrong, source = _found(directory, number)
     try:
         right = replace(
@@ -61,7 +61,7 @@ def correct(*, directory: Path, number: int, price: str | None, quantity: str | 
             quantity=wrong.quantity if quantity is None else _fixed("--quantity", quantity),
         )
     except BadTrade as error:
-        raise Complaint(f"{error}; a trade cannot be corrected into that") from None
+        raise UserError(f"{error}; a trade cannot be corrected into that") from None
     _publish(directory, source, Correction(number, right, SharedClock().now()))
     click.echo(f"corrected: {_words(number, wrong)}, is now {_terms(right)}")
 
@@ -94,21 +94,21 @@ def _state(directory: Path, venue: str, status: Status) -> None:
     names = _door(directory).names
     source = next((node for node, name in names.items() if name.upper() == venue.upper()), None)
     if source is None:
-        raise Complaint(f"VENUE is {venue!r}; the ring knows {', '.join(names.values())}")
+        raise UserError(f"VENUE is {venue!r}; the ring knows {', '.join(names.values())}")
     _publish(directory, source, VenueStatus(names[source], status, SharedClock().now()))
 
 
 def _door(directory: Path) -> Door:
     door = door_of(directory)
     if not door.is_open():
-        raise Complaint(f"the ring in {str(directory)!r} is not running; start it with: {door.command}")
+        raise UserError(f"the ring in {str(directory)!r} is not running; start it with: {door.command}")
     return door
 
 
 def _publish(directory: Path, source: NodeId, notice: Notice) -> None:
     door = _door(directory)
     if source not in door.names:
-        raise Complaint(f"it was published by source {source}, which is none of this ring's; nobody else may revise it")
+        raise UserError(f"it was published by source {source}, which is none of this ring's; nobody else may revise it")
     publish_once(door.plan_for(source), source, [encode_notice(notice)])
 
 
@@ -116,7 +116,7 @@ def _fixed(name: str, text: str) -> int:
     try:
         return parse_fixed(text)
     except BadNumber as error:
-        raise Complaint(f"{name}: {error}") from None
+        raise UserError(f"{name}: {error}") from None
 
 
 def _words(number: int, trade: Trade) -> str:

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextC
 from rich.table import Table
 
 from fairtape.cli.limits import check_within
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.ring.membership.formation import MEMBERS_MAX
 from fairtape.ring.membership.hierarchy import BadHierarchy, plan
 from fairtape.simulation.scale import SETTLING_TOKENS, Measured, Size, measure
@@ -98,9 +98,9 @@ def _refuse_unplanned(sites: int, levels: int) -> None:
     try:
         plan(sites, levels, loop_max=MEMBERS_MAX)
     except BadHierarchy as refusal:
-        raise Complaint(str(refusal)) from None
+        raise UserError(str(refusal)) from None
     if levels < 2:
-        raise Complaint(f"--levels is {levels}; give 2 or more, for one loop alone does not grow")
+        raise UserError(f"--levels is {levels}; give 2 or more, for one loop alone does not grow")
 
 
 def _measured(sizes: Sequence[Size], *, quiet: bool) -> Iterator[Measured]:

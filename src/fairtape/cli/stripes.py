@@ -12,7 +12,7 @@ import click
 import numpy as np
 
 from fairtape.cli.limits import check_within
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import SECOND
 from fairtape.edge.protocol.pacing import OVERHEAD
 from fairtape.formats.itch.ticker import MPID_MAX
@@ -70,7 +70,7 @@ def stripes(
             base=Endpoint.parse(base, "--base"),
         )
     except BadPlan as bad:
-        raise Complaint(str(bad)) from None
+        raise UserError(str(bad)) from None
     if out is not None:
         _write(out, planned)
     click.echo(_as_json(planned.loads) if as_json else "\n".join(_table(planned.loads)))
@@ -95,7 +95,7 @@ def _write(path: Path, planned: Planned) -> None:
     try:
         path.write_text(to_toml(planned.plan), encoding="utf-8")
     except OSError as error:
-        raise Complaint(f"--out is {str(path)!r}, which cannot be written ({error.strerror}); name another") from None
+        raise UserError(f"--out is {str(path)!r}, which cannot be written ({error.strerror}); name another") from None
 
 
 def _table(loads: Sequence[Load]) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Final
 import click
 
 from fairtape.cli.limits import check_within
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import NEVER, SECOND, Instant
 from fairtape.simulation.configuration import LOSS_MAX, draw
 from fairtape.simulation.ring_run import Trial, judge
@@ -37,7 +37,7 @@ def trace(*, seed: int, svg: Path | None, since: float | None, until: float | No
     happenings = trial.recorder.happenings
     timing = configuration.timing
     if since is not None and _instant(since, 0) > trial.world.now:
-        raise Complaint(f"--from is {since:g}; this world ends after {(trial.world.now - EPOCH) / SECOND:.6f} s")
+        raise UserError(f"--from is {since:g}; this world ends after {(trial.world.now - EPOCH) / SECOND:.6f} s")
     chosen = choose_window(happenings, period=timing.token_period, commit_delay=timing.commit_delay)
     window = _window(since, until, chosen)
     if svg is None:
@@ -55,7 +55,7 @@ def trace(*, seed: int, svg: Path | None, since: float | None, until: float | No
     try:
         svg.write_text(picture, encoding="utf-8")
     except OSError as error:
-        raise Complaint(f"--svg is {svg}; it cannot be written ({error.strerror}), give another file") from None
+        raise UserError(f"--svg is {svg}; it cannot be written ({error.strerror}), give another file") from None
     click.echo(
         f"{svg}: {count_flights(happenings, window)} datagrams in {(window.until - window.since) / SECOND:.6f} s"
     )
@@ -85,4 +85,4 @@ def _refuse(*, seed: int, since: float | None, until: float | None, loss: float 
     check_within("--from", since, 0.0, SECONDS_MAX)
     check_within("--to", until, 1e-6, SECONDS_MAX)
     if since is not None and until is not None and _instant(until, 0) <= _instant(since, 0):
-        raise Complaint(f"--to is {until:g}; give a time after --from, which is {since:g}")
+        raise UserError(f"--to is {until:g}; give a time after --from, which is {since:g}")

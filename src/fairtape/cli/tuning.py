@@ -11,7 +11,7 @@ from fairtape.cli.lines import JsonLines, TextLines
 from fairtape.cli.outlet import Outlet
 from fairtape.cli.tape import Progress, Tape
 from fairtape.cli.words import counted
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND, Duration
 from fairtape.deployment.config.description import Deployment
 from fairtape.deployment.follow.journal_follower import Following
@@ -33,7 +33,7 @@ def tune_in(
     audience = Audience(deployment, wanted=site)
     chosen = audience.choose(None, SharedClock().now())
     if chosen is None:
-        raise Complaint(_nobody(deployment, site))
+        raise UserError(_nobody(deployment, site))
     lines = (JsonLines if as_json else TextLines)(audience.names)
     with Interrupts() as interrupts:
         from_sequence = from_sequence or audience.released_through(chosen) + 1

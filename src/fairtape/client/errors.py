@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.formats.errors import Refused
 
 
@@ -16,5 +16,5 @@ def told() -> Iterator[None]:
     """What the rooms below complain about, as the client says it."""
     try:
         yield
-    except (Complaint, Refused) as complaint:
+    except (UserError, Refused) as complaint:
         raise ClientError(str(complaint)) from None

@@ -1,5 +1,5 @@
 """What a user is told when the mistake is theirs."""
 
 
-class Complaint(Exception):
+class UserError(Exception):
     """A user's mistake: one sentence that names the field, the value and the remedy."""

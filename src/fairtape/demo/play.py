@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, NEVER, SECOND, Duration, Instant
 from fairtape.demo.customers import Inquiry, RegionAccounts, run_customers
 from fairtape.demo.findings import Findings, find
@@ -53,7 +53,7 @@ def journals_in(folder: Path) -> dict[str, Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
-            raise Complaint(f"--journals is {str(folder)!r}, which is not empty; name a new folder")
+            raise UserError(f"--journals is {str(folder)!r}, which is not empty; name a new folder")
         journals = {
             city.name: folder / f"{node}-{city.name.lower().replace(' ', '-').replace('ã', 'a')}"
             for node, city in SITES.items()
@@ -61,7 +61,7 @@ def journals_in(folder: Path) -> dict[str, Path]:
         for path in journals.values():
             path.mkdir()
     except OSError as error:
-        raise Complaint(
+        raise UserError(
             f"--journals is {str(folder)!r}, where nothing can be written ({error.strerror}); name another folder"
         ) from None
     return journals
@@ -184,5 +184,5 @@ def _accounts(crew: Crew, tally: Tally) -> list[RegionAccounts]:
         crew.tell(name, Inquiry())
     try:
         return list(crew.collect(RegionAccounts, names, ACCOUNTS_PERIOD_MAX).values())
-    except (Deserted, Complaint):
+    except (Deserted, UserError):
         return []

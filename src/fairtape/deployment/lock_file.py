@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 
 LOCK: Final = "lock"
 
@@ -18,14 +18,14 @@ def claimed(folder: Path) -> Iterator[None]:
     try:
         lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        raise Complaint(
+        raise UserError(
             f"folder {str(folder)!r} cannot be written ({error.strerror}); name one that is yours"
         ) from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     except BlockingIOError:
-        raise Complaint(f"the deployment in {str(folder)!r} is running already; stop it first") from None
+        raise UserError(f"the deployment in {str(folder)!r} is running already; stop it first") from None
     finally:
         os.close(lock)
 

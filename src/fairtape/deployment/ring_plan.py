@@ -10,7 +10,7 @@ from random import Random
 from typing import Final
 
 from fairtape.core.effects import Deliver, Report
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, Duration
 from fairtape.core.link_faults import Weather
 from fairtape.journal import Writer
@@ -79,7 +79,7 @@ def site_seat(
             tracer=tracer,
         )
     except BornTooLate as late:
-        raise Complaint(str(late)) from None
+        raise UserError(str(late)) from None
     writer = None if journal is None else Writer.open(journal, stripe=plan.stripe, site=me)
     seat = Seat(
         receiver,

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, Instant
 from fairtape.wire.frames import NodeId
 
@@ -47,7 +47,7 @@ class RunFolder:
         try:
             self.path.mkdir(exist_ok=True)
         except OSError as error:
-            raise Complaint(
+            raise UserError(
                 f"{self.path} cannot be made ({error.strerror}); name a deployment whose folder is yours"
             ) from None
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.journal.format import HEADER_SIZE, Checkpoint, Damaged, Tip, segment_name
 from fairtape.journal.segments import Replay, Segment, file_size, first_sequences
 from fairtape.journal.truncation import aside_name, complete_cut, move_tail, sync_directory
@@ -60,7 +60,7 @@ def recover(directory: Path, *, stripe: int, site: NodeId) -> tuple[Resumption |
     try:
         complete_cut(directory)
     except OSError as error:
-        raise Complaint(f"journal directory {str(directory)!r} cannot be written ({error.strerror})") from None
+        raise UserError(f"journal directory {str(directory)!r} cannot be written ({error.strerror})") from None
     paths = [directory / segment_name(first) for first in first_sequences(directory)]
     replay, damage = _last_whole(paths)
     if replay is not None:
@@ -121,7 +121,7 @@ def _check_owner(replay: Replay, directory: Path, *, stripe: int, site: NodeId) 
     header = replay.segment.header
     for name, found, wanted in (("stripe", header.stripe, stripe), ("site", header.site, site)):
         if found != wanted:
-            raise Complaint(
+            raise UserError(
                 f"journal directory {str(directory)!r} belongs to {name} {found}, not {wanted}; "
                 f"give every {name} a directory of its own"
             )
@@ -181,5 +181,5 @@ def _cut_behind(paths: list[Path], replay: Replay | None, damage: Damaged | None
         if cut is not None:
             sync_directory(cut.path.parent)
     except OSError as error:
-        raise Complaint(f"journal file {str(paths[-1])!r} is torn and cannot be repaired ({error.strerror})") from None
+        raise UserError(f"journal file {str(paths[-1])!r} is torn and cannot be repaired ({error.strerror})") from None
     return cut

@@ -56,7 +56,7 @@ from fairtape.core.entries import (
     encode_entry,
     open_head,
 )
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import Instant
 from fairtape.wire.frames import NUMBER_MAX, Malformed, NodeId
 
@@ -88,7 +88,7 @@ Streams: TypeAlias = Mapping[NodeId, tuple[int, int]]
 """Of each source: its latest incarnation in the order, and the number of its next message."""
 
 
-class Damaged(Complaint):
+class Damaged(UserError):
     """A journal that does not prove what it says: which file, at which byte, from which sequence number on, and why."""
 
     def __init__(self, path: Path, offset: int, sequence: int, reason: str) -> None:

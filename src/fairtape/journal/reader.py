@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Self, TypeAlias
 
 from fairtape.core.effects import FormationChange, Ordered, Release, Span
 from fairtape.core.entries import Position, decode_body
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import Instant
 from fairtape.journal.format import HEADER_SIZE, Damaged, Owner, Tip, segment_name
 from fairtape.journal.segments import (
@@ -205,7 +205,7 @@ class Journal:
         directory = Path(directory)
         if not directory.is_dir():
             found = "is no directory" if directory.exists() else "does not exist"
-            raise Complaint(f"journal directory {str(directory)!r} {found}; name the directory that a site writes")
+            raise UserError(f"journal directory {str(directory)!r} {found}; name the directory that a site writes")
         return cls(directory)
 
     def paths(self) -> list[Path]:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, Self
 
 from fairtape.core.effects import FormationChange, Ordered, Release
 from fairtape.core.entries import HEAD_SIZE, Head, Position, decode_body
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import Instant
 from fairtape.journal.format import (
     DIGEST_SIZE,
@@ -47,7 +47,7 @@ def first_sequences(directory: Path) -> list[int]:
     try:
         return sorted(sequence for path in directory.iterdir() if (sequence := sequence_of(path.name)) is not None)
     except OSError as error:
-        raise Complaint(f"journal directory {str(directory)!r} cannot be read ({error.strerror})") from None
+        raise UserError(f"journal directory {str(directory)!r} cannot be read ({error.strerror})") from None
 
 
 def file_size(path: Path) -> int:
@@ -79,7 +79,7 @@ class Segment:
             self.header = self._header(sequence)
             if owner not in (None, self.header.owner):
                 raise Damaged(path, 0, sequence, f"it belongs to {self.header.owner}, and the journal to {owner}")
-        except Complaint:
+        except UserError:
             self.close()
             raise
 
@@ -175,7 +175,7 @@ class Segment:
         try:
             header = decode_header(self._read(0, HEADER_SIZE, sequence))
         except OtherVersion as error:
-            raise Complaint(f"{self.path} is of {error}; read it with the release that wrote it") from None
+            raise UserError(f"{self.path} is of {error}; read it with the release that wrote it") from None
         except Malformed as error:
             raise Damaged(self.path, 0, sequence, str(error)) from None
         if header.tip.sequence != sequence:

@@ -26,7 +26,7 @@ from typing import Final, NamedTuple, Self, TypeVar
 
 from fairtape.core.effects import FormationChange, Ordered, Recovered, Release
 from fairtape.core.entries import encode_entry
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, Duration, Instant
 from fairtape.journal.crash_recovery import Cut, Owed, recover
 from fairtape.journal.format import (
@@ -60,7 +60,7 @@ class Sync(Enum):
     NEVER = "never"
 
 
-class Unwritten(Complaint):
+class Unwritten(UserError):
     """The journal could not be written: nothing more will be, and what was confirmed before stays."""
 
 
@@ -122,9 +122,9 @@ class Writer:
         assert 0 <= stripe <= STRIPE_MAX
         assert 0 <= site <= NODE_MAX
         if segment_size_max < SEGMENT_SIZE_MIN:
-            raise Complaint(f"segment_size_max is {segment_size_max}; it must be at least {SEGMENT_SIZE_MIN} bytes")
+            raise UserError(f"segment_size_max is {segment_size_max}; it must be at least {SEGMENT_SIZE_MIN} bytes")
         if sync_period <= 0:
-            raise Complaint(f"sync_period is {sync_period} ns; it must be above 0")
+            raise UserError(f"sync_period is {sync_period} ns; it must be above 0")
         directory = Path(directory)
         lock = _lock(directory)
         writer = cls(
@@ -238,7 +238,7 @@ class Writer:
             self._resume()
         except OSError as error:
             raise self._fail(self.directory, error) from None
-        except Complaint as complaint:
+        except UserError as complaint:
             self._failure = Unwritten(str(complaint))
             raise
         return self.recovered
@@ -298,9 +298,9 @@ class Writer:
         if self._failure is not None:
             raise self._failure
 
-    def _unfit(self, tip: Tip, error: Malformed) -> Complaint:
+    def _unfit(self, tip: Tip, error: Malformed) -> UserError:
         """A run that began anew does not continue an old journal."""
-        return Complaint(
+        return UserError(
             f"journal directory {str(self.directory)!r} holds the order up to sequence {tip.sequence - 1}, "
             f"token {tip.token} ({error}); give every run that starts anew a directory of its own"
         )
@@ -419,7 +419,7 @@ class Writer:
             )
             self._make_good(self._output, resumption.owed)
         except OSError as error:
-            raise Complaint(f"journal file {str(resumption.path)!r} cannot be written ({error.strerror})") from None
+            raise UserError(f"journal file {str(resumption.path)!r} cannot be written ({error.strerror})") from None
 
     def _make_good(self, output: Output, owed: Owed | None) -> None:
         """Do what the writer before this one left undone: whoever counts on what was recovered counts on the disk."""
@@ -458,7 +458,7 @@ def _lock(directory: Path) -> int:
             sync_directory(directory.parent)
         lock = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        raise Complaint(
+        raise UserError(
             f"journal directory {str(directory)!r} cannot be written ({error.strerror}); "
             "name one in which this user may create files"
         ) from None
@@ -467,7 +467,7 @@ def _lock(directory: Path) -> int:
     except OSError:
         holder = os.pread(lock, 20, 0).decode("ascii", "replace").strip() or "unknown"
         os.close(lock)
-        raise Complaint(
+        raise UserError(
             f"journal directory {str(directory)!r} is being written by process {holder}; "
             "stop that site or name another directory"
         ) from None

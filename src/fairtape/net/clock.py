@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration, Instant
 
 UNSYNCHRONISED_BOUND: Final = 16 * SECOND
@@ -122,7 +122,7 @@ class SystemClock(_SteadyClock):
     ) -> None:
         """Where the kernel knows no bound, the one that the operator declared counts, else a pessimistic one."""
         if declared_bound is not None and declared_bound <= 0:
-            raise Complaint(f"clock bound is {declared_bound} ns; declare a positive error bound, or none at all")
+            raise UserError(f"clock bound is {declared_bound} ns; declare a positive error bound, or none at all")
         super().__init__(read, count)
         self._unsynchronised_bound = UNSYNCHRONISED_BOUND if declared_bound is None else declared_bound
 

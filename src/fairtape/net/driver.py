@@ -21,7 +21,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from types import FrameType
 from typing import Final
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import MICROSECOND, MILLISECOND, NEVER, SECOND, Duration, Instant
 from fairtape.net.clock import Clock
 from fairtape.net.node_runtime import Seat
@@ -64,7 +64,7 @@ class Driver:
         if highest >= WATCHED_MAX:
             self._wakened.close()
             self._waker.close()
-            raise Complaint(
+            raise UserError(
                 f"sockets of this process are numbered up to {highest}; they must stay below {WATCHED_MAX}: run fewer"
                 " sites in one process"
             )

@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 from typing import Final
 
 from fairtape.core.chance import Chance
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import Instant
 from fairtape.core.link_faults import CALM, Weather, fates
 from fairtape.wire.frames import HEADER, NODE_MAX, NodeId
@@ -30,10 +30,10 @@ class InjectedWeather:
     def __init__(self, links: Mapping[NodeId, Weather], chance: Chance, *, waiting_max: int = WAITING_MAX) -> None:
         """`links` gives the weather from each sender to this node; whoever is not named has calm weather."""
         if waiting_max < 1:
-            raise Complaint(f"waiting_max is {waiting_max}; at least one delayed datagram must fit")
+            raise UserError(f"waiting_max is {waiting_max}; at least one delayed datagram must fit")
         for sender in links:
             if not 0 <= sender <= NODE_MAX:
-                raise Complaint(f"weather names the sender {sender}; node numbers go from 0 to {NODE_MAX}")
+                raise UserError(f"weather names the sender {sender}; node numbers go from 0 to {NODE_MAX}")
         self._links: dict[NodeId | None, Weather] = {
             sender: weather for sender, weather in links.items() if weather != CALM
         }

@@ -21,7 +21,7 @@ from types import MappingProxyType
 from typing import Final, Protocol, TypeAlias
 
 from fairtape.core.effects import LOOP_CHANNEL, Channel
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.net.udp import PORT_MAX, Address, Traffic, UdpSocket, bind
 from fairtape.wire.frames import NODE_MAX, NodeId
 
@@ -73,13 +73,13 @@ class Groups:
         for name in ("data", "control"):
             host, port = getattr(self, name)
             if not _is_group(host):
-                raise Complaint(f"{name} group is {host!r}; it must be an IPv4 multicast address such as 239.195.0.1")
+                raise UserError(f"{name} group is {host!r}; it must be an IPv4 multicast address such as 239.195.0.1")
             if not 1 <= port <= PORT_MAX:
-                raise Complaint(f"{name} port is {port}; it must be from 1 to {PORT_MAX}")
+                raise UserError(f"{name} port is {port}; it must be from 1 to {PORT_MAX}")
         if self.data == self.control:
-            raise Complaint(f"data and control groups are both {self.data}; they need two groups or two ports")
+            raise UserError(f"data and control groups are both {self.data}; they need two groups or two ports")
         if not 0 <= self.ttl <= TTL_MAX:
-            raise Complaint(f"ttl is {self.ttl}; it must be from 0 to {TTL_MAX}")
+            raise UserError(f"ttl is {self.ttl}; it must be from 0 to {TTL_MAX}")
 
     def of(self, channel: int) -> Address:
         """The group of a channel. Those of secondary loops follow after the control group, one by one."""
@@ -88,7 +88,7 @@ class Groups:
         host, port = self.control
         group = str(IPv4Address(int(IPv4Address(host)) + channel - LOOP_CHANNEL))
         if not _is_group(group):
-            raise Complaint(
+            raise UserError(
                 f"control group is {host}, behind which no group is left for loop {channel - LOOP_CHANNEL};"
                 " choose a lower one such as 239.195.0.2"
             )
@@ -158,7 +158,7 @@ class IpMulticast(_Unicast):
     __slots__ = ("_groups", "_interface", "_joined", "_loops", "control", "data")
 
     def __init__(self, node: NodeId, book: AddressBook, groups: Groups) -> None:
-        """Join the groups of the node's role. Raises `Complaint` where the address book or the groups cannot work."""
+        """Join the groups of the node's role. Raises `UserError` where the address book or the groups cannot work."""
         addresses = _resolved(book, node)
         _check_reach(groups.interface, addresses)
         role = book[node].role
@@ -214,7 +214,7 @@ class Mesh(_Unicast):
     def __init__(
         self, node: NodeId, book: AddressBook, loops: Mapping[int, Collection[NodeId]] = MappingProxyType({})
     ) -> None:
-        """Listen at the node's own address. Raises `Complaint` where the address book cannot work.
+        """Listen at the node's own address. Raises `UserError` where the address book cannot work.
 
         `loops` names those who may belong to each secondary loop.
         """
@@ -277,7 +277,7 @@ class Interface:
         try:
             return cls(name, bytes(4) + _INDEX.pack(socket.if_nametoindex(name)))
         except (OSError, ValueError):
-            raise Complaint(_no_such_interface(name)) from None
+            raise UserError(_no_such_interface(name)) from None
 
     def join(self, group: Address) -> socket.socket:
         """A socket that hears this group on this interface, and nothing else."""
@@ -309,10 +309,10 @@ class Interface:
         bound.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, ttl)
         bound.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 1)
 
-    def _complaint(self, error: OSError) -> Complaint:
+    def _complaint(self, error: OSError) -> UserError:
         if error.errno in (errno.ENODEV, errno.EADDRNOTAVAIL):
-            return Complaint(_no_such_interface(self.name))
-        return Complaint(f"interface is {self.name!r}, which carries no multicast ({error.strerror}); choose another")
+            return UserError(_no_such_interface(self.name))
+        return UserError(f"interface is {self.name!r}, which carries no multicast ({error.strerror}); choose another")
 
 
 def _unjoined(port: int) -> socket.socket:
@@ -325,15 +325,15 @@ def _unjoined(port: int) -> socket.socket:
 def _resolved(book: AddressBook, node: NodeId) -> dict[NodeId, Address]:
     """The book in numbers, looked up once: a name server has no place in the path of a datagram."""
     if node not in book:
-        raise Complaint(f"node is {node}, which the address book does not name; it names {sorted(book)}")
+        raise UserError(f"node is {node}, which the address book does not name; it names {sorted(book)}")
     if len(book) > PEERS_MAX:
-        raise Complaint(f"the address book names {len(book)} nodes; at most {PEERS_MAX} are possible")
+        raise UserError(f"the address book names {len(book)} nodes; at most {PEERS_MAX} are possible")
     addresses = {each: _address(each, peer) for each, peer in book.items()}
     holders: dict[Address, NodeId] = {}
     for each, address in addresses.items():
         other = holders.setdefault(address, each)
         if other != each:
-            raise Complaint(f"nodes {other} and {each} are both at {_text(address)}; give each a port of its own")
+            raise UserError(f"nodes {other} and {each} are both at {_text(address)}; give each a port of its own")
         if each != node:
             _check_route(each, address)
     return addresses
@@ -341,18 +341,18 @@ def _resolved(book: AddressBook, node: NodeId) -> dict[NodeId, Address]:
 
 def _address(node: NodeId, peer: Peer) -> Address:
     if not 0 <= node <= NODE_MAX:
-        raise Complaint(f"the address book names node {node}; node numbers go from 0 to {NODE_MAX}")
+        raise UserError(f"the address book names node {node}; node numbers go from 0 to {NODE_MAX}")
     if not 1 <= peer.port <= PORT_MAX:
-        raise Complaint(f"port of node {node} is {peer.port}; it must be from 1 to {PORT_MAX}")
+        raise UserError(f"port of node {node} is {peer.port}; it must be from 1 to {PORT_MAX}")
     try:
         found = socket.getaddrinfo(peer.host, None, family=socket.AF_INET, type=socket.SOCK_DGRAM)
     except (OSError, UnicodeError):
-        raise Complaint(
+        raise UserError(
             f"host of node {node} is {peer.host!r}, which has no IPv4 address; give a name that has, or the address"
         ) from None
     host = str(found[0][4][0])
     if IPv4Address(host).is_unspecified or IPv4Address(host).is_multicast:
-        raise Complaint(f"host of node {node} is {peer.host!r}; give an address that other nodes can send to")
+        raise UserError(f"host of node {node} is {peer.host!r}; give an address that other nodes can send to")
     return host, peer.port
 
 
@@ -362,7 +362,7 @@ def _check_route(node: NodeId, address: Address) -> None:
         try:
             trial.connect(address)
         except OSError as error:
-            raise Complaint(
+            raise UserError(
                 f"node {node} is at {_text(address)}, where no route leads ({error.strerror}); correct its host or"
                 " the routes of this machine"
             ) from None
@@ -373,7 +373,7 @@ def _check_reach(named: str, addresses: Mapping[NodeId, Address]) -> None:
         return
     for node, (host, _) in addresses.items():
         if not IPv4Address(host).is_loopback:
-            raise Complaint(
+            raise UserError(
                 f"interface is {named}, which reaches only this machine, and node {node} is at {host}; name the"
                 " interface that leads there"
             )

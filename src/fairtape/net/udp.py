@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv4Address
 from typing import Final, TypeAlias
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND
 
 Address: TypeAlias = tuple[str, int]
@@ -217,14 +217,14 @@ def is_host(text: str) -> bool:
 def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
     """A UDP socket on that address; `shared` lets several processes of this machine hear one multicast group."""
     if not 0 <= port <= PORT_MAX:
-        raise Complaint(f"port is {port}; it must be from 0 to {PORT_MAX}")
+        raise UserError(f"port is {port}; it must be from 0 to {PORT_MAX}")
     bound = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, shared)
         bound.bind((host, port))
     except OSError as error:
         bound.close()
-        raise Complaint(_bind_sentence(host, port, error)) from None
+        raise UserError(_bind_sentence(host, port, error)) from None
     return bound
 
 

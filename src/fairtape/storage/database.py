@@ -19,13 +19,13 @@ from sqlalchemy.exc import (
     SQLAlchemyError,
 )
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 
 BUSY_PERIOD: Final = 5.0  # seconds that a statement waits for another process
 _PRAGMAS: Final = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL", "PRAGMA foreign_keys = ON")
 
 
-class Away(Complaint):
+class Away(UserError):
     """A database that was there does not answer, and may again."""
 
 
@@ -39,7 +39,7 @@ def answering() -> Iterator[None]:
 
 
 def opened(address: str | Path, metadata: MetaData) -> Engine:
-    """The database at a path or URL, with these tables. A `Complaint` says why it cannot be had."""
+    """The database at a path or URL, with these tables. A `UserError` says why it cannot be had."""
     text = f"sqlite:///{address}" if isinstance(address, Path) or "://" not in address else address
     try:
         url = make_url(text)
@@ -50,15 +50,15 @@ def opened(address: str | Path, metadata: MetaData) -> Engine:
             event.listen(engine, "connect", _make_durable)
         metadata.create_all(engine)
     except (NoSuchModuleError, ModuleNotFoundError):
-        raise Complaint(
+        raise UserError(
             f"database is {_shown(text)}, and its driver is not installed; try: pip install 'fairtape[postgresql]'"
         ) from None
     except ArgumentError:
-        raise Complaint(
+        raise UserError(
             f"database is {_shown(text)}; name a file, or a URL such as postgresql+psycopg://host/name"
         ) from None
     except (DBAPIError, SQLAlchemyError) as error:
-        raise Complaint(f"database {_shown(text)} cannot be used ({_why(error)}); name another one") from None
+        raise UserError(f"database {_shown(text)} cannot be used ({_why(error)}); name another one") from None
     return engine
 
 

@@ -37,7 +37,7 @@ from sqlalchemy import (
     update,
 )
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.exchange.ledger import Account, Ledger
 from fairtape.exchange.transfers import Batch, Part, Reason, Settlement, Standing, Transfer
 from fairtape.storage.database import answering, opened
@@ -116,7 +116,7 @@ class LedgerStore:
     """The tables of one floor's ledger."""
 
     def __init__(self, address: str | Path) -> None:
-        """A path for SQLite, or a URL. A `Complaint` where it cannot be had."""
+        """A path for SQLite, or a URL. A `UserError` where it cannot be had."""
         self._engine: Engine = opened(address, METADATA)
         with self._engine.begin() as connection:
             row = connection.execute(select(PROJECTION)).one_or_none()
@@ -249,4 +249,4 @@ def _upsert(engine: Engine) -> str:
 def _check(standings: Iterable[Standing]) -> None:
     for account, asset, available, reserved in standings:
         if max(available, reserved) > AMOUNT_MAX:
-            raise Complaint(f"the balance of {asset or 'cash'} of {account} is larger than a database can hold")
+            raise UserError(f"the balance of {asset or 'cash'} of {account} is larger than a database can hold")

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import Instant
 from fairtape.formats.byte_columns import Values
 from fairtape.formats.dbn import read_dbn
@@ -47,7 +47,7 @@ def read_recording(path: Path, *, midnight_at: Instant, venue: str) -> Recording
     try:
         octets = path.read_bytes()
     except OSError as error:
-        raise Complaint(f"{path} cannot be read: {error.strerror}") from None
+        raise UserError(f"{path} cannot be read: {error.strerror}") from None
     if is_one_of(path, DBN):
         found = read_dbn(octets)
         return Recording(found.trades, found.received_at)
@@ -59,15 +59,15 @@ def read_recording(path: Path, *, midnight_at: Instant, venue: str) -> Recording
 
 
 def recorded_trades(path: Path, *, time_unit: str | None, midnight_at: Instant | None, venue: str) -> Iterator[Trades]:
-    """The trades of a CSV, Parquet, DBN or ITCH 5.0 file, in its order. A `Complaint` names what is wrong with it."""
+    """The trades of a CSV, Parquet, DBN or ITCH 5.0 file, in its order. A `UserError` names what is wrong with it."""
     if not is_one_of(path, (*DBN, *ITCH)):
         return read_trades(path, time_unit=time_unit)
     if midnight_at is None and is_one_of(path, ITCH):
-        raise Complaint(f"{path} counts its times from midnight; say which one: --midnight 2019-12-30T00:00:00-05:00")
+        raise UserError(f"{path} counts its times from midnight; say which one: --midnight 2019-12-30T00:00:00-05:00")
     try:
         return iter([read_recording(path, midnight_at=midnight_at or 0, venue=venue).trades])
     except Refused as refused:
-        raise Complaint(f"{path} cannot be read: {refused}") from None
+        raise UserError(f"{path} cannot be read: {refused}") from None
 
 
 def unpublished_columns(path: Path) -> tuple[str, ...]:

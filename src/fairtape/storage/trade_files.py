@@ -15,7 +15,7 @@ by name, whatever their case, and other columns are ignored (`ignored_columns` n
 - side: who came to the market, in the words of `SIDES` or as the bits of `TradeFlag`.
 
 Rows keep the order of the file. They are counted from 1, the header not included. Whatever is wrong with a file is one
-`Complaint`.
+`UserError`.
 """
 
 import csv
@@ -32,7 +32,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.market.prices import DECIMALS, FIXED_MAX, FIXED_MIN, ONE, format_fixed, parse_fixed
 from fairtape.market.symbols import SYMBOL_MAX, VENUE_NAME_MAX, checked_symbol, checked_venue
 from fairtape.market.trades import FLAGS_ALLOWED, TRADE_ID_MAX, TradeFlag, Trades, blank_trades
@@ -110,7 +110,7 @@ def read_trades(path: Path, *, time_unit: str | None = None) -> Iterator[Trades]
     opened = {".csv": _open_csv, ".parquet": _open_parquet}[_suffix(path)]
     try:
         if path.stat().st_size == 0:
-            raise Complaint(f"{path} is empty; it must hold the column names and at least one trade")
+            raise UserError(f"{path} is empty; it must hold the column names and at least one trade")
         columns, batches = opened(path)
     except (OSError, pa.ArrowException) as error:
         raise _unreadable(path, error) from None
@@ -127,16 +127,16 @@ def ignored_columns(path: Path) -> tuple[str, ...]:
 def _suffix(path: Path) -> str:
     suffix = path.suffix.lower()
     if suffix not in {".csv", ".parquet"}:
-        raise Complaint(f"{path} is no trade file by its name; it must end in .csv or .parquet")
+        raise UserError(f"{path} is no trade file by its name; it must end in .csv or .parquet")
     return suffix
 
 
-def _unreadable(path: Path, error: Exception) -> Complaint:
+def _unreadable(path: Path, error: Exception) -> UserError:
     if ragged := _RAGGED.search(str(error)):
         row, expected, found = map(int, ragged.groups())  # Arrow counts the header as a row
-        return Complaint(f"{path}, row {row - 1} has {found} values; the header names {expected} columns")
+        return UserError(f"{path}, row {row - 1} has {found} values; the header names {expected} columns")
     kind = "Parquet" if _suffix(path) == ".parquet" else "CSV"
-    return Complaint(f"{path} cannot be read as {kind}: {_reason(error)}")
+    return UserError(f"{path} cannot be read as {kind}: {_reason(error)}")
 
 
 def _reason(error: Exception) -> str:
@@ -171,7 +171,7 @@ def _header(path: Path) -> list[str]:
     try:
         return next(csv.reader([line.decode("utf-8-sig")]), [])
     except (UnicodeDecodeError, csv.Error):
-        raise Complaint(f"{path} cannot be read as CSV: its first line is not a list of column names") from None
+        raise UserError(f"{path} cannot be read as CSV: its first line is not a list of column names") from None
 
 
 def _columns(path: Path, names: Sequence[str]) -> Columns:
@@ -181,14 +181,14 @@ def _columns(path: Path, names: Sequence[str]) -> Columns:
     for field, accepted in COLUMN_NAMES.items():
         for name in accepted:
             if known.count(name) > 1:
-                raise Complaint(f"{path} has {known.count(name)} columns named {name!r}; keep one of them")
+                raise UserError(f"{path} has {known.count(name)} columns named {name!r}; keep one of them")
             if name in known:
                 columns[field] = names[known.index(name)]
                 break
         else:
             if field in _REQUIRED:
                 found = ", ".join(known) or "none"
-                raise Complaint(f"{path} has no column {' or '.join(accepted)}; its columns are {found}")
+                raise UserError(f"{path} has no column {' or '.join(accepted)}; its columns are {found}")
     return columns
 
 
@@ -214,7 +214,7 @@ class _Reader:
             yield self._converted(batch, rows + 1)
             rows += batch.num_rows
         if not rows:
-            raise Complaint(f"{self._path} has no rows; it must hold at least one trade")
+            raise UserError(f"{self._path} has no rows; it must hold at least one trade")
 
     def _guarded(self, batches: Iterator[Arrow]) -> Iterator[Arrow]:
         try:
@@ -230,13 +230,13 @@ class _Reader:
             try:
                 trades[field] = _converted(column, self._converters[field])
             except (TypeError, NotImplementedError):
-                raise Complaint(
+                raise UserError(
                     f"{self._path}, column {name} has the type {column.type}; expected {_EXPECTED[field]}"
                 ) from None
             except ValueError:
                 bad = _first_bad(column, self._converters[field])
                 found = f"{self._path}, row {first_row + bad}: {name} is {_shown(column[bad])}"
-                raise Complaint(f"{found}; {_remedy(field, column[bad : bad + 1], self._converters[field])}") from None
+                raise UserError(f"{found}; {_remedy(field, column[bad : bad + 1], self._converters[field])}") from None
         return trades
 
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from fairtape.client.backlog import Item
 from fairtape.client.selection import Selection
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, Duration, Instant
 from fairtape.tape.batches import Lot
 from fairtape.tape.feed import AtInstant, AtNumber, Beginning, Delivery
@@ -202,7 +202,7 @@ class Hub:
             assert replay is not None
             try:
                 found = replay.take()
-            except Complaint as damage:
+            except UserError as damage:
                 self._turn_away(customer, f"the journal cannot be read there: {damage}")
                 continue
             for delivery in found:

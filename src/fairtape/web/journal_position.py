@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from fairtape.core.effects import FormationChange
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND, Duration
 from fairtape.journal import Cursor, Entry, Journal, Turning
 from fairtape.tape.decoding import Opener
@@ -55,7 +55,7 @@ class Reading:
                 if rows >= rows_max or time.monotonic_ns() >= ends_at:
                     break
             self._damaged_at = None
-        except Complaint:
+        except UserError:
             if not self._is_bearable():
                 raise
             self.close()

@@ -11,7 +11,7 @@ from typing import Final
 import uvicorn
 import uvloop
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import Instant
 from fairtape.deployment.config.description import FILE, Kind, read_deployment
 from fairtape.deployment.follow.site_selection import Audience
@@ -44,16 +44,16 @@ class Target:
         """A site of the deployment in a folder, or a journal itself."""
         if not (directory / FILE).exists():
             if site is not None:
-                raise Complaint(f"SITE is {site!r}, and {str(directory)!r} holds no deployment; leave it out")
+                raise UserError(f"SITE is {site!r}, and {str(directory)!r} holds no deployment; leave it out")
             return cls(directory=directory, title=f"journal {directory.name}")
         if site is None:
-            raise Complaint(f"{str(directory)!r} holds a deployment; name the site to serve, such as s1")
+            raise UserError(f"{str(directory)!r} holds a deployment; name the site to serve, such as s1")
         deployment = read_deployment(directory)
         deployment.node(site, Kind.SITE, field="SITE")
         audience = Audience(deployment, wanted=site)
         ((number, journal),) = audience.journals.items()
         if not journal.is_dir():
-            raise Complaint(f"SITE is {site!r}, which has no journal here; start it with: fairtape up {directory}")
+            raise UserError(f"SITE is {site!r}, which has no journal here; start it with: fairtape up {directory}")
         return cls(directory=journal, title=f"site {site}", serves=lambda now: audience.serves(number, now))
 
 
@@ -87,7 +87,7 @@ def bound(host: str, port: int) -> socket.socket:
         opened.listen(BACKLOG)
     except (OSError, OverflowError) as error:
         opened.close()
-        raise Complaint(f"--host {host} --port {port} cannot be used ({error}); name another address or port") from None
+        raise UserError(f"--host {host} --port {port} cannot be used ({error}); name another address or port") from None
     return opened
 
 

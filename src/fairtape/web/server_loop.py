@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.tape.batches import Lot
 from fairtape.tape.feed import Delivery
@@ -195,7 +195,7 @@ class Stage:
         return PACE_PERIOD
 
     def _index(self) -> Duration:
-        with suppress(Complaint):  # such as too many open files: what is not at hand now is found later
+        with suppress(UserError):  # such as too many open files: what is not at hand now is found later
             self.hub.ticker.keep_up()
         return INDEX_PERIOD
 

@@ -16,7 +16,7 @@ from fairtape.client import tape as tape_module
 from fairtape.client.backlog import Policy
 from fairtape.client.errors import ClientError
 from fairtape.client.tape import TURN_ROWS, Tape
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.tape.batches import SCHEMA
 from fairtape.tape.feed import Delivery
 from fairtape.tape.records import Break, Gap, Merged, Record, Reformation, Skipped, Trade
@@ -159,7 +159,7 @@ def test_an_async_reader_that_waits_is_woken_and_one_that_is_cancelled_loses_not
 
 def failing() -> Iterator[Delivery]:
     yield lot(1, 2)
-    raise Complaint("the disk is on fire; put it out")
+    raise UserError("the disk is on fire; put it out")
 
 
 def test_what_ends_a_feed_is_told_behind_everything_that_it_brought() -> None:

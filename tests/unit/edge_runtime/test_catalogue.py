@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.deployment.config.description import FILE, Deployment, read_deployment
 from fairtape.deployment.config.draft import Draft, create_deployment
 from fairtape.edge.service.stripe_plans import Catalogue, Unplanned, mark_in, mark_of, read_plan, version_of
@@ -35,7 +35,7 @@ def test_a_version_is_given_once(tmp_path: Path) -> None:
     plans = catalogue(tmp_path, plan(1))
     assert plans.add(plan(1)) == plans.path(1)
     with pytest.raises(
-        Complaint, match=r"version is 1, and .*00001\.toml is another plan; give yours a higher version"
+        UserError, match=r"version is 1, and .*00001\.toml is another plan; give yours a higher version"
     ):
         plans.add(plan(1, stripes=3))
 
@@ -52,7 +52,7 @@ def test_a_file_that_is_no_plan_or_another_one_is_not_taken(tmp_path: Path) -> N
             plans.by_version(version)
     with pytest.raises(Unplanned, match="has no core stripe 5"):
         Catalogue(tmp_path, 5).by_version(1)
-    with pytest.raises(Complaint, match="cannot be read"):
+    with pytest.raises(UserError, match="cannot be read"):
         read_plan(tmp_path / "nowhere.toml")
 
 
@@ -90,6 +90,6 @@ def test_a_mistake_in_the_section_is_one_sentence(tmp_path: Path, before: str, a
     edged(tmp_path / "new")
     path = tmp_path / "new" / FILE
     path.write_text(path.read_text().replace(before, after, 1))
-    with pytest.raises(Complaint) as raised:
+    with pytest.raises(UserError) as raised:
         read_deployment(tmp_path / "new")
     assert complaint in str(raised.value)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import unit.journal_values as values
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND
 from fairtape.tape.feed import AtInstant, AtNumber, Beginning, Delivery
 from fairtape.tape.records import Delayed, Prompt, Stale
@@ -274,7 +274,7 @@ def test_a_past_that_cannot_be_read_ends_with_whoever_asked_for_it(
     other = house.enter(Wish(start=AtNumber(1)))
 
     def damaged(_self: Replay) -> list[Delivery]:
-        raise Complaint("the digest of an entry does not match")
+        raise UserError("the digest of an entry does not match")
 
     monkeypatch.setattr(Replay, "take", damaged)
     house.site.release(3)

@@ -7,7 +7,7 @@ on another one that only waited for a core. So such a ring is refused before it 
 import os
 from typing import Final
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import MICROSECOND
 from fairtape.core.timing import PROFILES, Timing
 
@@ -41,7 +41,7 @@ def refuse_overload(*, sites: int, profile: str, cores: int) -> None:
         return
     slower = next((name for name, other in PROFILES.items() if sites <= sites_max(other, cores)), None)
     remedy = f" or --profile {slower}" if slower else ""
-    raise Complaint(
+    raise UserError(
         f"--sites is {sites} and --profile is {profile}, whose tokens alone would keep"
         f" {cores_wanted(sites, timing):.1f} cores busy; this machine has {cores} and carries half of that:"
         f" give at most {most} sites{remedy}"

@@ -8,7 +8,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import MICROSECOND, MILLISECOND, Duration
 from fairtape.core.timing import PERIOD_MAX, PROFILES, RETRIES_MAX, BadTiming, Timing, profile
 from fairtape.deployment.config.floor_settings import COMMIT_PASSES, COMMIT_PASSES_MAX, FloorSettings
@@ -131,7 +131,7 @@ class Deployment:
         found = self.nodes.get(name)
         if found is None or (kinds and found.kind not in kinds):
             known = ", ".join(each.name for each in self.nodes.values() if not kinds or each.kind in kinds)
-            raise Complaint(f"{field} is {name!r}; {self.folder / FILE} names {known or 'none'}")
+            raise UserError(f"{field} is {name!r}; {self.folder / FILE} names {known or 'none'}")
         return found
 
     def home_of(self, site: NodeId) -> int:
@@ -159,9 +159,9 @@ class Deployment:
 
 
 def read_deployment(folder: Path) -> Deployment:
-    """The deployment of a folder; a `Complaint` says what is wrong with its file."""
+    """The deployment of a folder; a `UserError` says what is wrong with its file."""
     if not (folder / FILE).exists():
-        raise Complaint(f"folder {str(folder)!r} holds no deployment; make one with: fairtape init {folder}")
+        raise UserError(f"folder {str(folder)!r} holds no deployment; make one with: fairtape init {folder}")
     return understand(folder, Table.load(folder / FILE))
 
 
@@ -215,8 +215,8 @@ def _url(store: Table) -> str:
     url = store.take("url", str)
     try:
         check_store(url)
-    except Complaint as complaint:
-        raise Complaint(f"{store.file}: {complaint}") from None
+    except UserError as complaint:
+        raise UserError(f"{store.file}: {complaint}") from None
     return url
 
 
@@ -300,8 +300,8 @@ def _groups(network: Table) -> Groups | None:
     network.finish()
     try:
         return Groups(data=data, control=control, ttl=ttl)
-    except Complaint as complaint:
-        raise Complaint(f"{network.file}: network: {complaint}") from None
+    except UserError as complaint:
+        raise UserError(f"{network.file}: network: {complaint}") from None
 
 
 def _edge(folder: Path, edge: Table, nodes: Mapping[str, Node], core: int) -> EdgeSettings | None:
@@ -395,7 +395,7 @@ def _regions(regions: Table, places: Mapping[str, StationPlace], nodes: Mapping[
         try:
             yield Region(name=name, feeds=feeds, receivers=tuple(nodes[site].number for site in sites))
         except BadRegion as bad:
-            raise Complaint(f"{regions.file}: edge.regions: {bad}") from None
+            raise UserError(f"{regions.file}: edge.regions: {bad}") from None
 
 
 def _station(stations: Table, name: str, fields: Table, nodes: Mapping[str, Node]) -> StationPlace:
@@ -420,7 +420,7 @@ def _charter(table: Table, nodes: Mapping[str, Node]) -> Charter:
     try:
         charter = Charter(loops=loops, resilience=resilience, excess=excess, remedy=remedy)
     except BadCharter as bad:
-        raise Complaint(f"{table.file}: loops: {_with_names(str(bad), nodes)}") from None
+        raise UserError(f"{table.file}: loops: {_with_names(str(bad), nodes)}") from None
     homes = charter.homes()
     for node in nodes.values():
         if node.kind is Kind.SITE and node.number not in homes:
@@ -454,7 +454,7 @@ def _loops(tables: list[Table], nodes: Mapping[str, Node]) -> Iterator[LoopChart
                 request_sets=table.number("request_sets", 1, MEMBERS_MAX, 1),
             )
         except BadCharter as bad:
-            raise Complaint(f"{table.file}: {_with_names(str(bad), nodes)}") from None
+            raise UserError(f"{table.file}: {_with_names(str(bad), nodes)}") from None
         table.finish()
 
 
@@ -480,7 +480,7 @@ def _timing(table: Table) -> Timing:
     try:
         return profile(named, **overrides)
     except BadTiming as bad:
-        raise Complaint(f"{table.file}: {bad}") from None
+        raise UserError(f"{table.file}: {bad}") from None
 
 
 def _with_names(sentence: str, nodes: Mapping[str, Node]) -> str:

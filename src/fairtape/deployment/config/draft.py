@@ -9,7 +9,7 @@ from pathlib import Path
 from random import SystemRandom
 from typing import Final
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.timing import PROFILES
 from fairtape.deployment.config.capacity import cores_here, refuse_overload, sites_max
 from fairtape.deployment.config.description import FILE, Deployment, understand
@@ -83,19 +83,19 @@ def _is_loopback(host: str) -> bool:
 def create_deployment(folder: Path, draft: Draft) -> Deployment:
     """Write a deployment into a new or empty folder. One that is there already is never touched."""
     if (folder / FILE).exists():
-        raise Complaint(f"folder {str(folder)!r} holds a deployment already; name another folder, or remove that one")
+        raise UserError(f"folder {str(folder)!r} holds a deployment already; name another folder, or remove that one")
     text = "\n".join(_text(draft)) + "\n"
     deployment = understand(folder, Table.parse(folder / FILE, text.encode()))  # before anything is written
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
-            raise Complaint(f"folder {str(folder)!r} holds other files and no deployment; name a new or empty folder")
+            raise UserError(f"folder {str(folder)!r} holds other files and no deployment; name a new or empty folder")
         (folder / FILE).write_text(text)
         write_keys(deployment)
         if draft.edge:
             catalogue_of(deployment).add(_first_plan(draft))
     except OSError as error:
-        raise Complaint(
+        raise UserError(
             f"folder is {str(folder)!r}, where nothing can be written ({error.strerror}); name another folder"
         ) from None
     return deployment

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.deployment.config.description import Deployment, Kind, Node
 from fairtape.wire.frames import NodeId
 from fairtape.wire.seals import KEY_SIZE, Keys
@@ -60,12 +60,12 @@ def keys_of(deployment: Deployment, node: Node) -> Keys:
     try:
         held = json.loads(path.read_text())
         if held["node"] != node.number:
-            raise Complaint(f"{path} holds the keys of node {held['node']}; {node.name} is node {node.number}")
+            raise UserError(f"{path} holds the keys of node {held['node']}; {node.name} is node {node.number}")
         sites, sources = (
             {int(number): bytes.fromhex(key) for number, key in held[kind].items()} for kind in ("sites", "sources")
         )
     except OSError as error:
-        raise Complaint(f"{path} cannot be read ({error.strerror}); every node needs its own file of keys") from None
+        raise UserError(f"{path} cannot be read ({error.strerror}); every node needs its own file of keys") from None
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise Complaint(f"{path} holds no keys; take the file that `fairtape init` wrote") from None
+        raise UserError(f"{path} holds no keys; take the file that `fairtape init` wrote") from None
     return Keys(sites, sources)

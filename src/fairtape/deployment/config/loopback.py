@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import cycle, islice
 from typing import Final
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.net.transports import LOOPBACK, AddressBook, Groups, Peer, Role, multicast_works
 from fairtape.net.udp import PORT_MAX
 from fairtape.wire.frames import NodeId
@@ -21,18 +21,18 @@ def free_ports(count: int) -> list[int]:
     """Ports that nobody uses now, and that this process was not given lately: it may not have bound those yet."""
     found = list(islice(filter(_is_free, islice(_candidates, len(PORTS))), count))
     if len(found) < count:
-        raise Complaint(f"only {len(found)} of {count} ports from {PORTS.start} on are free; stop what uses the others")
+        raise UserError(f"only {len(found)} of {count} ports from {PORTS.start} on are free; stop what uses the others")
     return found
 
 
 def ports_from(first: int, count: int) -> list[int]:
     """These very ports."""
     if not 1 <= first <= PORT_MAX - count:
-        raise Complaint(f"port is {first}; give one from 1 to {PORT_MAX - count}, the first of {count} in a row")
+        raise UserError(f"port is {first}; give one from 1 to {PORT_MAX - count}, the first of {count} in a row")
     ports = list(range(first, first + count))
     for port in ports:
         if not _is_free(port):
-            raise Complaint(
+            raise UserError(
                 f"port {port} is in use; stop what uses it, or give the first of {count} free ones in a row"
             )
     return ports
@@ -74,7 +74,7 @@ def loopback_groups(*, mesh: bool, interface: str | None = None) -> Groups | Non
     An interface that is asked for by name has to work: to fall back silently would not be what was asked for.
     """
     if interface is not None and not multicast_works(interface):
-        raise Complaint(
+        raise UserError(
             f"interface is {interface!r}, where a multicast does not come back to this machine; "
             "give one that has a multicast route, or ask for a mesh"
         )

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.timing import Timing
 from fairtape.deployment.ring_plan import RingPlan
 from fairtape.market.symbols import VENUES, Venue
@@ -51,13 +51,13 @@ class RingFolder:
         with self._refusals():
             self.path.mkdir(parents=True, exist_ok=True)
             if not (self.path / LOCK).exists() and any(self.path.iterdir()):
-                raise Complaint(f"folder {str(self.path)!r} holds other files and no ring; name a new or empty folder")
+                raise UserError(f"folder {str(self.path)!r} holds other files and no ring; name a new or empty folder")
             lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(lock)
-            raise Complaint(
+            raise UserError(
                 f"folder {str(self.path)!r} holds a ring that is running; stop it or name another folder"
             ) from None
         try:
@@ -121,13 +121,13 @@ class RingFolder:
         try:
             yield
         except FileNotFoundError:
-            raise Complaint(
+            raise UserError(
                 f"folder {str(self.path)!r} holds no ring; start one there with: fairtape listen {self.path}"
             ) from None
         except OSError as error:
-            raise Complaint(f"{error.filename} cannot be read ({error.strerror}); correct its permissions") from None
+            raise UserError(f"{error.filename} cannot be read ({error.strerror}); correct its permissions") from None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise Complaint(
+            raise UserError(
                 f"folder {str(self.path)!r} holds a damaged {RING} or key ({type(error).__name__}: {error});"
                 f" start the ring anew with: fairtape listen {self.path}"
             ) from None
@@ -137,7 +137,7 @@ class RingFolder:
         try:
             yield
         except OSError as error:
-            raise Complaint(
+            raise UserError(
                 f"folder is {str(self.path)!r}, where nothing can be written ({error.strerror}); name another folder"
             ) from None
 

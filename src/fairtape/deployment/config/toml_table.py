@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 
 FILE_SIZE_MAX: Final = 1 << 20
 SHOWN_MAX: Final = 60  # characters of a value: enough to recognise it
@@ -40,7 +40,7 @@ class Table:
             with file.open("rb") as opened:
                 return cls.parse(file, opened.read(FILE_SIZE_MAX))
         except OSError as error:
-            raise Complaint(f"{file} cannot be read ({error.strerror}); correct its permissions") from None
+            raise UserError(f"{file} cannot be read ({error.strerror}); correct its permissions") from None
 
     @classmethod
     def parse(cls, file: Path, content: bytes) -> "Table":
@@ -48,13 +48,13 @@ class Table:
         try:
             return cls(file, tomllib.loads(content.decode()))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise Complaint(f"{file} is no TOML: {error}; correct that line") from None
+            raise UserError(f"{file} is no TOML: {error}; correct that line") from None
 
     def take(self, name: str, kind: type[Kind], default: Any = _MISSING) -> Kind:
         """The field of this name; `default` where it is left out, if it may be."""
         value = self._fields.pop(name, default)
         if value is _MISSING:
-            raise Complaint(f"{self.file} lacks {self._path(name)}; give {_WORDS.get(kind, 'a value')} there")
+            raise UserError(f"{self.file} lacks {self._path(name)}; give {_WORDS.get(kind, 'a value')} there")
         if value is default:
             return default  # type: ignore[no-any-return]
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
@@ -109,11 +109,11 @@ class Table:
         for name, value in self._fields.items():
             raise self.wrong(name, value, "no such field is known: correct its name or take it out")
 
-    def wrong(self, name: str, value: object, remedy: str) -> Complaint:
+    def wrong(self, name: str, value: object, remedy: str) -> UserError:
         """The sentence about a field."""
         shown = repr(value)
         shown = shown if len(shown) <= SHOWN_MAX else f"{shown[:SHOWN_MAX]}…"
-        return Complaint(f"{self.file}: {self._path(name)} is {shown}; {remedy}")
+        return UserError(f"{self.file}: {self._path(name)} is {shown}; {remedy}")
 
     def _path(self, name: str) -> str:
         return f"{self._at}.{name}" if self._at else name

@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration
 from fairtape.core.timing import PROFILES
 from fairtape.deployment.config.capacity import cores_here, sites_max
@@ -139,7 +139,7 @@ def multicast() -> Finding:
     """One datagram to a group on the loopback interface, sent and heard."""
     try:
         works = multicast_works(LOOPBACK)
-    except Complaint:  # no group can even be joined
+    except UserError:  # no group can even be joined
         works = False
     if works:
         return Finding("multicast", Status.GOOD, "a datagram to a group came back on the loopback interface")
@@ -171,7 +171,7 @@ def socket_buffers() -> Finding:
     limits = ", ".join(f"{name} {_kernel_limit(name)}" for name in ("rmem_max", "wmem_max"))
     try:
         trial = UdpSocket(bind(LOOPBACK, 0))
-    except (Complaint, OSError) as refusal:
+    except (UserError, OSError) as refusal:
         return Finding("socket buffers", Status.BAD, f"no socket can be made ({refusal})", "Bring up interface lo.")
     granted = min(trial.receive_buffer, trial.send_buffer)
     trial.close()
@@ -208,7 +208,7 @@ def ports() -> Finding:
     named = f"{PORTS.start} to {PORTS.stop - 1}"
     try:
         free_ports(PORTS_WANTED)
-    except Complaint as complaint:
+    except UserError as complaint:
         return Finding("ports", Status.BAD, str(complaint).partition(";")[0], f"Free some of the ports {named}.")
     first = _kernel_ports_from()
     if first is not None and first < PORTS.stop:

@@ -15,7 +15,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any, Final
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.deployment.config.description import Deployment, Kind, Node
 from fairtape.deployment.node_names import with_names
@@ -94,7 +94,7 @@ class Field:
         give_up_at = time.monotonic() + patience
         while why := done():
             if time.monotonic() > give_up_at:
-                raise Complaint(f"{what} did not come about within {patience:g} s: {why}")
+                raise UserError(f"{what} did not come about within {patience:g} s: {why}")
             self.look()
             time.sleep(LOOK_PERIOD)
 
@@ -148,7 +148,7 @@ class Field:
             elif name == LEADER:
                 leader = self.leader()
                 if leader is None:
-                    raise Complaint(f"SITE is {LEADER!r}, and no reformation server leads now; name one")
+                    raise UserError(f"SITE is {LEADER!r}, and no reformation server leads now; name one")
                 name = str(leader["name"])
             found.append(self.deployment.node(name, Kind.SITE, Kind.REFORMER, field="SITE"))
         return list(dict.fromkeys(found))
@@ -157,7 +157,7 @@ class Field:
         """Whose turn it will be in a moment."""
         page = next((page for page in self.sites().values() if page["schedule"]), None)
         if page is None:
-            raise Complaint(f"SITE is {TOKEN_SITE!r}, and there is no formation yet; name a site")
+            raise UserError(f"SITE is {TOKEN_SITE!r}, and there is no formation yet; name a site")
         schedule = page["schedule"]
         now = self.deployment.clock().now() + MILLISECOND
         passed = (now - schedule["starts_at_ns"]) // schedule["token_period_ns"]
@@ -168,7 +168,7 @@ class Field:
         """A signal to a process that the deployment's page names, if that is still the same one."""
         page = self.run.status(node.name)
         if page is None:
-            raise Complaint(f"SITE is {node.name!r}, which does not run on this machine; start the deployment first")
+            raise UserError(f"SITE is {node.name!r}, which does not run on this machine; start the deployment first")
         os.kill(page["pid"], number)
 
 
@@ -193,7 +193,7 @@ def hold(field: Field, plan: Plan, means: Means | None = None) -> dict[str, Any]
 def _free_sources(field: Field, count: int) -> list[Node]:
     free = [node for node in field.deployment.of_kind(Kind.SOURCE) if field.run.status(node.name) is None]
     if len(free) < count:
-        raise Complaint(
+        raise UserError(
             f"the deployment has {len(free)} free sources, and the drill needs {count}; stop the publishers"
         )
     return free[-count:]
@@ -202,7 +202,7 @@ def _free_sources(field: Field, count: int) -> list[Node]:
 def _no_traffic(field: Field, sources: Sequence[Node]) -> str:
     pages = field.run.statuses([source.name for source in sources])
     for ended in field.load.ended():
-        raise Complaint(f"the source of traffic failed: {ended}")
+        raise UserError(f"the source of traffic failed: {ended}")
     for source in sources:
         if source.name not in pages or not pages[source.name]["acknowledged"]:
             return f"nothing of {source.name} is acknowledged"
@@ -222,7 +222,7 @@ def _quiet(field: Field, sources: Sequence[Node]) -> dict[str, Status]:
         done = [name for name, page in pages.items() if page["quiet"] and page["idle"]]
         return "" if len(done) == len(sources) else "not everything is settled"
 
-    with suppress(Complaint):
+    with suppress(UserError):
         field.wait_until(busy, SETTLING_MAX, "the end of the traffic")
     return field.run.statuses([source.name for source in sources])
 
@@ -250,7 +250,7 @@ class Account:
             behind = [name for name, page in field.sites().items() if _lost(page, sources)]
             return field.unsettled() or (f"{', '.join(behind)} has not caught up" if behind else "")
 
-        with suppress(Complaint):
+        with suppress(UserError):
             field.wait_until(absent, SETTLING_MAX, "a whole deployment")
             self.rejoined = True
         self.waited_until = self.whole_at if self.whole_at and self.rejoined else field.deployment.clock().now()
@@ -346,7 +346,7 @@ def _inject(field: Field, plan: Plan, means: Means) -> Account:
         field.rest(plan.period)
         account.meanwhile = field.sites()
     account.healed_at = field.deployment.clock().now()
-    with suppress(Complaint):  # a busy machine: it will be whole when the traffic has ended, and the account says so
+    with suppress(UserError):  # a busy machine: it will be whole when the traffic has ended, and the account says so
         field.wait_until(lambda: _not_whole(field, account), RETURN_MAX, "a whole deployment")
         account.whole_at = field.deployment.clock().now()
     return account

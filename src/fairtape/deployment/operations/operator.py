@@ -3,7 +3,7 @@
 import time
 from typing import Final
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.deployment.config.description import Deployment, Kind
 from fairtape.deployment.config.keys import keys_of
 from fairtape.deployment.status_files import RunFolder, Status
@@ -16,7 +16,7 @@ PATIENCE: Final = 10.0  # seconds
 
 
 def give_order(deployment: Deployment, verb: Verb, site: NodeId) -> str:
-    """Say it to all servers until the one that leads has done it; what it did. A `Complaint` where nobody obeys."""
+    """Say it to all servers until the one that leads has done it; what it did. A `UserError` where nobody obeys."""
     run = RunFolder(deployment.folder)
     (operator,) = deployment.of_kind(Kind.OPERATOR)
     keys = keys_of(deployment, operator)
@@ -24,7 +24,7 @@ def give_order(deployment: Deployment, verb: Verb, site: NodeId) -> str:
     name = deployment.name_of(site)
     before = _leader(deployment, run)
     if before is None:
-        raise Complaint(f"no reformation server of {str(deployment.folder)!r} leads; start it with: fairtape up")
+        raise UserError(f"no reformation server of {str(deployment.folder)!r} leads; start it with: fairtape up")
     carrier = deployment.carrier(operator)
     give_up_at = time.monotonic() + PATIENCE
     try:
@@ -39,7 +39,7 @@ def give_order(deployment: Deployment, verb: Verb, site: NodeId) -> str:
                 return done
     finally:
         carrier.close()
-    raise Complaint(f"{verb.name.lower()} was not carried out within {PATIENCE:g} s; see: fairtape status")
+    raise UserError(f"{verb.name.lower()} was not carried out within {PATIENCE:g} s; see: fairtape status")
 
 
 def _leader(deployment: Deployment, run: RunFolder) -> Status | None:

@@ -8,7 +8,7 @@ machine have it is made sure of before anything is ordered.
 import time
 from typing import Final
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.deployment.config.description import Deployment
 from fairtape.deployment.operations.operator import give_order
 from fairtape.deployment.process.edge import catalogue_of, edge_of
@@ -22,21 +22,21 @@ PATIENCE: Final = 30.0  # seconds for sites to set a plan up: 0.1 ms for each of
 
 
 def change_plan(deployment: Deployment, plan: StripePlan) -> str:
-    """Let a plan come into force; what came of it. A `Complaint` where that cannot be."""
+    """Let a plan come into force; what came of it. A `UserError` where that cannot be."""
     settings = edge_of(deployment)
     for site, place in settings.stations.items():
         if place.feed not in plan.feeds:
-            raise Complaint(f"station {site} speaks on feed {place.feed}; plan {plan.version} has {plan.feeds}: add it")
+            raise UserError(f"station {site} speaks on feed {place.feed}; plan {plan.version} has {plan.feeds}: add it")
     for region in settings.regions:
         if not set(region.feeds) <= set(plan.feeds):
             named = ", ".join(region.feeds)
-            raise Complaint(f"region {region.name} hears feeds {named}; plan {plan.version} has {plan.feeds}: add them")
+            raise UserError(f"region {region.name} hears feeds {named}; plan {plan.version} has {plan.feeds}: add them")
     if not plan.of_core(deployment.stripe):
-        raise Complaint(f"plan {plan.version} has no core stripe {deployment.stripe}, which this deployment is; add it")
+        raise UserError(f"plan {plan.version} has no core stripe {deployment.stripe}, which this deployment is; add it")
     run = RunFolder(deployment.folder)
     versions = [page["plan"] or 0 for page in _pages(deployment, run).values()]
     if plan.version <= max(versions, default=0):
-        raise Complaint(f"version is {plan.version}, and {max(versions)} is in force; give the plan a higher one")
+        raise UserError(f"version is {plan.version}, and {max(versions)} is in force; give the plan a higher one")
     catalogue_of(deployment).add(plan)
     _await_ready(deployment, run, plan)
     return f"plan {plan.version}: {give_order(deployment, Verb.PLAN, mark_of(plan))}"
@@ -50,7 +50,7 @@ def _await_ready(deployment: Deployment, run: RunFolder, plan: StripePlan) -> No
         if not lacking:
             return
         if time.monotonic() > give_up_at:
-            raise Complaint(f"{', '.join(lacking)} did not take plan {plan.version} in; see: fairtape status")
+            raise UserError(f"{', '.join(lacking)} did not take plan {plan.version} in; see: fairtape status")
         time.sleep(LOOK_PERIOD)
 
 

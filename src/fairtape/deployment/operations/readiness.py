@@ -5,14 +5,14 @@ Each process would find out by itself; but then every one of them says so, one a
 
 from contextlib import ExitStack
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.deployment.config.description import FILE, Deployment
 from fairtape.net.udp import bind
 from fairtape.storage.formation_stores import open_store
 
 
 def check_ready(deployment: Deployment) -> None:
-    """Every address can be listened at, and the store answers; a `Complaint` names the first that does not."""
+    """Every address can be listened at, and the store answers; a `UserError` names the first that does not."""
     stations = {} if deployment.edge is None else deployment.edge.stations
     nodes = (*deployment.sites, *deployment.reformers)
     places = {f"{node.kind.value}s.{node.name}.address": (node.host, node.port) for node in nodes}
@@ -21,8 +21,8 @@ def check_ready(deployment: Deployment) -> None:
         for field, address in places.items():
             try:
                 bound.enter_context(bind(*address))
-            except Complaint as complaint:
-                raise Complaint(
+            except UserError as complaint:
+                raise UserError(
                     f"{deployment.folder / FILE}: {field} cannot be used here: {complaint}; "
                     "sites of other machines are started there, with: fairtape node DIR NAME"
                 ) from None

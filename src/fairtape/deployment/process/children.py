@@ -21,7 +21,7 @@ from multiprocessing.context import ForkServerProcess
 from types import FrameType
 from typing import Any, Final, Self, TypeAlias, TypeVar
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import SECOND, Duration
 
 START_PERIOD_MAX: Final = 60 * SECOND  # for all interpreters to start, on a machine that is busy with other things
@@ -166,7 +166,7 @@ class Crew:
         while len(told) < len(names):
             left = give_up_at - time.monotonic_ns()
             if left <= 0:
-                raise Complaint(
+                raise UserError(
                     f"{len(names) - len(told)} of {len(names)} processes gave no answer within"
                     f" {wait_period_max // SECOND} s; try again when the machine is less busy"
                 )
@@ -192,7 +192,7 @@ class Crew:
     def hear(self, wait_period: Duration) -> list[tuple[str, object]]:
         """News, at most one from each child, once there is any or the period is over.
 
-        Raises `Complaint` with what a child complains of, and `Deserted` where one ended unasked.
+        Raises `UserError` with what a child complains of, and `Deserted` where one ended unasked.
         """
         names = {id(ours): name for name, (_, ours) in self._children.items() if name not in self._gone}
         open_ends = [ours for name, (_, ours) in self._children.items() if name not in self._gone]
@@ -207,7 +207,7 @@ class Crew:
                 raise Deserted(f"the process of {name} ended unasked, with {self._how(name)}") from None
             if isinstance(news, Trouble):
                 self._gone.add(name)
-                raise Complaint(news.sentence)
+                raise UserError(news.sentence)
             heard.append((name, news))
         return heard
 
@@ -238,7 +238,7 @@ def _run(work: Work, connection: Connection, arguments: tuple[Any, ...]) -> None
     link = Link(connection)
     try:
         work(link, *arguments)
-    except Complaint as complaint:
+    except UserError as complaint:
         link.tell(Trouble(str(complaint)))
 
 

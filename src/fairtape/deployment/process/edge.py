@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fairtape.core.effects import Deliver, FormationChange
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import Instant
 from fairtape.deployment.config.description import Deployment, Node, interface_at
 from fairtape.deployment.process.children import Interrupts
@@ -26,7 +26,7 @@ FILES_NEEDED: Final = 2_048  # open files of a retransmit server: replays, and t
 def edge_of(deployment: Deployment) -> EdgeSettings:
     """The edge, which must be there."""
     if deployment.edge is None:
-        raise Complaint(
+        raise UserError(
             f"{deployment.folder} has no edge; name the stations in its file, under [edge], as `fairtape init --edge`"
             " writes them"
         )
@@ -92,7 +92,7 @@ def open_station(
             interface=interface_at(node.host),
             log=log,
         )
-    except Complaint as complaint:
+    except UserError as complaint:
         log(f"edge: {complaint}")
         return HushedStation(settings.stations[node.name].feed, str(complaint))
 
@@ -102,7 +102,7 @@ def run_edge(deployment: Deployment, node: Node) -> None:
     settings = edge_of(deployment)
     place = settings.stations.get(node.name)
     if place is None:
-        raise Complaint(f"SITE is {node.name!r}; stations are {', '.join(settings.stations)}")
+        raise UserError(f"SITE is {node.name!r}; stations are {', '.join(settings.stations)}")
     journal = deployment.folder / JOURNALS / node.name
     journal.mkdir(parents=True, exist_ok=True)
     allow_files(FILES_NEEDED)
@@ -111,7 +111,7 @@ def run_edge(deployment: Deployment, node: Node) -> None:
         memory = memory_path(deployment.folder, node.name)
         library = Library(journal, settings, catalogue_of(deployment), memory=memory)
     except Unplanned as missing:
-        raise Complaint(str(missing)) from None
+        raise UserError(str(missing)) from None
     server = Server(settings, place, library, clock, interface=interface_at(node.host))
     name = f"{node.name}{BESIDE}"
     bulletin = Bulletin(RunFolder(deployment.folder), name)

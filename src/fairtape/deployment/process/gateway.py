@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
 from fairtape.deployment.config.description import Deployment
 from fairtape.deployment.config.gateway_options import GatewayOptions
@@ -229,7 +229,7 @@ class GatewayProcess:
     def _tuned(self) -> tuple[Following, Tuner]:
         site = self._audience.choose(None, self._now())
         if site is None:
-            raise Complaint("no site of the deployment runs on this machine; start it with: fairtape up")
+            raise UserError("no site of the deployment runs on this machine; start it with: fairtape up")
         following = Following(self._audience.journals, site=site)
         return following, Tuner(self._audience, following, clock=self._postman.clock)
 

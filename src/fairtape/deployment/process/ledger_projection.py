@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.exchange.transfers import Batch
 from fairtape.storage.database import Away
 from fairtape.storage.ledger_tables import LedgerStore
@@ -82,7 +82,7 @@ class Projector:
             batches = [self._waiting[place] for place in range(min(len(self._waiting), TRANSACTION_MAX))]
             try:
                 await self._insist(self._store.write, batches)
-            except Complaint as complaint:  # what no patience helps against; the order and its traders go on without
+            except UserError as complaint:  # what no patience helps against; the order and its traders go on without
                 self.stopped = True
                 self._say(f"ledger: {complaint}. The tables stay as they are; the journal has everything")
             for _ in batches:

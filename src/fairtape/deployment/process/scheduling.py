@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.deployment.config.description import FILE, Deployment, RealTime
 from fairtape.net.driver import may_run_in_real_time
 
@@ -22,7 +22,7 @@ class Scheduling:
     def __init__(self, deployment: Deployment) -> None:
         granted = deployment.real_time is not RealTime.NEVER and may_run_in_real_time()
         if deployment.real_time is RealTime.ALWAYS and not granted:
-            raise Complaint(
+            raise UserError(
                 f"{deployment.folder / FILE}: process.real_time is true, and the kernel refuses it; run as root, grant"
                 ' CAP_SYS_NICE, or write "auto"'
             )

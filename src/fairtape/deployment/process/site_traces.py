@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import Instant
 from fairtape.ring.receiver.tracing import Tracer
 from fairtape.storage.trace_files import TOTAL_BYTES_MAX, TRACES, TraceWriter
@@ -55,6 +55,6 @@ class SiteTraces:
     def _forgiving(self, what: str) -> Iterator[None]:
         try:
             yield
-        except (OSError, Complaint) as error:
+        except (OSError, UserError) as error:
             self._writer = None
             self._note(f"traces cannot be {what}, and this site goes on without: {error}")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from fairtape.core.effects import Ordered
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.deployment.follow.floor_reader import FloorReader
 from fairtape.deployment.publish.source_thread import publish_once
 from fairtape.deployment.publish.target import Door
@@ -37,7 +37,7 @@ class Answer:
 
 
 def enter(door: Door, me: NodeId, making: Making, reader: FloorReader) -> Answer:
-    """Enter a request and wait until the floor has answered it. A `Complaint` where nobody does.
+    """Enter a request and wait until the floor has answered it. A `UserError` where nobody does.
 
     The time is the gateway's number: it rises across restarts without a file that remembers it.
     """
@@ -50,7 +50,7 @@ def enter(door: Door, me: NodeId, making: Making, reader: FloorReader) -> Answer
             if isinstance(step.entry, Ordered) and any(span.source == me for span in step.entry.spans):
                 return _answer(step.entry.token, me, number, step.outputs)
         time.sleep(LOOK_PERIOD)
-    raise Complaint("the request has its place in the order, but no site has released it; see: fairtape status")
+    raise UserError("the request has its place in the order, but no site has released it; see: fairtape status")
 
 
 def _answer(token: int, me: NodeId, number: int, outputs: list[Output]) -> Answer:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.deployment.config.ring_folder import JOURNALS
 from fairtape.journal.format import SUFFIX
 from fairtape.journal.reader import Journal
@@ -23,13 +23,13 @@ def trade_in(directory: Path, number: int) -> tuple[Trade, NodeId]:
     """The trade with this number in the order, and the source that published it."""
     journals = list(_journals(directory))
     if not journals:
-        raise Complaint(f"there is no journal below {str(directory)!r}; run this where a site of the ring runs")
+        raise UserError(f"there is no journal below {str(directory)!r}; run this where a site of the ring runs")
     for journal in journals:
         for message in journal.messages(from_sequence=number, to_sequence=number, ordered=True):
             trade = _trade(message.payload, number)
             _refuse_revised(journal, number, message.source)
             return trade, message.source
-    raise Complaint(f"NUMBER is {number}, which the order has not reached; {_REMEDY}")
+    raise UserError(f"NUMBER is {number}, which the order has not reached; {_REMEDY}")
 
 
 def _trade(payload: bytes, number: int) -> Trade:
@@ -39,7 +39,7 @@ def _trade(payload: bytes, number: int) -> Trade:
     try:
         return decode(payload)
     except BadTrade:
-        raise Complaint(f"NUMBER is {number}, which is no trade; {_REMEDY}") from None
+        raise UserError(f"NUMBER is {number}, which is no trade; {_REMEDY}") from None
 
 
 def _refuse_revised(journal: Journal, number: int, source: NodeId) -> None:
@@ -49,8 +49,8 @@ def _refuse_revised(journal: Journal, number: int, source: NodeId) -> None:
         if not isinstance(notice, Cancel | Correction) or notice.number != number:
             continue
         if isinstance(notice, Cancel):
-            raise Complaint(f"NUMBER is {number}, a trade that number {later.sequence} has canceled; it is void")
-        raise Complaint(
+            raise UserError(f"NUMBER is {number}, a trade that number {later.sequence} has canceled; it is void")
+        raise UserError(
             f"NUMBER is {number}, a trade that number {later.sequence} has corrected; it is known by that number now"
         )
 

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import SECOND, Duration, Instant
 from fairtape.deployment.publish.target import Door
 from fairtape.deployment.ring_plan import RingPlan, source_of, source_seat
@@ -21,12 +21,12 @@ SILENCE_MAX: Final[Duration] = 5 * SECOND
 
 
 def source_named(door: Door, wanted: str) -> NodeId:
-    """The source of that name or number. A `Complaint` names those that there are."""
+    """The source of that name or number. A `UserError` names those that there are."""
     for node, name in door.names.items():
         if wanted.upper() == name.upper() or wanted == str(node):
             return node
     names = ", ".join(f"{name} ({node})" for node, name in door.names.items())
-    raise Complaint(f"--source is {wanted!r}; the deployment knows {names}")
+    raise UserError(f"--source is {wanted!r}; the deployment knows {names}")
 
 
 class Outbox:
@@ -91,7 +91,7 @@ class Postman:
 
 
 def publish_once(plan: RingPlan, me: NodeId, payloads: Sequence[bytes]) -> None:
-    """Publish these and wait until all have their place. A `Complaint` where the ring is silent."""
+    """Publish these and wait until all have their place. A `UserError` where the ring is silent."""
     clock = SharedClock()
     source = source_of(plan, me, clock)
     outbox = Outbox(source)
@@ -110,4 +110,4 @@ def publish_once(plan: RingPlan, me: NodeId, payloads: Sequence[bytes]) -> None:
     finally:
         driver.close()
     if not (outbox.empty and source.idle):
-        raise Complaint("the ring acknowledges nothing; see whether its sites run with: fairtape status")
+        raise UserError("the ring acknowledges nothing; see whether its sites run with: fairtape status")

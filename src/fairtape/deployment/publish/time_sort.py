@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import Instant
 from fairtape.market.trades import TRADE_DTYPE, Trades
 
@@ -57,7 +57,7 @@ def _put_aside(run: Trades, path: Path) -> Trades:
         run.tofile(path)
         return np.memmap(path, TRADE_DTYPE, mode="r")
     except OSError as error:
-        raise Complaint(
+        raise UserError(
             f"temporary folder is {tempfile.gettempdir()!r}, where trades cannot be sorted ({error}); make room there"
             " or name another folder in TMPDIR"
         ) from None

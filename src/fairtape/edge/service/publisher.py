@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fairtape.core.effects import Deliver, FormationChange
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
 from fairtape.edge.protocol.effects import Adrift, Cast
 from fairtape.edge.protocol.remulticast import Outlet, OutletCounts
@@ -52,7 +52,7 @@ class Station:
         interface: str,
         log: Callable[[str], None],
     ) -> None:
-        """A `Complaint` where no socket can be had."""
+        """A `UserError` where no socket can be had."""
         self._settings = settings
         self._feed = settings.stations[site].feed
         self._feeds: tuple[str, ...] = () if settings.regions else (self._feed,)
@@ -215,7 +215,7 @@ class Station:
             searching, self._searching = self._searching, None
             try:
                 found, outlet = searching.result()
-            except (Unplanned, Astray, Complaint, OSError) as trouble:
+            except (Unplanned, Astray, UserError, OSError) as trouble:
                 self._say(str(trouble))
             else:
                 self._settle(found, outlet, now)

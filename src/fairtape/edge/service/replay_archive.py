@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from fairtape.core.effects import FormationChange, Ordered
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import Duration
 from fairtape.edge.protocol.archive import SHELF_BYTES_MAX, Extent, Shelf
 from fairtape.edge.protocol.message_index import Places, reread
@@ -81,7 +81,7 @@ class Library:
             if self._damages >= DAMAGES_MAX:
                 self._restart()
             return False
-        except Complaint as passing:  # such as too many open files
+        except UserError as passing:  # such as too many open files
             self.words = str(passing)
             return False
         self._damages = 0
@@ -142,7 +142,7 @@ class Library:
     def _proves(self, checkpoint: Checkpoint) -> bool:
         try:
             return is_proved(checkpoint, self._journal)
-        except Complaint:
+        except UserError:
             return False
 
     def _begin(self, memory: Memory | None = None) -> None:
@@ -230,7 +230,7 @@ class _Past:
         try:
             with self._journal.entries(from_sequence=place.sequence) as cursor:
                 return reread(place, _contents(cursor), session, first, count, successor, self._catalogue.presses)
-        except Complaint:
+        except UserError:
             return ()  # it is being cut, or cannot be opened now; whoever asks again is answered
 
     def number_since(self, session: str, since: Duration) -> int | None:

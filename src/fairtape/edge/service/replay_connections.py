@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import NEVER, SECOND, Duration, Instant
 from fairtape.edge.protocol.effects import Close, EdgeEffect, Write
 from fairtape.edge.protocol.replay import SoupDesk
@@ -33,7 +33,7 @@ class Connections:
     """The listening socket and the streams of one desk, in a selector."""
 
     def __init__(self, at: Address, desk: SoupDesk, selector: selectors.BaseSelector) -> None:
-        """A `Complaint` where nothing can listen there."""
+        """A `UserError` where nothing can listen there."""
         self.refused = 0  # the system had no room for more
         self._desk = desk
         self._selector = selector
@@ -44,7 +44,7 @@ class Connections:
         try:
             self._listener = socket.create_server((host, port), backlog=BACKLOG)
         except OSError as error:
-            raise Complaint(
+            raise UserError(
                 f"replays is {host}:{port}, where nothing can listen ({error.strerror}); choose another address"
             ) from None
         self._listener.settimeout(0)

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.edge.protocol.effects import Cast, Grade, Refusal, Tell
 from fairtape.edge.protocol.replay import Authenticate, SoupDesk, SoupDeskOptions
@@ -44,7 +44,7 @@ class Server:
         interface: str,
         replay_options: SoupDeskOptions | None = None,
     ) -> None:
-        """A `Complaint` where a socket cannot be had."""
+        """A `UserError` where a socket cannot be had."""
         self.refusals = 0  # of guaranteed customers
         self.forgets = False  # its memory cannot be written
         self._clock = clock
@@ -172,15 +172,15 @@ def authentication(customers: Path | None) -> Authenticate:
         return lambda _name, _password: True
     try:
         if customers.stat().st_size > CUSTOMERS_BYTES_MAX:
-            raise Complaint(f"{customers} has more than {CUSTOMERS_BYTES_MAX} bytes; name a file of passwords")
+            raise UserError(f"{customers} has more than {CUSTOMERS_BYTES_MAX} bytes; name a file of passwords")
         passwords = json.loads(customers.read_text())
         known = {str(name): str(password).encode() for name, password in passwords.items()}
     except OSError as error:
-        raise Complaint(
+        raise UserError(
             f"{customers} cannot be read ({error.strerror}); write it, or take customers_file out"
         ) from None
     except (ValueError, AttributeError):
-        raise Complaint(f'{customers} holds no passwords; expected JSON such as {{"alice": "secret"}}') from None
+        raise UserError(f'{customers} holds no passwords; expected JSON such as {{"alice": "secret"}}') from None
 
     def authenticate(name: str, password: str) -> bool:
         expected = known.get(name)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from fairtape.core.effects import FormationChange
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.edge.protocol.itch_encoder import Press
 from fairtape.market.stripe_files import TEXT_MAX, digest, from_toml, to_toml
 from fairtape.market.stripes import VERSION_MAX, BadPlan, StripePlan
@@ -47,16 +47,16 @@ def mark_in(change: FormationChange) -> int:
 
 
 def read_plan(path: Path) -> StripePlan:
-    """The plan in a file; a `Complaint` where there is none."""
+    """The plan in a file; a `UserError` where there is none."""
     try:
         with path.open(encoding="utf-8") as file:
             return from_toml(file.read(TEXT_MAX + 1))
     except BadPlan as bad:
-        raise Complaint(f"{path}: {bad}") from None
+        raise UserError(f"{path}: {bad}") from None
     except UnicodeDecodeError:
-        raise Complaint(f"{path} holds no text; name a stripe plan, as `fairtape plan stripes` writes it") from None
+        raise UserError(f"{path} holds no text; name a stripe plan, as `fairtape plan stripes` writes it") from None
     except OSError as error:
-        raise Complaint(f"{path} cannot be read ({error.strerror}); name a stripe plan") from None
+        raise UserError(f"{path} cannot be read ({error.strerror}); name a stripe plan") from None
 
 
 def plan_beside(path: Path, version: int) -> StripePlan | None:
@@ -64,7 +64,7 @@ def plan_beside(path: Path, version: int) -> StripePlan | None:
     for each in (path, *sorted(path.parent.glob(f"*{path.suffix}"))):
         try:
             plan = read_plan(each)
-        except Complaint:
+        except UserError:
             continue
         if plan.version == version:
             return plan
@@ -121,7 +121,7 @@ class Catalogue:
             raise Unplanned(f"plan {version} is not here; put it at {path}")
         try:
             plan = read_plan(path)
-        except Complaint as complaint:
+        except UserError as complaint:
             raise Unplanned(str(complaint)) from None
         if plan.version != version:
             raise Unplanned(f"{path}: version is {plan.version}; expected {version}, as the file is called")
@@ -160,7 +160,7 @@ class Catalogue:
         path = self.path(plan.version)
         if path.exists():
             if to_toml(read_plan(path)) != to_toml(plan):
-                raise Complaint(f"version is {plan.version}, and {path} is another plan; give yours a higher version")
+                raise UserError(f"version is {plan.version}, and {path} is another plan; give yours a higher version")
             return path
         try:
             self.folder.mkdir(exist_ok=True)
@@ -168,5 +168,5 @@ class Catalogue:
             partial.write_text(to_toml(plan), encoding="utf-8")
             partial.replace(path)
         except OSError as error:
-            raise Complaint(f"{path} cannot be written ({error.strerror}); correct its permissions") from None
+            raise UserError(f"{path} cannot be written ({error.strerror}); correct its permissions") from None
         return path

@@ -5,7 +5,7 @@ import socket
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, Duration, Instant
 from fairtape.edge.protocol.customer import REPAIR, Customer
 from fairtape.edge.protocol.customer_records import PlanChange, Record
@@ -59,7 +59,7 @@ class Ear:
         """Hear a plan: join its groups, and those of the one before it stay joined until the next."""
         stripes = [stripe for stripe in plan.edge if not self._wanted or stripe.number in self._wanted]
         if len(stripes) * len(self._feeds) + len(self._sockets) > SOCKETS_MAX:
-            raise Complaint(f"stripes are {len(stripes)}, more than one customer hears; name some with --stripe")
+            raise UserError(f"stripes are {len(stripes)}, more than one customer hears; name some with --stripe")
         for version in sorted(self._groups)[:-1]:
             self._leave(version)
         joined = self._groups.setdefault(plan.version, [])
@@ -139,7 +139,7 @@ def feeds_of(plan: StripePlan, wanted: Iterable[str]) -> tuple[str, ...]:
     names = tuple(wanted) or plan.feeds
     for name in names:
         if name not in plan.feeds:
-            raise Complaint(f"--feeds names {name!r}; plan {plan.version} has {', '.join(plan.feeds)}")
+            raise UserError(f"--feeds names {name!r}; plan {plan.version} has {', '.join(plan.feeds)}")
     return names
 
 

@@ -10,7 +10,7 @@ import ssl
 from collections.abc import Callable
 from typing import Any, Final, Protocol, TypeAlias
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import SECOND, Duration
 from fairtape.gateway.servers.tls import HANDSHAKE_DELAY
 from fairtape.net.udp import Address
@@ -103,7 +103,7 @@ class StreamServer:
         self._server: asyncio.Server | None = None
 
     async def start(self, host: str, port: int) -> Address:
-        """Listen; the answer is where. A `Complaint` where nothing can listen there."""
+        """Listen; the answer is where. A `UserError` where nothing can listen there."""
         loop = asyncio.get_running_loop()
         try:
             make = lambda: _Connection(self)  # noqa: E731 - what the event loop asks for
@@ -126,10 +126,10 @@ def secured(tls: ssl.SSLContext | None) -> dict[str, Any]:
     return {} if tls is None else {"ssl": tls, "ssl_handshake_timeout": HANDSHAKE_DELAY / SECOND}
 
 
-def nowhere(name: str, host: str, port: int, error: OSError) -> Complaint:
+def nowhere(name: str, host: str, port: int, error: OSError) -> UserError:
     """The sentence about an address. asyncio repeats the address before the reason."""
     why = (error.strerror or str(error)).rpartition(": ")[2]
-    return Complaint(f"{name} is {host}:{port}, where nothing can listen ({why}); choose another address")
+    return UserError(f"{name} is {host}:{port}, where nothing can listen ({why}); choose another address")
 
 
 class _Connection(asyncio.Protocol):

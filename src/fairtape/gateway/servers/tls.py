@@ -4,7 +4,7 @@ import ssl
 from pathlib import Path
 from typing import Final
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import SECOND, Duration
 
 HANDSHAKE_DELAY: Final[Duration] = 10 * SECOND  # within which a client must have agreed on keys
@@ -12,7 +12,7 @@ _NO_PASSPHRASE: Final = ""
 
 
 def server_context(cert_file: Path, key_file: Path) -> ssl.SSLContext:
-    """What a server proves itself with. A `Complaint` names the file that cannot serve.
+    """What a server proves itself with. A `UserError` names the file that cannot serve.
 
     Nobody is there to be asked for a passphrase when a gateway starts again, so a key that needs one is refused.
     """
@@ -20,14 +20,14 @@ def server_context(cert_file: Path, key_file: Path) -> ssl.SSLContext:
         try:
             path.open("rb").close()
         except OSError as error:
-            raise Complaint(f"{field} is {str(path)!r}, which cannot be read ({error.strerror}); correct it") from None
+            raise UserError(f"{field} is {str(path)!r}, which cannot be read ({error.strerror}); correct it") from None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
         context.load_cert_chain(cert_file, key_file, password=_NO_PASSPHRASE)
     except (ssl.SSLError, ValueError) as error:
         why = getattr(error, "reason", None) or error
-        raise Complaint(
+        raise UserError(
             f"cert_file is {str(cert_file)!r} and key_file {str(key_file)!r}, which do not go together ({why});"
             " give a certificate in PEM and its key without a passphrase"
         ) from None

@@ -21,7 +21,7 @@ from typing import Final
 
 from sqlalchemy import Boolean, Column, Engine, Insert, MetaData, String, Table, Update, insert, select, update
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.exchange.orders import ACCOUNT_MAX
 from fairtape.storage.database import Away, answering, opened
 
@@ -63,7 +63,7 @@ class Accounts:
     """All logins of a deployment."""
 
     def __init__(self, address: str | Path) -> None:
-        """A path for SQLite, or a URL. A `Complaint` where it cannot be had."""
+        """A path for SQLite, or a URL. A `UserError` where it cannot be had."""
         self._engine: Engine = opened(address, METADATA)
         self._lock = threading.Lock()
         self._logins: dict[str, Login] = {}
@@ -119,24 +119,24 @@ class Accounts:
     # What an operator does.
 
     def add(self, name: str, password: str, *, broker: str = "") -> None:
-        """Make a login. A `Complaint` says why there cannot be one."""
+        """Make a login. A `UserError` says why there cannot be one."""
         _check_name("account", name)
         if not _is_text(password):
-            raise Complaint("the password has characters that are no text; leave them out")
+            raise UserError("the password has characters that are no text; leave them out")
         if not PASSWORD_MIN <= len(password) <= SECRET_MAX or password.startswith(TOKEN_PREFIX):
-            raise Complaint(
+            raise UserError(
                 f"the password has {len(password)} characters; it must have {PASSWORD_MIN} to {SECRET_MAX}, "
                 f"and not begin with {TOKEN_PREFIX}"
             )
         self.refresh()
         if name in self._logins:
-            raise Complaint(f"account is {name!r}, which there is already; choose another name")
+            raise UserError(f"account is {name!r}, which there is already; choose another name")
         if broker and not self.knows(broker):
-            raise Complaint(f"broker is {broker!r}; there is no such login: add it first")
+            raise UserError(f"broker is {broker!r}; there is no such login: add it first")
         if broker and self._logins[broker].broker:
-            raise Complaint(f"broker is {broker!r}, who is a customer of another; name one who is nobody's customer")
+            raise UserError(f"broker is {broker!r}, who is a customer of another; name one who is nobody's customer")
         if len(self._logins) >= LOGINS_MAX:
-            raise Complaint(f"there are {LOGINS_MAX} logins, which is the limit")
+            raise UserError(f"there are {LOGINS_MAX} logins, which is the limit")
         row = {"name": name, "password": hashed(password), "token": "", "broker": broker, "closed": False}
         self._change(insert(LOGINS).values(row))
 
@@ -159,7 +159,7 @@ class Accounts:
     def _check_known(self, name: str) -> None:
         self.refresh()
         if name not in self._logins:
-            raise Complaint(f"account is {name!r}; there is no such login")
+            raise UserError(f"account is {name!r}; there is no such login")
 
     def _change(self, statement: Insert | Update) -> None:
         with self._engine.begin() as connection:
@@ -199,4 +199,4 @@ def _digest(token: str) -> str:
 
 def _check_name(field: str, name: str) -> None:
     if not 1 <= len(name) <= ACCOUNT_MAX or not name.isascii() or not name.isprintable() or " " in name:
-        raise Complaint(f"{field} is {name!r}; it must be 1 to {ACCOUNT_MAX} printable ascii characters without blanks")
+        raise UserError(f"{field} is {name!r}; it must be 1 to {ACCOUNT_MAX} printable ascii characters without blanks")

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 
 APPLICATION: Final = int.from_bytes(b"ftfx")  # marks the file as ours: fairtape's FIX sessions
 VERSION: Final = 1
@@ -36,7 +36,7 @@ _PRUNE: Final = "DELETE FROM message WHERE session = ? AND number < ?"
 
 
 class FixFile:
-    """The sessions of one process. A `Complaint` says why a file cannot be theirs."""
+    """The sessions of one process. A `UserError` says why a file cannot be theirs."""
 
     def __init__(self, path: Path, *, messages_max: int = MESSAGES_MAX) -> None:
         self._messages_max = messages_max
@@ -138,10 +138,10 @@ def _opened(path: Path) -> sqlite3.Connection:
             connection.execute("BEGIN EXCLUSIVE")
             application = APPLICATION
     except sqlite3.Error as error:
-        raise Complaint(
+        raise UserError(
             f"{path} cannot hold FIX sessions ({error}); name a file that no other process has open"
         ) from None
     if application != APPLICATION:
         connection.close()
-        raise Complaint(f"{path} is a database of something else; name another file for FIX sessions")
+        raise UserError(f"{path} is a database of something else; name another file for FIX sessions")
     return connection

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.journal.truncation import sync_directory
 
 FILE_MAX: Final = 16 << 20  # bytes before what is done is thrown away
@@ -31,7 +31,7 @@ class Intake:
     """The file of one gateway."""
 
     def __init__(self, path: Path, *, file_max: int = FILE_MAX) -> None:
-        """A `Complaint` where the file cannot be had, or is something else."""
+        """A `UserError` where the file cannot be had, or is something else."""
         self._path = path
         self._file_max = file_max
         self._waiting: dict[int, bytes] = {}
@@ -42,7 +42,7 @@ class Intake:
             os.lockf(self._file, os.F_TLOCK, 0)
             self._size = self._recover()
         except OSError as error:
-            raise Complaint(f"{path} cannot hold a gateway's requests ({error.strerror}); name another file") from None
+            raise UserError(f"{path} cannot hold a gateway's requests ({error.strerror}); name another file") from None
 
     def waiting(self) -> list[bytes]:
         """The requests without a mark, in their order."""
@@ -91,7 +91,7 @@ class Intake:
         """Read the whole records and stand behind the last of them."""
         content = os.pread(self._file, os.fstat(self._file).st_size, 0)
         if content and content[: len(MAGIC)] != MAGIC[: len(content)]:
-            raise Complaint(f"{self._path} is a file of something else; name another one for a gateway's requests")
+            raise UserError(f"{self._path} is a file of something else; name another one for a gateway's requests")
         at = len(MAGIC)
         while (end := _end_of(content, at)) is not None:
             kind, number = _RECORD.unpack_from(content, at + _HEAD.size)

@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.journal import Damaged, Journal
 from fairtape.journal.format import Owner
 from fairtape.journal.segments import Place, Segment, Trail
@@ -155,8 +155,8 @@ def _empty(
     return tuple(str(path) for path in silent if path not in told)
 
 
-def _nothing() -> Complaint:
-    return Complaint(
+def _nothing() -> UserError:
+    return UserError(
         "these journals hold no entry, so there is nothing to prove; name journals that sites have written"
     )
 

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import SECOND, Duration
 from fairtape.pipeline.report import aggregates as figures
 from fairtape.pipeline.report import regulator as bundle
@@ -54,7 +54,7 @@ class Tables:
         self._spark = spark
         self._folder = folder
         if not folder.is_dir():
-            raise Complaint(f"--tables is {str(folder)!r}, which is no folder; name what `fairtape pipeline run` made")
+            raise UserError(f"--tables is {str(folder)!r}, which is no folder; name what `fairtape pipeline run` made")
 
     def __getitem__(self, name: str) -> DataFrame | None:
         files = folder_of(self._folder, name).files()

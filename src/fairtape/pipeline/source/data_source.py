@@ -21,7 +21,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.pipeline.schemas import REPLAYED, SCHEMAS, Arrow
 from fairtape.pipeline.source.options import Options
 from fairtape.pipeline.source.partitions import Lanes, Offsets, Stretch, offsets_from_json, offsets_to_json
@@ -70,7 +70,7 @@ class TapeSource(DataSource):
         if isinstance(chosen, ReplayOptions):
             return ReplayStreamReader(chosen)
         if chosen.ordered:
-            raise Complaint("ordered is true, and a stream reads only what is released; leave it out, or use a batch")
+            raise UserError("ordered is true, and a stream reads only what is released; leave it out, or use a batch")
         return JournalStreamReader(chosen)
 
     @property

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, get_args
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import MICROSECOND, Instant
 from fairtape.market.symbols import BadName, checked_symbol
 from fairtape.wire.frames import NODE_MAX, NUMBER_MAX, STRIPE_MAX
@@ -48,15 +48,15 @@ class Options:
         """The options that a user of Spark wrote."""
         given = {name.lower(): text for name, text in texts.items()}
         if "journals" not in given:
-            raise Complaint(
+            raise UserError(
                 "journals is missing; name the directories of journals: .option('journals', 'site-1,site-2'), or a "
                 "replay port: .option('replay', 'HOST:PORT')"
             )
         if unknown := sorted(set(given) - set(_READERS)):
-            raise Complaint(f"option {unknown[0]!r} is unknown; the source fairtape has {', '.join(_READERS)}")
+            raise UserError(f"option {unknown[0]!r} is unknown; the source fairtape has {', '.join(_READERS)}")
         options = cls(**{name: _READERS[name](name, text) for name, text in given.items()})
         if options.last is not None and options.last < options.first - 1:
-            raise Complaint(f"last is {options.last}, below first, which is {options.first}; give a later number")
+            raise UserError(f"last is {options.last}, below first, which is {options.first}; give a later number")
         return options
 
     def wants(self, stripe: int, site: int) -> bool:
@@ -93,7 +93,7 @@ def _directories(name: str, text: str) -> tuple[str, ...]:
         except ValueError:
             names = None
         if not isinstance(names, list) or not names or not all(isinstance(each, str) and each for each in names):
-            raise Complaint(f"{name} is {text!r}, which is no list of directories; give names between commas")
+            raise UserError(f"{name} is {text!r}, which is no list of directories; give names between commas")
         return tuple(names)
     return listed(name, text, lambda _, each: each)
 
@@ -102,7 +102,7 @@ def listed(name: str, text: str, read: Callable[[str, str], _T]) -> tuple[_T, ..
     """Several between commas, each once."""
     found = tuple(dict.fromkeys(read(name, each.strip()) for each in text.split(",") if each.strip()))
     if not found:
-        raise Complaint(f"{name} names none; leave the option out, or give at least one")
+        raise UserError(f"{name} names none; leave the option out, or give at least one")
     return found
 
 
@@ -112,7 +112,7 @@ def number_in(least: int, most: int) -> Callable[[str, str], int]:
     def read(name: str, text: str) -> int:
         number = int(text) if _WHOLE.fullmatch(text.strip()) else least - 1
         if not least <= number <= most:
-            raise Complaint(f"{name} is {text!r}; it must be a whole number from {least} to {most}")
+            raise UserError(f"{name} is {text!r}; it must be a whole number from {least} to {most}")
         return number
 
     return read
@@ -131,7 +131,7 @@ def _instant(name: str, text: str) -> Instant:
     except ValueError:
         moment = None
     if moment is None or moment.tzinfo is None:
-        raise Complaint(
+        raise UserError(
             f"{name} is {text!r}; give nanoseconds UTC, or a time such as 2026-01-31T14:30:00+00:00, with nine "
             "decimals of a second at most"
         )
@@ -143,19 +143,19 @@ def symbol_of(name: str, text: str) -> str:
     try:
         checked_symbol(text)
     except BadName as error:
-        raise Complaint(f"{name}: {error}") from None
+        raise UserError(f"{name}: {error}") from None
     return text
 
 
 def _rows(name: str, text: str) -> str:
     if text not in get_args(Rows):
-        raise Complaint(f"{name} is {text!r}; it must be one of {', '.join(get_args(Rows))}")
+        raise UserError(f"{name} is {text!r}; it must be one of {', '.join(get_args(Rows))}")
     return text
 
 
 def _yes(name: str, text: str) -> bool:
     if text.lower() not in ("true", "false"):
-        raise Complaint(f"{name} is {text!r}; it must be true or false")
+        raise UserError(f"{name} is {text!r}; it must be true or false")
     return text.lower() == "true"
 
 
@@ -164,7 +164,7 @@ def _start(name: str, text: str) -> Mapping[str, Mapping[str, Any]]:
         kept = json.loads(text)
         return {lane: {"next": int(mark["next"]), "digest": str(mark["digest"])} for lane, mark in kept.items()}
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise Complaint(f"{name} is {text!r}; give offsets as a checkpoint or a table keeps them") from None
+        raise UserError(f"{name} is {text!r}; give offsets as a checkpoint or a table keeps them") from None
 
 
 _READERS: Final[dict[str, Callable[[str, str], Any]]] = {

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from fairtape.core.effects import Release
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import SECOND, Instant
 from fairtape.journal import Damaged, Journal
 from fairtape.journal.format import HEADER_SIZE, Owner
@@ -291,7 +291,7 @@ class Lanes:
 
     def _lane(self, found: Mapping[LaneName, Lane], name: LaneName) -> Lane:
         if name not in found:
-            raise Complaint(
+            raise UserError(
                 f"journals {', '.join(self._options.journals)} hold no stripe {name.stripe} of site {name.site}, which "
                 "was read before; name its directory again"
             )
@@ -308,7 +308,7 @@ class Lanes:
         if name in self._lanes:
             raise both_of(name.owner, self._lanes[name].directory, directory)
         if len(self._lanes) == LANES_MAX:
-            raise Complaint(f"journals name more than {LANES_MAX:,} directories; choose some by sites or stripes")
+            raise UserError(f"journals name more than {LANES_MAX:,} directories; choose some by sites or stripes")
         self._lanes[name] = Lane(directory, name)
         self._lanes = dict(sorted(self._lanes.items()))
 
@@ -321,14 +321,14 @@ def directories(journals: Sequence[str]) -> list[Path]:
         named = [literal] if literal.is_dir() else sorted(map(Path, glob(name)))  # noqa: PTH207 - may be absolute
         matches = [path for path in named if path.is_dir()]
         if not matches and not set("*?[") & set(name):
-            raise Complaint(f"journals names {name!r}, which is no directory; name the directories that sites write")
+            raise UserError(f"journals names {name!r}, which is no directory; name the directories that sites write")
         found += matches
     return list(dict.fromkeys(path.absolute() for path in found))
 
 
-def both_of(owner: Owner, one: Path, other: Path) -> Complaint:
+def both_of(owner: Owner, one: Path, other: Path) -> UserError:
     """What to raise where two directories claim one lane."""
-    return Complaint(
+    return UserError(
         f"journals {str(one)!r} and {str(other)!r} are both of stripe {owner.stripe} and site {owner.site}; "
         "name one of them"
     )

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.formats import soupbintcp as soup
 from fairtape.net.udp import Address
 
@@ -55,7 +55,7 @@ class Replay:
         return None if accepted is None else accepted.number
 
     def messages(self, session: str, first: int, last: int) -> Iterator[list[bytes]]:
-        """The messages with these numbers, in their order, all of them or a `Complaint`."""
+        """The messages with these numbers, in their order, all of them or a `UserError`."""
         due, tries = first, 0
         while due <= last:
             try:
@@ -66,7 +66,7 @@ class Replay:
             except Gone as reason:
                 tries += 1
                 if tries == TRIES_MAX:
-                    raise Complaint(
+                    raise UserError(
                         f"replay {self} went away before message {due} of session {session} ({reason}), and {last} is "
                         "the last that is wanted; see that the server runs, and read again"
                     ) from None
@@ -80,7 +80,7 @@ class Replay:
                     return stream.login(session, number)
             except Gone as reason:
                 if tries == TRIES_MAX:
-                    raise Complaint(
+                    raise UserError(
                         f"replay {self} does not answer ({reason}); see that a retransmit server runs there"
                     ) from None
                 time.sleep(PAUSE_SECONDS)
@@ -92,7 +92,7 @@ class Replay:
             if accepted is None:
                 raise Gone("it knows no such session and number")
             if (accepted.session, accepted.number) != (session, first):
-                raise Complaint(
+                raise UserError(
                     f"replay {self} answers with message {accepted.number} of session {accepted.session}, and message "
                     f"{first} of {session} was asked for; is it a retransmit server of fairtape?"
                 )
@@ -135,7 +135,7 @@ class _Stream:
                         self._early = packets[place:]
                         return packet
                     case soup.LoginRejected("A"):
-                        raise Complaint(
+                        raise UserError(
                             f"replay {self._replay} does not let user {self._replay.user!r} in; give its user and "
                             "password"
                         )
@@ -174,4 +174,4 @@ class _Stream:
         try:
             return self._packets.feed(octets)
         except soup.BadSoup as refusal:
-            raise Complaint(f"replay {self._replay} speaks no SoupBinTCP ({refusal}); name its replay port") from None
+            raise UserError(f"replay {self._replay} speaks no SoupBinTCP ({refusal}); name its replay port") from None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.edge.protocol.sessions import DEPLOYMENT_MAX
 from fairtape.edge.service.stripe_plans import plan_beside, read_plan
 from fairtape.formats import soupbintcp as soup
@@ -39,9 +39,9 @@ class ReplayOptions:
         given = {name.lower(): text for name, text in texts.items()}
         if unknown := sorted(set(given) - set(_READERS) - set(_LOGIN)):
             known = ", ".join((*_READERS, *_LOGIN))
-            raise Complaint(f"option {unknown[0]!r} is unknown for a replay; it has {known}")
+            raise UserError(f"option {unknown[0]!r} is unknown for a replay; it has {known}")
         if "plan" not in given:
-            raise Complaint(
+            raise UserError(
                 "plan is missing; name the file of the stripe plan, which says the stripes and the day: "
                 ".option('plan', 'plans/00001.toml')"
             )
@@ -57,11 +57,11 @@ class ReplayOptions:
         try:
             soup.LoginRequest(self.replay.user, self.replay.password)
         except soup.BadSoup as refusal:
-            raise Complaint(f"user or password cannot be sent: {refusal}") from None
+            raise UserError(f"user or password cannot be sent: {refusal}") from None
         plan = read_plan(self.plan)
         for number in self.stripes or ():
             if number not in plan.stripes:
-                raise Complaint(f"stripes names {number}; plan {plan.version} has {', '.join(map(str, plan.stripes))}")
+                raise UserError(f"stripes names {number}; plan {plan.version} has {', '.join(map(str, plan.stripes))}")
 
     def plan_of(self, version: int) -> StripePlan | None:
         """The plan of this version: the one that is named, or one beside it."""
@@ -75,19 +75,19 @@ class ReplayOptions:
 def _address(name: str, text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= PORT_MAX:
-        raise Complaint(f"{name} is {text!r}; give the replay port of a retransmit server, such as 10.0.0.7:17001")
+        raise UserError(f"{name} is {text!r}; give the replay port of a retransmit server, such as 10.0.0.7:17001")
     return host, int(port)
 
 
 def _rows(name: str, text: str) -> str:
     if text not in get_args(ReplayRows):
-        raise Complaint(f"{name} is {text!r}; of a replay it must be one of {', '.join(get_args(ReplayRows))}")
+        raise UserError(f"{name} is {text!r}; of a replay it must be one of {', '.join(get_args(ReplayRows))}")
     return text
 
 
 def _tag(name: str, text: str) -> str:
     if not 1 <= len(text) <= DEPLOYMENT_MAX or not (text.isascii() and text.isalnum()):
-        raise Complaint(f"{name} is {text!r}; the tag of a deployment has 1 or 2 letters and digits, such as FT")
+        raise UserError(f"{name} is {text!r}; the tag of a deployment has 1 or 2 letters and digits, such as FT")
     return text
 
 

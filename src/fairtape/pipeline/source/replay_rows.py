@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.edge.protocol.session_marks import MARK, OPAQUE, BadMark, decode_mark, decode_opaque
 from fairtape.edge.protocol.sessions import Session
 from fairtape.edge.service.session_readers import Readers
@@ -75,7 +75,7 @@ class _Interpreter:
         try:
             return self._told(number, message)
         except (BadItch, BadMark) as error:
-            raise Complaint(
+            raise UserError(
                 f"replay {self._options.replay} gives message {number} of session {self._session}, which cannot be "
                 f"read ({error}); is the plan the right one?"
             ) from None

@@ -9,7 +9,7 @@ followed them is known.
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.edge.protocol.archive import SESSIONS_MAX
 from fairtape.edge.protocol.session_marks import MARK, Over, decode_mark
 from fairtape.edge.protocol.sessions import Session, in_base_36
@@ -103,7 +103,7 @@ class Sessions:
                 continue
             following = self._replay.following(name)
             if following is None:
-                raise Complaint(
+                raise UserError(
                     f"replay {self._replay} knows no session {name}; it reads its journal still, or serves another "
                     "deployment than that of the plan. Try again, or name tag and plan of this one"
                 )
@@ -127,19 +127,19 @@ class Sessions:
         plan = self._options.plan_of(over.version)
         assert ended is not None
         if plan is None:
-            raise Complaint(
+            raise UserError(
                 f"session {session} is over and plan {over.version} takes over, which is not beside "
                 f"{str(self._options.plan)!r}; put its file there"
             )
         for stripe in self._options.stripes_of(plan):
             ends.setdefault(str(Session(ended.deployment, over.version, over.breaks, stripe)), Reached())
         if len(ends) > SESSIONS_MAX:
-            raise Complaint(f"plan begins more than {SESSIONS_MAX:,} sessions ago; name one that is in force now")
+            raise UserError(f"plan begins more than {SESSIONS_MAX:,} sessions ago; name one that is in force now")
 
     def _tag(self, stripe: int) -> str:
         session = Session.parse(self._replay.present(in_base_36(stripe, 3)) or "")
         if session is None:
-            raise Complaint(
+            raise UserError(
                 f"replay {self._replay} knows no stripe {stripe}; is the plan that of its deployment? If so, name the "
                 "deployment's tag: .option('tag', 'FT')"
             )

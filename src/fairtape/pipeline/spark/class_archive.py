@@ -13,7 +13,7 @@ from typing import Final
 
 import pyspark
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.pipeline.spark.java import Java, cache_directory, find_java
 
 AOT_RELEASE: Final = 25  # from this one on Java keeps more than classes: an AOT cache, made in one step
@@ -76,10 +76,10 @@ def make_archive(*, again: bool = False) -> Path:
         )
         if ended.returncode or not draft.exists():
             said = (ended.stderr or ended.stdout).strip().rpartition("\n")[2]  # of a traceback the last line tells
-            raise Complaint(f"the class archive {path} was not made: {said[-SAID_MAX:] or 'nothing was said'}")
+            raise UserError(f"the class archive {path} was not made: {said[-SAID_MAX:] or 'nothing was said'}")
         draft.replace(path)
     except subprocess.TimeoutExpired:
-        raise Complaint(f"the class archive {path} was not made in {MAKE_SECONDS_MAX:.0f} s; try again later") from None
+        raise UserError(f"the class archive {path} was not made in {MAKE_SECONDS_MAX:.0f} s; try again later") from None
     finally:
         draft.unlink(missing_ok=True)
     return path

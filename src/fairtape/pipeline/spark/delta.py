@@ -25,7 +25,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.pipeline.schemas import Arrow
 from fairtape.pipeline.source.partitions import LaneName, Mark, Offsets, offsets_from_json, offsets_to_json
 
@@ -98,7 +98,7 @@ class DeltaFolder:
                 return False
             for name, mark in before.items():
                 if (there := found.get(name)) is not None and there.next != mark.next:
-                    raise Complaint(
+                    raise UserError(
                         f"table {self.folder} holds stripe {name.stripe} of site {name.site} up to sequence "
                         f"{there.next - 1}, and rows from {mark.next} on would leave a hole or stand twice; nothing "
                         "was written. Let one job at a time fill a table, and start it from the table"
@@ -131,7 +131,7 @@ class DeltaFolder:
             if found == now:
                 return
             if found != before:
-                raise Complaint(
+                raise UserError(
                     f"table {self.folder} was changed by another job while this one made rows for it; nothing was "
                     "written. Let one job at a time make tables, and run it again"
                 )
@@ -189,8 +189,8 @@ class DeltaFolder:
                 continue  # files that it was about to delete are gone, and its commit only tells of that
         raise self._too_many()
 
-    def _too_many(self) -> Complaint:
-        return Complaint(f"table {self.folder} is written by too many at once; {COMMIT_TRIES_MAX} commits failed")
+    def _too_many(self) -> UserError:
+        return UserError(f"table {self.folder} is written by too many at once; {COMMIT_TRIES_MAX} commits failed")
 
     def _opened(self) -> DeltaTable | None:
         try:
@@ -198,7 +198,7 @@ class DeltaFolder:
         except TableNotFoundError:
             return None
         except DeltaError as error:
-            raise Complaint(f"table {self.folder} cannot be read: {error}") from None
+            raise UserError(f"table {self.folder} cannot be read: {error}") from None
 
     def _made(self) -> DeltaTable:
         make_folder(self.folder)
@@ -211,7 +211,7 @@ def checked_folder(folder: Path) -> Path:
     They take these characters for parts of an address or of a pattern; the history of a table there reads as empty.
     """
     if (found := _UNUSABLE.search(str(folder))) is not None:
-        raise Complaint(
+        raise UserError(
             f"the folder of tables is {str(folder)!r}, and readers of Delta tables do not agree on names with "
             f"{found[0]!r}; choose a folder without it"
         )
@@ -228,7 +228,7 @@ def _marks(table: DeltaTable) -> Offsets:
         if not _has_newer(table):
             return _held(table, marks)
         table.update_incremental()
-    raise Complaint(f"table {table.table_uri} changes all the time; {COMMIT_TRIES_MAX} looks at it were too old")
+    raise UserError(f"table {table.table_uri} changes all the time; {COMMIT_TRIES_MAX} looks at it were too old")
 
 
 def _newest(table: DeltaTable) -> Offsets:
@@ -238,7 +238,7 @@ def _newest(table: DeltaTable) -> Offsets:
             if MARKS in commit:
                 return offsets_from_json(json.loads(commit[MARKS]))
         if not commits:
-            raise Complaint(f"table {table.table_uri} has version {table.version()} and tells no history; make it anew")
+            raise UserError(f"table {table.table_uri} has version {table.version()} and tells no history; make it anew")
     return {}
 
 
@@ -260,7 +260,7 @@ def _held(table: DeltaTable, marks: Offsets) -> Offsets:
     for name, mark in marks.items():
         moved = table.transaction_version(f"{APP}/{name}")
         if moved not in (None, mark.next):
-            raise Complaint(
+            raise UserError(
                 f"table {table.table_uri} says that stripe {name.stripe} of site {name.site} goes on with sequence "
                 f"{mark.next}, and its transactions say {moved}; it was changed by somebody else, so make it anew"
             )
@@ -279,7 +279,7 @@ def _properties(marks: Mapping[LaneName, Mark], moved: Mapping[LaneName, Mark]) 
 def _commit(table: DeltaTable, files: Sequence[Written], properties: CommitProperties, mode: str) -> None:
     for file in files:
         if not (path := _folder(table) / file.path).exists():
-            raise Complaint(f"file {path} is gone before it was committed; nothing was, so run it again")
+            raise UserError(f"file {path} is gone before it was committed; nothing was, so run it again")
     actions: list[AddAction | RemoveAction] = [
         AddAction(file.path, file.size, {}, file.modified_at_ms, data_change=True, stats=file.stats) for file in files
     ]
@@ -291,7 +291,7 @@ def make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise Complaint(f"folder {folder} cannot be made ({error.strerror}); choose another for the tables") from None
+        raise UserError(f"folder {folder} cannot be made ({error.strerror}); choose another for the tables") from None
 
 
 def write_parquet(folder: Path | str, batches: Iterator[Arrow], schema: Arrow) -> Written | None:

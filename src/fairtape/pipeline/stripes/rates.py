@@ -21,7 +21,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql.types import StringType, StructField, StructType
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.instants import SECOND, Duration
 from fairtape.market.stripes import DAY
 from fairtape.market.symbols import SYMBOL_MAX
@@ -64,7 +64,7 @@ class Days:
 def read_history(spark: SparkSession, place: Path) -> DataFrame:
     """A file of CSV or Parquet, a folder of Parquet, or a Delta table, whichever the place is."""
     if not place.exists():
-        raise Complaint(f"--from is {str(place)!r}, which does not exist; name a file or a table of history")
+        raise UserError(f"--from is {str(place)!r}, which does not exist; name a file or a table of history")
     try:
         if (place / "_delta_log").is_dir():
             return _read_delta(spark, place)
@@ -73,9 +73,9 @@ def read_history(spark: SparkSession, place: Path) -> DataFrame:
         return read_parquet(spark, [place])
     except AnalysisException as error:
         told = str(error).partition("\n")[0]
-        raise Complaint(f"--from is {str(place)!r}, which is no Parquet, CSV or Delta table ({told})") from None
+        raise UserError(f"--from is {str(place)!r}, which is no Parquet, CSV or Delta table ({told})") from None
     except (Py4JJavaError, PySparkException):
-        raise Complaint(
+        raise UserError(
             f"--from is {str(place)!r}, which is no Parquet or Delta table, and not called .csv; name a file or a "
             "table of history"
         ) from None
@@ -90,9 +90,9 @@ def _read_delta(spark: SparkSession, place: Path) -> DataFrame:
     try:
         files = paths_of(DeltaTable(checked_folder(place)))
     except DeltaError as error:
-        raise Complaint(f"--from is {str(place)!r}, a Delta table that cannot be read: {error}") from None
+        raise UserError(f"--from is {str(place)!r}, a Delta table that cannot be read: {error}") from None
     if not files:
-        raise Complaint(f"--from is {str(place)!r}, a Delta table without rows; name one that has some")
+        raise UserError(f"--from is {str(place)!r}, a Delta table without rows; name one that has some")
     return read_parquet(spark, files)
 
 
@@ -101,13 +101,13 @@ def is_daily(history: DataFrame) -> bool:
     names = {name.lower() for name in history.columns}
     if "symbol" not in names:
         has = f"has the columns {', '.join(sorted(names))}" if names else "has no columns"
-        raise Complaint(f"history {has}; it lacks symbol, and date and volume or a time")
+        raise UserError(f"history {has}; it lacks symbol, and date and volume or a time")
     if any(name in names for name in COLUMN_NAMES["traded_at"]):
         return False
     if {"date", "volume"} <= names:
         return True
     wanted = ", ".join(COLUMN_NAMES["traded_at"])
-    raise Complaint(f"history has neither date and volume nor a time ({wanted}); rename a column")
+    raise UserError(f"history has neither date and volume nor a time ({wanted}); rename a column")
 
 
 def counts(trades: DataFrame, period: Duration) -> DataFrame:

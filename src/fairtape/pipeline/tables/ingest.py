@@ -22,7 +22,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.pipeline.schemas import SCHEMAS, Arrow
 from fairtape.pipeline.source.data_source import FORMAT
 from fairtape.pipeline.source.options import Options, Rows, journal_names
@@ -47,7 +47,7 @@ class Feed:
     def of(cls, options: Options, table: Path | str) -> "Feed":
         """Refuses what can be no table."""
         if options.rows == "stretches":
-            raise Complaint("rows is 'stretches', which are places in files; a table is made of messages or trades")
+            raise UserError("rows is 'stretches', which are places in files; a table is made of messages or trades")
         return cls(options=options, table=Path(table).absolute())
 
     @property
@@ -162,7 +162,7 @@ def _moves(taken: Sequence[list[Any]], marks: Offsets, feed: Feed) -> tuple[Offs
         name = LaneName.parse(lane)
         due = after[name].next if name in after else begins[name].next
         if first != due:
-            raise Complaint(
+            raise UserError(
                 f"stripe {name.stripe} of site {name.site} goes on with sequence {first}, and table {feed.table} needs "
                 f"{due}: there would be a hole. Start from the table: forget the checkpoint and run again"
             )

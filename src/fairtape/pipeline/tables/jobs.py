@@ -25,7 +25,7 @@ from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.pipeline.schemas import TABLES, Arrow
 from fairtape.pipeline.source.partitions import LaneName, Offsets
 from fairtape.pipeline.spark.delta import WRITTEN, WRITTEN_DDL, DeltaFolder, Written, write_parquet
@@ -300,7 +300,7 @@ GROWING: Final = frozenset({"trades", "notices", "orders", "releases"})
 def folder_of(folder: Path | str, name: str) -> DeltaFolder:
     """The Delta table of this name."""
     if name not in TABLES:
-        raise Complaint(f"table is {name!r}; there are {', '.join(TABLES)}")
+        raise UserError(f"table is {name!r}; there are {', '.join(TABLES)}")
     return DeltaFolder(Path(folder).absolute() / name, TABLES[name].schema)
 
 

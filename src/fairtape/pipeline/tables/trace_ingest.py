@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.pipeline.schemas import TABLES, Arrow
 from fairtape.pipeline.source.options import journal_names
 from fairtape.pipeline.source.partitions import LaneName, Mark, Offsets, directories
@@ -142,7 +142,7 @@ def _after(taken: Iterable[Taken], table: Path) -> Offsets:
         for before, behind in pairwise(pieces):
             if before.end != behind.begin and not begins_a_life(behind.begin):
                 name = LaneName.parse(lane)
-                raise Complaint(
+                raise UserError(
                     f"traces of stripe {name.stripe} of site {name.site} end with number {before.end - 1} and go on "
                     f"with {behind.begin}; nothing was written to table {table}. Bring the missing file back, or move "
                     "the earlier ones away"

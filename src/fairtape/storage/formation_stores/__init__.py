@@ -8,7 +8,7 @@ which never does.
 
 from pathlib import Path
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.formation_log import ENTRIES_MAX
 from fairtape.storage.formation_stores.access import OPEN, Access
 from fairtape.storage.formation_stores.contract import PATIENCE, Store
@@ -35,13 +35,13 @@ def check_store(url: str) -> None:
     """Refuse a URL that names no store; whether one is there is another question."""
     kind, _, place = url.partition(":")
     if kind not in ("sqlite", "etcd") or not place:
-        raise Complaint(f"store is {url!r}; give sqlite:PATH or etcd:http://HOST:PORT/PREFIX")
+        raise UserError(f"store is {url!r}; give sqlite:PATH or etcd:http://HOST:PORT/PREFIX")
     if kind == "etcd":
         endpoints_of(place)
 
 
 def open_store(url: str, *, access: Access = OPEN, patience: float = PATIENCE) -> Store:
-    """Open the store of this URL, which is there and answers; a `Complaint` says why not.
+    """Open the store of this URL, which is there and answers; a `UserError` says why not.
 
     One try at the file or at an endpoint takes at most `patience` seconds.
     """

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 
 PASSWORD_MAX: Final = 1_024  # bytes
 
@@ -30,7 +30,7 @@ class Access:
         return self.ca_file is not None or self.cert_file is not None
 
     def context(self) -> ssl.SSLContext:
-        """What TLS needs; a `Complaint` names the file that is no good."""
+        """What TLS needs; a `UserError` names the file that is no good."""
         try:
             context = ssl.create_default_context(cafile=self.ca_file)
         except (OSError, ssl.SSLError) as error:
@@ -55,7 +55,7 @@ class Access:
         except (OSError, UnicodeDecodeError) as error:
             raise _unusable("password_file", path, error, "a password") from None
         if not lines or not lines[0]:
-            raise Complaint(
+            raise UserError(
                 f"store.password_file is {str(path)!r}, which is empty; write the password in its first line"
             )
         return lines[0]
@@ -69,7 +69,7 @@ def _no_passphrase() -> str:
     raise ValueError("the key is encrypted")
 
 
-def _unusable(field: str, path: Path | None, error: Exception, wanted: str) -> Complaint:
+def _unusable(field: str, path: Path | None, error: Exception, wanted: str) -> UserError:
     why = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
     why = getattr(error, "reason", None) or why
-    return Complaint(f"store.{field} is {str(path)!r}, which cannot be used ({why}); name a file with {wanted}")
+    return UserError(f"store.{field} is {str(path)!r}, which cannot be used ({why}); name a file with {wanted}")

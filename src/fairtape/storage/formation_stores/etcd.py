@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.formation_log import (
     ENTRIES_MAX,
     Answer,
@@ -56,7 +56,7 @@ class EtcdStore:
             self.close()
             named = ",".join(f"{endpoint.host}:{endpoint.port}" for endpoint in endpoints)
             trouble = error if isinstance(error, Unreachable) else Unreachable(NO_ANSWER)
-            raise Complaint(f"store is etcd at {named}, where {trouble}") from None
+            raise UserError(f"store is etcd at {named}, where {trouble}") from None
 
     def answer(self, question: Question) -> Answer:
         """Carry it out; whatever the network or the cluster does, the answer is a value."""

@@ -18,7 +18,7 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnec
 from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.storage.formation_stores.access import Access
 
 ENDPOINTS_MAX: Final = 16
@@ -213,12 +213,12 @@ def endpoints_of(place: str) -> tuple[list[Endpoint], str]:
     hosts, _, prefix = place.removeprefix(scheme or "").partition("/")
     prefix = prefix.strip("/")
     if scheme is None or not prefix:
-        raise Complaint(
+        raise UserError(
             f"store is {url!r}; give etcd:http://HOST:PORT/PREFIX, or https, several HOST:PORT with commas between"
         )
     endpoints = [_endpoint(host, url, secure=_SCHEMES[scheme]) for host in hosts.split(",")]
     if len(endpoints) > ENDPOINTS_MAX:
-        raise Complaint(f"store is {url!r}, which has {len(endpoints)} endpoints; give at most {ENDPOINTS_MAX}")
+        raise UserError(f"store is {url!r}, which has {len(endpoints)} endpoints; give at most {ENDPOINTS_MAX}")
     return endpoints, prefix
 
 
@@ -229,5 +229,5 @@ def _endpoint(place: str, url: str, *, secure: bool) -> Endpoint:
     except ValueError:
         host = port = None
     if not host or not port or "@" in place:
-        raise Complaint(f"store is {url!r}, in which {place!r} is no endpoint; give HOST:PORT, such as 127.0.0.1:2379")
+        raise UserError(f"store is {url!r}, in which {place!r} is no endpoint; give HOST:PORT, such as 127.0.0.1:2379")
     return Endpoint(host, port, secure)

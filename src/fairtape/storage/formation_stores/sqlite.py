@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from fairtape.core.errors import Complaint
+from fairtape.core.errors import UserError
 from fairtape.core.formation_log import (
     Answer,
     Claim,
@@ -118,19 +118,19 @@ def _transaction(connection: sqlite3.Connection, kind: str = "IMMEDIATE") -> Ite
 def _opened(path: Path, patience: float) -> sqlite3.Connection:
     folder = path.absolute().parent
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-        raise Complaint(f"store is 'sqlite:{path}', but {str(folder)!r} is no folder that can be written; name another")
+        raise UserError(f"store is 'sqlite:{path}', but {str(folder)!r} is no folder that can be written; name another")
     try:
         # A desk asks from one thread and the program closes from another: never both at once, so no thread is checked.
         connection = sqlite3.connect(path.absolute(), timeout=patience, isolation_level=None, check_same_thread=False)
     except sqlite3.Error as error:
-        raise Complaint(_cannot_open(path, error)) from None
+        raise UserError(_cannot_open(path, error)) from None
     try:
         _settle(connection, patience)
         with _transaction(connection):
             _found(connection, path)
     except sqlite3.Error as error:
         connection.close()
-        raise Complaint(_cannot_open(path, error)) from None
+        raise UserError(_cannot_open(path, error)) from None
     except BaseException:
         connection.close()
         raise
@@ -164,9 +164,9 @@ def _found(connection: sqlite3.Connection, path: Path) -> None:
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if application != APPLICATION:
-        raise Complaint(f"store is 'sqlite:{path}', a database of another program; name another file")
+        raise UserError(f"store is 'sqlite:{path}', a database of another program; name another file")
     if version != VERSION:
-        raise Complaint(f"store is 'sqlite:{path}', of version {version}; expected {VERSION}, so use its own fairtape")
+        raise UserError(f"store is 'sqlite:{path}', of version {version}; expected {VERSION}, so use its own fairtape")
 
 
 def _cannot_open(path: Path, error: sqlite3.Error) -> str:
