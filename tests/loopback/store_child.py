@@ -3,7 +3,7 @@
 import os
 import sys
 
-from fairtape.core.formation_log import Claim, Claimed, Entry, Leadership, Recall, Recalled, Record, Recorded
+from fairtape.core.formation_log import Claim, Claimed, Leadership, LogEntry, Recall, Recalled, Record, Recorded
 from fairtape.storage.formation_stores import Store, open_store
 
 
@@ -26,7 +26,7 @@ def append(store: Store) -> None:
     store.answer(Claim(recalled.leadership, Leadership(1, 1, 1)))
     while True:
         number += 1
-        entries = tuple(Entry(loop, number, 1, bytes(500)) for loop in (1, 2))
+        entries = tuple(LogEntry(loop, number, 1, bytes(500)) for loop in (1, 2))
         assert isinstance(store.answer(Record(entries)), Recorded)
         sys.stdout.write(f"{number}\n")
         sys.stdout.flush()

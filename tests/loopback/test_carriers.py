@@ -11,12 +11,12 @@ from fairtape.core.effects import Channel
 from fairtape.core.errors import UserError
 from fairtape.net.transports import (
     AddressBook,
-    Carrier,
     Groups,
     IpMulticast,
     Mesh,
     Peer,
     Role,
+    Transport,
     multicast_works,
 )
 from fairtape.net.udp import Address, bind
@@ -26,7 +26,7 @@ from loopback.wires import at_home, collect, free_port, within_patience
 ONE, TWO, SOURCE, OTHER_SOURCE = 1, 2, 7, 8
 NEEDS_MULTICAST = pytest.mark.skipif(not multicast_works(), reason="no multicast on this machine's loopback")
 
-Build = Callable[[NodeId, AddressBook], Carrier]
+Build = Callable[[NodeId, AddressBook], Transport]
 
 
 def a_book() -> dict[NodeId, Peer]:
@@ -45,7 +45,7 @@ def by_multicast() -> Build:
 
 
 @pytest.fixture(params=[pytest.param(by_multicast, marks=NEEDS_MULTICAST), lambda: Mesh], ids=["multicast", "mesh"])
-def carriers(request: pytest.FixtureRequest) -> Iterator[dict[NodeId, Carrier]]:
+def carriers(request: pytest.FixtureRequest) -> Iterator[dict[NodeId, Transport]]:
     build, book = request.param(), a_book()
     built = {node: build(node, book) for node in book}
     yield built
@@ -53,7 +53,7 @@ def carriers(request: pytest.FixtureRequest) -> Iterator[dict[NodeId, Carrier]]:
         carrier.close()
 
 
-def goodbye(carriers: dict[NodeId, Carrier], sender: NodeId, to: NodeId) -> list[bytes]:
+def goodbye(carriers: dict[NodeId, Transport], sender: NodeId, to: NodeId) -> list[bytes]:
     """Everything that `to` hears up to a last datagram from `sender`: what is absent from it never came."""
     carriers[sender].send(to, [b"goodbye"])
     sockets = (*carriers[to].data, *carriers[to].control)
@@ -66,7 +66,7 @@ def goodbye(carriers: dict[NodeId, Carrier], sender: NodeId, to: NodeId) -> list
     return heard
 
 
-def test_data_reaches_every_site_and_no_source(carriers: dict[NodeId, Carrier]) -> None:
+def test_data_reaches_every_site_and_no_source(carriers: dict[NodeId, Transport]) -> None:
     blocks = [bytes([n]) * 1_000 for n in range(100)]
     carriers[SOURCE].multicast(Channel.DATA, blocks)
     for site in (ONE, TWO):
@@ -75,7 +75,7 @@ def test_data_reaches_every_site_and_no_source(carriers: dict[NodeId, Carrier]) 
     assert goodbye(carriers, ONE, SOURCE) == [b"goodbye"]
 
 
-def test_a_node_is_known_by_the_address_it_sends_from(carriers: dict[NodeId, Carrier]) -> None:
+def test_a_node_is_known_by_the_address_it_sends_from(carriers: dict[NodeId, Transport]) -> None:
     senders: list[Address] = []
     carriers[SOURCE].multicast(Channel.DATA, [b"block"])
     heard = carriers[ONE].data[0]
@@ -87,7 +87,7 @@ def test_a_node_is_known_by_the_address_it_sends_from(carriers: dict[NodeId, Car
     assert carriers[ONE].node_at(("192.0.2.1", 9)) is None
 
 
-def test_control_reaches_every_site_and_source_but_not_its_sender(carriers: dict[NodeId, Carrier]) -> None:
+def test_control_reaches_every_site_and_source_but_not_its_sender(carriers: dict[NodeId, Transport]) -> None:
     carriers[ONE].multicast(Channel.CONTROL, [b"ack 1", b"ack 2"])
     for node in (TWO, SOURCE, OTHER_SOURCE):
         heard = (*carriers[node].control, *carriers[node].data)[0]
@@ -95,18 +95,18 @@ def test_control_reaches_every_site_and_source_but_not_its_sender(carriers: dict
     assert goodbye(carriers, TWO, ONE) == [b"goodbye"]
 
 
-def test_a_datagram_to_one_node_reaches_that_one(carriers: dict[NodeId, Carrier]) -> None:
+def test_a_datagram_to_one_node_reaches_that_one(carriers: dict[NodeId, Transport]) -> None:
     carriers[SOURCE].send(TWO, [b"for two"])
     assert goodbye(carriers, SOURCE, TWO) == [b"for two", b"goodbye"]
     assert goodbye(carriers, SOURCE, ONE) == [b"goodbye"]
 
 
-def test_a_datagram_to_nobody_is_counted(carriers: dict[NodeId, Carrier]) -> None:
+def test_a_datagram_to_nobody_is_counted(carriers: dict[NodeId, Transport]) -> None:
     carriers[ONE].send(99, [b"a", b"b"])
     assert carriers[ONE].traffic().dropped == 2
 
 
-def test_traffic_is_counted_over_all_sockets(carriers: dict[NodeId, Carrier]) -> None:
+def test_traffic_is_counted_over_all_sockets(carriers: dict[NodeId, Transport]) -> None:
     carriers[SOURCE].multicast(Channel.DATA, [b"block"])
     carriers[ONE].multicast(Channel.CONTROL, [b"ack"])
     assert sorted(goodbye(carriers, ONE, TWO)) == [b"ack", b"block", b"goodbye"]

@@ -28,11 +28,11 @@ from fairtape.core.effects import (
 )
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MICROSECOND, MILLISECOND, Instant
-from fairtape.core.link_faults import Weather
+from fairtape.core.link_faults import LinkFaults
 from fairtape.net.clock import SharedClock
 from fairtape.net.driver import WATCHED_MAX, Driver, may_run_in_real_time
-from fairtape.net.fault_injection import InjectedWeather
-from fairtape.net.node_runtime import DATAGRAMS_MAX, STALLED_TURNS_MAX, Seat
+from fairtape.net.fault_injection import FaultInjector
+from fairtape.net.node_runtime import DATAGRAMS_MAX, STALLED_TURNS_MAX, NodeRuntime
 from fairtape.net.transports import AddressBook, Groups, IpMulticast, Mesh, Role, multicast_works
 from fairtape.net.udp import TRAIN_MAX
 from fairtape.ring.receiver.release import LATE_AFTER
@@ -194,7 +194,7 @@ def meshes(book: AddressBook) -> Iterator[tuple[Mesh, Mesh]]:
     two.close()
 
 
-def driver_of(*seats: Seat) -> "closing[Driver]":
+def driver_of(*seats: NodeRuntime) -> "closing[Driver]":
     return closing(Driver(seats, SharedClock()))
 
 
@@ -202,7 +202,7 @@ def test_a_datagram_goes_out_and_its_echo_comes_back(meshes: tuple[Mesh, Mesh]) 
     caller, echo = Toy(), Echo()
     calls = [datagram(ONE, n) for n in range(300)]
     caller.wanted = [Send(TWO, calls)]
-    with driver_of(Seat(caller, meshes[0]), Seat(echo, meshes[1])) as driver:
+    with driver_of(NodeRuntime(caller, meshes[0]), NodeRuntime(echo, meshes[1])) as driver:
         driver.run(within_patience(lambda: len(caller.heard) == len(calls)))
     assert [text for text, _ in caller.heard] == calls
 
@@ -212,8 +212,8 @@ def test_effects_are_carried_out_in_order_and_a_release_is_consumed_before_it_is
 ) -> None:
     toy, ledger, other = Toy(), Ledger(), Toy()
     toy.wanted = [REPORT, Append(ORDERED), Multicast(Channel.DATA, [b"m"]), Deliver(ORDERED, RELEASE), Append(ORDERED)]
-    seat = Seat(toy, meshes[0], journal=ledger, consumer=ledger.consume, reporter=ledger.report)
-    with driver_of(seat, Seat(other, meshes[1])) as driver:
+    seat = NodeRuntime(toy, meshes[0], journal=ledger, consumer=ledger.consume, reporter=ledger.report)
+    with driver_of(seat, NodeRuntime(other, meshes[1])) as driver:
         driver.run(within_patience(lambda: bool(other.heard)))
     assert ledger.lines == [REPORT, ORDERED, "consumed 1", "marked 1", ORDERED, "closed"]
     assert [text for text, _ in other.heard] == [b"m"]
@@ -240,7 +240,7 @@ def delivery_due(commit_at: Instant, *, late: bool = False) -> Deliver:
 
 def test_a_release_is_dated_when_it_is_handed_over_and_not_when_the_turn_began(meshes: tuple[Mesh, Mesh]) -> None:
     toy, ledger, clock = Toy(wanted=[delivery_due(1_000)]), Ledger(), Stepping(1_000, 10)
-    Seat(toy, meshes[0], journal=ledger, consumer=ledger.consume).turn((), clock)
+    NodeRuntime(toy, meshes[0], journal=ledger, consumer=ledger.consume).turn((), clock)
     assert [release.released_at for release in ledger.releases] == [1_020, 1_020]
     assert clock.read_at == 1_020
     assert not ledger.releases[0].late
@@ -249,25 +249,25 @@ def test_a_release_is_dated_when_it_is_handed_over_and_not_when_the_turn_began(m
 @pytest.mark.parametrize(("delay", "late"), [(LATE_AFTER, False), (LATE_AFTER + 2, True)])
 def test_whatever_holds_up_the_hand_over_makes_it_late(meshes: tuple[Mesh, Mesh], delay: int, late: bool) -> None:
     ledger, clock = Ledger(), Stepping(1_000, delay // 2)
-    Seat(Toy(wanted=[delivery_due(1_000)]), meshes[0], journal=ledger).turn((), clock)
+    NodeRuntime(Toy(wanted=[delivery_due(1_000)]), meshes[0], journal=ledger).turn((), clock)
     assert [release.late for release in ledger.releases] == [late]
 
 
 def test_what_the_machine_marked_late_stays_late(meshes: tuple[Mesh, Mesh]) -> None:
     ledger = Ledger()
-    Seat(Toy(wanted=[delivery_due(1_000, late=True)]), meshes[0], journal=ledger).turn((), Stepping(1_000, 1))
+    NodeRuntime(Toy(wanted=[delivery_due(1_000, late=True)]), meshes[0], journal=ledger).turn((), Stepping(1_000, 1))
     assert [release.late for release in ledger.releases] == [True]
 
 
 def test_to_hand_over_before_the_commit_instant_is_a_bug(meshes: tuple[Mesh, Mesh]) -> None:
-    seat = Seat(Toy(wanted=[delivery_due(2_000)]), meshes[0])
+    seat = NodeRuntime(Toy(wanted=[delivery_due(2_000)]), meshes[0])
     with pytest.raises(AssertionError, match="token 1 is handed over 980 ns early"):
         seat.turn((), Stepping(1_000, 10))
 
 
 def test_effects_without_anyone_to_take_them_are_let_go(meshes: tuple[Mesh, Mesh]) -> None:
     toy = Toy(wanted=[Append(ORDERED), Deliver(ORDERED, RELEASE), REPORT])
-    with driver_of(Seat(toy, meshes[0])) as driver:
+    with driver_of(NodeRuntime(toy, meshes[0])) as driver:
         driver.turn()
     assert toy.wanted == []
 
@@ -275,7 +275,7 @@ def test_effects_without_anyone_to_take_them_are_let_go(meshes: tuple[Mesh, Mesh
 def test_what_a_consumer_gives_the_machine_is_carried_out_in_the_same_turn(meshes: tuple[Mesh, Mesh]) -> None:
     toy = Toy(wanted=[Deliver(ORDERED, RELEASE)])
     ledger = Ledger(machine=toy)
-    with driver_of(Seat(toy, meshes[0], consumer=ledger.consume, reporter=ledger.report)) as driver:
+    with driver_of(NodeRuntime(toy, meshes[0], consumer=ledger.consume, reporter=ledger.report)) as driver:
         driver.turn()
     assert ledger.lines == ["consumed 1", REPORT]
 
@@ -283,7 +283,10 @@ def test_what_a_consumer_gives_the_machine_is_carried_out_in_the_same_turn(meshe
 def test_what_a_consumer_gives_the_machine_of_an_earlier_seat_waits_for_no_timer(meshes: tuple[Mesh, Mesh]) -> None:
     fed, feeding = Toy(), Toy(wanted=[Deliver(ORDERED, RELEASE)])
     ledger = Ledger(machine=fed)
-    seats = Seat(fed, meshes[0], reporter=ledger.report), Seat(feeding, meshes[1], consumer=ledger.consume)
+    seats = (
+        NodeRuntime(fed, meshes[0], reporter=ledger.report),
+        NodeRuntime(feeding, meshes[1], consumer=ledger.consume),
+    )
     with driver_of(*seats) as driver:
         driver.turn()
         driver.turn()
@@ -311,8 +314,8 @@ def test_an_acknowledgment_never_overtakes_the_messages_it_names(book: AddressBo
             sender.wanted += [Multicast(Channel.DATA, [b"data" + text]), Multicast(Channel.CONTROL, [b"ack." + text])]
 
     seats = (
-        Seat(sender, IpMulticast(ONE, book, groups), producer=Pairs()),
-        Seat(hearer, IpMulticast(TWO, book, groups)),
+        NodeRuntime(sender, IpMulticast(ONE, book, groups), producer=Pairs()),
+        NodeRuntime(hearer, IpMulticast(TWO, book, groups)),
     )
     with driver_of(*seats) as driver:
         driver.run(within_patience(lambda: len(hearer.heard) == 1_000))
@@ -325,7 +328,7 @@ def test_a_machine_is_never_woken_early_and_every_deadline_comes(meshes: tuple[M
     clock = SharedClock()
     slow = Ticking(clock.now(), 2 * MILLISECOND)
     fast = Ticking(clock.now(), 300 * MICROSECOND)
-    with closing(Driver([Seat(slow, meshes[0]), Seat(fast, meshes[1])], clock)) as driver:
+    with closing(Driver([NodeRuntime(slow, meshes[0]), NodeRuntime(fast, meshes[1])], clock)) as driver:
         driver.run(within_patience(lambda: slow.wakes >= 10 and fast.wakes >= 10))
     assert slow.wakes >= 10
     assert fast.wakes >= 10
@@ -334,7 +337,7 @@ def test_a_machine_is_never_woken_early_and_every_deadline_comes(meshes: tuple[M
 def test_a_clock_that_stands_still_before_a_deadline_stops_nobody(meshes: tuple[Mesh, Mesh]) -> None:
     """It was set back, and is held until it has caught up."""
     ticking = Ticking(1_000, MILLISECOND)
-    with closing(Driver([Seat(ticking, meshes[0])], Stepping(999, 0))) as driver:
+    with closing(Driver([NodeRuntime(ticking, meshes[0])], Stepping(999, 0))) as driver:
         driver.turn()
     assert ticking.wakes == 0
 
@@ -343,7 +346,7 @@ def test_data_that_gathers_is_read_in_the_next_turn_whoever_causes_it(meshes: tu
     """It wakes nobody for a while, and is there when a deadline is."""
     clock = SharedClock()
     ticking = Ticking(clock.now() + MILLISECOND, MILLISECOND)
-    with closing(Driver([Seat(ticking, meshes[1])], clock, gather_period=10 * MILLISECOND)) as driver:
+    with closing(Driver([NodeRuntime(ticking, meshes[1])], clock, gather_period=10 * MILLISECOND)) as driver:
         meshes[0].multicast(Channel.DATA, [datagram(ONE, 1)])
         driver.run(within_patience(lambda: ticking.wakes > 0))
         assert [heard for heard, _ in ticking.heard] == [datagram(ONE, 1)]
@@ -351,7 +354,7 @@ def test_data_that_gathers_is_read_in_the_next_turn_whoever_causes_it(meshes: tu
 
 def test_data_alone_ends_the_wait_when_it_has_gathered_long_enough(meshes: tuple[Mesh, Mesh]) -> None:
     toy = Toy()
-    with closing(Driver([Seat(toy, meshes[1])], SharedClock(), gather_period=MILLISECOND)) as driver:
+    with closing(Driver([NodeRuntime(toy, meshes[1])], SharedClock(), gather_period=MILLISECOND)) as driver:
         meshes[0].multicast(Channel.DATA, [datagram(ONE, 1)])
         driver.run(within_patience(lambda: bool(toy.heard)))
     assert [heard for heard, _ in toy.heard] == [datagram(ONE, 1)]
@@ -367,7 +370,7 @@ def test_a_flood_starves_no_timer(meshes: tuple[Mesh, Mesh]) -> None:
     """One turn takes a bounded number of datagrams, and then wakes what is due."""
     flooded = Ticking(SharedClock().now(), 1)
     meshes[0].send(TWO, [datagram(ONE, n) for n in range(4 * DATAGRAMS_MAX)])
-    with driver_of(Seat(flooded, meshes[1])) as driver:
+    with driver_of(NodeRuntime(flooded, meshes[1])) as driver:
         while not flooded.heard:
             driver.turn()
         assert len(flooded.heard) < DATAGRAMS_MAX + TRAIN_MAX
@@ -377,7 +380,7 @@ def test_a_flood_starves_no_timer(meshes: tuple[Mesh, Mesh]) -> None:
 
 
 def test_a_machine_that_asks_to_be_woken_and_does_nothing_is_a_bug(meshes: tuple[Mesh, Mesh]) -> None:
-    with driver_of(Seat(Idler(), meshes[0])) as driver:
+    with driver_of(NodeRuntime(Idler(), meshes[0])) as driver:
         for _ in range(STALLED_TURNS_MAX - 1):
             driver.turn()
         with pytest.raises(AssertionError, match="Idler asks to be woken at 1 and does nothing"):
@@ -388,8 +391,10 @@ def test_delayed_datagrams_arrive_after_their_delay_and_in_order(meshes: tuple[M
     sender, hearer = Toy(), Toy()
     delay = 3 * MILLISECOND
     feeder = Feeder(sender, left=20)
-    weather = InjectedWeather({ONE: Weather(delay=delay)}, Random(1))
-    with driver_of(Seat(sender, meshes[0], producer=feeder), Seat(hearer, meshes[1], weather=weather)) as driver:
+    weather = FaultInjector({ONE: LinkFaults(delay=delay)}, Random(1))
+    with driver_of(
+        NodeRuntime(sender, meshes[0], producer=feeder), NodeRuntime(hearer, meshes[1], weather=weather)
+    ) as driver:
         driver.run(within_patience(lambda: len(hearer.heard) == 20))
     assert [number_of(text) for text, _ in hearer.heard] == list(reversed(range(20)))
     assert all(at >= fed_at + delay for (_, at), fed_at in zip(hearer.heard, feeder.fed_at, strict=True))
@@ -402,14 +407,14 @@ def test_a_repair_takes_the_link_of_its_true_sender(book: AddressBook, meshed: b
     book = {**book, HEARER: at_home(Role.SITE)}
     groups = Groups(data=("239.195.2.3", free_port()), control=("239.195.2.4", free_port()))
     repairer, hearer = Toy(), Toy()
-    weather = InjectedWeather({ONE: Weather(loss=1.0)}, Random(1))
+    weather = FaultInjector({ONE: LinkFaults(loss=1.0)}, Random(1))
     with ExitStack() as closing_all:
         carriers = {node: Mesh(node, book) if meshed else IpMulticast(node, book, groups) for node in book}
         for carrier in carriers.values():
             closing_all.callback(carrier.close)
         carriers[ONE].multicast(Channel.DATA, [datagram(ONE, 1)] * 3)
         repairer.wanted = [Send(HEARER, [datagram(ONE, 1)] * 5), Multicast(Channel.DATA, [datagram(ONE, 1)] * 5)]
-        seats = Seat(repairer, carriers[TWO]), Seat(hearer, carriers[HEARER], weather=weather)
+        seats = NodeRuntime(repairer, carriers[TWO]), NodeRuntime(hearer, carriers[HEARER], weather=weather)
         driver = closing_all.enter_context(closing(Driver(seats, SharedClock())))
         driver.run(within_patience(lambda: len(hearer.heard) == 10 and weather.lost == 3))
     assert (len(hearer.heard), weather.lost) == (10, 3)
@@ -417,9 +422,11 @@ def test_a_repair_takes_the_link_of_its_true_sender(book: AddressBook, meshed: b
 
 def test_lossy_weather_lets_through_what_it_does_not_lose(meshes: tuple[Mesh, Mesh]) -> None:
     sender, hearer = Toy(), Toy()
-    weather = InjectedWeather({ONE: Weather(loss=0.3)}, Random(7))
+    weather = FaultInjector({ONE: LinkFaults(loss=0.3)}, Random(7))
     feeder = Feeder(sender, left=10, size=50)
-    with driver_of(Seat(sender, meshes[0], producer=feeder), Seat(hearer, meshes[1], weather=weather)) as driver:
+    with driver_of(
+        NodeRuntime(sender, meshes[0], producer=feeder), NodeRuntime(hearer, meshes[1], weather=weather)
+    ) as driver:
         driver.run(within_patience(lambda: len(hearer.heard) + weather.lost == 500))
     assert weather.lost > 0
     assert len(hearer.heard) + weather.lost == 500
@@ -428,7 +435,7 @@ def test_lossy_weather_lets_through_what_it_does_not_lose(meshes: tuple[Mesh, Me
 def test_a_producer_is_woken_until_it_has_nothing_more(meshes: tuple[Mesh, Mesh]) -> None:
     sender, hearer = Toy(), Toy()
     feeder = Feeder(sender, left=50)
-    with driver_of(Seat(sender, meshes[0], producer=feeder), Seat(hearer, meshes[1])) as driver:
+    with driver_of(NodeRuntime(sender, meshes[0], producer=feeder), NodeRuntime(hearer, meshes[1])) as driver:
         driver.run(within_patience(lambda: len(hearer.heard) == 50))
     assert len(feeder.fed_at) == len(hearer.heard) == 50
 
@@ -436,13 +443,13 @@ def test_a_producer_is_woken_until_it_has_nothing_more(meshes: tuple[Mesh, Mesh]
 def test_a_journal_is_woken_at_its_deadline_and_closed_with_the_driver(meshes: tuple[Mesh, Mesh]) -> None:
     clock = SharedClock()
     ledger = Ledger(sync_at=clock.now() + MILLISECOND)
-    with closing(Driver([Seat(Toy(), meshes[0], journal=ledger)], clock)) as driver:
+    with closing(Driver([NodeRuntime(Toy(), meshes[0], journal=ledger)], clock)) as driver:
         driver.run(within_patience(lambda: "sync" in ledger.lines))
     assert ledger.lines == ["sync", "closed"]
 
 
 def test_another_thread_may_stop_the_driver(meshes: tuple[Mesh, Mesh]) -> None:
-    with driver_of(Seat(Toy(), meshes[0])) as driver:
+    with driver_of(NodeRuntime(Toy(), meshes[0])) as driver:
         runner = threading.Thread(target=driver.run)
         runner.start()
         driver.stop()
@@ -451,7 +458,7 @@ def test_another_thread_may_stop_the_driver(meshes: tuple[Mesh, Mesh]) -> None:
 
 
 def test_a_nudge_ends_the_wait_however_many_there_were(meshes: tuple[Mesh, Mesh]) -> None:
-    with driver_of(Seat(Toy(), meshes[0])) as driver:
+    with driver_of(NodeRuntime(Toy(), meshes[0])) as driver:
         for _ in range(10_000):
             driver.nudge()
         driver.turn()
@@ -463,7 +470,7 @@ def test_sockets_beyond_the_reach_of_select_are_told_in_one_sentence(meshes: tup
         while held.enter_context(socket.socket()).fileno() < WATCHED_MAX:
             pass
         with pytest.raises(UserError, match=f"they must stay below {WATCHED_MAX}: run fewer sites in one process"):
-            Driver([Seat(Toy(), meshes[0])], SharedClock())
+            Driver([NodeRuntime(Toy(), meshes[0])], SharedClock())
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -479,7 +486,7 @@ def test_a_signal_stops_the_driver_and_the_old_handlers_come_back(
 
     killer = Killer(Toy(), left=1)
     patience = within_patience(lambda: False)
-    with driver_of(Seat(killer.toy, meshes[0], producer=killer)) as driver:
+    with driver_of(NodeRuntime(killer.toy, meshes[0], producer=killer)) as driver:
         driver.run(patience)
     assert not patience(), "the signal did not end the run"
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before

@@ -8,8 +8,8 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fairtape.core.effects import Consult
-from fairtape.core.formation_log import Entry, Question, Recall, Recalled, Record, Unavailable
+from fairtape.core.effects import QueryStore
+from fairtape.core.formation_log import LogEntry, Recall, Recalled, Record, StoreRequest, Unavailable
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
 from fairtape.nodes.coordinator.primary_loop import FOUNDING_DELAY
 from fairtape.nodes.coordinator.retired_sites import REGISTER
@@ -85,16 +85,16 @@ class Life:
     def _turn(self) -> None:
         while effects := self.server.drain():
             for effect in effects:
-                if isinstance(effect, Consult):
+                if isinstance(effect, QueryStore):
                     self._answer(effect.question)
 
-    def _answer(self, question: Question) -> None:
+    def _answer(self, question: StoreRequest) -> None:
         answer = self.store.answer(question)
         if self.lossy and isinstance(question, Record):
             self.lossy, answer = False, Unavailable(question)
         self.server.answered(answer, self.now)
 
-    def register(self) -> Entry | None:
+    def register(self) -> LogEntry | None:
         """What the log says."""
         recalled = self.store.answer(Recall())
         assert isinstance(recalled, Recalled)

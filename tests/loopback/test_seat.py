@@ -10,27 +10,27 @@ import pytest
 from fairtape.core.effects import (
     LOOP_CHANNEL,
     Append,
-    Consult,
-    Cut,
+    AppendFormation,
     Effect,
     Fetch,
     FormationChange,
-    Listen,
+    JoinChannels,
     Multicast,
     Notice,
     Ordered,
+    QueryStore,
     Recovered,
     Span,
-    Turn,
+    Truncate,
 )
 from fairtape.core.entries import decode_entry
-from fairtape.core.formation_log import Answer, Question, Recall, Recalled
+from fairtape.core.formation_log import Recall, Recalled, StoreRequest, StoreResponse
 from fairtape.core.instants import Instant
 from fairtape.journal import Past, Writer
 from fairtape.net.clock import SharedClock
 from fairtape.net.driver import Driver
-from fairtape.net.node_runtime import Seat
-from fairtape.net.transports import AddressBook, Carrier, Groups, IpMulticast, Mesh, Role, multicast_works
+from fairtape.net.node_runtime import NodeRuntime
+from fairtape.net.transports import AddressBook, Groups, IpMulticast, Mesh, Role, Transport, multicast_works
 from fairtape.storage.formation_stores import StoreDesk, open_store
 from loopback.wires import at_home, free_port, within_patience
 
@@ -74,14 +74,14 @@ class Keeper:
         assert now > 0
         self.answers.append(past)
 
-    def answered(self, answer: Answer, now: Instant) -> None:
+    def answered(self, answer: StoreResponse, now: Instant) -> None:
         assert now > 0
         self.answers.append(answer)
 
 
 def test_the_journal_is_read_only_when_it_has_what_the_machine_believes(tmp_path: Path) -> None:
     """A question that comes before an entry in one turn is answered after it: the machine counts on that entry."""
-    keeper = Keeper([Fetch(0, None, 1 << 16, 1), Turn(CHANGE), Append(ORDERED), Fetch(0, 0, 1 << 16, 2)])
+    keeper = Keeper([Fetch(0, None, 1 << 16, 1), AppendFormation(CHANGE), Append(ORDERED), Fetch(0, 0, 1 << 16, 2)])
     turned: list[FormationChange] = []
     seat = seat_of(keeper, tmp_path)
     seat.herald = turned.append
@@ -97,7 +97,7 @@ def test_the_journal_is_read_only_when_it_has_what_the_machine_believes(tmp_path
 
 
 def test_a_cut_is_answered_with_what_is_left(tmp_path: Path) -> None:
-    keeper = Keeper([Turn(CHANGE), Append(ORDERED), Cut(2)])
+    keeper = Keeper([AppendFormation(CHANGE), Append(ORDERED), Truncate(2)])
     with closing(Driver([seat_of(keeper, tmp_path)], SharedClock())) as driver:
         driver.turn()
     assert keeper.answers == [Recovered.nothing()]
@@ -105,7 +105,12 @@ def test_a_cut_is_answered_with_what_is_left(tmp_path: Path) -> None:
 
 def test_a_formation_that_no_message_follows_is_gone_when_the_journal_is_opened_again(tmp_path: Path) -> None:
     later = FormationChange(0, 2, 4, 2, False, b"later", 6)
-    with closing(Driver([seat_of(Keeper([Turn(CHANGE), Append(ORDERED), Turn(later)]), tmp_path)], SharedClock())) as d:
+    with closing(
+        Driver(
+            [seat_of(Keeper([AppendFormation(CHANGE), Append(ORDERED), AppendFormation(later)]), tmp_path)],
+            SharedClock(),
+        )
+    ) as d:
         d.turn()
     with closing(Writer.open(tmp_path, stripe=0, site=ONE)) as writer:
         past = writer.cut_after((1 << 62) - 1)
@@ -113,9 +118,9 @@ def test_a_formation_that_no_message_follows_is_gone_when_the_journal_is_opened_
 
 
 def test_the_store_is_asked_and_its_answer_brought_in_a_later_turn(tmp_path: Path) -> None:
-    question: Question = Recall()
-    keeper, lines = Keeper([Notice("before"), Consult(question), Notice("after")]), list[str]()
-    seat = Seat(keeper, Mesh(ONE, {ONE: at_home(Role.GOVERNOR)}), log=lines.append)
+    question: StoreRequest = Recall()
+    keeper, lines = Keeper([Notice("before"), QueryStore(question), Notice("after")]), list[str]()
+    seat = NodeRuntime(keeper, Mesh(ONE, {ONE: at_home(Role.GOVERNOR)}), log=lines.append)
     with closing(Driver([seat], SharedClock())) as driver:
         seat.desk = StoreDesk(open_store(f"sqlite:{tmp_path / 'store.db'}"), driver.nudge)
         driver.run(until=within_patience(lambda: bool(keeper.answers)))
@@ -124,11 +129,11 @@ def test_the_store_is_asked_and_its_answer_brought_in_a_later_turn(tmp_path: Pat
 
 
 @pytest.fixture(params=["multicast", "mesh"])
-def carriers(request: pytest.FixtureRequest) -> Iterator[list[Carrier]]:
+def carriers(request: pytest.FixtureRequest) -> Iterator[list[Transport]]:
     """One is in the primary loop, two and three are in its secondary loop."""
     book: AddressBook = {node: at_home(Role.SITE) for node in (ONE, TWO, THREE)}
     if request.param == "mesh":
-        made: list[Carrier] = [Mesh(node, book, {1: (TWO, THREE)}) for node in book]
+        made: list[Transport] = [Mesh(node, book, {1: (TWO, THREE)}) for node in book]
     elif not multicast_works():
         pytest.skip("no IP multicast on the loopback interface")
     else:
@@ -139,18 +144,18 @@ def carriers(request: pytest.FixtureRequest) -> Iterator[list[Carrier]]:
         carrier.close()
 
 
-def test_a_loop_is_heard_by_those_who_listen(carriers: list[Carrier]) -> None:
+def test_a_loop_is_heard_by_those_who_listen(carriers: list[Transport]) -> None:
     listening = {TWO: (LOOP,), THREE: (LOOP,)}
-    keepers = [Keeper([Listen(listening.get(node, ()))]) for node in (ONE, TWO, THREE)]
-    with closing(Driver([Seat(*pair) for pair in zip(keepers, carriers, strict=True)], SharedClock())) as driver:
+    keepers = [Keeper([JoinChannels(listening.get(node, ()))]) for node in (ONE, TWO, THREE)]
+    with closing(Driver([NodeRuntime(*pair) for pair in zip(keepers, carriers, strict=True)], SharedClock())) as driver:
         driver.turn()
         keepers[1].wanted.append(Multicast(LOOP, [b"token"]))
         driver.run(until=within_patience(lambda: bool(keepers[2].heard)))
         assert [keeper.heard for keeper in keepers] == [[], [], [b"token"]]
 
 
-def seat_of(keeper: Keeper, folder: Path) -> Seat:
-    return Seat(
+def seat_of(keeper: Keeper, folder: Path) -> NodeRuntime:
+    return NodeRuntime(
         keeper,
         Mesh(ONE, {ONE: at_home(Role.SITE)}),
         journal=Writer.open(folder, stripe=0, site=ONE),

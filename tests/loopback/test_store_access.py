@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from fairtape.core.errors import UserError
-from fairtape.core.formation_log import Claim, Claimed, Entry, Leadership, Recall, Recalled, Record, Recorded
+from fairtape.core.formation_log import Claim, Claimed, Leadership, LogEntry, Recall, Recalled, Record, Recorded
 from fairtape.storage.formation_stores import Access, EtcdStore, open_store
 from loopback.certificates import Authority
 from loopback.commands import PATIENCE, run
 from loopback.etcds import Etcd, running_etcd
 
 LEADER = Leadership(leader=1, term=1, renewal=0)
-FIRST = Entry(loop=0, number=1, term=1, formation=b"first")
+FIRST = LogEntry(loop=0, number=1, term=1, formation=b"first")
 
 
 @dataclass(frozen=True)

@@ -24,14 +24,14 @@ from fairtape.core.errors import UserError
 from fairtape.core.formation_log import (
     Claim,
     Claimed,
-    Entry,
     Leadership,
-    Question,
+    LogEntry,
     Recall,
     Recalled,
     Record,
     Recorded,
-    Refused,
+    RecordRefused,
+    StoreRequest,
     Unavailable,
 )
 from fairtape.simulation.memory_store import MemoryStore
@@ -42,7 +42,7 @@ from loopback.etcds import Etcd, free_tcp_ports, running_etcd
 
 CHILD = Path(__file__).with_name("store_child.py")
 LEADER = Leadership(leader=1, term=1, renewal=0)
-FIRST = Entry(loop=3, number=1, term=1, formation=b"\x00first\xff")
+FIRST = LogEntry(loop=3, number=1, term=1, formation=b"\x00first\xff")
 SHORT = 0.2  # seconds: the patience of one who is sure to be disappointed
 MIDDLE = 2.0  # of one who is disappointed first and served afterwards
 PREFIXES = map("test/{}".format, count())
@@ -97,7 +97,7 @@ def etcd_url(etcd: Etcd) -> str:
     return f"etcd:http://{etcd.endpoint}/{next(PREFIXES)}"
 
 
-def questions(drawn: list[Step], memory: MemoryStore) -> Iterator[Question]:
+def questions(drawn: list[Step], memory: MemoryStore) -> Iterator[StoreRequest]:
     """Questions that are right more often than by chance, for a store that holds what this one holds."""
     for step in drawn:
         latest = memory.answer(Recall())
@@ -111,7 +111,7 @@ def questions(drawn: list[Step], memory: MemoryStore) -> Iterator[Question]:
                 entries = []
                 for draft in step:
                     number = numbers.get(draft.loop, 5) + draft.ahead
-                    entries.append(Entry(draft.loop, number, term + (not draft.present), draft.formation))
+                    entries.append(LogEntry(draft.loop, number, term + (not draft.present), draft.formation))
                     numbers[draft.loop] = number
                 yield Record(tuple(entries))
             case Recall():
@@ -141,16 +141,16 @@ def test_etcd_gives_the_answers_of_memory(drawn: list[Step], etcd: Etcd) -> None
 def test_the_answers_are_not_all_refusals() -> None:
     """The questions above are worth asking: a claim, records that follow on, and ones that do not."""
     store = MemoryStore()
-    assert store.answer(Record((FIRST,))) == Refused((FIRST,))
+    assert store.answer(Record((FIRST,))) == RecordRefused((FIRST,))
     assert store.answer(Claim(None, LEADER)) == Claimed(LEADER)
     assert store.answer(Claim(None, Leadership(2, 2, 0))) == Claimed(LEADER)
     assert store.answer(Record((FIRST,))) == Recorded((FIRST,))
-    assert store.answer(Record((FIRST,))) == Refused((FIRST,))
+    assert store.answer(Record((FIRST,))) == RecordRefused((FIRST,))
     assert store.answer(Recall()) == Recalled(LEADER, (FIRST,))
 
 
 def test_a_store_keeps_everything_for_whoever_opens_it_next(url: str) -> None:
-    entries = tuple(Entry(loop, 7, 1, bytes([loop]) * 2_000) for loop in range(ENTRIES_MAX))
+    entries = tuple(LogEntry(loop, 7, 1, bytes([loop]) * 2_000) for loop in range(ENTRIES_MAX))
     with closing(open_store(url, patience=PATIENCE)) as store:
         assert store.answer(Claim(None, LEADER)) == Claimed(LEADER)
         assert store.answer(Record(entries)) == Recorded(entries)
@@ -163,7 +163,7 @@ def test_the_whole_log_is_kept_in_the_file(tmp_path: Path) -> None:
     with closing(SqliteStore(path)) as store:
         store.answer(Claim(None, LEADER))
         for number in range(1, 6):
-            store.answer(Record((Entry(1, number, 1, b"%d" % number),)))
+            store.answer(Record((LogEntry(1, number, 1, b"%d" % number),)))
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT number, formation FROM log").fetchall() == [
             (number, b"%d" % number) for number in range(1, 6)
@@ -195,7 +195,7 @@ def test_processes_that_open_a_new_store_together_lose_no_claim(url: str) -> Non
 
 def test_two_records_never_share_a_number(url: str) -> None:
     """Four servers of one term race for the next number: as many are recorded as there are numbers."""
-    recorded: list[Entry] = []
+    recorded: list[LogEntry] = []
 
     def race() -> None:
         with closing(open_store(url, patience=PATIENCE)) as store:
@@ -203,7 +203,7 @@ def test_two_records_never_share_a_number(url: str) -> None:
                 recalled = store.answer(Recall())
                 assert isinstance(recalled, Recalled)
                 number = recalled.latest[0].number + 1 if recalled.latest else 1
-                answer = store.answer(Record((Entry(1, number, 1, b""),)))
+                answer = store.answer(Record((LogEntry(1, number, 1, b""),)))
                 if isinstance(answer, Recorded):
                     recorded.extend(answer.entries)
 

@@ -21,7 +21,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairtape.core.state_table import Table
+from fairtape.core.state_table import StateTable
 from fairtape.ring.receiver.recovery import Recovery, RecoveryDesk
 from fairtape.ring.receiver.recovery_tables import FIGURE_3_MERGED, FIGURE_3_SEPARATE, Event, State
 from unit.recovery_values import TIMING, E, Shelf
@@ -61,7 +61,7 @@ class Place(NamedTuple):
     holds: bool
 
 
-def step(table: Table[Recovery], retries_max: int, place: Place, event: Event) -> Place:
+def step(table: StateTable[Recovery], retries_max: int, place: Place, event: Event) -> Place:
     """What the real table does to a real recovery in this place."""
     shelf = Shelf({E} if place.holds else set())
     recovery = Recovery(E, RecoveryDesk(timing=TIMING, timed=True, ledger=shelf))
@@ -85,7 +85,7 @@ def outcomes(place: Place, p: Losses) -> list[tuple[Fraction, Place, Event]]:
     return [(1 - p.attempt, place._replace(holds=True), Event.MESSAGES), (p.attempt, place, Event.TIMEOUT)]
 
 
-def walk(table: Table[Recovery], retries_max: int, p: Losses) -> dict[State, Fraction]:
+def walk(table: StateTable[Recovery], retries_max: int, p: Losses) -> dict[State, Fraction]:
     """The probability of each end."""
     chain = {
         Place(State.AWAIT_ACK, 0, 0, True): 1 - p.messages,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from fairtape.core.instants import MILLISECOND, Duration, Instant
-from fairtape.core.link_faults import Weather
+from fairtape.core.link_faults import LinkFaults
 from fairtape.core.timing import Timing
 from fairtape.ring.membership.topology import Charter, LoopCharter
 from fairtape.simulation.clocks import Clock
@@ -37,7 +37,7 @@ def calm_realm(
     """A realm in good weather, watched."""
     tour = tuple(range(1, sites + 1))
     primary = LoopCharter(number=0, tour=tour, timing=TIMING, request_sets=request_sets)
-    weather = Weather(delay=3 * MILLISECOND, jitter=300_000, loss=loss)
+    weather = LinkFaults(delay=3 * MILLISECOND, jitter=300_000, loss=loss)
     plan = RealmPlan(
         charter=Charter(loops=(primary, *loops), resilience=resilience),
         reformers=(101, 102),

@@ -12,7 +12,7 @@ from random import Random
 
 from fairtape.core.effects import Ordered
 from fairtape.core.instants import MICROSECOND, MILLISECOND, Duration, Instant
-from fairtape.core.link_faults import Weather, fates
+from fairtape.core.link_faults import LinkFaults, fates
 from fairtape.edge.protocol.archive import Shelf
 from fairtape.edge.protocol.customer import Customer
 from fairtape.edge.protocol.customer_records import Delivered, Gap, Record
@@ -97,7 +97,7 @@ class Town:
         """With `spares` there are receivers who speak on no feed until one is left to them."""
         self.now: Instant = NOON
         self.chance = Random(seed)
-        self.weather = Weather(delay=300 * MICROSECOND, jitter=50 * MICROSECOND, loss=loss)
+        self.weather = LinkFaults(delay=300 * MICROSECOND, jitter=50 * MICROSECOND, loss=loss)
         self.repair_weather = self.weather
         self.stations: dict[str, Station] = {}
         self.households: list[Household] = []
@@ -197,7 +197,7 @@ class Town:
                         for datagram in datagrams:
                             self._cross(self.repair_weather, home, datagram, "repair")
 
-    def _cross(self, weather: Weather, home: Household, datagram: bytes, feed: str) -> None:
+    def _cross(self, weather: LinkFaults, home: Household, datagram: bytes, feed: str) -> None:
         for delay in fates(weather, self.chance):
             self.at(self.now + delay, lambda: home.customer.receive(datagram, self.now, feed=feed))
 

@@ -6,7 +6,7 @@ import pytest
 
 from fairtape.cli import run
 from fairtape.core.effects import Reason
-from fairtape.core.formation_log import Answer, Question, Record
+from fairtape.core.formation_log import Record, StoreRequest, StoreResponse
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.nodes.reconfigurable_receiver import GovernedReceiver
 from fairtape.simulation.cluster import StoreRoom
@@ -17,7 +17,7 @@ from fairtape.wire.frames import NodeId
 consult = StoreRoom.consult
 
 
-def slow_to_write(store: StoreRoom, node: NodeId, question: Question) -> tuple[Duration, Answer]:
+def slow_to_write(store: StoreRoom, node: NodeId, question: StoreRequest) -> tuple[Duration, StoreResponse]:
     delay, answer = consult(store, node, question)
     return (delay + SECOND if isinstance(question, Record) else delay), answer
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as some
 
 from fairtape.core.effects import Channel
 from fairtape.core.instants import MILLISECOND, Duration
-from fairtape.core.link_faults import Weather
+from fairtape.core.link_faults import LinkFaults
 from fairtape.simulation.datagram_summary import sight
 from fairtape.simulation.network import Network, Rule, Tree
 from fairtape.wire.frames import Ack, Kind, NodeId, encode_control
@@ -20,10 +20,10 @@ NODES = (1, 2, 3, 4, 5, 6)
 class Wire:
     """A network and what came out of it."""
 
-    def __init__(self, weather: Weather | None = None, *, tree: Tree | None = None, seed: int = 1) -> None:
+    def __init__(self, weather: LinkFaults | None = None, *, tree: Tree | None = None, seed: int = 1) -> None:
         self.arrived: list[tuple[NodeId, bytes]] = []
         self.network = Network(
-            sky=lambda _origin, _to: weather or Weather(delay=MILLISECOND),
+            sky=lambda _origin, _to: weather or LinkFaults(delay=MILLISECOND),
             chance=Random(seed),
             deliver=self._deliver,
             tree=tree,
@@ -107,7 +107,7 @@ def test_a_rule_drops_what_it_names_as_often_as_it_says() -> None:
 
 @pytest.mark.parametrize("tree", [None, Tree.grown(NODES, 1.0, Random(1))])
 def test_a_healed_network_loses_and_holds_nothing(tree: Tree | None) -> None:
-    wire = Wire(Weather(loss=1.0), tree=tree)
+    wire = Wire(LinkFaults(loss=1.0), tree=tree)
     wire.network.clog(1, 2)
     wire.network.cut((3,))
     wire.network.rules.append(Rule(count=1_000))

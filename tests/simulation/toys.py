@@ -5,7 +5,7 @@ from random import Random
 
 from fairtape.core.effects import Channel, Effect, Multicast, Send
 from fairtape.core.instants import MILLISECOND, Duration, Instant
-from fairtape.core.link_faults import Weather
+from fairtape.core.link_faults import LinkFaults
 from fairtape.simulation.clocks import Clock
 from fairtape.simulation.world import EPOCH, World
 from fairtape.wire.frames import NodeId
@@ -48,8 +48,8 @@ def say(at: Duration, *datagrams: bytes, to: NodeId | None = None) -> tuple[Inst
     return EPOCH + at, Send(to, list(datagrams))
 
 
-def calm_world(weather: Weather | None = None, *, seed: int = 1) -> World:
-    return World(chance=Random(seed), sky=lambda _origin, _to: weather or Weather(delay=DELAY))
+def calm_world(weather: LinkFaults | None = None, *, seed: int = 1) -> World:
+    return World(chance=Random(seed), sky=lambda _origin, _to: weather or LinkFaults(delay=DELAY))
 
 
 def seat(world: World, toys: dict[NodeId, Toy], clock: Callable[[NodeId], Clock] | None = None) -> None:

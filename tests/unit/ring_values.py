@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from fairtape.core.effects import Channel, Effect, Multicast, Send
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
-from fairtape.core.link_faults import Weather
+from fairtape.core.link_faults import LinkFaults
 from fairtape.core.machine import Machine
 from fairtape.core.timing import Timing
 from fairtape.nodes.message_authentication import Postbox
@@ -190,11 +190,11 @@ class Ring:
         timed: bool = True,
         resilience: int = 0,
         sources: int = 1,
-        weather: Weather | None = None,
+        weather: LinkFaults | None = None,
         clocks: Mapping[NodeId, Clock] | None = None,
         seed: int = 1,
     ) -> None:
-        calm = weather or Weather(delay=timing.retry_period // 4)
+        calm = weather or LinkFaults(delay=timing.retry_period // 4)
         members = tuple(range(1, size + 1))
         self.layout = formation(
             members, timing=timing, starts_at=EPOCH + timing.token_period, resilience=resilience, timed=timed

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairtape.core.state_table import Table
+from fairtape.core.state_table import StateTable
 from fairtape.ring.receiver.recovery import Recovery, RecoveryDesk
 from fairtape.ring.receiver.recovery_tables import FIGURE_2, FIGURE_3_MERGED, FIGURE_3_SEPARATE, Event, State
 from unit.recovery_values import TIMING, E, Shelf
@@ -20,7 +20,7 @@ def recovery(*, ack_retries: int = 0, message_retries: int = 0, holds: bool = Fa
     return subject
 
 
-def arrows(figure: Table[Recovery]) -> set[tuple[int, int, int]]:
+def arrows(figure: StateTable[Recovery]) -> set[tuple[int, int, int]]:
     return {(edge.at, edge.on, edge.to) for edge in figure.edges}
 
 
@@ -30,14 +30,14 @@ def test_the_states_bear_the_numbers_of_the_figure() -> None:
 
 
 @EACH
-def test_tests_are_left_by_nothing_and_waits_by_events_and_ends_never(figure: Table[Recovery]) -> None:
+def test_tests_are_left_by_nothing_and_waits_by_events_and_ends_never(figure: StateTable[Recovery]) -> None:
     for edge in figure.edges:
         assert (edge.on is Event.ALWAYS) == (edge.at in TESTS)
         assert edge.at not in ENDS
 
 
 @EACH
-def test_exactly_one_arrow_leads_out_of_a_test(figure: Table[Recovery]) -> None:
+def test_exactly_one_arrow_leads_out_of_a_test(figure: StateTable[Recovery]) -> None:
     """Whatever was counted and whatever is held: the guards of a test state exclude one another and leave no gap."""
     for ack_retries in range(5):
         for message_retries in range(5):
@@ -49,7 +49,7 @@ def test_exactly_one_arrow_leads_out_of_a_test(figure: Table[Recovery]) -> None:
 
 
 @EACH
-def test_every_wait_can_end_well_and_every_request_is_counted(figure: Table[Recovery]) -> None:
+def test_every_wait_can_end_well_and_every_request_is_counted(figure: StateTable[Recovery]) -> None:
     for edge in figure.edges:
         names = [action.__name__ for action in edge.actions]
         if edge.to in (State.AWAIT_REQUESTED_ACK, State.AWAIT_REQUESTED_MESSAGES):
@@ -94,7 +94,7 @@ def test_a_receiver_asks_again_while_it_has_made_fewer_than_n_max_requests(
 
 
 @EACH
-def test_complete_is_never_entered_while_something_is_missing(figure: Table[Recovery]) -> None:
+def test_complete_is_never_entered_while_something_is_missing(figure: StateTable[Recovery]) -> None:
     subject = recovery(holds=False)
     subject.state = State.AWAIT_REQUESTED_MESSAGES
     assert not figure.fire(subject, Event.MESSAGES)
@@ -102,7 +102,7 @@ def test_complete_is_never_entered_while_something_is_missing(figure: Table[Reco
 
 
 @EACH
-def test_unanswered_requests_lead_through_both_loops_to_reformation(figure: Table[Recovery]) -> None:
+def test_unanswered_requests_lead_through_both_loops_to_reformation(figure: StateTable[Recovery]) -> None:
     subject = recovery()
     figure.fire(subject, Event.LATER_ACK if figure is FIGURE_2 else Event.TIMEOUT)
     figure.fire(subject, Event.ACK)

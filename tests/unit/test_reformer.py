@@ -1,7 +1,7 @@
 """A reformation server: leads or stands by, by what is in the store."""
 
-from fairtape.core.effects import Consult, Notice, Send
-from fairtape.core.formation_log import Answer, Question, Record, Unavailable
+from fairtape.core.effects import Notice, QueryStore, Send
+from fairtape.core.formation_log import Record, StoreRequest, StoreResponse, Unavailable
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
 from fairtape.nodes.coordinator.server import Bench, Reformer
 from fairtape.nodes.message_authentication import Postbox
@@ -47,7 +47,7 @@ class Served:
             effects = self.server.drain()
             for effect in effects:
                 match effect:
-                    case Consult():
+                    case QueryStore():
                         self.server.answered(self._answer(effect.question), now)
                     case Send():
                         self.sent.append(effect)
@@ -60,7 +60,7 @@ class Served:
                 return
         raise AssertionError("it never rests")
 
-    def _answer(self, question: Question) -> Answer:
+    def _answer(self, question: StoreRequest) -> StoreResponse:
         return Unavailable(question) if self.closed else self.store.answer(question)
 
     def run(self, since: Instant, until: Instant) -> None:
@@ -142,9 +142,9 @@ def test_what_was_carried_out_but_not_answered_is_found_in_the_store() -> None:
     served = Served(101, MemoryStore())
     served.run(NOW, NOW + 100 * MILLISECOND)
     answer = served._answer
-    lost: list[Question] = []
+    lost: list[StoreRequest] = []
 
-    def forgetful(question: Question) -> Answer:
+    def forgetful(question: StoreRequest) -> StoreResponse:
         if isinstance(question, Record) and not lost:
             lost.append(question)
             answer(question)

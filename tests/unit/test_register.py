@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairtape.core.formation_log import Entry
+from fairtape.core.formation_log import LogEntry
 from fairtape.nodes.coordinator.retired_sites import REGISTER, Register, decode_register, encode_register
 from fairtape.wire.frames import Malformed
 
@@ -26,17 +26,17 @@ def test_a_change_is_proposed_until_it_is_recorded() -> None:
     assert register.proposal(4) is None
     retired.add(3)
     proposed = register.proposal(4)
-    assert proposed == Entry(REGISTER, 1, 4, encode_register({3}))
+    assert proposed == LogEntry(REGISTER, 1, 4, encode_register({3}))
     register.recorded(proposed)
     assert register.proposal(4) is None
     retired.discard(3)
-    assert register.proposal(5) == Entry(REGISTER, 2, 5, encode_register(()))
+    assert register.proposal(5) == LogEntry(REGISTER, 2, 5, encode_register(()))
 
 
 def test_a_new_leader_believes_the_log() -> None:
     retired = {7}
     register = Register(retired)
-    register.recall(Entry(REGISTER, 6, 4, encode_register({3})))
+    register.recall(LogEntry(REGISTER, 6, 4, encode_register({3})))
     assert retired == {3}
     assert register.proposal(5) is None
     register.recall(None)

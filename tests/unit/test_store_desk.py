@@ -4,7 +4,16 @@ import threading
 
 import pytest
 
-from fairtape.core.formation_log import Answer, Claim, Claimed, Leadership, Question, Recall, Recalled, Unavailable
+from fairtape.core.formation_log import (
+    Claim,
+    Claimed,
+    Leadership,
+    Recall,
+    Recalled,
+    StoreRequest,
+    StoreResponse,
+    Unavailable,
+)
 from fairtape.simulation.memory_store import MemoryStore
 from fairtape.storage.formation_stores import QUESTIONS_MAX, StoreDesk
 
@@ -20,7 +29,7 @@ class Gate(MemoryStore):
         self.opened = threading.Event()
         self.closed = False
 
-    def answer(self, question: Question) -> Answer:
+    def answer(self, question: StoreRequest) -> StoreResponse:
         assert self.opened.wait(PATIENCE)
         return super().answer(question)
 
@@ -87,7 +96,7 @@ def test_a_desk_that_closes_forgets_what_was_not_begun_and_nudges_nobody() -> No
 
 def test_a_bug_of_a_store_is_raised_where_the_answers_are_collected() -> None:
     class Broken(MemoryStore):
-        def answer(self, question: Question) -> Answer:
+        def answer(self, question: StoreRequest) -> StoreResponse:
             raise AssertionError(f"a bug of ours about {question}")
 
     bell = Bell()

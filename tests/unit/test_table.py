@@ -5,7 +5,7 @@ from enum import IntEnum
 
 import pytest
 
-from fairtape.core.state_table import STEPS_MAX, Edge, Table
+from fairtape.core.state_table import STEPS_MAX, Edge, StateTable
 
 
 class Light(IntEnum):
@@ -57,7 +57,7 @@ EDGES = (
     Edge(Light.TEST, Push.NOTHING, is_clear, Light.GREEN, (note_go,)),
     Edge(Light.TEST, Push.NOTHING, is_not_clear, Light.RED),
 )
-TABLE: Table[Crossing] = Table(EDGES, always=Push.NOTHING, holds={Light.GREEN: is_clear})
+TABLE: StateTable[Crossing] = StateTable(EDGES, always=Push.NOTHING, holds={Light.GREEN: is_clear})
 
 
 def test_an_event_is_followed_through_the_tests_to_a_place_of_rest() -> None:
@@ -85,14 +85,16 @@ def test_an_event_without_an_arrow_means_nothing() -> None:
 
 
 def test_an_event_whose_guards_all_refuse_means_nothing() -> None:
-    table: Table[Crossing] = Table([Edge(Light.RED, Push.BUTTON, is_clear, Light.GREEN)], always=Push.NOTHING, holds={})
+    table: StateTable[Crossing] = StateTable(
+        [Edge(Light.RED, Push.BUTTON, is_clear, Light.GREEN)], always=Push.NOTHING, holds={}
+    )
     crossing = Crossing(clear=False)
     assert not table.fire(crossing, Push.BUTTON)
     assert crossing.state is Light.RED
 
 
 def test_a_state_is_never_entered_without_its_meaning() -> None:
-    table: Table[Crossing] = Table(
+    table: StateTable[Crossing] = StateTable(
         [Edge(Light.RED, Push.BUTTON, always, Light.GREEN)], always=Push.NOTHING, holds={Light.GREEN: is_clear}
     )
     with pytest.raises(AssertionError, match="GREEN"):
@@ -100,7 +102,7 @@ def test_a_state_is_never_entered_without_its_meaning() -> None:
 
 
 def test_a_table_that_never_rests_is_a_bug() -> None:
-    table: Table[Crossing] = Table(
+    table: StateTable[Crossing] = StateTable(
         [
             Edge(Light.RED, Push.BUTTON, always, Light.TEST),
             Edge(Light.TEST, Push.NOTHING, always, Light.RED),

@@ -1,35 +1,37 @@
 """How wrong a clock may be, as far as its site can tell."""
 
-from fairtape.core.clock_bound import EXCHANGES_MAX, Timekeeper
+from fairtape.core.clock_bound import EXCHANGES_MAX, ClockBoundEstimator
 from fairtape.core.instants import MILLISECOND
 
 MS = MILLISECOND
 
 
-def exchange(keeper: Timekeeper, *, ahead: int, round_trip: int = 2 * MS, bound: int = 0, at: int = 1_000 * MS) -> None:
+def exchange(
+    keeper: ClockBoundEstimator, *, ahead: int, round_trip: int = 2 * MS, bound: int = 0, at: int = 1_000 * MS
+) -> None:
     """An exchange with a good clock, of a clock that is `ahead`."""
     keeper.exchanged(asked_at=at + ahead, heard_at=at + round_trip // 2, bound=bound, now=at + round_trip + ahead)
 
 
 def test_without_an_exchange_a_clock_is_believed() -> None:
-    assert Timekeeper().bound(3 * MS) == 3 * MS
+    assert ClockBoundEstimator().bound(3 * MS) == 3 * MS
 
 
 def test_an_exchange_that_agrees_may_show_that_a_clock_is_better_than_it_claims() -> None:
-    keeper = Timekeeper()
+    keeper = ClockBoundEstimator()
     exchange(keeper, ahead=0)
     assert keeper.bound(50 * MS) == 1 * MS
     assert keeper.bound(MS // 2) == MS // 2
 
 
 def test_a_clock_that_is_contradicted_is_believed_no_further_than_the_exchange_shows() -> None:
-    keeper = Timekeeper()
+    keeper = ClockBoundEstimator()
     exchange(keeper, ahead=20 * MS)
     assert keeper.bound(1 * MS) == 21 * MS
 
 
 def test_the_shortest_of_the_last_round_trips_counts() -> None:
-    keeper = Timekeeper()
+    keeper = ClockBoundEstimator()
     exchange(keeper, ahead=0, round_trip=2 * MS)
     exchange(keeper, ahead=0, round_trip=40 * MS)
     assert keeper.bound(50 * MS) == 1 * MS
@@ -39,13 +41,13 @@ def test_the_shortest_of_the_last_round_trips_counts() -> None:
 
 
 def test_the_bound_of_the_other_clock_is_part_of_what_is_not_known() -> None:
-    keeper = Timekeeper()
+    keeper = ClockBoundEstimator()
     exchange(keeper, ahead=0, bound=5 * MS)
     assert keeper.bound(50 * MS) == 6 * MS
 
 
 def test_a_clock_that_was_set_back_in_between_has_learned_nothing() -> None:
-    keeper = Timekeeper()
+    keeper = ClockBoundEstimator()
     exchange(keeper, ahead=0)
     keeper.exchanged(asked_at=100 * MS, heard_at=50 * MS, bound=0, now=40 * MS)
     assert keeper.bound(9 * MS) == 9 * MS

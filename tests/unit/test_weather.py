@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
-from fairtape.core.link_faults import CALM, Weather
-from fairtape.net.fault_injection import InjectedWeather
+from fairtape.core.link_faults import CALM, LinkFaults
+from fairtape.net.fault_injection import FaultInjector
 from fairtape.wire.frames import HEADER, MAGIC, VERSION, Kind
 
 NOW = 1_767_225_600 * SECOND
@@ -17,7 +17,7 @@ NEAR, FAR = 1, 2
 
 RATES = st.floats(0.0, 1.0)
 WEATHERS = st.builds(
-    Weather,
+    LinkFaults,
     delay=st.integers(0, 200 * MILLISECOND),
     jitter=st.integers(0, 20 * MILLISECOND),
     loss=RATES,
@@ -29,24 +29,24 @@ def datagram(sender: int, number: int) -> bytes:
     return HEADER.pack(MAGIC, VERSION, Kind.ACK, 0, 0, 0, 1, sender) + number.to_bytes(4)
 
 
-def admit(weather: InjectedWeather, arrivals: list[bytes], now: Instant) -> list[bytes]:
+def admit(weather: FaultInjector, arrivals: list[bytes], now: Instant) -> list[bytes]:
     """As from a network that does not say who sent what: the header has to."""
     return weather.admit(arrivals, [None] * len(arrivals), now)
 
 
-def far_away(weather: Weather, *, seed: int = 0, waiting_max: int = 1_000) -> InjectedWeather:
-    return InjectedWeather({FAR: weather}, Random(seed), waiting_max=waiting_max)
+def far_away(weather: LinkFaults, *, seed: int = 0, waiting_max: int = 1_000) -> FaultInjector:
+    return FaultInjector({FAR: weather}, Random(seed), waiting_max=waiting_max)
 
 
 def test_calm_weather_and_unnamed_senders_pass_at_once() -> None:
-    weather = InjectedWeather({NEAR: CALM, FAR: Weather(delay=SECOND)}, Random(0))
+    weather = FaultInjector({NEAR: CALM, FAR: LinkFaults(delay=SECOND)}, Random(0))
     arrivals = [datagram(NEAR, 0), datagram(99, 1)]
     assert admit(weather, arrivals, NOW) == arrivals
     assert weather.deadline() is None
 
 
 def test_a_repair_has_the_weather_of_whoever_sent_it_and_not_of_whoever_wrote_it() -> None:
-    weather = InjectedWeather({NEAR: Weather(loss=1.0), FAR: Weather(delay=SECOND)}, Random(0))
+    weather = FaultInjector({NEAR: LinkFaults(loss=1.0), FAR: LinkFaults(delay=SECOND)}, Random(0))
     written_near, written_far = datagram(NEAR, 0), datagram(FAR, 1)
     assert weather.admit([written_near, written_far], [FAR, NEAR], NOW) == []
     assert weather.lost == 1
@@ -55,11 +55,11 @@ def test_a_repair_has_the_weather_of_whoever_sent_it_and_not_of_whoever_wrote_it
 
 @given(st.lists(st.binary(max_size=15)))
 def test_bytes_without_a_whole_header_pass_at_once(arrivals: list[bytes]) -> None:
-    assert admit(far_away(Weather(loss=1.0)), arrivals, NOW) == arrivals
+    assert admit(far_away(LinkFaults(loss=1.0)), arrivals, NOW) == arrivals
 
 
 def test_a_constant_delay_keeps_the_order_and_releases_exactly_when_due() -> None:
-    weather = far_away(Weather(delay=10 * MILLISECOND))
+    weather = far_away(LinkFaults(delay=10 * MILLISECOND))
     early, late = [datagram(FAR, n) for n in range(5)], [datagram(FAR, n) for n in range(5, 9)]
     assert admit(weather, early, NOW) == []
     assert admit(weather, late, NOW + MILLISECOND) == []
@@ -72,7 +72,7 @@ def test_a_constant_delay_keeps_the_order_and_releases_exactly_when_due() -> Non
 
 
 @given(WEATHERS, st.integers(0, 60), st.integers(0, 1_000))
-def test_nothing_is_invented_and_whatever_is_missing_is_counted(weather: Weather, count: int, seed: int) -> None:
+def test_nothing_is_invented_and_whatever_is_missing_is_counted(weather: LinkFaults, count: int, seed: int) -> None:
     injected = far_away(weather, seed=seed, waiting_max=40)
     arrivals = [datagram(FAR, n) for n in range(count)]
     came = admit(injected, arrivals, NOW) + injected.due(NOW + 10 * SECOND)
@@ -83,7 +83,7 @@ def test_nothing_is_invented_and_whatever_is_missing_is_counted(weather: Weather
 
 
 @given(WEATHERS, st.integers(0, 1_000))
-def test_equal_chance_decides_equally(weather: Weather, seed: int) -> None:
+def test_equal_chance_decides_equally(weather: LinkFaults, seed: int) -> None:
     arrivals = [datagram(FAR, n) for n in range(30)]
     one, other = far_away(weather, seed=seed), far_away(weather, seed=seed)
     assert admit(one, arrivals, NOW) == admit(other, arrivals, NOW)
@@ -93,7 +93,7 @@ def test_equal_chance_decides_equally(weather: Weather, seed: int) -> None:
 
 @given(st.integers(0, 1_000))
 def test_stepping_from_deadline_to_deadline_gives_the_order_of_one_great_step(seed: int) -> None:
-    weather = Weather(delay=MILLISECOND, jitter=5 * MILLISECOND, duplication=0.2)
+    weather = LinkFaults(delay=MILLISECOND, jitter=5 * MILLISECOND, duplication=0.2)
     stepped, leapt = far_away(weather, seed=seed), far_away(weather, seed=seed)
     arrivals = [datagram(FAR, n) for n in range(30)]
     admit(stepped, arrivals, NOW)
@@ -106,14 +106,14 @@ def test_stepping_from_deadline_to_deadline_gives_the_order_of_one_great_step(se
 
 
 def test_total_loss_loses_everything_and_counts_it() -> None:
-    weather = far_away(Weather(loss=1.0, delay=MILLISECOND))
+    weather = far_away(LinkFaults(loss=1.0, delay=MILLISECOND))
     assert admit(weather, [datagram(FAR, n) for n in range(7)], NOW) == []
     assert weather.lost == 7
     assert weather.deadline() is None
 
 
 def test_a_full_queue_loses_what_comes_after_and_counts_it() -> None:
-    weather = far_away(Weather(delay=MILLISECOND), waiting_max=3)
+    weather = far_away(LinkFaults(delay=MILLISECOND), waiting_max=3)
     arrivals = [datagram(FAR, n) for n in range(5)]
     admit(weather, arrivals, NOW)
     assert weather.overflowed == 2
@@ -124,4 +124,4 @@ def test_a_queue_without_room_and_a_sender_out_of_range_are_refused() -> None:
     with pytest.raises(UserError, match="waiting_max is 0; at least one"):
         far_away(CALM, waiting_max=0)
     with pytest.raises(UserError, match="weather names the sender -1; node numbers go from 0"):
-        InjectedWeather({-1: CALM}, Random(0))
+        FaultInjector({-1: CALM}, Random(0))

@@ -19,8 +19,8 @@ from fairtape.deployment.process.children import Link, Ready
 from fairtape.deployment.ring_plan import RingPlan, gather_period, site_seat
 from fairtape.journal import Writer
 from fairtape.net.clock import Clock, SharedClock
-from fairtape.net.driver import Driver, run_in_real_time, spare_the_collector
-from fairtape.net.node_runtime import Seat
+from fairtape.net.driver import Driver, run_in_real_time, tune_gc
+from fairtape.net.node_runtime import NodeRuntime
 from fairtape.nodes.receiver import Receiver
 from fairtape.wire.blocks import unpack_messages
 from fairtape.wire.frames import NodeId
@@ -154,14 +154,14 @@ def receiver_process(link: Link, me: NodeId, journal: Path, setting: Setting) ->
     witness = Witness(clock, tally, link, receiver)
     seat.consumer = witness.take
     driver = Driver([seat], clock, gather_period=gather_period(plan))
-    spare_the_collector()
+    tune_gc()
     driver.run(until=witness.done)
     link.tell(_account(me, tally, receiver, seat, real_time=real_time))
     driver.run(until=lambda: _is_stopped(link))
     driver.close()
 
 
-def _account(me: NodeId, tally: Tally, receiver: Receiver, seat: Seat, *, real_time: bool) -> Account:
+def _account(me: NodeId, tally: Tally, receiver: Receiver, seat: NodeRuntime, *, real_time: bool) -> Account:
     assert isinstance(seat.journal, Writer)
     tip, traffic = seat.journal.tip, seat.carrier.traffic()
     return Account(

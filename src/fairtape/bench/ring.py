@@ -23,7 +23,7 @@ from fairtape.bench.setting import PATIENCE, WARM_PERIOD, Setting
 from fairtape.bench.trimming import kept_short
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration
-from fairtape.core.link_faults import Weather
+from fairtape.core.link_faults import LinkFaults
 from fairtape.deployment.config.loopback import free_ports, loopback_book, loopback_groups
 from fairtape.deployment.process.children import Crew
 from fairtape.deployment.ring_plan import RingPlan
@@ -47,7 +47,7 @@ def plan_for(setting: Setting) -> RingPlan:
         raise UserError("IP multicast does not work on the loopback interface of this machine, and the bench needs it")
     book = loopback_book(sites, sources)
     starts_at = SharedClock().now() + START_DELAY + NODE_DELAY * len(book)
-    loss = Weather(loss=setting.loss)
+    loss = LinkFaults(loss=setting.loss)
     return RingPlan(
         formation=Formation(number=1, members=tuple(sites), timing=setting.timing, starts_at=starts_at),
         keys=replace(Keys.from_secret(secrets.token_bytes(32), sites, sources), seal=setting.seal),

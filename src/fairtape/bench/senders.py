@@ -10,7 +10,7 @@ from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Instant
 from fairtape.deployment.process.children import Link, Ready
 from fairtape.deployment.ring_plan import RingPlan, source_of, source_seat
 from fairtape.net.clock import Clock, SharedClock
-from fairtape.net.driver import Driver, run_in_real_time, spare_the_collector
+from fairtape.net.driver import Driver, run_in_real_time, tune_gc
 from fairtape.nodes.source import Source
 
 CHUNK_RECORDS: Final = 2_048  # that a flooding producer hands over at once
@@ -94,7 +94,7 @@ def sender_process(link: Link, setting: Setting) -> None:
     producers = [_producer(source, setting, plan) for source in sources]
     seats = [source_seat(plan, *pair) for pair in zip(sources, producers, strict=True)]
     driver = Driver(seats, clock)
-    spare_the_collector()
+    tune_gc()
     driver.run(until=_Watch(clock, link, sources, producers, setting.window_of(plan.formation)[1] + PATIENCE).over)
     driver.close()
     link.tell(Published(sum(producer.published for producer in producers)))

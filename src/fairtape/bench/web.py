@@ -27,7 +27,7 @@ from fairtape.deployment.process.children import Crew, Link, Ready
 from fairtape.journal import Sync, Writer
 from fairtape.market.flow import Flow, batches
 from fairtape.market.trades import TRADE_SIZE
-from fairtape.net.driver import run_in_real_time, spare_the_collector
+from fairtape.net.driver import run_in_real_time, tune_gc
 from fairtape.net.file_limit import allow_files
 from fairtape.web.broadcast import Limits
 from fairtape.web.server import HOST, Target, running
@@ -192,7 +192,7 @@ def _delays(setting: WebSetting, released: Released, heard: Heard) -> Any:
 def server_process(link: Link, journal: Path, setting: WebSetting) -> None:
     """The server, alone on the first core."""
     real_time = take_core(0, real_time=setting.real_time)
-    spare_the_collector()
+    tune_gc()
     target = Target(directory=journal, title="bench")
     with running(target, limits=Limits(customers_max=setting.customers + 10)) as server:
         link.tell(Open(server.port))
@@ -245,7 +245,7 @@ def customers_process(link: Link, port: int, setting: WebSetting) -> None:
     take_core(1, real_time=setting.real_time)
     check_room(setting.customers)
     audience = BareAudience(port, setting.customers)
-    spare_the_collector()
+    tune_gc()
     link.tell(Ready())
     show = link.expect(Show)
     if show is not None:

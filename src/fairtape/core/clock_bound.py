@@ -14,7 +14,7 @@ from fairtape.core.instants import NEVER, Duration, Instant
 EXCHANGES_MAX: Final = 8  # the best of the last few counts: a short round trip says more
 
 
-class Timekeeper:
+class ClockBoundEstimator:
     """The exchanges of one site."""
 
     def __init__(self) -> None:

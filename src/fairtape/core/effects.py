@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Final, TypeAlias
 
-from fairtape.core.formation_log import Question
+from fairtape.core.formation_log import StoreRequest
 from fairtape.core.instants import Duration, Instant
 from fairtape.wire.frames import NodeId
 
@@ -34,7 +34,7 @@ class Multicast:
 
 
 @dataclass(slots=True)
-class Listen:
+class JoinChannels:
     """From now on hear these channels of secondary loops, and no others."""
 
     channels: tuple[int, ...]
@@ -106,7 +106,7 @@ class Recovered:
 
 
 @dataclass(slots=True)
-class Turn:
+class AppendFormation:
     """Write a change of formation to the journal, and tell the applications: after it the order may be broken."""
 
     change: FormationChange
@@ -123,17 +123,17 @@ class Fetch:
 
 
 @dataclass(slots=True)
-class Cut:
+class Truncate:
     """Take everything after `token` out of the journal, and hand what is left to `recovered`."""
 
     token: int
 
 
 @dataclass(slots=True)
-class Consult:
+class QueryStore:
     """Ask the formation store, and hand its answer to `answered`."""
 
-    question: Question
+    question: StoreRequest
 
 
 @dataclass(slots=True)
@@ -190,4 +190,16 @@ class Notice:
     text: str
 
 
-Effect: TypeAlias = Multicast | Listen | Send | Append | Deliver | Report | Turn | Fetch | Cut | Consult | Notice
+Effect: TypeAlias = (
+    Multicast
+    | JoinChannels
+    | Send
+    | Append
+    | Deliver
+    | Report
+    | AppendFormation
+    | Fetch
+    | Truncate
+    | QueryStore
+    | Notice
+)

@@ -21,7 +21,7 @@ class Leadership:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LogEntry:
     """One formation of one loop as it is kept in the log; `formation` is its encoded form."""
 
     loop: int
@@ -47,12 +47,12 @@ class Claim:
 class Record:
     """Append these entries, all or none: only while their term is the present one and each number follows on."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[LogEntry, ...]
 
 
 ENTRIES_MAX: Final = 100  # of one Record: etcd takes 128 operations in one transaction
 
-Question: TypeAlias = Recall | Claim | Record
+StoreRequest: TypeAlias = Recall | Claim | Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Recalled:
     """The answer to `Recall`: the latest entry of each loop, ascending by loop."""
 
     leadership: Leadership | None
-    latest: tuple[Entry, ...]
+    latest: tuple[LogEntry, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,21 +74,21 @@ class Claimed:
 class Recorded:
     """The answer to `Record`: it is on the disk of the store."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[LogEntry, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RecordRefused:
     """The answer to `Record`: another term, or the numbers do not follow on. Nothing was written."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[LogEntry, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Unavailable:
     """The store did not answer in time; the question may or may not have been carried out."""
 
-    question: Question
+    question: StoreRequest
 
 
-Answer: TypeAlias = Recalled | Claimed | Recorded | Refused | Unavailable
+StoreResponse: TypeAlias = Recalled | Claimed | Recorded | RecordRefused | Unavailable

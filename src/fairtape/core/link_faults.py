@@ -13,7 +13,7 @@ from fairtape.core.instants import Duration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Weather:
+class LinkFaults:
     """One direction of one link."""
 
     delay: Duration = 0  # propagation: the least that a datagram needs
@@ -31,10 +31,10 @@ class Weather:
                 raise ValueError(f"{name} is {getattr(self, name)} ns; it must not be negative")
 
 
-CALM: Final = Weather()
+CALM: Final = LinkFaults()
 
 
-def fates(weather: Weather, chance: Chance) -> tuple[Duration, ...]:
+def fates(weather: LinkFaults, chance: Chance) -> tuple[Duration, ...]:
     """When each copy of one datagram arrives, counted from its departure; empty when it is lost."""
     if weather.loss and chance.random() < weather.loss:
         return ()
@@ -44,7 +44,7 @@ def fates(weather: Weather, chance: Chance) -> tuple[Duration, ...]:
     return (first,)
 
 
-def _queueing(weather: Weather, chance: Chance) -> Duration:
+def _queueing(weather: LinkFaults, chance: Chance) -> Duration:
     """An exponential addition, cut at twelve means: a datagram later than that is as good as lost."""
     if not weather.jitter:
         return 0

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from fairtape.core.effects import Effect, Recovered
-from fairtape.core.formation_log import Answer
+from fairtape.core.formation_log import StoreResponse
 from fairtape.core.instants import Instant
 
 
@@ -34,7 +34,7 @@ class Machine(Protocol):
         """The effects since the last call, in the order in which they must be carried out."""
 
 
-class Keeper(Machine, Protocol):
+class JournalMachine(Machine, Protocol):
     """A machine that has a journal, and hears what it asks of it."""
 
     def fetched(self, ticket: int, entries: Sequence[bytes], now: Instant) -> None:
@@ -44,8 +44,8 @@ class Keeper(Machine, Protocol):
         """What is left of the journal: the answer to a `Cut`."""
 
 
-class Consulting(Machine, Protocol):
+class StoreMachine(Machine, Protocol):
     """A machine that asks the formation store."""
 
-    def answered(self, answer: Answer, now: Instant) -> None:
+    def answered(self, answer: StoreResponse, now: Instant) -> None:
         """What the store says: the answer to the `Consult` under way."""

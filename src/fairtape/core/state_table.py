@@ -34,7 +34,7 @@ class Edge(Generic[S]):
     actions: tuple[Callable[[S], None], ...] = ()
 
 
-class Table(Generic[S]):
+class StateTable(Generic[S]):
     """All arrows of one figure, and what each state means on entry."""
 
     def __init__(

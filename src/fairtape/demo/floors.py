@@ -16,7 +16,7 @@ from fairtape.market.flow import Flow, batches, by_venue
 from fairtape.market.trades import TRADE_SIZE, Trades, blank_trades
 from fairtape.net.clock import Clock, SharedClock
 from fairtape.net.driver import Driver
-from fairtape.net.node_runtime import Seat
+from fairtape.net.node_runtime import NodeRuntime
 from fairtape.nodes.source import Source
 from fairtape.ring.membership.formation import Formation
 
@@ -97,7 +97,7 @@ class Session:
         self.next_slice_at: Instant | None = flow.starts_at
         self._floors: dict[int, Floor] = {}
 
-    def seat(self, plan: RingPlan, node: int, clock: Clock) -> Seat:
+    def seat(self, plan: RingPlan, node: int, clock: Clock) -> NodeRuntime:
         """The seat of one floor."""
         source = source_of(plan, node, clock)
         floor = self._floors[FLOORS[node].number] = Floor(self, source)

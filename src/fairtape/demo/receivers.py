@@ -21,8 +21,8 @@ from fairtape.edge.protocol.sessions import Edition, Standing
 from fairtape.journal import Past, Writer
 from fairtape.market.prices import Quantity
 from fairtape.net.clock import Clock, SharedClock
-from fairtape.net.driver import Driver, run_in_real_time, spare_the_collector
-from fairtape.net.node_runtime import Seat
+from fairtape.net.driver import Driver, run_in_real_time, tune_gc
+from fairtape.net.node_runtime import NodeRuntime
 from fairtape.net.transports import LOOPBACK, Interface
 from fairtape.net.udp import UdpSocket, bind
 from fairtape.nodes.site import Site
@@ -87,7 +87,7 @@ def run_receiver(link: Link, me: NodeId, journal: Path, shows: bool = False) -> 
         return link.stopped
 
     try:
-        spare_the_collector()
+        tune_gc()
         run_in_real_time()  # where it is granted, as in a deployment
         driver.run(ended)
     finally:
@@ -98,7 +98,7 @@ def run_receiver(link: Link, me: NodeId, journal: Path, shows: bool = False) -> 
 
 def _seat(
     plan: WorldPlan, me: NodeId, journal: Path, clock: Clock, speaker: "Speaker", tracer: Tracer | None
-) -> tuple[Site, Seat]:
+) -> tuple[Site, NodeRuntime]:
     """The site with its sockets and its journal."""
     ring = plan.ring
     writer = Writer.open(journal, stripe=ring.stripe, site=me)
@@ -110,7 +110,7 @@ def _seat(
         clock_bound=clock.bound,
         tracer=tracer,
     )
-    seat = Seat(
+    seat = NodeRuntime(
         site,
         ring.carrier(me),
         weather=ring.weather_at(me),

@@ -8,7 +8,7 @@ from fairtape.deployment.process.children import Link, Ready
 from fairtape.deployment.process.temporary_site import Rounds
 from fairtape.net.clock import SharedClock
 from fairtape.net.driver import Driver, run_in_real_time
-from fairtape.net.node_runtime import Seat
+from fairtape.net.node_runtime import NodeRuntime
 from fairtape.nodes.coordinator.server import Bench, Reformer
 from fairtape.ring.membership.formation import Formation
 from fairtape.storage.formation_stores import StoreDesk, open_store
@@ -40,7 +40,7 @@ def run_reformer(link: Link) -> None:
     ring = plan.ring
     bench = Bench(me=REFORMER, operator=OPERATOR, leader_lease=ring.formation.timing.lease_period)
     reformer = Reformer(bench, plan.charter, keys=ring.keys, born_at=clock.now(), clock_bound=clock.bound)
-    seat = Seat(reformer, ring.carrier(REFORMER), weather=ring.weather_at(REFORMER))
+    seat = NodeRuntime(reformer, ring.carrier(REFORMER), weather=ring.weather_at(REFORMER))
     driver = Driver([seat], clock)
     seat.desk = StoreDesk(open_store(plan.store), driver.nudge)
     rounds = Rounds(ring.formation, turn=0, turns=1)

@@ -14,7 +14,7 @@ from typing import Final
 
 from fairtape.core.effects import Ordered, Release
 from fairtape.core.instants import SECOND, Instant
-from fairtape.core.link_faults import Weather
+from fairtape.core.link_faults import LinkFaults
 from fairtape.core.timing import PROFILES
 from fairtape.exchange.floor import Floor
 from fairtape.exchange.instructions import CASH, Funding, OpenMarket
@@ -196,7 +196,7 @@ class TradingFloor(Witness):
         )
 
 
-def _sky(origin: NodeId, to: NodeId) -> Weather:
+def _sky(origin: NodeId, to: NodeId) -> LinkFaults:
     return weather_between(_place(origin), _place(to), loss=LOSS)
 
 

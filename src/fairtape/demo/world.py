@@ -8,7 +8,7 @@ from random import SystemRandom
 from secrets import token_bytes
 from typing import Final
 
-from fairtape.core.link_faults import Weather
+from fairtape.core.link_faults import LinkFaults
 from fairtape.core.timing import PROFILES
 from fairtape.deployment.config.loopback import free_ports, loopback_book
 from fairtape.deployment.ring_plan import RingPlan
@@ -120,7 +120,7 @@ class World:
         place = REGIONS.index(region)
         return (self.customers + len(REGIONS) - 1 - place) // len(REGIONS)
 
-    def _weather_at(self, node: NodeId, nodes: tuple[NodeId, ...]) -> dict[NodeId, Weather]:
+    def _weather_at(self, node: NodeId, nodes: tuple[NodeId, ...]) -> dict[NodeId, LinkFaults]:
         here = place(node)
         return {other: weather_between(place(other), here, loss=self.loss) for other in nodes if other != node}
 

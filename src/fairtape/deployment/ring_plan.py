@@ -12,12 +12,12 @@ from typing import Final
 from fairtape.core.effects import Deliver, Report
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, Duration
-from fairtape.core.link_faults import Weather
+from fairtape.core.link_faults import LinkFaults
 from fairtape.journal import Writer
 from fairtape.net.clock import Clock
-from fairtape.net.fault_injection import InjectedWeather
-from fairtape.net.node_runtime import Producer, Seat
-from fairtape.net.transports import AddressBook, Carrier, Groups, IpMulticast, Mesh
+from fairtape.net.fault_injection import FaultInjector
+from fairtape.net.node_runtime import NodeRuntime, Producer
+from fairtape.net.transports import AddressBook, Groups, IpMulticast, Mesh, Transport
 from fairtape.nodes.receiver import BornTooLate, Receiver
 from fairtape.nodes.source import Source
 from fairtape.ring.membership.formation import Formation
@@ -40,19 +40,19 @@ class RingPlan:
     stripe: int = 0
     datagram_max: int = DATAGRAM_MAX
     window_max: int = WINDOW_MAX
-    weather: Mapping[NodeId, Mapping[NodeId, Weather]] = field(default_factory=dict)  # at a node, by sender
+    weather: Mapping[NodeId, Mapping[NodeId, LinkFaults]] = field(default_factory=dict)  # at a node, by sender
     weather_seed: int = 0
 
-    def carrier(self, me: NodeId) -> Carrier:
+    def carrier(self, me: NodeId) -> Transport:
         """The way into the core for one node."""
         return Mesh(me, self.book) if self.groups is None else IpMulticast(me, self.book, self.groups)
 
-    def weather_at(self, me: NodeId) -> InjectedWeather | None:
+    def weather_at(self, me: NodeId) -> FaultInjector | None:
         """What is done to the datagrams that reach one node."""
         links = self.weather.get(me)
         if not links:
             return None
-        return InjectedWeather(links, Random(f"{self.weather_seed}/{me}"))  # noqa: S311 - weather, not secrets
+        return FaultInjector(links, Random(f"{self.weather_seed}/{me}"))  # noqa: S311 - weather, not secrets
 
 
 def site_seat(
@@ -65,7 +65,7 @@ def site_seat(
     reporter: Callable[[Report], None] | None = None,
     producer: Producer | None = None,
     tracer: Tracer | None = None,
-) -> tuple[Receiver, Seat]:
+) -> tuple[Receiver, NodeRuntime]:
     """A receiver and its seat: sockets bound, journal open."""
     try:
         receiver = Receiver(
@@ -81,7 +81,7 @@ def site_seat(
     except BornTooLate as late:
         raise UserError(str(late)) from None
     writer = None if journal is None else Writer.open(journal, stripe=plan.stripe, site=me)
-    seat = Seat(
+    seat = NodeRuntime(
         receiver,
         plan.carrier(me),
         weather=plan.weather_at(me),
@@ -112,6 +112,6 @@ def source_of(plan: RingPlan, me: NodeId, clock: Clock) -> Source:
     )
 
 
-def source_seat(plan: RingPlan, source: Source, producer: Producer | None = None) -> Seat:
+def source_seat(plan: RingPlan, source: Source, producer: Producer | None = None) -> NodeRuntime:
     """The seat of a source: it hears only the control channel."""
-    return Seat(source, plan.carrier(source.me), weather=plan.weather_at(source.me), producer=producer)
+    return NodeRuntime(source, plan.carrier(source.me), weather=plan.weather_at(source.me), producer=producer)

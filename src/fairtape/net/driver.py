@@ -24,7 +24,7 @@ from typing import Final
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MICROSECOND, MILLISECOND, NEVER, SECOND, Duration, Instant
 from fairtape.net.clock import Clock
-from fairtape.net.node_runtime import Seat
+from fairtape.net.node_runtime import NodeRuntime
 
 HOUSEKEEPING_PERIOD: Final = 50 * MILLISECOND  # the longest wait: the stop condition is looked at
 COLLECTED_AFTER: Final = 100_000  # new objects that outlive their makers, before the collector looks at them
@@ -42,7 +42,7 @@ _STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 class Driver:
     """Runs the seats of one process."""
 
-    def __init__(self, seats: Sequence[Seat], clock: Clock, *, gather_period: Duration = 0) -> None:
+    def __init__(self, seats: Sequence[NodeRuntime], clock: Clock, *, gather_period: Duration = 0) -> None:
         """With a `gather_period` data wakes nobody for that long after the last turn.
 
         Nobody is in a hurry for it: it is read in every turn, so before the site acknowledges and before it hears what
@@ -154,7 +154,7 @@ class Driver:
                     return
 
 
-def spare_the_collector() -> None:
+def tune_gc() -> None:
     """Let the garbage collector come seldom, in a process that does nothing but drive.
 
     No cycle is made in the path of a datagram, so there is little to find, and a search in the middle of a token makes

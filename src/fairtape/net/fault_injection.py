@@ -15,26 +15,26 @@ from typing import Final
 from fairtape.core.chance import Chance
 from fairtape.core.errors import UserError
 from fairtape.core.instants import Instant
-from fairtape.core.link_faults import CALM, Weather, fates
+from fairtape.core.link_faults import CALM, LinkFaults, fates
 from fairtape.wire.frames import HEADER, NODE_MAX, NodeId
 
 WAITING_MAX: Final = 1 << 16
 _WRITER: Final = slice(HEADER.size - 4, HEADER.size)  # where the header names who wrote it
 
 
-class InjectedWeather:
+class FaultInjector:
     """The weather on every link to one node. Equal chance and equal arrivals give equal fates."""
 
     __slots__ = ("_arrivals", "_chance", "_links", "_waiting", "_waiting_max", "lost", "overflowed")
 
-    def __init__(self, links: Mapping[NodeId, Weather], chance: Chance, *, waiting_max: int = WAITING_MAX) -> None:
+    def __init__(self, links: Mapping[NodeId, LinkFaults], chance: Chance, *, waiting_max: int = WAITING_MAX) -> None:
         """`links` gives the weather from each sender to this node; whoever is not named has calm weather."""
         if waiting_max < 1:
             raise UserError(f"waiting_max is {waiting_max}; at least one delayed datagram must fit")
         for sender in links:
             if not 0 <= sender <= NODE_MAX:
                 raise UserError(f"weather names the sender {sender}; node numbers go from 0 to {NODE_MAX}")
-        self._links: dict[NodeId | None, Weather] = {
+        self._links: dict[NodeId | None, LinkFaults] = {
             sender: weather for sender, weather in links.items() if weather != CALM
         }
         self._chance = chance
@@ -70,7 +70,7 @@ class InjectedWeather:
         """When the next delayed datagram is due."""
         return self._waiting[0][0] if self._waiting else None
 
-    def _expose(self, datagram: bytes, weather: Weather, now: Instant, ready: list[bytes]) -> None:
+    def _expose(self, datagram: bytes, weather: LinkFaults, now: Instant, ready: list[bytes]) -> None:
         delays = fates(weather, self._chance)
         self.lost += not delays
         for delay in delays:

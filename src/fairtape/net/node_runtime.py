@@ -15,28 +15,28 @@ from typing import Final, Protocol, cast
 
 from fairtape.core.effects import (
     Append,
-    Consult,
-    Cut,
+    AppendFormation,
     Deliver,
     Effect,
     Fetch,
     FormationChange,
-    Listen,
+    JoinChannels,
     Multicast,
     Notice,
     Ordered,
+    QueryStore,
     Recovered,
     Release,
     Report,
     Send,
-    Turn,
+    Truncate,
 )
-from fairtape.core.formation_log import Answer, Question
+from fairtape.core.formation_log import StoreRequest, StoreResponse
 from fairtape.core.instants import NEVER, Instant
-from fairtape.core.machine import Consulting, Keeper, Machine
+from fairtape.core.machine import JournalMachine, Machine, StoreMachine
 from fairtape.net.clock import Clock
-from fairtape.net.fault_injection import InjectedWeather
-from fairtape.net.transports import Carrier
+from fairtape.net.fault_injection import FaultInjector
+from fairtape.net.transports import Transport
 from fairtape.net.udp import Address, UdpSocket
 from fairtape.ring.receiver.release import LATE_AFTER
 
@@ -45,7 +45,7 @@ DRAINS_MAX: Final = 16  # a consumer may feed the machine whose delivery it hear
 STALLED_TURNS_MAX: Final = 1_000  # wakes without any movement before we call it a bug of the machine
 
 
-class Journal(Protocol):
+class JournalInterface(Protocol):
     """What a driver asks of a journal. `append` returns when the order is as safe as the journal promises."""
 
     def append(self, ordered: Ordered, now: Instant) -> None:
@@ -70,7 +70,7 @@ class Journal(Protocol):
         """Write everything and let go."""
 
 
-class Archive(Protocol):
+class HistoryInterface(Protocol):
     """What a driver asks of a journal's past, beside its writer."""
 
     def after(self, token: int, size_max: int, *, formation: int = 0) -> list[bytes]:
@@ -80,13 +80,13 @@ class Archive(Protocol):
         """Take notice of what was added, so that whoever asks for it is answered at once."""
 
 
-class Desk(Protocol):
+class StoreInterface(Protocol):
     """What a driver asks of the formation store."""
 
-    def ask(self, question: Question) -> None:
+    def ask(self, question: StoreRequest) -> None:
         """Take a question, and never wait for its answer."""
 
-    def answers(self) -> list[Answer]:
+    def answers(self) -> list[StoreResponse]:
         """Every answer since the last call."""
 
     def close(self) -> None:
@@ -103,7 +103,7 @@ class Producer(Protocol):
         """Submit what is due."""
 
 
-class Seat:
+class NodeRuntime:
     """One machine and its part of the world."""
 
     __slots__ = (
@@ -125,15 +125,15 @@ class Seat:
     def __init__(
         self,
         machine: Machine,
-        carrier: Carrier,
+        carrier: Transport,
         *,
-        weather: InjectedWeather | None = None,
-        journal: Journal | None = None,
+        weather: FaultInjector | None = None,
+        journal: JournalInterface | None = None,
         producer: Producer | None = None,
         consumer: Callable[[Deliver], None] | None = None,
         reporter: Callable[[Report], None] | None = None,
-        archive: Archive | None = None,
-        desk: Desk | None = None,
+        archive: HistoryInterface | None = None,
+        desk: StoreInterface | None = None,
         herald: Callable[[FormationChange], None] | None = None,
         log: Callable[[str], None] | None = None,
     ) -> None:
@@ -178,7 +178,7 @@ class Seat:
             self.machine.receive_all(arrived, now)
         if self.desk is not None:
             for answer in self.desk.answers():
-                cast(Consulting, self.machine).answered(answer, now)
+                cast(StoreMachine, self.machine).answered(answer, now)
         if self.producer is not None and _is_due(self.producer, now):
             self.producer.wake(now)
         wanted_at = self.machine.deadline()
@@ -208,7 +208,7 @@ class Seat:
         """
         if self._fetches and self.archive is not None:
             fetch = self._fetches.popleft()
-            cast(Keeper, self.machine).fetched(fetch.ticket, _read_past(self.archive, fetch), now)
+            cast(JournalMachine, self.machine).fetched(fetch.ticket, _read_past(self.archive, fetch), now)
 
     def _listen(self, ready: Collection[int], clock: Clock, *, gathers: bool) -> list[bytes]:
         """Read control before data, hand over data before control."""
@@ -229,7 +229,7 @@ class Seat:
                     datagrams += self._brave(each, self.weather, clock.now())
         return datagrams
 
-    def _brave(self, heard: UdpSocket, weather: InjectedWeather, now: Instant) -> list[bytes]:
+    def _brave(self, heard: UdpSocket, weather: FaultInjector, now: Instant) -> list[bytes]:
         """What the weather lets through at once, by the link over which it really came."""
         senders: list[Address] = []
         datagrams = heard.receive(DATAGRAMS_MAX, senders)
@@ -260,9 +260,9 @@ class Seat:
                 self.carrier.multicast(effect.channel, effect.datagrams)
             case Send():
                 self.carrier.send(effect.to, effect.datagrams)
-            case Listen():
+            case JoinChannels():
                 self.carrier.listen(effect.channels)
-            case Consult():
+            case QueryStore():
                 assert self.desk is not None, "a machine without a store consults it"
                 self.desk.ask(effect.question)
             case Report():
@@ -280,16 +280,16 @@ class Seat:
             case Append():
                 if self.journal is not None:
                     self.journal.append(effect.ordered, now)
-            case Turn():
+            case AppendFormation():
                 if self.journal is not None:
                     self.journal.turn(effect.change, now)
                 if self.herald is not None:
                     self.herald(effect.change)
             case Fetch():
                 self._fetches.append(effect)
-            case Cut():
+            case Truncate():
                 assert self.journal is not None, "a machine without a journal cuts it"
-                cast(Keeper, self.machine).recovered(self.journal.cut_after(effect.token), now)
+                cast(JournalMachine, self.machine).recovered(self.journal.cut_after(effect.token), now)
 
     def _hand_over(self, delivery: Deliver, released_at: Instant) -> None:
         """The application first, then the mark: a crash between the two delivers twice, and not never."""
@@ -324,7 +324,7 @@ def stamped(release: Release, released_at: Instant) -> Release:
     )
 
 
-def _read_past(archive: Archive, fetch: Fetch) -> list[bytes]:
+def _read_past(archive: HistoryInterface, fetch: Fetch) -> list[bytes]:
     """Where no formation was noted yet, nothing is left out; where it is not known, the token alone counts."""
     if fetch.formation is None:
         return archive.after(fetch.token, fetch.size_max)

@@ -95,7 +95,7 @@ class Groups:
         return group, port
 
 
-class Carrier(Protocol):
+class Transport(Protocol):
     """How the datagrams of one node travel."""
 
     @property

@@ -1,6 +1,6 @@
 """A site's seats in secondary loops: in its own, and in those that it joins to the loop above."""
 
-from fairtape.core.effects import LOOP_CHANNEL, Effect, Listen, Multicast, Reason
+from fairtape.core.effects import LOOP_CHANNEL, Effect, JoinChannels, Multicast, Reason
 from fairtape.core.instants import NEVER, Instant
 from fairtape.nodes.message_authentication import Postbox
 from fairtape.nodes.reconfigurable_receiver import GovernedReceiver
@@ -28,7 +28,7 @@ class LoopSeats:
         self.seats.pop(formation.loop, None)
         if formation.counts_on(self._me, incarnation):
             self.seats[formation.loop] = Subloop(formation, me=self._me)
-        return [Listen(tuple(LOOP_CHANNEL + loop for loop in self.seats))]
+        return [JoinChannels(tuple(LOOP_CHANNEL + loop for loop in self.seats))]
 
     def hear(self, message: LoopToken, now: Instant) -> str:
         """Another member has passed a token on; the name of what that means."""

@@ -11,7 +11,7 @@ all journals note the same formations at the same places, however each site came
 from collections.abc import Callable
 from typing import Final
 
-from fairtape.core.effects import FormationChange, Ordered, Reason, Recovered, Turn
+from fairtape.core.effects import AppendFormation, FormationChange, Ordered, Reason, Recovered
 from fairtape.core.entries import Entry, Position
 from fairtape.core.instants import Duration, Instant
 from fairtape.nodes.message_authentication import Postbox
@@ -365,4 +365,4 @@ class GovernedReceiver(Receiver):
             )
         assert change.formation == first.formation
         self._turned = change.formation
-        self._effects.append(Turn(change))
+        self._effects.append(AppendFormation(change))

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from fairtape.core.clock_bound import Timekeeper
-from fairtape.core.effects import Cut, Deliver, Effect, Fetch, Notice, Ordered, Recovered, Report, Send
+from fairtape.core.clock_bound import ClockBoundEstimator
+from fairtape.core.effects import Deliver, Effect, Fetch, Notice, Ordered, Recovered, Report, Send, Truncate
 from fairtape.core.entries import decode_entry
 from fairtape.core.instants import NEVER, Duration, Instant
 from fairtape.core.timing import Timing
@@ -71,7 +71,7 @@ class Site:
         self._observe = observe
         self._tracer = tracer
         self._own_bound = clock_bound
-        self._timekeeper = Timekeeper()
+        self._timekeeper = ClockBoundEstimator()
         self._postbox = Postbox(me=post.me, keys=keys, peers=keys.sites, first_serial=born_at)
         self._effects: list[Effect] = []
         self._term = 0
@@ -441,7 +441,7 @@ class Site:
         self._busy_with_journal = True
         self._pending = formation
         self._own_counts["taken_back"] += 1
-        self._effects.append(Cut(token))
+        self._effects.append(Truncate(token))
 
     # Secondary loops.
 

@@ -38,7 +38,7 @@ from typing import Final
 
 from fairtape.core.effects import Report
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
-from fairtape.core.link_faults import Weather
+from fairtape.core.link_faults import LinkFaults
 from fairtape.core.timing import Timing
 from fairtape.ring.membership.topology import Charter, Excess, LoopCharter, Remedy
 from fairtape.simulation.clocks import Clock, straying
@@ -85,7 +85,7 @@ class Script:
     excess: Excess = Excess.CONTINUE
     remedy: Remedy = Remedy.BYPASS
     durable: bool = True
-    weather: Weather = field(default_factory=lambda: Weather(delay=2 * MILLISECOND, jitter=200_000))
+    weather: LinkFaults = field(default_factory=lambda: LinkFaults(delay=2 * MILLISECOND, jitter=200_000))
     tree_loss: float | None = None
     latecomers: tuple[NodeId, ...] = ()
     load_period: Duration = 0
@@ -159,7 +159,7 @@ def _journals(script: Script, _verb: str, words: tuple[str, ...], _options: Opti
 
 
 def _links(script: Script, _verb: str, _words: tuple[str, ...], options: Options) -> None:
-    script.weather = Weather(
+    script.weather = LinkFaults(
         delay=duration(options.pop("delay", "2ms")),
         jitter=duration(options.pop("jitter", "200us")),
         loss=float(options.pop("loss", "0")),

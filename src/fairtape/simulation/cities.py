@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from fairtape.core.instants import MICROSECOND, MILLISECOND, Duration
-from fairtape.core.link_faults import Weather
+from fairtape.core.link_faults import LinkFaults
 
 EARTH_RADIUS_KM: Final = 6_371.0
 FIBRE_KM_PER_MS: Final = 299.792_458 / 1.468  # light in standard single-mode fibre
@@ -79,10 +79,10 @@ def round_trip(one: City, other: City) -> Duration:
     return WITHIN_CITY if one == other else ROUND_TRIPS[frozenset((one, other))]
 
 
-def weather_between(one: City, other: City, *, loss: float = 0.0, duplication: float = 0.0) -> Weather:
+def weather_between(one: City, other: City, *, loss: float = 0.0, duplication: float = 0.0) -> LinkFaults:
     """One direction of the link: half the round trip, and queueing that grows with the number of hops."""
     delay = round_trip(one, other) // 2
-    return Weather(delay=delay, jitter=max(delay // JITTER_SHARE, JITTER_MIN), loss=loss, duplication=duplication)
+    return LinkFaults(delay=delay, jitter=max(delay // JITTER_SHARE, JITTER_MIN), loss=loss, duplication=duplication)
 
 
 def distance_km(one: City, other: City) -> float:

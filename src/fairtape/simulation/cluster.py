@@ -10,9 +10,9 @@ from random import Random
 from typing import Final
 
 from fairtape.core.effects import Channel
-from fairtape.core.formation_log import Answer, Question, Unavailable
+from fairtape.core.formation_log import StoreRequest, StoreResponse, Unavailable
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
-from fairtape.core.link_faults import Weather
+from fairtape.core.link_faults import LinkFaults
 from fairtape.core.machine import Machine
 from fairtape.nodes.coordinator.server import Bench, Reformer
 from fairtape.nodes.message_authentication import Postbox
@@ -43,7 +43,7 @@ class RealmPlan:
     charter: Charter
     reformers: tuple[NodeId, ...]
     sources: tuple[NodeId, ...]
-    sky: Callable[[NodeId, NodeId], Weather]
+    sky: Callable[[NodeId, NodeId], LinkFaults]
     seed: int = 0
     tree_loss: float | None = None  # of each branch of one multicast tree; None: links lose on their own
     durable: bool = True  # journals survive crashes whole; else their last entries may be lost
@@ -64,7 +64,7 @@ class StoreRoom:
         self._delay = delay
         self._chance = chance
 
-    def consult(self, node: NodeId, question: Question) -> tuple[Duration, Answer]:
+    def consult(self, node: NodeId, question: StoreRequest) -> tuple[Duration, StoreResponse]:
         """An answer after a while; in an outage none, though the question may have been carried out all the same."""
         delay = int(self._delay * self._chance.uniform(0.5, 2.0))
         if self.closed or node in self.cut_off:

@@ -14,7 +14,7 @@ from typing import Final
 
 from fairtape.core.effects import Ordered, Release, Report
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
-from fairtape.core.link_faults import Weather
+from fairtape.core.link_faults import LinkFaults
 from fairtape.core.timing import Timing
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.topology import Charter, LoopCharter, lease_margin
@@ -76,7 +76,7 @@ def draw(seed: int) -> Failure:
     victims = chance.choice((1, 1, 1, 2))
     sites = tuple(range(1, chance.randint(3, 7) + 1))
     delay = retry // chance.choice((3, 5, 10))
-    weather = Weather(delay=delay, jitter=delay // JITTER, loss=0.0)
+    weather = LinkFaults(delay=delay, jitter=delay // JITTER, loss=0.0)
     plan = RealmPlan(
         charter=Charter(
             loops=(LoopCharter(number=0, tour=sites, timing=timing),), resilience=max(victims, chance.randint(1, 2))

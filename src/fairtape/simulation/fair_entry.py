@@ -24,7 +24,7 @@ from typing import Final
 
 from fairtape.core.effects import Channel, Effect, Ordered, Release, Send
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
-from fairtape.core.link_faults import Weather
+from fairtape.core.link_faults import LinkFaults
 from fairtape.core.timing import PROFILES
 from fairtape.nodes.receiver import Receiver
 from fairtape.nodes.source import Source
@@ -239,7 +239,7 @@ class Races(Witness):
         at, _, region = min(taken)
         return region, at
 
-    def _sky(self, origin: NodeId, to: NodeId) -> Weather:
+    def _sky(self, origin: NodeId, to: NodeId) -> LinkFaults:
         return weather_between(self._city(origin), self._city(to), loss=LOSS)
 
     def _city(self, node: NodeId) -> City:

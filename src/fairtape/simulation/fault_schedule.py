@@ -11,7 +11,7 @@ from random import Random
 from typing import Final
 
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration, Instant
-from fairtape.core.link_faults import Weather
+from fairtape.core.link_faults import LinkFaults
 from fairtape.core.timing import Timing
 from fairtape.ring.membership.topology import Charter, Excess, LoopCharter, Remedy
 from fairtape.simulation.clocks import Clock, straying, wandering
@@ -154,7 +154,7 @@ def _sky(chance: Random, timing: Timing) -> Sky:
     jitter = delay // chance.choice((2, 5, 20))
     loss = chance.choice((0.0, 0.01, 0.01, 0.05, 0.1))
     duplication = chance.choice((0.0, 0.0, 0.02))
-    weather = Weather(delay=delay, jitter=jitter, loss=loss, duplication=duplication)
+    weather = LinkFaults(delay=delay, jitter=jitter, loss=loss, duplication=duplication)
     return lambda _origin, _to: weather
 
 

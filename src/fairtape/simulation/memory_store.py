@@ -2,17 +2,17 @@
 
 from fairtape.core.formation_log import (
     ENTRIES_MAX,
-    Answer,
     Claim,
     Claimed,
-    Entry,
     Leadership,
-    Question,
+    LogEntry,
     Recall,
     Recalled,
     Record,
     Recorded,
-    Refused,
+    RecordRefused,
+    StoreRequest,
+    StoreResponse,
 )
 
 
@@ -23,9 +23,9 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self.leadership: Leadership | None = None
-        self.log: list[Entry] = []
+        self.log: list[LogEntry] = []
 
-    def answer(self, question: Question) -> Answer:
+    def answer(self, question: StoreRequest) -> StoreResponse:
         """Carry out one question. Always available: an outage is a fault of the world, not of the store."""
         match question:
             case Recall():
@@ -41,15 +41,15 @@ class MemoryStore:
     def close(self) -> None:
         """Nothing is held."""
 
-    def _record(self, entries: tuple[Entry, ...]) -> Recorded | Refused:
+    def _record(self, entries: tuple[LogEntry, ...]) -> Recorded | RecordRefused:
         assert len(entries) <= ENTRIES_MAX, f"{len(entries)} entries at once"
         appended = list(self.log)
         for entry in entries:
             numbers = [other.number for other in appended if other.loop == entry.loop]
             if self.leadership is None or entry.term != self.leadership.term:
-                return Refused(entries)
+                return RecordRefused(entries)
             if numbers and entry.number != numbers[-1] + 1:
-                return Refused(entries)
+                return RecordRefused(entries)
             appended.append(entry)
         self.log = appended
         return Recorded(entries)

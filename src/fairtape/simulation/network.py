@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 from fairtape.core.effects import Channel
 from fairtape.core.instants import MICROSECOND, Duration
-from fairtape.core.link_faults import Weather, fates
+from fairtape.core.link_faults import LinkFaults, fates
 from fairtape.simulation.datagram_summary import Sighting, sight
 from fairtape.wire.frames import Kind, NodeId
 
@@ -20,7 +20,7 @@ HELD_MAX: Final = 10_000  # datagrams on one clogged link; more are lost, as in 
 
 Deliver: TypeAlias = Callable[[Duration, NodeId, bytes], None]
 Watch: TypeAlias = Callable[[NodeId, NodeId, bytes, Duration | None], None]
-Sky: TypeAlias = Callable[[NodeId, NodeId], Weather]
+Sky: TypeAlias = Callable[[NodeId, NodeId], LinkFaults]
 
 
 class Link:
@@ -28,7 +28,7 @@ class Link:
 
     __slots__ = ("calm", "clogs", "cuts", "held", "origin", "to", "weather")
 
-    def __init__(self, origin: NodeId, to: NodeId, weather: Weather) -> None:
+    def __init__(self, origin: NodeId, to: NodeId, weather: LinkFaults) -> None:
         self.origin = origin
         self.to = to
         self.weather = weather
@@ -183,7 +183,7 @@ class Network:
         for link in self._links.values():
             link.cuts -= _crosses(link, side)
 
-    def _cross(self, link: Link, datagram: bytes, weather: Weather) -> None:
+    def _cross(self, link: Link, datagram: bytes, weather: LinkFaults) -> None:
         if (link.cuts or link.clogs or self.rules) and self._hinders(link, datagram):
             return
         arrivals = fates(weather, self._chance)

@@ -14,7 +14,7 @@ from typing import Final
 
 from fairtape.core.effects import Channel
 from fairtape.core.instants import SECOND, Duration, Instant
-from fairtape.core.link_faults import Weather
+from fairtape.core.link_faults import LinkFaults
 from fairtape.core.machine import Machine
 from fairtape.nodes.receiver import Receiver
 from fairtape.nodes.source import Source
@@ -169,10 +169,10 @@ class Trial:
         configuration = self.configuration
         chance = chance_for("network", configuration.seed)
         nodes = configuration.sites + configuration.sources
-        weathers: dict[tuple[NodeId, NodeId], Weather] = {}
+        weathers: dict[tuple[NodeId, NodeId], LinkFaults] = {}
         for origin in nodes:
             for to in nodes:
-                weathers[origin, to] = Weather(
+                weathers[origin, to] = LinkFaults(
                     delay=int(configuration.delay_max * chance.uniform(0.1, 1.0)),
                     jitter=configuration.jitter,
                     loss=configuration.loss,

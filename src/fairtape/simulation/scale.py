@@ -21,7 +21,7 @@ from typing import Final, TypeAlias
 
 from fairtape.core.effects import Channel, Ordered, Recovered, Release
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
-from fairtape.core.link_faults import Weather
+from fairtape.core.link_faults import LinkFaults
 from fairtape.core.timing import Timing
 from fairtape.nodes.message_authentication import Postbox
 from fairtape.nodes.site import Site
@@ -45,7 +45,7 @@ TIMING: Final = Timing(
     commit_delay=300 * MILLISECOND,
     clock_error_max=10 * MILLISECOND,
 )
-WEATHER: Final = Weather(delay=5 * MILLISECOND)  # one for all links: loss is the tree's
+WEATHER: Final = LinkFaults(delay=5 * MILLISECOND)  # one for all links: loss is the tree's
 LEASE: Final = 3_600 * SECOND
 EVENTS_MAX: Final = 100_000_000
 MESSAGE_STRIDE: Final = 5  # tokens from one message to the next

@@ -24,7 +24,7 @@ from typing import Final
 
 from fairtape.core.effects import Channel
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration, Instant
-from fairtape.core.link_faults import Weather
+from fairtape.core.link_faults import LinkFaults
 from fairtape.core.timing import Timing
 from fairtape.nodes.receiver import Receiver
 from fairtape.nodes.source import Source
@@ -75,7 +75,7 @@ class _Script:
 def play(text: str) -> str:
     """The trace of a scenario whose commands are `text`."""
     script = _read(text)
-    world = World(chance=chance_for("scenario", 0), sky=lambda _origin, _to: Weather(delay=script.delay))
+    world = World(chance=chance_for("scenario", 0), sky=lambda _origin, _to: LinkFaults(delay=script.delay))
     recorder = Recorder(world)
     _Stage(script, world, recorder).play()
     return "".join(f"{line}\n" for line in lines(recorder.happenings, script.sites))

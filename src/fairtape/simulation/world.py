@@ -15,21 +15,21 @@ from zlib import crc32
 
 from fairtape.core.effects import (
     Append,
-    Consult,
-    Cut,
+    AppendFormation,
     Deliver,
     Effect,
     Fetch,
-    Listen,
+    JoinChannels,
     Multicast,
     Notice,
+    QueryStore,
     Report,
     Send,
-    Turn,
+    Truncate,
 )
-from fairtape.core.formation_log import Answer, Question, Unavailable
+from fairtape.core.formation_log import StoreRequest, StoreResponse, Unavailable
 from fairtape.core.instants import MILLISECOND, NEVER, SECOND, Duration, Instant
-from fairtape.core.machine import Consulting, Keeper, Machine
+from fairtape.core.machine import JournalMachine, Machine, StoreMachine
 from fairtape.simulation.clocks import Clock, TrueClock
 from fairtape.simulation.network import Network, Sky, Tree
 from fairtape.simulation.observer import Witness
@@ -55,7 +55,7 @@ class Storm(Exception):
 class Archive(Protocol):
     """The formation store as the world reaches it: with a delay, and not always."""
 
-    def consult(self, node: NodeId, question: Question) -> tuple[Duration, Answer]:
+    def consult(self, node: NodeId, question: StoreRequest) -> tuple[Duration, StoreResponse]:
         """What the store answers to this node, and after how long."""
 
 
@@ -273,9 +273,9 @@ class World:
                     self._note(seat.node, effect.to, datagram)
                     if effect.to in self._seats:
                         self.network.send(seat.node, effect.to, datagram)
-            elif isinstance(effect, Consult):
+            elif isinstance(effect, QueryStore):
                 self._consult(seat, effect.question)
-            elif isinstance(effect, Listen):
+            elif isinstance(effect, JoinChannels):
                 self.network.listen(seat.node, effect.channels)
             else:
                 if seat.shelf is not None:
@@ -286,7 +286,7 @@ class World:
     def _read_journal(seat: Seat, shelf: Shelf, now: Instant) -> None:
         fetch = seat.fetches.popleft()
         entries = shelf.after(fetch.token, fetch.formation, fetch.size_max)
-        cast(Keeper, seat.machine).fetched(fetch.ticket, entries, now)
+        cast(JournalMachine, seat.machine).fetched(fetch.ticket, entries, now)
 
     @staticmethod
     def _keep(seat: Seat, shelf: Shelf, effect: Effect, now: Instant) -> None:
@@ -294,17 +294,17 @@ class World:
         match effect:
             case Append():
                 shelf.append(effect.ordered)
-            case Turn():
+            case AppendFormation():
                 shelf.append(effect.change)
             case Deliver():
                 shelf.release(effect.release)
             case Fetch():
                 seat.fetches.append(effect)
-            case Cut():
-                cast(Keeper, seat.machine).recovered(shelf.cut_after(effect.token), now)
+            case Truncate():
+                cast(JournalMachine, seat.machine).recovered(shelf.cut_after(effect.token), now)
 
-    def _consult(self, seat: Seat, question: Question) -> None:
-        delay, answer = SECOND, cast(Answer, Unavailable(question))
+    def _consult(self, seat: Seat, question: StoreRequest) -> None:
+        delay, answer = SECOND, cast(StoreResponse, Unavailable(question))
         if self.archive is not None:
             delay, answer = self.archive.consult(seat.node, question)
         life = seat.life
@@ -316,7 +316,7 @@ class World:
                 self.at(self.now + MILLISECOND, arrive)
                 return
             now = seat.clock.read(self.now)
-            cast(Consulting, seat.machine).answered(answer, now)
+            cast(StoreMachine, seat.machine).answered(answer, now)
             self._settle(seat, now)
 
         self.at(self.now + delay, arrive)
@@ -331,11 +331,11 @@ class World:
                     witness.delivered(node, effect.ordered, effect.release, now)
                 case Report():
                     witness.reported(node, effect, now)
-                case Turn():
+                case AppendFormation():
                     witness.turned(node, effect.change, now)
                 case Notice():
                     witness.noticed(node, effect.text, now)
-                case Cut():
+                case Truncate():
                     witness.cut(node, effect.token, now)
 
     def _note(self, node: NodeId, to: int, datagram: bytes) -> None:

@@ -15,7 +15,7 @@ from fairtape.core.errors import UserError
 from fairtape.core.instants import Instant
 from fairtape.deployment.config.description import FILE, Kind, read_deployment
 from fairtape.deployment.follow.site_selection import Audience
-from fairtape.net.driver import spare_the_collector
+from fairtape.net.driver import tune_gc
 from fairtape.net.file_limit import allow_files
 from fairtape.web.api import Api
 from fairtape.web.broadcast import Hub, Limits
@@ -158,7 +158,7 @@ def running(
 
 def serve(server: TickerServer, opened: socket.socket) -> None:
     """Serve until Ctrl-C or SIGTERM. Raises what made it impossible to go on."""
-    spare_the_collector()
+    tune_gc()
     with suppress(KeyboardInterrupt):  # uvicorn has ended in order, and says again what it was told
         uvloop.run(server.serve(sockets=[opened]))
     if server.stage.failure is not None:

@@ -20,7 +20,7 @@ from fairtape.journal import Sync
 from fairtape.journal.writer import SYNC_PERIOD
 from fairtape.market.stripes import FEED_NAME_MAX, VERSION_MAX
 from fairtape.net.clock import SharedClock, SystemClock
-from fairtape.net.transports import TTL_MAX, AddressBook, Carrier, Groups, IpMulticast, Mesh, Peer, Role
+from fairtape.net.transports import TTL_MAX, AddressBook, Groups, IpMulticast, Mesh, Peer, Role, Transport
 from fairtape.net.udp import PORT_MAX, Address, is_host
 from fairtape.ring.membership.formation import LOOPS_MAX, MEMBERS_MAX, STRIDE_MAX
 from fairtape.ring.membership.topology import BadCharter, Charter, Excess, LoopCharter, Remedy
@@ -142,7 +142,7 @@ class Deployment:
         """Where everyone listens."""
         return {node.number: Peer(node.host, node.port, _ROLES[node.kind]) for node in self.nodes.values()}
 
-    def carrier(self, node: Node) -> Carrier:
+    def carrier(self, node: Node) -> Transport:
         """The way into the network for one node."""
         if self.groups is None:
             return Mesh(node.number, self.book(), self._loop_hearers())

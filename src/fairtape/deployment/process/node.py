@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from fairtape.core.effects import Deliver, FormationChange, Report
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
-from fairtape.core.link_faults import Weather
+from fairtape.core.link_faults import LinkFaults
 from fairtape.deployment.config.description import Deployment, Kind, Node
 from fairtape.deployment.config.keys import keys_of
 from fairtape.deployment.node_names import with_names
@@ -25,9 +25,9 @@ from fairtape.edge.protocol.feed_assignment import feeds_of
 from fairtape.edge.service.publisher import Station
 from fairtape.journal import Past, Sync, Writer
 from fairtape.net.clock import SharedClock, SystemClock
-from fairtape.net.driver import Driver, spare_the_collector
-from fairtape.net.fault_injection import InjectedWeather
-from fairtape.net.node_runtime import Seat
+from fairtape.net.driver import Driver, tune_gc
+from fairtape.net.fault_injection import FaultInjector
+from fairtape.net.node_runtime import NodeRuntime
 from fairtape.nodes.coordinator.primary_loop import Ruling
 from fairtape.nodes.coordinator.server import Bench, Reformer
 from fairtape.nodes.site import Site
@@ -74,7 +74,7 @@ def run_site(deployment: Deployment, node: Node) -> None:
         station = open_station(deployment, node, directory, bulletin.note)
         if station is not None:
             closing.callback(station.close)
-        seat = Seat(
+        seat = NodeRuntime(
             site,
             deployment.carrier(node),
             journal=writer,
@@ -213,7 +213,7 @@ def run_reformer(deployment: Deployment, node: Node) -> None:
     )
     bulletin = Bulletin(run, node.name)
     bulletin.note(scheduling.words)
-    seat = Seat(reformer, deployment.carrier(node), log=bulletin.note)
+    seat = NodeRuntime(reformer, deployment.carrier(node), log=bulletin.note)
     driver = Driver([seat], clock)
     seat.desk = StoreDesk(store, driver.nudge)
     scheduling.prefer(serving=True)
@@ -236,7 +236,7 @@ def run_load(deployment: Deployment, node: Node, *, rate: float, size: int) -> N
     )
     metronome = Metronome(source, rate=rate, size=size)
     bulletin = Bulletin(run, node.name)
-    seat = Seat(source, deployment.carrier(node), producer=metronome, log=bulletin.note)
+    seat = NodeRuntime(source, deployment.carrier(node), producer=metronome, log=bulletin.note)
     driver = Driver([seat], clock)
     errand = _Errand(run, node, seat, clock, bulletin, lambda _now: load_status(source, metronome))
     errand.heed = lambda orders: metronome.be_quiet(quiet=orders.quiet)
@@ -245,7 +245,7 @@ def run_load(deployment: Deployment, node: Node, *, rate: float, size: int) -> N
 
 def _live(driver: Driver, errand: "_Errand") -> None:
     try:
-        spare_the_collector()
+        tune_gc()
         driver.run(errand.look)
     finally:
         errand.end()
@@ -274,7 +274,7 @@ class _Errand:
         self,
         run: RunFolder,
         node: Node,
-        seat: Seat,
+        seat: NodeRuntime,
         clock: SharedClock | SystemClock,
         bulletin: Bulletin,
         status: Callable[[Instant], Status],
@@ -321,8 +321,8 @@ class _Errand:
     def _obey(self, orders: Orders) -> None:
         self._orders = orders
         self._clock.skew = orders.skew_ns
-        silence = dict.fromkeys(orders.deaf_to, Weather(loss=1.0))
-        self._seat.weather = InjectedWeather(silence, Random(0)) if silence else None  # noqa: S311 - weather
+        silence = dict.fromkeys(orders.deaf_to, LinkFaults(loss=1.0))
+        self._seat.weather = FaultInjector(silence, Random(0)) if silence else None  # noqa: S311 - weather
         self.heed(orders)
 
 

@@ -11,7 +11,7 @@ from fairtape.deployment.process.children import Link, Ready
 from fairtape.deployment.process.site_traces import SiteTraces
 from fairtape.deployment.ring_plan import RingPlan, gather_period, site_seat
 from fairtape.net.clock import SharedClock
-from fairtape.net.driver import Driver, spare_the_collector
+from fairtape.net.driver import Driver, tune_gc
 from fairtape.nodes.receiver import Receiver
 from fairtape.ring.membership.formation import Formation
 from fairtape.wire.blocks import unpack_messages
@@ -71,7 +71,7 @@ def run_site(link: Link, me: NodeId, journal: Path, shows: bool = False) -> None
         return link.stopped
 
     try:
-        spare_the_collector()
+        tune_gc()
         driver.run(ended)
     finally:
         traces.close(clock.now())

@@ -7,7 +7,7 @@ loop, under a number that no loop has.
 from collections.abc import Collection
 from typing import Final
 
-from fairtape.core.formation_log import Entry
+from fairtape.core.formation_log import LogEntry
 from fairtape.ring.membership.formation import LOOPS_MAX
 from fairtape.wire.frames import Malformed, NodeId
 
@@ -24,7 +24,7 @@ class Register:
         self._number = 0
         self._recorded: bytes = encode_register(())
 
-    def recall(self, entry: Entry | None) -> None:
+    def recall(self, entry: LogEntry | None) -> None:
         """What the log says counts; where it has no register, nobody is retired."""
         self.retired.clear()
         self._number, self._recorded = 0, encode_register(())
@@ -32,14 +32,14 @@ class Register:
             self.retired |= decode_register(entry.formation)
             self.recorded(entry)
 
-    def recorded(self, entry: Entry) -> None:
+    def recorded(self, entry: LogEntry) -> None:
         """This is in the log."""
         self._number, self._recorded = entry.number, entry.formation
 
-    def proposal(self, term: int) -> Entry | None:
+    def proposal(self, term: int) -> LogEntry | None:
         """What is to be recorded, if anything."""
         wanted = encode_register(self.retired)
-        return None if wanted == self._recorded else Entry(REGISTER, self._number + 1, term, wanted)
+        return None if wanted == self._recorded else LogEntry(REGISTER, self._number + 1, term, wanted)
 
 
 def encode_register(retired: Collection[NodeId]) -> bytes:

@@ -11,19 +11,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from fairtape.core.effects import Consult, Effect, Notice, Send
+from fairtape.core.effects import Effect, Notice, QueryStore, Send
 from fairtape.core.formation_log import (
     ENTRIES_MAX,
-    Answer,
     Claim,
     Claimed,
-    Entry,
     Leadership,
-    Question,
+    LogEntry,
     Recall,
     Recalled,
     Record,
     Recorded,
+    StoreRequest,
+    StoreResponse,
 )
 from fairtape.core.instants import MILLISECOND, NEVER, Duration, Instant
 from fairtape.nodes.coordinator.primary_loop import Governor
@@ -82,8 +82,8 @@ class Reformer:
         self._claimed_at: Instant = 0
         self._lead_until: Instant = 0
         self._ask_at: Instant = born_at  # when to look at the leadership again
-        self._asked: Question | None = None  # one question is under way at a time
-        self._waiting: deque[Question] = deque()
+        self._asked: StoreRequest | None = None  # one question is under way at a time
+        self._waiting: deque[StoreRequest] = deque()
         self._pause_until: Instant = 0  # after trouble with the store
 
     # The contract.
@@ -155,7 +155,7 @@ class Reformer:
 
     # The store.
 
-    def answered(self, answer: Answer, now: Instant) -> None:
+    def answered(self, answer: StoreResponse, now: Instant) -> None:
         """What the store says to the question under way."""
         self._mind_clock(now)
         question, self._asked = self._asked, None
@@ -173,9 +173,9 @@ class Reformer:
                     self._waiting.appendleft(Recall())
         self._carry_on(now)
 
-    def _ask(self, question: Question) -> None:
+    def _ask(self, question: StoreRequest) -> None:
         self._asked = question
-        self._effects.append(Consult(question))
+        self._effects.append(QueryStore(question))
 
     def _look_after_leadership(self, now: Instant) -> None:
         if self._term and now >= self._lead_until:
@@ -228,7 +228,7 @@ class Reformer:
         elif leadership.renewal == 0 and now < self._claimed_at + self.bench.leader_lease:
             self._lead(leadership.term, answer.latest, now)
 
-    def _lead(self, term: int, latest: tuple[Entry, ...], now: Instant) -> None:
+    def _lead(self, term: int, latest: tuple[LogEntry, ...], now: Instant) -> None:
         self._term = term
         self._lead_until = self._claimed_at + self.bench.leader_lease
         entries = {entry.loop: entry for entry in latest}
@@ -244,7 +244,7 @@ class Reformer:
         self._waiting.clear()
         self._effects.append(Notice(f"reformation server {self.bench.me} no longer leads: {why}"))
 
-    def _compare(self, latest: tuple[Entry, ...], now: Instant) -> None:
+    def _compare(self, latest: tuple[LogEntry, ...], now: Instant) -> None:
         """After a question that went unanswered: what was to be recorded is there, or is recorded again."""
         for entry in latest:
             if entry.loop == REGISTER:
@@ -254,7 +254,7 @@ class Reformer:
             if wanted is not None and encode_formation(wanted) == entry.formation:
                 self._recorded((entry,), now)
 
-    def _recorded(self, entries: tuple[Entry, ...], now: Instant) -> None:
+    def _recorded(self, entries: tuple[LogEntry, ...], now: Instant) -> None:
         for entry in entries:
             if entry.loop == REGISTER:
                 self._register.recorded(entry)
@@ -292,7 +292,7 @@ class Reformer:
         if any(isinstance(question, Record) for question in self._waiting):
             return
         proposals = [each.proposal for each in self._governors() if each.proposal is not None]
-        entries = [Entry(each.loop, each.number, self._term, encode_formation(each)) for each in proposals]
+        entries = [LogEntry(each.loop, each.number, self._term, encode_formation(each)) for each in proposals]
         register = self._register.proposal(self._term)
         if register is not None:
             entries.insert(0, register)

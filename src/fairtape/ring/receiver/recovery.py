@@ -9,7 +9,7 @@ from enum import IntEnum
 from typing import Final, Protocol
 
 from fairtape.core.instants import NEVER, Duration, Instant
-from fairtape.core.state_table import Table
+from fairtape.core.state_table import StateTable
 from fairtape.core.timing import Timing
 from fairtape.ring.receiver.recovery_tables import FIGURE_2, FIGURE_3_MERGED, FIGURE_3_SEPARATE, Event, State
 
@@ -87,7 +87,7 @@ class RecoveryDesk:
         self.ledger = ledger
         self.now: Instant = 0
         self.failed: list[int] = []  # tokens whose recovery ended in REFORM
-        self._table: Table[Recovery] = (
+        self._table: StateTable[Recovery] = (
             FIGURE_2 if not timed else FIGURE_3_MERGED if timing.merged else FIGURE_3_SEPARATE
         )
         self.running: dict[int, Recovery] = {}  # neither complete nor reforming

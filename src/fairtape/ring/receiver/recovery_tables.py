@@ -12,7 +12,7 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from fairtape.core.state_table import Edge, Table
+from fairtape.core.state_table import Edge, StateTable
 
 if TYPE_CHECKING:
     from fairtape.ring.receiver.recovery import Recovery
@@ -128,7 +128,7 @@ def _figure(overdue: Event, ack_left: Guard, message_left: Guard) -> "Table[Reco
         Edge(AWAIT_REQUESTED_MESSAGES, Event.TIMEOUT,  always,          TEST_MESSAGE_RETRIES),
     )
     # fmt: on
-    return Table(edges, always=Event.ALWAYS, holds={COMPLETE: has_all})
+    return StateTable(edges, always=Event.ALWAYS, holds={COMPLETE: has_all})
 
 
 FIGURE_2: Final = _figure(Event.LATER_ACK, ack_retry_left, message_retry_left)

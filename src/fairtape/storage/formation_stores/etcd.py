@@ -19,17 +19,17 @@ from typing import Any, Final
 from fairtape.core.errors import UserError
 from fairtape.core.formation_log import (
     ENTRIES_MAX,
-    Answer,
     Claim,
     Claimed,
-    Entry,
     Leadership,
-    Question,
+    LogEntry,
     Recall,
     Recalled,
     Record,
     Recorded,
-    Refused,
+    RecordRefused,
+    StoreRequest,
+    StoreResponse,
     Unavailable,
 )
 from fairtape.storage.formation_stores.access import OPEN, Access
@@ -58,7 +58,7 @@ class EtcdStore:
             trouble = error if isinstance(error, Unreachable) else Unreachable(NO_ANSWER)
             raise UserError(f"store is etcd at {named}, where {trouble}") from None
 
-    def answer(self, question: Question) -> Answer:
+    def answer(self, question: StoreRequest) -> StoreResponse:
         """Carry it out; whatever the network or the cluster does, the answer is a value."""
         try:
             match question:
@@ -93,20 +93,20 @@ class EtcdStore:
         answer = self._gateway.transact(transaction, only_reads=False)
         return Claimed(claim.wanted if _succeeded(answer) else _State.of(answer).leadership)
 
-    def _record(self, record: Record) -> Recorded | Refused | Unavailable:
+    def _record(self, record: Record) -> Recorded | RecordRefused | Unavailable:
         entries = record.entries
         assert len(entries) <= ENTRIES_MAX, f"{len(entries)} entries at once"
         state = self._read()
         for _ in range(RECORD_TRIES_MAX):
             if not state.takes(entries):
-                return Refused(entries)
+                return RecordRefused(entries)
             answer = self._gateway.transact(self._writing(entries, state), only_reads=False)
             if _succeeded(answer):
                 return Recorded(entries)
             state = _State.of(answer)
         return Unavailable(record)
 
-    def _writing(self, entries: tuple[Entry, ...], state: "_State") -> Json:
+    def _writing(self, entries: tuple[LogEntry, ...], state: "_State") -> Json:
         keys = self._keys
         latest = {entry.loop: entry for entry in entries}
         serial = keys.serial(state.serial + 1)
@@ -156,21 +156,21 @@ class _State:
     """What the store held at one instant."""
 
     leadership: Leadership | None
-    latest: tuple[Entry, ...]
+    latest: tuple[LogEntry, ...]
     serial: int  # of the last Record; 0 where there is none
 
     @classmethod
     def of(cls, answer: Json) -> "_State":
         """From the answer to `_Keys.reading`."""
         leaders, loops, records = (each["response_range"].get("kvs", []) for each in answer["responses"])
-        latest = [Entry(**(plain | {"formation": _decoded(plain["formation"])})) for plain in map(_unpacked, loops)]
+        latest = [LogEntry(**(plain | {"formation": _decoded(plain["formation"])})) for plain in map(_unpacked, loops)]
         return cls(
             leadership=Leadership(**_unpacked(leaders[0])) if leaders else None,
             latest=tuple(sorted(latest, key=lambda entry: entry.loop)),
             serial=int(_decoded(records[0]["key"]).rpartition(b"/")[2]) if records else 0,
         )
 
-    def takes(self, entries: tuple[Entry, ...]) -> bool:
+    def takes(self, entries: tuple[LogEntry, ...]) -> bool:
         """Whether these entries may be appended to it."""
         leadership = self.leadership
         if any(leadership is None or entry.term != leadership.term for entry in entries):
@@ -198,7 +198,7 @@ def _succeeded(answer: Json) -> bool:
     return answer.get("succeeded", False) is True
 
 
-def _plain(entry: Entry) -> Json:
+def _plain(entry: LogEntry) -> Json:
     return asdict(entry) | {"formation": _base64(entry.formation)}
 
 

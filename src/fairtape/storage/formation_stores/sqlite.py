@@ -15,17 +15,17 @@ from typing import Final
 
 from fairtape.core.errors import UserError
 from fairtape.core.formation_log import (
-    Answer,
     Claim,
     Claimed,
-    Entry,
     Leadership,
-    Question,
+    LogEntry,
     Recall,
     Recalled,
     Record,
     Recorded,
-    Refused,
+    RecordRefused,
+    StoreRequest,
+    StoreResponse,
     Unavailable,
 )
 from fairtape.storage.formation_stores.contract import PATIENCE, follow_on
@@ -53,7 +53,7 @@ class SqliteStore:
     def __init__(self, path: Path, *, patience: float = PATIENCE) -> None:
         self._connection = _opened(path, patience)
 
-    def answer(self, question: Question) -> Answer:
+    def answer(self, question: StoreRequest) -> StoreResponse:
         """Carry it out, waiting for other processes if need be; a disk that fails is a store that is unavailable."""
         try:
             match question:
@@ -73,7 +73,7 @@ class SqliteStore:
     def _recall(self) -> Recalled:
         with _transaction(self._connection, "DEFERRED"):
             latest = self._connection.execute(_LATEST).fetchall()
-            return Recalled(self._leadership(), tuple(Entry(*row) for row in latest))
+            return Recalled(self._leadership(), tuple(LogEntry(*row) for row in latest))
 
     def _claim(self, claim: Claim) -> Claimed:
         with _transaction(self._connection):
@@ -84,15 +84,15 @@ class SqliteStore:
             self._connection.execute(_CLAIM, (wanted.leader, wanted.term, wanted.renewal))
         return Claimed(wanted)
 
-    def _record(self, record: Record) -> Recorded | Refused:
+    def _record(self, record: Record) -> Recorded | RecordRefused:
         entries = record.entries
         with _transaction(self._connection):
             present = self._leadership()
             if any(present is None or entry.term != present.term for entry in entries):
-                return Refused(entries)
+                return RecordRefused(entries)
             numbers = {loop: number for loop, number, _, _ in self._connection.execute(_LATEST)}
             if not follow_on(entries, numbers):
-                return Refused(entries)
+                return RecordRefused(entries)
             rows = [(entry.loop, entry.number, entry.term, entry.formation) for entry in entries]
             self._connection.executemany(_APPEND, rows)
         return Recorded(entries)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
-from fairtape.core.formation_log import Answer, Question, Unavailable
+from fairtape.core.formation_log import StoreRequest, StoreResponse, Unavailable
 from fairtape.storage.formation_stores.contract import Store
 
 QUESTIONS_MAX: Final = 16  # taken and not yet collected; a reformation server seldom has two
@@ -19,10 +19,10 @@ class StoreDesk:
         self._store = store
         self._nudge = nudge
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
-        self._taken: deque[Future[Answer]] = deque()
-        self._turned_away: list[Answer] = []  # a driver collects in every turn, so it holds what one turn asked
+        self._taken: deque[Future[StoreResponse]] = deque()
+        self._turned_away: list[StoreResponse] = []  # a driver collects in every turn, so it holds what one turn asked
 
-    def ask(self, question: Question) -> None:
+    def ask(self, question: StoreRequest) -> None:
         """Take a question. A desk that is full turns it away: the answer is `Unavailable`, and nothing was done."""
         if len(self._taken) >= QUESTIONS_MAX:
             self._turned_away.append(Unavailable(question))
@@ -32,7 +32,7 @@ class StoreDesk:
         self._taken.append(future)
         future.add_done_callback(self._tell)
 
-    def answers(self) -> list[Answer]:
+    def answers(self) -> list[StoreResponse]:
         """Every answer since the last call. What a store should never raise is raised here, where somebody sees it."""
         answers, self._turned_away = self._turned_away, []
         while self._taken and self._taken[0].done():
@@ -45,6 +45,6 @@ class StoreDesk:
         self._taken.clear()
         self._store.close()
 
-    def _tell(self, future: Future[Answer]) -> None:
+    def _tell(self, future: Future[StoreResponse]) -> None:
         if not future.cancelled():
             self._nudge()
