@@ -17,7 +17,7 @@ from fairtape.nodes.coordinator.server import Bench, Reformer
 from fairtape.nodes.message_authentication import Postbox
 from fairtape.ring.membership.topology import Charter, LoopCharter
 from fairtape.storage.formation_stores import Store, open_store
-from fairtape.wire.membership import Governance, Order, Posture, Verb
+from fairtape.wire.membership import MembershipMessage, MembershipState, OperatorCommand, OperatorVerb
 from fairtape.wire.seals import Keys
 from loopback.commands import PATIENCE
 from loopback.etcds import running_etcd
@@ -31,10 +31,11 @@ KEYS = Keys.from_secret(b"servers", (*SITES, 101, OPERATOR), ())
 CHARTER = Charter(loops=(LoopCharter(number=0, tour=SITES, timing=TIMING),))
 STORES = count()
 
-Orders = list[tuple[Verb, int] | None]  # None: the server ends as by kill -9, and a new one opens the store
+Orders = list[tuple[OperatorVerb, int] | None]  # None: the server ends as by kill -9, and a new one opens the store
 
 orders: st.SearchStrategy[Orders] = st.lists(
-    st.none() | st.tuples(st.sampled_from([Verb.RETIRE, Verb.ADMIT]), st.sampled_from(SITES)), max_size=10
+    st.none() | st.tuples(st.sampled_from([OperatorVerb.RETIRE, OperatorVerb.ADMIT]), st.sampled_from(SITES)),
+    max_size=10,
 )
 
 
@@ -77,7 +78,7 @@ class Life:
             self.server.wake(self.now)
             self._turn()
 
-    def hear(self, message: Governance) -> None:
+    def hear(self, message: MembershipMessage) -> None:
         box = Postbox(me=message.sender, keys=KEYS, peers=(), first_serial=self.now)
         self.server.receive(box.govern(message), self.now)
         self._turn()
@@ -114,9 +115,9 @@ def live_through(drawn: Orders, opened: Callable[[], Store], *, lossy: bool) -> 
                 assert life.register() == before  # a restart records nothing
             else:
                 verb, site = order
-                (retired.add if verb is Verb.RETIRE else retired.discard)(site)
+                (retired.add if verb is OperatorVerb.RETIRE else retired.discard)(site)
                 life.lossy = lossy
-                life.hear(Order(0, 0, OPERATOR, verb, site))
+                life.hear(OperatorCommand(0, 0, OPERATOR, verb, site))
                 life.lead()
                 life.rest(LEASE)
                 life.lossy = False
@@ -124,7 +125,7 @@ def live_through(drawn: Orders, opened: Callable[[], Store], *, lossy: bool) -> 
         life.restart()
         life.lead()
         for site in SITES:
-            life.hear(standing_of(site, formation=0, posture=Posture.NEWBORN, complete_through=0, sequence=1))
+            life.hear(standing_of(site, formation=0, posture=MembershipState.NEWBORN, complete_through=0, sequence=1))
         life.rest(FOUNDING_DELAY + STEP)  # it waits so long for whoever is not there, and so for the retired
         formation = life.server.primary.formation
         assert set(formation.members if formation is not None else ()) == set(SITES) - retired

@@ -9,7 +9,7 @@ from fairtape.ring.membership.topology import LoopCharter
 from fairtape.simulation.clocks import straying
 from fairtape.simulation.cluster import EPOCH
 from fairtape.simulation.cluster_run import why_unsettled
-from fairtape.wire.membership import Posture, Verb
+from fairtape.wire.membership import MembershipState, OperatorVerb
 from simulation.calm import TIMING, calm_realm, load
 
 SEEDS = range(1, 6)
@@ -23,8 +23,8 @@ def test_sites_come_and_go_under_load_without_a_gap_and_without_a_late_message(s
     world = realm.world
     world.at(EPOCH + 3_600 * MILLISECOND, partial(realm.seat, 4))
     world.at(EPOCH + 3_700 * MILLISECOND, partial(realm.seat, 5))
-    world.at(EPOCH + 4_300 * MILLISECOND, partial(realm.order, Verb.RETIRE, 2))
-    world.at(EPOCH + 4_800 * MILLISECOND, partial(realm.order, Verb.ADMIT, 2))
+    world.at(EPOCH + 4_300 * MILLISECOND, partial(realm.order, OperatorVerb.RETIRE, 2))
+    world.at(EPOCH + 4_800 * MILLISECOND, partial(realm.order, OperatorVerb.ADMIT, 2))
     world.run(EPOCH + 6 * SECOND)
     assert why_unsettled(realm) is None
     guardians.finish()
@@ -43,7 +43,7 @@ def test_a_site_whose_clock_bound_grows_too_large_withdraws_and_returns(seed: in
     realm, guardians = calm_realm(sites=4, clocks={2: clock}, seed=seed)
     load(realm, since=300 * MILLISECOND, until=2_400 * MILLISECOND)
     realm.world.run(EPOCH + 1_800 * MILLISECOND)
-    assert realm.site(2).posture is Posture.OBSERVER
+    assert realm.site(2).posture is MembershipState.OBSERVER
     released = guardians.released_through(2)
     realm.world.run(EPOCH + 1_900 * MILLISECOND)
     assert guardians.released_through(2) == released
@@ -77,7 +77,7 @@ def test_an_order_to_retire_outlives_the_server_that_was_told() -> None:
     """The operator speaks once; every reformation server remembers."""
     realm, _ = calm_realm(sites=4)
     realm.world.run(EPOCH + SECOND)
-    realm.order(Verb.RETIRE, 3)
+    realm.order(OperatorVerb.RETIRE, 3)
     realm.world.run(EPOCH + 1_500 * MILLISECOND)
     leader = realm.leader()
     assert leader is not None
@@ -86,5 +86,5 @@ def test_an_order_to_retire_outlives_the_server_that_was_told() -> None:
     successor = realm.leader()
     assert successor is not None
     assert successor is not leader
-    assert realm.site(3).posture is Posture.OBSERVER
+    assert realm.site(3).posture is MembershipState.OBSERVER
     assert 3 in successor.primary.retired

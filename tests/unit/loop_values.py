@@ -4,7 +4,7 @@ from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.core.timing import Timing
 from fairtape.ring.membership.formation import Formation
 from fairtape.wire.frames import NodeId
-from fairtape.wire.membership import Posture, Standing, Wish
+from fairtape.wire.membership import MembershipRequest, MembershipState, SiteReport
 
 TIMING = Timing(
     retry_period=20 * MILLISECOND,
@@ -28,15 +28,15 @@ def formation_of(*members: NodeId, **changes: object) -> Formation:
     return Formation(**(given | changes))  # type: ignore[arg-type]
 
 
-def standing_of(site: NodeId, **changes: object) -> Standing:
+def standing_of(site: NodeId, **changes: object) -> SiteReport:
     """How a member stands that has nothing to complain about."""
     given: dict[str, object] = {
         "stripe": 0,
         "formation": 3,
         "sender": site,
         "loop": 0,
-        "posture": Posture.MEMBER,
-        "wish": Wish.NOTHING,
+        "posture": MembershipState.MEMBER,
+        "wish": MembershipRequest.NOTHING,
         "prepared": 0,
         "incarnation": 1_000 + site,
         "asked_at": 7 * SECOND,
@@ -49,4 +49,4 @@ def standing_of(site: NodeId, **changes: object) -> Standing:
         "suspect_token": 0,
         "reason": 0,
     }
-    return Standing(**(given | changes))  # type: ignore[arg-type]
+    return SiteReport(**(given | changes))  # type: ignore[arg-type]

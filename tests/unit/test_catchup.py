@@ -9,7 +9,7 @@ from fairtape.core.entries import Position
 from fairtape.nodes.catchup import Learner
 from fairtape.nodes.message_authentication import Postbox
 from fairtape.nodes.reconfigurable_receiver import Disagreement, GovernedReceiver
-from fairtape.wire.membership import PLACE, Past
+from fairtape.wire.membership import PLACE, HistoryChunk
 
 LATEST = 5
 NOW = 1_000
@@ -52,7 +52,7 @@ def answer(site: Site, *, known: int, complete: int = 300, ends: Position | None
     learner.reader.start(NOW)
     end = site.journal_end if ends is None else ends
     data = b"piece" if chunks else PLACE.pack(*end)
-    past = Past(0, site.position.formation, 2, site.position.token, complete, complete, known, 0, chunks, data)
+    past = HistoryChunk(0, site.position.formation, 2, site.position.token, complete, complete, known, 0, chunks, data)
     return learner.take(past, cast("GovernedReceiver", cast("Any", site)), NOW)
 
 

@@ -10,20 +10,20 @@ from fairtape.wire.frames import DATAGRAM_MAX, NUMBER_MAX, TAG_SIZE, Malformed
 from fairtape.wire.membership import (
     CatchUp,
     Fence,
-    Governance,
     Grant,
+    HistoryChunk,
     Install,
     LoopToken,
-    Order,
-    Past,
-    Posture,
-    Standing,
-    Verb,
-    Wish,
+    MembershipMessage,
+    MembershipRequest,
+    MembershipState,
+    OperatorCommand,
+    OperatorVerb,
+    SiteReport,
     chunk_size,
-    decode_governance,
-    encode_governance,
-    is_governance,
+    decode_membership,
+    encode_membership,
+    is_membership,
 )
 from unit.loop_values import standing_of
 
@@ -35,11 +35,11 @@ heads = (small, formations, nodes)
 
 frames = st.one_of(
     st.builds(
-        Standing,
+        SiteReport,
         *heads,
         loop=small,
-        posture=st.sampled_from(Posture),
-        wish=st.sampled_from(Wish),
+        posture=st.sampled_from(MembershipState),
+        wish=st.sampled_from(MembershipRequest),
         prepared=formations,
         incarnation=nodes,
         asked_at=numbers,
@@ -56,53 +56,55 @@ frames = st.one_of(
     st.builds(Fence, *heads, small, numbers),
     st.builds(Install, *heads, numbers, st.booleans(), st.binary(min_size=1, max_size=200)),
     st.builds(CatchUp, *heads, numbers, st.integers(0, 1 << 19), small),
-    st.builds(Past, *heads, numbers, numbers, numbers, formations, st.just(3), st.just(4), st.binary(min_size=1)),
-    st.builds(Past, *heads, numbers, numbers, numbers, formations, st.just(0), st.just(0), st.just(b"")),
+    st.builds(
+        HistoryChunk, *heads, numbers, numbers, numbers, formations, st.just(3), st.just(4), st.binary(min_size=1)
+    ),
+    st.builds(HistoryChunk, *heads, numbers, numbers, numbers, formations, st.just(0), st.just(0), st.just(b"")),
     st.builds(LoopToken, *heads, st.integers(1, 0xFFFF), st.integers(1, NUMBER_MAX)),
-    st.builds(Order, *heads, st.sampled_from(Verb), nodes),
+    st.builds(OperatorCommand, *heads, st.sampled_from(OperatorVerb), nodes),
 )
 
 
-def sealed(message: Governance, serial: int = 7) -> bytes:
-    return encode_governance(message, serial) + bytes(TAG_SIZE)
+def sealed(message: MembershipMessage, serial: int = 7) -> bytes:
+    return encode_membership(message, serial) + bytes(TAG_SIZE)
 
 
 @given(frames, numbers)
-def test_what_is_encoded_is_decoded(message: Governance, serial: int) -> None:
+def test_what_is_encoded_is_decoded(message: MembershipMessage, serial: int) -> None:
     datagram = sealed(message, serial)
-    assert is_governance(datagram)
-    assert decode_governance(datagram) == message
+    assert is_membership(datagram)
+    assert decode_membership(datagram) == message
 
 
 @given(frames, st.data())
 def test_bytes_that_were_changed_or_cut_raise_malformed_and_nothing_else(
-    message: Governance, data: st.DataObject
+    message: MembershipMessage, data: st.DataObject
 ) -> None:
     datagram = bytearray(sealed(message))
     datagram[data.draw(st.integers(3, len(datagram) - 1))] ^= data.draw(st.integers(1, 255))
     with suppress(Malformed):
-        decode_governance(bytes(datagram))
+        decode_membership(bytes(datagram))
     with suppress(Malformed):
-        decode_governance(bytes(datagram[: data.draw(st.integers(20, len(datagram)))]))
+        decode_membership(bytes(datagram[: data.draw(st.integers(20, len(datagram)))]))
 
 
 def test_a_standing_counts_from_one() -> None:
     with pytest.raises(Malformed, match="begins with 1"):
-        decode_governance(sealed(standing_of(1, sequence=0)))
+        decode_membership(sealed(standing_of(1, sequence=0)))
 
 
 def test_a_token_of_no_loop_is_refused() -> None:
     with pytest.raises(Malformed, match="no loop"):
-        decode_governance(sealed(LoopToken(0, 1, 2, 0, 5)))
+        decode_membership(sealed(LoopToken(0, 1, 2, 0, 5)))
 
 
 def test_chunks_beyond_the_last_are_refused() -> None:
     with pytest.raises(Malformed, match="chunks out of bounds"):
-        decode_governance(sealed(Past(0, 1, 2, 3, 4, 5, 6, 4, 4, b"x")))
+        decode_membership(sealed(HistoryChunk(0, 1, 2, 3, 4, 5, 6, 4, 4, b"x")))
     with pytest.raises(Malformed, match="chunks out of bounds"):
-        decode_governance(sealed(Past(0, 1, 2, 3, 4, 5, 6, 0, 1, b"")))
+        decode_membership(sealed(HistoryChunk(0, 1, 2, 3, 4, 5, 6, 0, 1, b"")))
 
 
 def test_a_chunk_fills_a_datagram() -> None:
-    chunk = Past(0, 1, 2, 3, 4, 5, 6, 0, 1, bytes(chunk_size(DATAGRAM_MAX)))
+    chunk = HistoryChunk(0, 1, 2, 3, 4, 5, 6, 0, 1, bytes(chunk_size(DATAGRAM_MAX)))
     assert len(sealed(chunk)) == DATAGRAM_MAX

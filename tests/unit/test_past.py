@@ -9,7 +9,7 @@ from fairtape.core.entries import Entry, Position, encode_entry, position_of
 from fairtape.core.instants import MILLISECOND, NEVER
 from fairtape.nodes.catchup_transfer import PATIENCE, WINDOW, PastReader, answer
 from fairtape.wire.blocks import pack_records
-from fairtape.wire.membership import CatchUp, Past
+from fairtape.wire.membership import CatchUp, HistoryChunk
 
 SMALL = 200
 
@@ -24,7 +24,7 @@ def ask(after: int, chunk: int = 0, room: int = WINDOW) -> CatchUp:
     return CatchUp(0, 1, 9, after, chunk, room)
 
 
-def answered(question: CatchUp, entries: list[Entry], *, exhausted: bool = True) -> list[Past]:
+def answered(question: CatchUp, entries: list[Entry], *, exhausted: bool = True) -> list[HistoryChunk]:
     encoded = [encode_entry(each) for each in entries]
     return list(
         answer(

@@ -7,7 +7,7 @@ from fairtape.nodes.coordinator.reformation import PATIENCE_MAX, may_be_missing,
 from fairtape.ring.membership.formation import LEAVING_MAX, Formation
 from fairtape.ring.membership.topology import Charter, LoopCharter, Remedy
 from fairtape.wire.frames import NodeId
-from fairtape.wire.membership import Posture, Standing, Wish
+from fairtape.wire.membership import MembershipRequest, MembershipState, SiteReport
 from unit.loop_values import TIMING, formation_of, standing_of
 
 
@@ -17,8 +17,8 @@ def charter(*tour: NodeId, resilience: int = 1, remedy: Remedy = Remedy.BYPASS) 
     return Charter(loops=loops, resilience=resilience, remedy=remedy)
 
 
-def fenced(*sites: NodeId, **changes: object) -> dict[NodeId, Standing]:
-    return {site: standing_of(site, posture=Posture.FENCED, **changes) for site in sites}
+def fenced(*sites: NodeId, **changes: object) -> dict[NodeId, SiteReport]:
+    return {site: standing_of(site, posture=MembershipState.FENCED, **changes) for site in sites}
 
 
 def test_nothing_is_missing_while_at_most_k_are_silent() -> None:
@@ -49,8 +49,8 @@ def test_the_silent_are_passed_by() -> None:
 
 def test_a_restarted_site_stays_if_its_journal_is_near() -> None:
     answered = fenced(1) | {
-        2: standing_of(2, posture=Posture.RESTARTED, complete_through=20 - LAG_MAX),
-        3: standing_of(3, posture=Posture.RESTARTED, complete_through=19 - LAG_MAX),
+        2: standing_of(2, posture=MembershipState.RESTARTED, complete_through=20 - LAG_MAX),
+        3: standing_of(3, posture=MembershipState.RESTARTED, complete_through=19 - LAG_MAX),
     }
     assert next_layout(
         formation_of(1, 2, 3), answered, answered, charter(1, 2, 3), retired=(), accused=True
@@ -58,7 +58,7 @@ def test_a_restarted_site_stays_if_its_journal_is_near() -> None:
 
 
 def test_whoever_is_retired_or_cannot_tell_the_time_leaves_on_the_occasion() -> None:
-    answered = fenced(1, 2) | fenced(3, wish=Wish.WITHDRAW)
+    answered = fenced(1, 2) | fenced(3, wish=MembershipRequest.WITHDRAW)
     layout = next_layout(formation_of(1, 2, 3), answered, answered, charter(1, 2, 3), retired={2}, accused=True)
     assert layout.members == (1,)
     everybody = next_layout(formation_of(1, 2, 3), answered, answered, charter(1, 2, 3), retired={1, 2}, accused=True)
@@ -103,14 +103,14 @@ def test_the_resilience_follows_the_members() -> None:
 
 
 def relief_of(
-    loop: Formation, standings: dict[NodeId, Standing], policy: Charter, *, retired: tuple[NodeId, ...] = ()
+    loop: Formation, standings: dict[NodeId, SiteReport], policy: Charter, *, retired: tuple[NodeId, ...] = ()
 ) -> Formation | None:
     now = loop.scheduled_at(20)
     relief = plan_relief(loop, standings, policy, retired=retired, quiet_since=now, failures=0, now=now)
     return None if relief is None else relief.formation
 
 
-def members(*sites: NodeId) -> dict[NodeId, Standing]:
+def members(*sites: NodeId) -> dict[NodeId, SiteReport]:
     return {site: standing_of(site) for site in sites}
 
 
@@ -119,7 +119,7 @@ def test_a_loop_that_is_as_it_should_be_is_left_alone() -> None:
 
 
 def test_who_wants_in_and_is_up_to_date_comes_in_at_its_place() -> None:
-    standings = members(1, 3) | {2: standing_of(2, posture=Posture.OBSERVER, wish=Wish.JOIN)}
+    standings = members(1, 3) | {2: standing_of(2, posture=MembershipState.OBSERVER, wish=MembershipRequest.JOIN)}
     relief = relief_of(formation_of(1, 3), standings, charter(1, 2, 3))
     assert relief is not None
     assert set(relief.members) == {1, 2, 3}
@@ -129,17 +129,17 @@ def test_who_wants_in_and_is_up_to_date_comes_in_at_its_place() -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"complete_through": 19 - LAG_MAX}, {"formation": 2}, {"wish": Wish.NOTHING}],
+    [{"complete_through": 19 - LAG_MAX}, {"formation": 2}, {"wish": MembershipRequest.NOTHING}],
     ids=["too far behind", "in an earlier formation", "does not want"],
 )
 def test_who_is_not_ready_does_not_come_in(changes: dict[str, object]) -> None:
-    given: dict[str, object] = {"posture": Posture.OBSERVER, "wish": Wish.JOIN}
+    given: dict[str, object] = {"posture": MembershipState.OBSERVER, "wish": MembershipRequest.JOIN}
     standings = members(1, 3) | {2: standing_of(2, **(given | changes))}
     assert relief_of(formation_of(1, 3), standings, charter(1, 2, 3)) is None
 
 
 def test_who_is_retired_or_wants_out_goes_and_takes_its_last_turns() -> None:
-    standings = members(1, 2, 3) | {2: standing_of(2, wish=Wish.WITHDRAW)}
+    standings = members(1, 2, 3) | {2: standing_of(2, wish=MembershipRequest.WITHDRAW)}
     relief = relief_of(formation_of(1, 2, 3), standings, charter(1, 2, 3), retired=(3,))
     assert relief is not None
     assert relief.members == (1,)

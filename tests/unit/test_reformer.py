@@ -7,7 +7,7 @@ from fairtape.nodes.coordinator.server import Bench, Reformer
 from fairtape.nodes.message_authentication import Postbox
 from fairtape.ring.membership.topology import Charter, LoopCharter
 from fairtape.simulation.memory_store import MemoryStore
-from fairtape.wire.membership import Governance, Order, Posture, Verb
+from fairtape.wire.membership import MembershipMessage, MembershipState, OperatorCommand, OperatorVerb
 from fairtape.wire.seals import Keys
 from unit.loop_values import TIMING, standing_of
 
@@ -67,14 +67,14 @@ class Served:
         for now in range(since, until, 10 * MILLISECOND):
             self.turn(now)
 
-    def hear(self, message: Governance, now: Instant) -> None:
+    def hear(self, message: MembershipMessage, now: Instant) -> None:
         box = Postbox(me=message.sender, keys=KEYS, peers=(), first_serial=now)
         self.server.receive(box.govern(message), now)
         self.turn(now)
 
 
-def newborn(site: int) -> Governance:
-    return standing_of(site, formation=0, posture=Posture.NEWBORN, complete_through=0, sequence=1)
+def newborn(site: int) -> MembershipMessage:
+    return standing_of(site, formation=0, posture=MembershipState.NEWBORN, complete_through=0, sequence=1)
 
 
 def test_one_leads_and_the_other_stands_by() -> None:
@@ -162,11 +162,11 @@ def test_what_was_carried_out_but_not_answered_is_found_in_the_store() -> None:
 def test_only_the_operator_gives_orders_and_only_known_sites_are_heard() -> None:
     served = Served(101, MemoryStore())
     served.run(NOW, NOW + 100 * MILLISECOND)
-    served.hear(Order(0, 0, 102, Verb.RETIRE, 2), NOW + 100 * MILLISECOND)
+    served.hear(OperatorCommand(0, 0, 102, OperatorVerb.RETIRE, 2), NOW + 100 * MILLISECOND)
     assert served.server.counts["not_the_operator"] == 1
     served.hear(newborn(4), NOW + 100 * MILLISECOND)
     assert served.server.counts["stranger"] == 1
-    served.hear(Order(0, 0, OPERATOR, Verb.RETIRE, 2), NOW + 100 * MILLISECOND)
+    served.hear(OperatorCommand(0, 0, OPERATOR, OperatorVerb.RETIRE, 2), NOW + 100 * MILLISECOND)
     assert served.server.primary.retired == {2}
 
 
@@ -174,7 +174,7 @@ def test_an_order_is_in_the_store_before_anybody_could_forget_it() -> None:
     store = MemoryStore()
     served = Served(101, store)
     served.run(NOW, NOW + 100 * MILLISECOND)
-    served.hear(Order(0, 0, OPERATOR, Verb.RETIRE, 2), NOW + 100 * MILLISECOND)
+    served.hear(OperatorCommand(0, 0, OPERATOR, OperatorVerb.RETIRE, 2), NOW + 100 * MILLISECOND)
     successor = Served(102, store)
     successor.run(NOW + 200 * MILLISECOND, NOW + SECOND)
     assert successor.server.leads(NOW + SECOND)

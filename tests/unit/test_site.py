@@ -10,14 +10,14 @@ from fairtape.ring.membership.layout import encode_formation
 from fairtape.wire.membership import (
     CatchUp,
     Fence,
-    Governance,
     Grant,
     Install,
-    Posture,
-    Standing,
-    Wish,
-    decode_governance,
-    is_governance,
+    MembershipMessage,
+    MembershipRequest,
+    MembershipState,
+    SiteReport,
+    decode_membership,
+    is_membership,
 )
 from fairtape.wire.seals import Keys
 from unit.loop_values import TIMING, formation_of
@@ -47,7 +47,7 @@ class Seated:
         )
         self._boxes: dict[int, Postbox] = {}
 
-    def hear(self, message: Governance, now: Instant = NOW) -> None:
+    def hear(self, message: MembershipMessage, now: Instant = NOW) -> None:
         box = self._boxes.setdefault(message.sender, Postbox(me=message.sender, keys=KEYS, peers=(), first_serial=now))
         self.site.receive(box.govern(message), now)
 
@@ -55,17 +55,17 @@ class Seated:
         layout = encode_formation(formation)
         self.hear(Install(0, formation.number, 101, term, final, layout), now)
 
-    def standing(self, now: Instant = NOW) -> Standing:
+    def standing(self, now: Instant = NOW) -> SiteReport:
         """How it says it stands, now that it is woken."""
         self.site.wake(now)
         said = [
-            decode_governance(datagram)
+            decode_membership(datagram)
             for effect in self.site.drain()
             if isinstance(effect, Send) and effect.to == 101
             for datagram in effect.datagrams
-            if is_governance(datagram)
+            if is_membership(datagram)
         ]
-        standings = [each for each in said if isinstance(each, Standing) and each.loop == 0]
+        standings = [each for each in said if isinstance(each, SiteReport) and each.loop == 0]
         return standings[-1]
 
     def lease(self, now: Instant, *, formation: int = 1) -> Instant:
@@ -79,14 +79,14 @@ class Seated:
 
 def test_a_site_is_newborn_until_it_is_told_of_a_formation() -> None:
     seated = Seated()
-    assert seated.standing().posture is Posture.NEWBORN
+    assert seated.standing().posture is MembershipState.NEWBORN
     seated.install(FIRST)
-    assert seated.standing().posture is Posture.MEMBER
+    assert seated.standing().posture is MembershipState.MEMBER
 
 
 def test_an_incarnation_that_the_formation_does_not_count_on_has_lost_its_memory() -> None:
     roll = tuple(1 for _ in FIRST.members)
-    for durable, posture in ((True, Posture.RESTARTED), (False, Posture.OBSERVER)):
+    for durable, posture in ((True, MembershipState.RESTARTED), (False, MembershipState.OBSERVER)):
         seated = Seated(durable=durable)
         seated.install(formation_of(1, 2, 3, number=1, roll=roll, first_token=1, first_sequence=1))
         assert seated.standing().posture is posture
@@ -127,9 +127,9 @@ def test_a_member_with_a_bad_clock_wants_out_and_others_do_not_want_in() -> None
     seated = Seated()
     seated.install(FIRST)
     seated.clock.bound = TIMING.clock_error_max + 1
-    assert seated.standing().wish is Wish.WITHDRAW
+    assert seated.standing().wish is MembershipRequest.WITHDRAW
     seated.install(formation_of(1, 3, number=2, first_token=1, first_sequence=1, keeper=1))
-    assert seated.standing().wish is Wish.NOTHING
+    assert seated.standing().wish is MembershipRequest.NOTHING
 
 
 def test_a_clock_that_was_set_back_does_not_silence_a_site() -> None:
@@ -144,9 +144,9 @@ def test_a_fence_stops_a_member_until_the_next_formation() -> None:
     seated = Seated()
     seated.install(FIRST)
     seated.hear(Fence(0, 1, 101, 0, 1))
-    assert seated.standing().posture is Posture.FENCED
+    assert seated.standing().posture is MembershipState.FENCED
     seated.install(formation_of(2, 3, number=2, first_token=1, first_sequence=1, keeper=2))
-    assert seated.standing().posture is Posture.MEMBER
+    assert seated.standing().posture is MembershipState.MEMBER
 
 
 def test_only_reformation_servers_govern_and_only_the_latest() -> None:
@@ -156,7 +156,7 @@ def test_only_reformation_servers_govern_and_only_the_latest() -> None:
     assert seated.site.counts["not_a_reformer"] == 1
     seated.hear(Fence(0, 1, 102, 0, 4))
     assert seated.site.counts["outdated"] == 1
-    assert seated.standing().posture is Posture.MEMBER
+    assert seated.standing().posture is MembershipState.MEMBER
 
 
 def test_a_site_prepares_for_a_formation_and_takes_no_turn_beyond_it() -> None:
@@ -182,11 +182,11 @@ def test_a_site_that_leaves_takes_its_last_turns_and_can_still_be_fenced() -> No
     seated = Seated()
     seated.install(FIRST)
     seated.install(formation_of(1, 3, number=2, first_token=40, first_sequence=0, leaving=(2,)))
-    assert seated.standing().posture is Posture.OBSERVER
+    assert seated.standing().posture is MembershipState.OBSERVER
     assert seated.site.receiver is not None
     assert seated.site.receiver.has_turns
     seated.hear(Fence(0, 2, 101, 0, 1))
-    assert seated.standing().posture is Posture.FENCED
+    assert seated.standing().posture is MembershipState.FENCED
 
 
 def test_whoever_asks_for_the_past_is_answered_from_the_journal() -> None:
@@ -203,4 +203,4 @@ def test_noise_is_counted_and_changes_nothing() -> None:
     seated = Seated()
     for noise in (b"", b"noise", bytes(200)):
         seated.site.receive(noise, NOW)
-    assert seated.standing().posture is Posture.NEWBORN
+    assert seated.standing().posture is MembershipState.NEWBORN

@@ -9,9 +9,9 @@ from fairtape.deployment.config.description import Kind, read_deployment
 from fairtape.deployment.operations.operator import give_order
 from fairtape.deployment.operations.plan_change import change_plan
 from fairtape.edge.service.stripe_plans import read_plan
-from fairtape.wire.membership import Verb
+from fairtape.wire.membership import OperatorVerb
 
-VERBS = {verb.name.lower(): verb for verb in Verb}
+VERBS = {verb.name.lower(): verb for verb in OperatorVerb}
 
 
 @click.command()

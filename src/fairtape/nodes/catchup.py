@@ -10,7 +10,7 @@ from fairtape.nodes.catchup_transfer import WINDOW, PastReader, answer
 from fairtape.nodes.message_authentication import Postbox
 from fairtape.nodes.reconfigurable_receiver import Disagreement, GovernedReceiver
 from fairtape.wire.frames import NodeId
-from fairtape.wire.membership import PLACE, CatchUp, Past, chunk_size
+from fairtape.wire.membership import PLACE, CatchUp, HistoryChunk, chunk_size
 
 QUESTIONS_MAX: Final = 64  # of others who catch up, that wait for the journal
 
@@ -50,7 +50,7 @@ class Learner:
         likely = [receiver.parent or formation.keeper, formation.keeper, *formation.members]
         return [site for site in dict.fromkeys(likely) if site and site != self._me]
 
-    def take(self, past: Past, receiver: GovernedReceiver, now: Instant) -> str:
+    def take(self, past: HistoryChunk, receiver: GovernedReceiver, now: Instant) -> str:
         """Take an answer; the name of what became of it. `Disagreement` where the others have left us behind."""
         if receiver.fenced or self.reader.ask_at == NEVER:  # a fenced site has given its answer
             return "unasked"
@@ -81,7 +81,7 @@ class Learner:
         return "past"
 
     @staticmethod
-    def _confirms(past: Past, receiver: GovernedReceiver) -> bool:
+    def _confirms(past: HistoryChunk, receiver: GovernedReceiver) -> bool:
         """Whether one who knows the latest formation, and says where its journal ends, has what is held here.
 
         `Disagreement` where it holds the order at least as far and has less: the others have left the rest behind.

@@ -13,7 +13,7 @@ from zlib import crc32
 from fairtape.core.entries import Entry, Position, decode_entry, position_of
 from fairtape.core.instants import NEVER, Duration, Instant
 from fairtape.wire.frames import NodeId
-from fairtape.wire.membership import PLACE, CatchUp, Past, chunk_size
+from fairtape.wire.membership import PLACE, CatchUp, HistoryChunk, chunk_size
 
 WINDOW: Final = 64  # chunks that are asked for at once: so few that serving them makes no token late
 ENTRIES_MAX: Final = 2 * WINDOW  # that wait to be put together
@@ -99,7 +99,7 @@ class PastReader:
             return 0
         return next((chunk for chunk in range(pieces.chunks) if chunk not in pieces.held), pieces.chunks - 1)
 
-    def take(self, past: Past, now: Instant) -> None:
+    def take(self, past: HistoryChunk, now: Instant) -> None:
         """Keep one chunk.
 
         Sites may hold different entries after one position, while some have not heard of a Break: the latest counts.
@@ -140,7 +140,7 @@ def answer(
     exhausted: bool,
     journal_end: Position,
     datagram_max: int,
-) -> Iterator[Past]:
+) -> Iterator[HistoryChunk]:
     """The chunks that answer a question, as many as were asked for, and one without data at the end.
 
     That last one says that nothing follows up to `complete`, and where the journal ends, but only where it is
@@ -157,10 +157,14 @@ def answer(
                 return
             room -= 1
             data = encoded[chunk * size : (chunk + 1) * size]
-            yield Past(question.stripe, formation, me, after, complete, settled, known, chunk, chunks, data, check)
+            yield HistoryChunk(
+                question.stripe, formation, me, after, complete, settled, known, chunk, chunks, data, check
+            )
         formation, after = position_of(decode_entry(encoded))
         first = 0
     if room and exhausted:
-        yield Past(question.stripe, formation, me, after, complete, settled, known, 0, 0, PLACE.pack(*journal_end))
+        yield HistoryChunk(
+            question.stripe, formation, me, after, complete, settled, known, 0, 0, PLACE.pack(*journal_end)
+        )
     elif room:
-        yield Past(question.stripe, formation, me, after, after, 0, 0, 0, 0, b"")
+        yield HistoryChunk(question.stripe, formation, me, after, after, 0, 0, 0, 0, b"")

@@ -7,7 +7,7 @@ from fairtape.nodes.reconfigurable_receiver import GovernedReceiver
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.secondary_loop import Subloop
 from fairtape.wire.frames import NodeId
-from fairtape.wire.membership import LoopToken, Posture
+from fairtape.wire.membership import LoopToken, MembershipState
 
 
 class LoopSeats:
@@ -54,9 +54,9 @@ class LoopSeats:
         """Of the latest formation of a loop; 0: none is known."""
         return self._formations[loop].number if loop in self._formations else 0
 
-    def posture(self, loop: int) -> Posture:
+    def posture(self, loop: int) -> MembershipState:
         """What this site does in a loop."""
-        return Posture.MEMBER if loop in self.seats else Posture.OBSERVER
+        return MembershipState.MEMBER if loop in self.seats else MembershipState.OBSERVER
 
     def suspicion(self, loop: int) -> tuple[NodeId, int, Reason] | None:
         """Whom this site suspects in a loop, and at which token."""

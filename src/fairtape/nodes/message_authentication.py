@@ -3,7 +3,7 @@
 from collections.abc import Container
 
 from fairtape.wire.frames import Control, NodeId, encode_control, serial_of
-from fairtape.wire.membership import Governance, encode_governance
+from fairtape.wire.membership import MembershipMessage, encode_membership
 from fairtape.wire.seals import Authenticator, Keys, ReplayWindow
 
 
@@ -24,10 +24,10 @@ class Postbox:
         self._serial += 1
         return self._authenticator(self._me).prove(encode_control(message, self._serial))
 
-    def govern(self, message: Governance) -> bytes:
+    def govern(self, message: MembershipMessage) -> bytes:
         """The same for a frame of governance."""
         self._serial += 1
-        return self._authenticator(self._me).prove(encode_governance(message, self._serial))
+        return self._authenticator(self._me).prove(encode_membership(message, self._serial))
 
     def for_source(self, source: NodeId, message: Control) -> bytes:
         """A datagram that this source can trust."""
@@ -36,7 +36,7 @@ class Postbox:
             self._sources[source] = Authenticator(self._keys.sources[source])
         return self._sources[source].prove(encode_control(message, self._serial))
 
-    def verdict(self, message: Control | Governance, datagram: bytes, *, fresh: bool) -> str | None:
+    def verdict(self, message: Control | MembershipMessage, datagram: bytes, *, fresh: bool) -> str | None:
         """Why a datagram must be ignored, or None. An acknowledgment may come again: its token number names it."""
         if message.sender == self._me:
             return "own"

@@ -29,16 +29,16 @@ from fairtape.wire.frames import Malformed, is_block, kind_of
 from fairtape.wire.membership import (
     CatchUp,
     Fence,
-    Governance,
     Grant,
+    HistoryChunk,
     Install,
     LoopToken,
-    Past,
-    Posture,
-    Standing,
-    Wish,
-    decode_governance,
-    is_governance,
+    MembershipMessage,
+    MembershipRequest,
+    MembershipState,
+    SiteReport,
+    decode_membership,
+    is_membership,
 )
 from fairtape.wire.seals import Keys
 
@@ -93,7 +93,7 @@ class Site:
     def receive(self, datagram: bytes, now: Instant) -> None:
         """Take one datagram. Whatever it is, it is counted; what is wrong changes nothing."""
         self._mind_clock(now)
-        if not is_governance(datagram):
+        if not is_membership(datagram):
             if self.receiver is None or self.receiver.adrift:
                 self._own_counts["too_early"] += 1
             else:
@@ -205,17 +205,17 @@ class Site:
         return self.receiver.next_sequence if self.receiver is not None else self._past.sequence
 
     @property
-    def posture(self) -> Posture:
+    def posture(self) -> MembershipState:
         """What it does in its latest formation."""
         receiver = self.receiver
         if receiver is None:
-            return Posture.NEWBORN
+            return MembershipState.NEWBORN
         if receiver.fenced:
-            return Posture.FENCED
+            return MembershipState.FENCED
         if receiver.seated:
-            return Posture.MEMBER
+            return MembershipState.MEMBER
         lost_memory = self.me in receiver.formation.members and self.post.durable
-        return Posture.RESTARTED if lost_memory else Posture.OBSERVER
+        return MembershipState.RESTARTED if lost_memory else MembershipState.OBSERVER
 
     @property
     def subloops(self) -> dict[int, Subloop]:
@@ -249,17 +249,17 @@ class Site:
             period = min(period, 2 * self.timing.retry_period)
         self._standing_at = now + period
 
-    def _standing(self, loop: int, now: Instant) -> Standing:
+    def _standing(self, loop: int, now: Instant) -> SiteReport:
         suspect, token, reason = suspicion(self.receiver, self._loops, loop)
         in_time = self.clock_bound() <= self.timing.clock_error_max
         at_home = loop == self.post.home
-        return Standing(
+        return SiteReport(
             stripe=self.post.stripe,
             formation=self._number(loop),
             sender=self.me,
             loop=loop,
             posture=self._loops.posture(loop) if loop else self.posture,
-            wish=wish(self.receiver, self._loops, loop, in_time=in_time) if at_home else Wish.NOTHING,
+            wish=wish(self.receiver, self._loops, loop, in_time=in_time) if at_home else MembershipRequest.NOTHING,
             prepared=self._prepared.number if self._prepared is not None and loop == 0 else 0,
             incarnation=self.incarnation,
             asked_at=now,
@@ -282,7 +282,7 @@ class Site:
 
     def _receive_governance(self, datagram: bytes, now: Instant) -> None:
         kind_of(datagram)
-        message = decode_governance(datagram)
+        message = decode_membership(datagram)
         if message.stripe != self.post.stripe:
             raise Malformed("another stripe")
         verdict = self._postbox.verdict(message, datagram, fresh=True) or self._objection(message)
@@ -298,14 +298,14 @@ class Site:
                 self._take_formation(message, now)
             case CatchUp():
                 self._serve(message)
-            case Past():
+            case HistoryChunk():
                 self._take_past(message, now)
             case LoopToken():
                 self._own_counts[self._loops.hear(message, now)] += 1
             case _:
                 raise Malformed("not for a site")
 
-    def _objection(self, message: Governance) -> str | None:
+    def _objection(self, message: MembershipMessage) -> str | None:
         """Only reformation servers govern, and only the latest one that was heard of."""
         if not isinstance(message, Grant | Fence | Install):
             return None
@@ -484,7 +484,7 @@ class Site:
         else:
             self._effects.append(reading)
 
-    def _take_past(self, past: Past, now: Instant) -> None:
+    def _take_past(self, past: HistoryChunk, now: Instant) -> None:
         receiver = self.receiver
         if receiver is None:
             return

@@ -8,7 +8,7 @@ from fairtape.core.timing import Timing
 from fairtape.nodes.loop_membership import LoopSeats
 from fairtape.nodes.reconfigurable_receiver import GovernedReceiver
 from fairtape.wire.frames import DATAGRAM_MAX, NodeId
-from fairtape.wire.membership import Wish
+from fairtape.wire.membership import MembershipRequest
 
 REASONS: Final = tuple(Reason)  # a reason crosses the wire as its place in this list, from 1
 
@@ -38,10 +38,10 @@ def suspicion(receiver: GovernedReceiver | None, loops: LoopSeats, loop: int) ->
     return site, token, REASONS.index(reason) + 1
 
 
-def wish(receiver: GovernedReceiver | None, loops: LoopSeats, loop: int, *, in_time: bool) -> Wish:
+def wish(receiver: GovernedReceiver | None, loops: LoopSeats, loop: int, *, in_time: bool) -> MembershipRequest:
     """A site whose clock is good and that is up to date wants in; one whose clock is not wants out."""
     if receiver is None:
-        return Wish.NOTHING
+        return MembershipRequest.NOTHING
     if loop in loops.seats if loop else receiver.seated:
-        return Wish.NOTHING if in_time else Wish.WITHDRAW
-    return Wish.JOIN if in_time and not receiver.stranded else Wish.NOTHING
+        return MembershipRequest.NOTHING if in_time else MembershipRequest.WITHDRAW
+    return MembershipRequest.JOIN if in_time and not receiver.stranded else MembershipRequest.NOTHING

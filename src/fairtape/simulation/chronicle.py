@@ -48,7 +48,7 @@ from fairtape.simulation.cluster_run import why_unsettled
 from fairtape.simulation.observer import Witness
 from fairtape.simulation.scenario import BadScenario, duration
 from fairtape.wire.frames import NodeId
-from fairtape.wire.membership import Verb
+from fairtape.wire.membership import OperatorVerb
 
 REFORMERS: Final = (101, 102)
 SOURCES: Final = (201, 202)
@@ -59,7 +59,7 @@ TIMING: Final = Timing(
     commit_delay=50 * MILLISECOND,
     clock_error_max=4 * MILLISECOND,
 )
-VERBS: Final = {"retire": Verb.RETIRE, "admit": Verb.ADMIT, "resume": Verb.RESUME}
+VERBS: Final = {"retire": OperatorVerb.RETIRE, "admit": OperatorVerb.ADMIT, "resume": OperatorVerb.RESUME}
 QUIET: Final = re.compile(r"formation \d+ from token|loop \d+, formation 1 ")
 """What goes without saying: that each site enters the formation that a reformation server told of."""
 

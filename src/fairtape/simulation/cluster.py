@@ -27,7 +27,7 @@ from fairtape.simulation.network import Tree
 from fairtape.simulation.simulated_journal import Shelf
 from fairtape.simulation.world import EPOCH, World
 from fairtape.wire.frames import DATAGRAM_MAX, NodeId
-from fairtape.wire.membership import Order, Verb
+from fairtape.wire.membership import OperatorCommand, OperatorVerb
 from fairtape.wire.seals import Keys
 
 OPERATOR: Final = 999_999
@@ -165,11 +165,11 @@ class Realm:
         """Messages that no source has taken yet."""
         return sum(len(waiting) for node, waiting in self._pending.items() if self.world.is_up(node))
 
-    def order(self, verb: Verb, site: NodeId = 0) -> None:
+    def order(self, verb: OperatorVerb, site: NodeId = 0) -> None:
         """The operator speaks to all reformation servers."""
         self._serial += 1
         box = Postbox(me=OPERATOR, keys=self._keys, peers=self._keys.sites, first_serial=self.world.now + self._serial)
-        datagram = box.govern(Order(0, 0, OPERATOR, verb, site))
+        datagram = box.govern(OperatorCommand(0, 0, OPERATOR, verb, site))
         for reformer in self.plan.reformers:
             self.world.inject(reformer, datagram)
 

@@ -20,7 +20,7 @@ from fairtape.simulation.intruder import Intruder
 from fairtape.simulation.ring_run import NEVER_RAISES, Outcome, where
 from fairtape.simulation.world import Spinning, Storm
 from fairtape.wire.frames import NodeId
-from fairtape.wire.membership import Posture, Verb
+from fairtape.wire.membership import MembershipState, OperatorVerb
 
 HEALING_MAX: Final = 60 * SECOND  # of virtual time, after which a healed realm that has not settled is stuck
 
@@ -67,9 +67,9 @@ class Ordeal:
         realm.world.witnesses.append(stranger)
         stranger.stay(self.upheaval.heals_at)
 
-    def _order(self, verb: Verb, site: NodeId) -> None:
+    def _order(self, verb: OperatorVerb, site: NodeId) -> None:
         """The operator orders, and repeats it as long as nobody has said that it was understood."""
-        if verb is Verb.RETIRE:
+        if verb is OperatorVerb.RETIRE:
             self._retired.add(site)
         else:
             self._retired.discard(site)
@@ -121,9 +121,9 @@ class Ordeal:
         if leader is None:
             return
         if leader.primary.phase.name == "HALTED":
-            self.realm.order(Verb.RESUME)
+            self.realm.order(OperatorVerb.RESUME)
         for site in sorted(leader.primary.retired):
-            self._order(Verb.ADMIT, site)
+            self._order(OperatorVerb.ADMIT, site)
 
     def outcome(self, broken: Violation | None) -> Outcome:
         """What became of it."""
@@ -168,7 +168,7 @@ def _why_absent(realm: Realm, node: NodeId, formation: Formation) -> str | None:
     site, home = realm.site(node), realm.homes[node]
     if site.formation != formation:
         return f"site {node} is not in formation {formation.number}"
-    if home == 0 and site.posture is not Posture.MEMBER:
+    if home == 0 and site.posture is not MembershipState.MEMBER:
         return f"site {node} is {site.posture.name}, not a member"
     if home and home not in site.subloops and node not in formation.members:
         return f"site {node} is not in its loop {home}"

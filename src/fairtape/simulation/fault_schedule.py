@@ -19,7 +19,7 @@ from fairtape.simulation.cluster import EPOCH, RealmPlan
 from fairtape.simulation.faults import Clog, Crash, Fault, Partition, Pause, Restart
 from fairtape.simulation.network import Sky
 from fairtape.wire.frames import NodeId
-from fairtape.wire.membership import Verb
+from fairtape.wire.membership import OperatorVerb
 
 FIRST_REFORMER: Final = 101
 FIRST_SOURCE: Final = 201
@@ -42,7 +42,7 @@ class Upheaval:
     plan: RealmPlan
     faults: tuple[Fault, ...]
     outages: tuple[Outage, ...]
-    orders: tuple[tuple[Instant, Verb, NodeId], ...]  # what the operator says of a site
+    orders: tuple[tuple[Instant, OperatorVerb, NodeId], ...]  # what the operator says of a site
     arrivals: tuple[tuple[Instant, NodeId], ...]  # sites that come only then
     hostile_period: Duration  # between two datagrams of a stranger; 0: none comes
     bursts: tuple[tuple[Instant, NodeId, int], ...]  # when, who, how many messages
@@ -202,12 +202,14 @@ def _arrivals(chance: Random, charter: Charter, heals_at: Instant) -> Iterator[t
                 yield _instant(chance, heals_at), site
 
 
-def _orders(chance: Random, sites: tuple[NodeId, ...], heals_at: Instant) -> Iterator[tuple[Instant, Verb, NodeId]]:
+def _orders(
+    chance: Random, sites: tuple[NodeId, ...], heals_at: Instant
+) -> Iterator[tuple[Instant, OperatorVerb, NodeId]]:
     for _ in range(chance.choice((0, 0, 0, 1, 2))):
         at, site = _instant(chance, heals_at), chance.choice(sites)
-        yield at, Verb.RETIRE, site
+        yield at, OperatorVerb.RETIRE, site
         if chance.random() < 0.7:
-            yield at + chance.randrange(2 * SECOND), Verb.ADMIT, site
+            yield at + chance.randrange(2 * SECOND), OperatorVerb.ADMIT, site
 
 
 def _instant(chance: Random, heals_at: Instant) -> Instant:

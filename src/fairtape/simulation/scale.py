@@ -35,7 +35,7 @@ from fairtape.simulation.observer import Witness
 from fairtape.simulation.simulated_journal import Shelf
 from fairtape.simulation.world import EPOCH, World
 from fairtape.wire.frames import Ack, Kind, NodeId, decode_control
-from fairtape.wire.membership import Governance, Grant, Install, LoopToken, decode_governance
+from fairtape.wire.membership import Grant, Install, LoopToken, MembershipMessage, decode_membership
 from fairtape.wire.seals import Keys
 
 TIMING: Final = Timing(
@@ -153,7 +153,7 @@ class Count(Witness):
             self.acks += 1
             self.tokens.add(ack.token)
         elif kind == Kind.LOOP_TOKEN:
-            passed = decode_governance(datagram)
+            passed = decode_membership(datagram)
             assert isinstance(passed, LoopToken)
             self.loop_acks[passed.loop] += 1
             self.loop_tokens.setdefault(passed.loop, set()).add(passed.token)
@@ -289,7 +289,7 @@ class Multitude:
             self._tell(node, Install(0, formation.number, self._server, 1, final=True, layout=layout))
         self._tell(node, Grant(0, 1, self._server, 0, 1, EPOCH, EPOCH, 0, LEASE))
 
-    def _tell(self, node: NodeId, message: Governance) -> None:
+    def _tell(self, node: NodeId, message: MembershipMessage) -> None:
         self.world.inject(node, self._postbox.govern(message))
 
     def _publish(self, source: Source, message: bytes) -> None:

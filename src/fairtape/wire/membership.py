@@ -38,7 +38,7 @@ _LOOP_TOKEN: Final = struct.Struct(">HQ")
 _ORDER: Final = struct.Struct(">BI")
 
 
-class Posture(IntEnum):
+class MembershipState(IntEnum):
     """What a site does in its latest formation."""
 
     OBSERVER = 0  # follows the order, takes no turn: not a member, or not yet
@@ -48,7 +48,7 @@ class Posture(IntEnum):
     NEWBORN = 4  # has not entered any formation since it started
 
 
-class Wish(IntEnum):
+class MembershipRequest(IntEnum):
     """What a site wants of the reformation server."""
 
     NOTHING = 0
@@ -56,7 +56,7 @@ class Wish(IntEnum):
     WITHDRAW = 2  # its clock is not good enough
 
 
-class Verb(IntEnum):
+class OperatorVerb(IntEnum):
     """What an operator orders."""
 
     RETIRE = 1  # take this site out of its loop, and keep it out
@@ -66,15 +66,15 @@ class Verb(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class SiteReport:
     """Site to X_R: how it stands in one loop. Asks for a lease; carries a suspicion where there is one."""
 
     stripe: int
     formation: int  # the latest that it knows; 0: none
     sender: NodeId
     loop: int
-    posture: Posture
-    wish: Wish
+    posture: MembershipState
+    wish: MembershipRequest
     prepared: int  # the formation that it is prepared to enter; 0: none
     incarnation: int  # another one each time the site starts
     asked_at: int  # by its own clock
@@ -139,7 +139,7 @@ class CatchUp:
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class HistoryChunk:
     """Site to site: one chunk of the entry that follows a position; or, without data, that there is none yet."""
 
     stripe: int
@@ -167,24 +167,26 @@ class LoopToken:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class OperatorCommand:
     """Operator to X_R."""
 
     stripe: int
     formation: int
     sender: NodeId
-    verb: Verb
+    verb: OperatorVerb
     site: NodeId
 
 
-Governance: TypeAlias = Standing | Grant | Fence | Install | CatchUp | Past | LoopToken | Order
+MembershipMessage: TypeAlias = (
+    SiteReport | Grant | Fence | Install | CatchUp | HistoryChunk | LoopToken | OperatorCommand
+)
 
 KINDS: Final = frozenset(
     (Kind.STANDING, Kind.GRANT, Kind.FENCE, Kind.INSTALL, Kind.CATCH_UP, Kind.PAST, Kind.LOOP_TOKEN, Kind.ORDER)
 )
 
 
-def is_governance(datagram: bytes) -> bool:
+def is_membership(datagram: bytes) -> bool:
     """Whether this may be one of these frames."""
     return len(datagram) > 2 and datagram[2] in KINDS
 
@@ -194,16 +196,16 @@ def chunk_size(datagram_max: int) -> int:
     return datagram_max - CONTROL_SIZE - _PAST.size - TAG_SIZE
 
 
-def encode_governance(message: Governance, serial: int) -> bytes:
+def encode_membership(message: MembershipMessage, serial: int) -> bytes:
     """The datagram without its authenticator."""
     kind, body = _body(message)
     head = HEADER.pack(MAGIC, VERSION, kind, 0, message.stripe, 0, message.formation, message.sender)
     return head + serial.to_bytes(8) + body
 
 
-def _body(message: Governance) -> tuple[Kind, bytes]:
+def _body(message: MembershipMessage) -> tuple[Kind, bytes]:
     match message:
-        case Standing():
+        case SiteReport():
             return Kind.STANDING, _STANDING.pack(
                 message.loop, message.posture, message.wish, message.prepared, message.incarnation, message.asked_at,
                 message.clock_bound, message.complete_through, message.sequence, message.settled_through, message.late,
@@ -220,7 +222,7 @@ def _body(message: Governance) -> tuple[Kind, bytes]:
             return Kind.INSTALL, _INSTALL.pack(message.term, message.final) + message.layout
         case CatchUp():
             return Kind.CATCH_UP, _CATCH_UP.pack(message.token, message.chunk, message.chunks_max)
-        case Past():
+        case HistoryChunk():
             return Kind.PAST, _PAST.pack(
                 message.after,
                 message.complete_through,
@@ -232,11 +234,11 @@ def _body(message: Governance) -> tuple[Kind, bytes]:
             ) + message.data
         case LoopToken():
             return Kind.LOOP_TOKEN, _LOOP_TOKEN.pack(message.loop, message.token)
-        case Order():
+        case OperatorCommand():
             return Kind.ORDER, _ORDER.pack(message.verb, message.site)
 
 
-def decode_governance(datagram: bytes) -> Governance:
+def decode_membership(datagram: bytes) -> MembershipMessage:
     """The value of a datagram whose kind has been checked; the authenticator is checked by the caller."""
     _, _, kind, _, stripe, count, formation, sender = HEADER.unpack_from(datagram)
     if len(datagram) < CONTROL_SIZE + TAG_SIZE:
@@ -251,7 +253,7 @@ def decode_governance(datagram: bytes) -> Governance:
         raise Malformed(str(error)) from None
 
 
-def _decode(kind: int, stripe: int, formation: int, sender: NodeId, body: bytes) -> Governance:
+def _decode(kind: int, stripe: int, formation: int, sender: NodeId, body: bytes) -> MembershipMessage:
     decode = _DECODERS.get(kind)
     if decode is None:
         raise Malformed("not a frame of governance")
@@ -285,25 +287,25 @@ def _decode_loop_token(stripe: int, formation: int, sender: NodeId, body: bytes)
     return LoopToken(stripe, formation, sender, loop, token)
 
 
-def _decode_order(stripe: int, formation: int, sender: NodeId, body: bytes) -> Order:
+def _decode_order(stripe: int, formation: int, sender: NodeId, body: bytes) -> OperatorCommand:
     verb, site = _ORDER.unpack(body)
-    return Order(stripe, formation, sender, Verb(verb), site)
+    return OperatorCommand(stripe, formation, sender, OperatorVerb(verb), site)
 
 
-def _decode_standing(stripe: int, formation: int, sender: NodeId, body: bytes) -> Standing:
+def _decode_standing(stripe: int, formation: int, sender: NodeId, body: bytes) -> SiteReport:
     loop, posture, wish, *numbers = _checked(_STANDING.unpack(body))
-    standing = Standing(stripe, formation, sender, loop, Posture(posture), Wish(wish), *numbers)
+    standing = SiteReport(stripe, formation, sender, loop, MembershipState(posture), MembershipRequest(wish), *numbers)
     if not standing.sequence:
         raise Malformed("counting begins with 1")
     return standing
 
 
-def _decode_past(stripe: int, formation: int, sender: NodeId, body: bytes) -> Past:
+def _decode_past(stripe: int, formation: int, sender: NodeId, body: bytes) -> HistoryChunk:
     after, complete, settled, known, chunk, chunks, check = _checked(_PAST.unpack_from(body))
     data = body[_PAST.size :]
     if chunks > CHUNKS_MAX or (chunk >= chunks or not data if chunks else chunk or len(data) not in (0, PLACE.size)):
         raise Malformed("chunks out of bounds")
-    return Past(stripe, formation, sender, after, complete, settled, known, chunk, chunks, data, check)
+    return HistoryChunk(stripe, formation, sender, after, complete, settled, known, chunk, chunks, data, check)
 
 
 def _checked(numbers: tuple[int, ...]) -> tuple[int, ...]:
@@ -312,7 +314,7 @@ def _checked(numbers: tuple[int, ...]) -> tuple[int, ...]:
     return numbers
 
 
-_DECODERS: Final[Mapping[int, Callable[[int, int, NodeId, bytes], Governance]]] = MappingProxyType(
+_DECODERS: Final[Mapping[int, Callable[[int, int, NodeId, bytes], MembershipMessage]]] = MappingProxyType(
     {
         Kind.STANDING: _decode_standing,
         Kind.GRANT: _decode_grant,

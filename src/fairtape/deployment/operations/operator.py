@@ -9,13 +9,13 @@ from fairtape.deployment.config.keys import keys_of
 from fairtape.deployment.status_files import RunFolder, Status
 from fairtape.nodes.message_authentication import Postbox
 from fairtape.wire.frames import NodeId
-from fairtape.wire.membership import Order, Verb
+from fairtape.wire.membership import OperatorCommand, OperatorVerb
 
 REPEAT_PERIOD: Final = 0.3  # seconds
 PATIENCE: Final = 10.0  # seconds
 
 
-def give_order(deployment: Deployment, verb: Verb, site: NodeId) -> str:
+def give_order(deployment: Deployment, verb: OperatorVerb, site: NodeId) -> str:
     """Say it to all servers until the one that leads has done it; what it did. A `UserError` where nobody obeys."""
     run = RunFolder(deployment.folder)
     (operator,) = deployment.of_kind(Kind.OPERATOR)
@@ -29,7 +29,7 @@ def give_order(deployment: Deployment, verb: Verb, site: NodeId) -> str:
     give_up_at = time.monotonic() + PATIENCE
     try:
         while time.monotonic() < give_up_at:
-            order = postbox.govern(Order(deployment.stripe, 0, operator.number, verb, site))
+            order = postbox.govern(OperatorCommand(deployment.stripe, 0, operator.number, verb, site))
             for reformer in deployment.reformers:
                 carrier.send(reformer.number, [order])
             time.sleep(REPEAT_PERIOD)
@@ -47,18 +47,18 @@ def _leader(deployment: Deployment, run: RunFolder) -> Status | None:
     return next((page for page in pages.values() if page["leads"]), None)
 
 
-def _outcome(verb: Verb, name: str, before: Status, leader: Status, site: NodeId) -> str | None:
+def _outcome(verb: OperatorVerb, name: str, before: Status, leader: Status, site: NodeId) -> str | None:
     """What has come of it; None while nothing has."""
     formation = f"formation {leader['formation']} of {' '.join(leader['members'])}"
     match verb:
-        case Verb.RETIRE if name in leader["retired"] and name not in leader["members"]:
+        case OperatorVerb.RETIRE if name in leader["retired"] and name not in leader["members"]:
             return f"{name} is retired: {formation}"
-        case Verb.ADMIT if name not in leader["retired"]:
+        case OperatorVerb.ADMIT if name not in leader["retired"]:
             return f"{name} may join: {formation}" if name not in leader["members"] else f"{name} is in: {formation}"
-        case Verb.PLAN if leader["plan"] == site:
+        case OperatorVerb.PLAN if leader["plan"] == site:
             return f"the plan is in force: {formation}"
-        case Verb.RESUME if before["phase"] != "halted":
+        case OperatorVerb.RESUME if before["phase"] != "halted":
             return f"nothing had halted: {formation}"
-        case Verb.RESUME if leader["phase"] != "halted":
+        case OperatorVerb.RESUME if leader["phase"] != "halted":
             return f"the order goes on, with a Break: {formation}"
     return None

@@ -15,7 +15,7 @@ from fairtape.deployment.process.edge import catalogue_of, edge_of
 from fairtape.deployment.status_files import RunFolder, Status
 from fairtape.edge.service.stripe_plans import mark_of
 from fairtape.market.stripes import StripePlan
-from fairtape.wire.membership import Verb
+from fairtape.wire.membership import OperatorVerb
 
 LOOK_PERIOD: Final = 0.2  # seconds
 PATIENCE: Final = 30.0  # seconds for sites to set a plan up: 0.1 ms for each of its listings, and they are in no hurry
@@ -39,7 +39,7 @@ def change_plan(deployment: Deployment, plan: StripePlan) -> str:
         raise UserError(f"version is {plan.version}, and {max(versions)} is in force; give the plan a higher one")
     catalogue_of(deployment).add(plan)
     _await_ready(deployment, run, plan)
-    return f"plan {plan.version}: {give_order(deployment, Verb.PLAN, mark_of(plan))}"
+    return f"plan {plan.version}: {give_order(deployment, OperatorVerb.PLAN, mark_of(plan))}"
 
 
 def _await_ready(deployment: Deployment, run: RunFolder, plan: StripePlan) -> None:

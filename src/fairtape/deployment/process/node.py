@@ -36,7 +36,7 @@ from fairtape.nodes.source import Source
 from fairtape.ring.membership.formation import Formation
 from fairtape.storage.formation_stores import StoreDesk, open_store
 from fairtape.wire.frames import NUMBER_MAX, NodeId
-from fairtape.wire.membership import Posture
+from fairtape.wire.membership import MembershipState
 
 JOURNALS: Final = "journals"
 ORDERS_PERIOD: Final = 50 * MILLISECOND  # between two looks at what a drill wants
@@ -184,7 +184,7 @@ def _herald(bulletin: Bulletin, station: Station | HushedStation | None) -> Call
 
 def _serves(site: Site, now: Instant) -> bool:
     """Whether others wait for it, or soon will: a formation that takes it in needs it to be prepared in time."""
-    if site.posture in (Posture.MEMBER, Posture.FENCED) or site.subloops:
+    if site.posture in (MembershipState.MEMBER, MembershipState.FENCED) or site.subloops:
         return True
     formation = site.formation
     if formation is None:

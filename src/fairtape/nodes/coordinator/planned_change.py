@@ -15,7 +15,7 @@ from fairtape.ring.membership.formation import LEAVING_MAX, Formation
 from fairtape.ring.membership.reconfiguration import bypass, insert_in_order, retime, take_over
 from fairtape.ring.membership.topology import Charter
 from fairtape.wire.frames import NodeId
-from fairtape.wire.membership import Standing, Wish
+from fairtape.wire.membership import MembershipRequest, SiteReport
 
 STORE_DELAY: Final = 50 * MILLISECOND  # what recording a formation may take before anybody waits for it
 LAG_MAX: Final = 64  # tokens that a site may be behind to be let in: the ring repairs as much in a few round trips
@@ -42,7 +42,7 @@ def lead_time(timing: Timing, failures: int = 0) -> Duration:
 
 def plan_relief(
     present: Formation,
-    standings: Mapping[NodeId, Standing],
+    standings: Mapping[NodeId, SiteReport],
     charter: Charter,
     *,
     retired: Collection[NodeId],
@@ -80,17 +80,17 @@ def plan_relief(
     return Relief(relief, cause, now + lead - STORE_DELAY // 2)
 
 
-def may_join(site: NodeId, present: Formation, standings: Mapping[NodeId, Standing]) -> bool:
+def may_join(site: NodeId, present: Formation, standings: Mapping[NodeId, SiteReport]) -> bool:
     """Whether a site wants in and is near enough not to hold up the token."""
     standing = standings.get(site)
-    if site in present.members or standing is None or standing.wish is not Wish.JOIN:
+    if site in present.members or standing is None or standing.wish is not MembershipRequest.JOIN:
         return False
     ahead = max((standings[each].complete_through for each in present.members if each in standings), default=0)
     return standing.formation == present.number and standing.complete_through >= ahead - LAG_MAX
 
 
-def _wants_out(site: NodeId, standings: Mapping[NodeId, Standing]) -> bool:
-    return site in standings and standings[site].wish is Wish.WITHDRAW
+def _wants_out(site: NodeId, standings: Mapping[NodeId, SiteReport]) -> bool:
+    return site in standings and standings[site].wish is MembershipRequest.WITHDRAW
 
 
 def _calmer(timing: Timing, wanted: Timing, *, quiet_for: Duration) -> Timing:

@@ -22,7 +22,7 @@ from fairtape.ring.membership.layout import encode_formation
 from fairtape.ring.membership.reconfiguration import follow
 from fairtape.ring.membership.topology import Charter, Excess, LoopCharter, lease_margin
 from fairtape.wire.frames import NodeId
-from fairtape.wire.membership import Fence, Governance, Grant, Install, Posture, Standing
+from fairtape.wire.membership import Fence, Grant, Install, MembershipMessage, MembershipState, SiteReport
 
 FOUNDING_DELAY: Final = 3 * SECOND  # how long the first formation waits for sites that are not there
 
@@ -42,7 +42,7 @@ class Phase(Enum):
 class Acquaintance:
     """What is known of one site."""
 
-    standing: Standing
+    standing: SiteReport
     heard_at: Instant
     told_at: Instant = 0  # when it was last sent a formation or a fence
 
@@ -67,7 +67,7 @@ class Governor:
         self.phase = Phase.EMPTY
         self.formation: Formation | None = None
         self.proposal: Formation | None = None  # to be recorded
-        self.outbox: list[tuple[NodeId, Governance]] = []
+        self.outbox: list[tuple[NodeId, MembershipMessage]] = []
         self.rulings: list[Ruling] = []
         self.notices: list[str] = []
         self.known: dict[NodeId, Acquaintance] = {}
@@ -116,7 +116,7 @@ class Governor:
 
     # What is heard.
 
-    def hear(self, standing: Standing, now: Instant) -> None:
+    def hear(self, standing: SiteReport, now: Instant) -> None:
         """A site says how it stands."""
         known = self.known.get(standing.sender)
         if known is None:
@@ -127,19 +127,19 @@ class Governor:
             self._inform(standing, now)
         self.wake(now)
 
-    def _inform(self, standing: Standing, now: Instant) -> None:
+    def _inform(self, standing: SiteReport, now: Instant) -> None:
         """Whoever is in an earlier formation is told of this one; whoever is in this one gets a lease."""
         formation = self.formation
         assert formation is not None
-        if standing.posture is Posture.NEWBORN or standing.formation < formation.number:
+        if standing.posture is MembershipState.NEWBORN or standing.formation < formation.number:
             self._tell(standing.sender, self._install(formation, final=True), now)
             return
         if standing.formation > formation.number or self.phase not in (Phase.STEADY, Phase.PLANNING):
             return
-        if standing.posture in (Posture.MEMBER, Posture.OBSERVER):
+        if standing.posture in (MembershipState.MEMBER, MembershipState.OBSERVER):
             self._grant(standing, formation, now)
 
-    def _grant(self, standing: Standing, formation: Formation, now: Instant) -> None:
+    def _grant(self, standing: SiteReport, formation: Formation, now: Instant) -> None:
         if standing.sender in self._concerned(formation):
             self._leases[standing.sender] = now + self._lease_length(formation)
         self.outbox.append(
@@ -236,13 +236,13 @@ class Governor:
                     return f"site {member} never entered formation {formation.number}"
                 continue
             standing = known.standing
-            if standing.posture is Posture.NEWBORN and self._leases.get(member, 0) > now:
+            if standing.posture is MembershipState.NEWBORN and self._leases.get(member, 0) > now:
                 continue  # it is being told, and will say what it has lost
             if standing.suspect_token:
                 return f"site {member} reports site {standing.suspect} at token {standing.suspect_token}"
-            if standing.posture is Posture.FENCED:
+            if standing.posture is MembershipState.FENCED:
                 return f"site {member} is fenced"
-            if standing.posture is not Posture.MEMBER:
+            if standing.posture is not MembershipState.MEMBER:
                 return f"site {member} has lost its memory"
             if standing.prepared:
                 return f"site {member} is prepared for a formation that never came"
@@ -294,9 +294,9 @@ class Governor:
             for member in unheard:
                 known = self.known.get(member)
                 behind = known is not None and (
-                    known.standing.formation < formation.number or known.standing.posture is Posture.NEWBORN
+                    known.standing.formation < formation.number or known.standing.posture is MembershipState.NEWBORN
                 )
-                message: Governance = (
+                message: MembershipMessage = (
                     self._install(formation, final=True)
                     if behind
                     else Fence(self._stripe, formation.number, self._me, 0, self.term)
@@ -307,17 +307,17 @@ class Governor:
         if not unheard or (waited and all(self._leases.get(member, 0) <= now for member in unheard)):
             self._decide(formation, answered, now)
 
-    def _answered(self, formation: Formation) -> dict[NodeId, Standing]:
+    def _answered(self, formation: Formation) -> dict[NodeId, SiteReport]:
         """Members that do nothing more in this formation and say what they hold: from memory, or from their journal."""
         return self._answers_of(formation, self._concerned(formation))
 
-    def _answers_of(self, formation: Formation, sites: Collection[NodeId]) -> dict[NodeId, Standing]:
+    def _answers_of(self, formation: Formation, sites: Collection[NodeId]) -> dict[NodeId, SiteReport]:
         answered = {}
         for member in sites:
             known = self.known.get(member)
             if known is None or known.standing.formation != formation.number:
                 continue
-            if known.standing.posture in (Posture.FENCED, Posture.RESTARTED):
+            if known.standing.posture in (MembershipState.FENCED, MembershipState.RESTARTED):
                 answered[member] = known.standing
         return answered
 
@@ -325,7 +325,7 @@ class Governor:
         """The members, and those who take their last turns before the first token of this formation."""
         return formation.concerns(reached(self._answers_of(formation, formation.members).values()))
 
-    def _present(self, formation: Formation) -> dict[NodeId, Standing]:
+    def _present(self, formation: Formation) -> dict[NodeId, SiteReport]:
         """Members that came back with journals which prove nothing: better than nothing, and never without a Break."""
         return {
             member: self.known[member].standing
@@ -333,8 +333,8 @@ class Governor:
             if member in self.known and self.known[member].standing.formation == formation.number
         }
 
-    def _decide(self, formation: Formation, answered: dict[NodeId, Standing], now: Instant) -> None:
-        if not any(standing.posture is Posture.FENCED for standing in answered.values()):
+    def _decide(self, formation: Formation, answered: dict[NodeId, SiteReport], now: Instant) -> None:
+        if not any(standing.posture is MembershipState.FENCED for standing in answered.values()):
             if now < self._began_at + FOUNDING_DELAY and len(answered) < len(self._concerned(formation)):
                 return  # all were restarted: what one journal does not prove, another one may
             answered = answered or self._present(formation)
@@ -351,7 +351,9 @@ class Governor:
             return
         self._resumed = False
         self._silent = silent
-        keeper = max(answered.values(), key=lambda each: (each.complete_through, each.posture is Posture.FENCED))
+        keeper = max(
+            answered.values(), key=lambda each: (each.complete_through, each.posture is MembershipState.FENCED)
+        )
         standings = {site: known.standing for site, known in self.known.items()}
         layout = next_layout(formation, answered, standings, self.charter, retired=self.retired, accused=self._accused)
         retries, raised = formation.timing.retries_max, layout.timing.retries_max
@@ -359,7 +361,7 @@ class Governor:
             self.notices.append(f"nobody had failed: patience goes from {retries} retries to {raised}")
         self._propose_after(layout, formation.number + 1, keeper, now, broken=broken)
 
-    def _propose_after(self, layout: Formation, number: int, keeper: Standing, now: Instant, *, broken: bool) -> None:
+    def _propose_after(self, layout: Formation, number: int, keeper: SiteReport, now: Instant, *, broken: bool) -> None:
         following = follow(
             layout,
             number=number,
@@ -456,7 +458,11 @@ class Governor:
             return "not all were prepared for a formation that was to take over"
         for member in present.members:
             standing = self.known[member].standing
-            if standing.suspect_token or standing.posture is not Posture.MEMBER or self._leases.get(member, 0) <= now:
+            if (
+                standing.suspect_token
+                or standing.posture is not MembershipState.MEMBER
+                or self._leases.get(member, 0) <= now
+            ):
                 return f"site {member} failed while a formation was prepared"
         return None
 
@@ -489,7 +495,7 @@ class Governor:
         layout = encode_formation(formation)
         return Install(self._stripe, formation.number, self._me, self.term, final, layout)
 
-    def _tell(self, site: NodeId, message: Governance, now: Instant) -> None:
+    def _tell(self, site: NodeId, message: MembershipMessage, now: Instant) -> None:
         """Not more often than a round trip takes."""
         known = self.known.get(site)
         if known is not None:

@@ -13,17 +13,17 @@ from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.reconfiguration import exchange, retime, with_members
 from fairtape.ring.membership.topology import Charter, Remedy
 from fairtape.wire.frames import NodeId
-from fairtape.wire.membership import Posture, Standing, Wish
+from fairtape.wire.membership import MembershipRequest, MembershipState, SiteReport
 
 PATIENCE_MAX: Final = 8  # times the retries that the charter asks for
 
 
-def reached(standings: Collection[Standing]) -> int:
+def reached(standings: Collection[SiteReport]) -> int:
     """The highest token up to which one of these holds everything."""
     return max((each.complete_through for each in standings), default=0)
 
 
-def may_be_missing(formation: Formation, answered: Collection[Standing], silent: int) -> bool:
+def may_be_missing(formation: Formation, answered: Collection[SiteReport], silent: int) -> bool:
     """Whether something that was committed may be held by nobody who has answered.
 
     In a formation K + 1 members hold what is committed. What came before it is held by its keeper alone, until the
@@ -35,8 +35,8 @@ def may_be_missing(formation: Formation, answered: Collection[Standing], silent:
 
 def next_layout(
     formation: Formation,
-    answered: Mapping[NodeId, Standing],
-    standings: Mapping[NodeId, Standing],
+    answered: Mapping[NodeId, SiteReport],
+    standings: Mapping[NodeId, SiteReport],
     charter: Charter,
     *,
     retired: Collection[NodeId],
@@ -46,10 +46,10 @@ def next_layout(
 
     Where one was `accused` and nobody has failed, patience is raised (decision 11).
     """
-    kept = [site for site, standing in answered.items() if standing.posture is Posture.FENCED]
+    kept = [site for site, standing in answered.items() if standing.posture is MembershipState.FENCED]
     near = reached(answered.values()) - LAG_MAX
     staying = [s for s, standing in answered.items() if s in kept or standing.complete_through >= near]
-    leaving = {s for s in staying if s in retired or answered[s].wish is Wish.WITHDRAW}
+    leaving = {s for s in staying if s in retired or answered[s].wish is MembershipRequest.WITHDRAW}
     staying = [site for site in staying if site not in leaving] or staying
     layout = formation
     failed = [member for member in formation.members if member not in staying]
@@ -66,7 +66,7 @@ def next_layout(
 
 
 def _substitute(
-    failed: NodeId, near: int, members: Collection[NodeId], standings: Mapping[NodeId, Standing], charter: Charter
+    failed: NodeId, near: int, members: Collection[NodeId], standings: Mapping[NodeId, SiteReport], charter: Charter
 ) -> NodeId | None:
     """An up-to-date site of the secondary loop that the failed one joined. 2001 §8."""
     homes = charter.homes()

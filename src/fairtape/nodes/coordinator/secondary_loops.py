@@ -14,7 +14,7 @@ from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import encode_formation
 from fairtape.ring.membership.topology import LoopCharter, lease_margin
 from fairtape.wire.frames import NodeId
-from fairtape.wire.membership import Governance, Install, Posture, Standing, Wish
+from fairtape.wire.membership import Install, MembershipMessage, MembershipRequest, MembershipState, SiteReport
 
 
 class SubGovernor:
@@ -26,7 +26,7 @@ class SubGovernor:
         self.loop = loop
         self.formation: Formation | None = None
         self.proposal: Formation | None = None
-        self.outbox: list[tuple[NodeId, Governance]] = []
+        self.outbox: list[tuple[NodeId, MembershipMessage]] = []
         self.rulings: list[Ruling] = []
         self.notices: list[str] = []
         self.known: dict[NodeId, Acquaintance] = {}
@@ -50,7 +50,7 @@ class SubGovernor:
         self.known.clear()
         self._led_at = self._changed_at = self._repeat_at = now
 
-    def hear(self, standing: Standing, now: Instant) -> None:
+    def hear(self, standing: SiteReport, now: Instant) -> None:
         """A site says how it stands in this loop."""
         known = self.known.get(standing.sender)
         if known is None:
@@ -123,18 +123,20 @@ class SubGovernor:
             return False
         if known is None or known.standing.formation < formation.number:
             return True  # it has not been told yet
-        return known.standing.posture is Posture.MEMBER and known.standing.wish is not Wish.WITHDRAW
+        return (
+            known.standing.posture is MembershipState.MEMBER and known.standing.wish is not MembershipRequest.WITHDRAW
+        )
 
     def _is_in(self, site: NodeId) -> bool:
         known = self.known.get(site)
-        return known is not None and known.standing.posture is Posture.MEMBER
+        return known is not None and known.standing.posture is MembershipState.MEMBER
 
     def _may_join(self, site: NodeId, now: Instant) -> bool:
         known = self.known.get(site)
         if known is None or site in self.retired or not self._recent(site, now):
             return False
         ahead = max((each.standing.complete_through for each in self.known.values()), default=0)
-        return known.standing.wish is Wish.JOIN and known.standing.complete_through >= ahead - LAG_MAX
+        return known.standing.wish is MembershipRequest.JOIN and known.standing.complete_through >= ahead - LAG_MAX
 
     def _recent(self, site: NodeId, now: Instant) -> bool:
         known = self.known.get(site)

@@ -33,7 +33,7 @@ from fairtape.nodes.message_authentication import Postbox
 from fairtape.ring.membership.layout import decode_formation, encode_formation
 from fairtape.ring.membership.topology import Charter
 from fairtape.wire.frames import Malformed, NodeId, kind_of
-from fairtape.wire.membership import Order, Standing, Verb, decode_governance, is_governance
+from fairtape.wire.membership import OperatorCommand, OperatorVerb, SiteReport, decode_membership, is_membership
 from fairtape.wire.seals import Keys
 
 RENEWALS: Final = 5  # signs of life within one lease
@@ -302,10 +302,10 @@ class Reformer:
     # What is heard.
 
     def _receive(self, datagram: bytes, now: Instant) -> None:
-        if not is_governance(datagram):
+        if not is_membership(datagram):
             raise Malformed("not for a reformation server")
         kind_of(datagram)
-        message = decode_governance(datagram)
+        message = decode_membership(datagram)
         if message.stripe != self.bench.stripe:
             raise Malformed("another stripe")
         verdict = self._postbox.verdict(message, datagram, fresh=True)
@@ -315,14 +315,14 @@ class Reformer:
         if verdict is not None:
             return
         match message:
-            case Standing():
+            case SiteReport():
                 self._hear(message, now)
-            case Order():
+            case OperatorCommand():
                 self._obey(message, now)
             case _:
                 raise Malformed("not for a reformation server")
 
-    def _hear(self, standing: Standing, now: Instant) -> None:
+    def _hear(self, standing: SiteReport, now: Instant) -> None:
         if standing.sender not in self._homes:
             self.counts["stranger"] += 1
             return
@@ -331,16 +331,16 @@ class Reformer:
         elif standing.loop in self.secondary:
             self.secondary[standing.loop].hear(standing, now)
 
-    def _obey(self, order: Order, now: Instant) -> None:
+    def _obey(self, order: OperatorCommand, now: Instant) -> None:
         if order.sender != self.bench.operator:
             self.counts["not_the_operator"] += 1
             return
         match order.verb:
-            case Verb.RETIRE:
+            case OperatorVerb.RETIRE:
                 self.primary.retire(order.site, now)
-            case Verb.ADMIT:
+            case OperatorVerb.ADMIT:
                 self.primary.admit(order.site, now)
-            case Verb.PLAN:
+            case OperatorVerb.PLAN:
                 self.primary.change_plan(order.site, now)
-            case Verb.RESUME:
+            case OperatorVerb.RESUME:
                 self.primary.resume(now)
