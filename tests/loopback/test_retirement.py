@@ -15,7 +15,7 @@ from fairtape.nodes.coordinator.primary_loop import FOUNDING_DELAY
 from fairtape.nodes.coordinator.retired_sites import REGISTER
 from fairtape.nodes.coordinator.server import Bench, Reformer
 from fairtape.nodes.message_authentication import Postbox
-from fairtape.ring.membership.topology import Charter, LoopCharter
+from fairtape.ring.membership.topology import LoopTopology, Topology
 from fairtape.storage.formation_stores import Store, open_store
 from fairtape.wire.membership import MembershipMessage, MembershipState, OperatorCommand, OperatorVerb
 from fairtape.wire.seals import Keys
@@ -28,7 +28,7 @@ OPERATOR = 999
 LEASE = 300 * MILLISECOND
 STEP = 20 * MILLISECOND
 KEYS = Keys.from_secret(b"servers", (*SITES, 101, OPERATOR), ())
-CHARTER = Charter(loops=(LoopCharter(number=0, tour=SITES, timing=TIMING),))
+CHARTER = Topology(loops=(LoopTopology(number=0, tour=SITES, timing=TIMING),))
 STORES = count()
 
 Orders = list[tuple[OperatorVerb, int] | None]  # None: the server ends as by kill -9, and a new one opens the store

@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairtape.core.state_table import StateTable
-from fairtape.ring.receiver.recovery import Recovery, RecoveryDesk
+from fairtape.ring.receiver.recovery import Recoveries, Recovery
 from fairtape.ring.receiver.recovery_tables import FIGURE_3_MERGED, FIGURE_3_SEPARATE, Event, State
 from unit.recovery_values import TIMING, E, Shelf
 
@@ -64,7 +64,7 @@ class Place(NamedTuple):
 def step(table: StateTable[Recovery], retries_max: int, place: Place, event: Event) -> Place:
     """What the real table does to a real recovery in this place."""
     shelf = Shelf({E} if place.holds else set())
-    recovery = Recovery(E, RecoveryDesk(timing=TIMING, timed=True, ledger=shelf))
+    recovery = Recovery(E, Recoveries(timing=TIMING, timed=True, ledger=shelf))
     recovery.retries_max = retries_max
     recovery.state, recovery.ack_retries, recovery.message_retries = (
         place.state,

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from fairtape.core.effects import Append, Channel, Multicast, Ordered, Reason, Release, Report, Send
 from fairtape.core.instants import MILLISECOND, Instant
 from fairtape.ring.membership.formation import Formation
-from fairtape.ring.membership.formation_history import Course
+from fairtape.ring.membership.formation_history import FormationHistory
 from fairtape.ring.receiver.resilience import Resilience
 from fairtape.simulation.observer import Witness
 from fairtape.wire.frames import Ack, Hole, NodeId, Progress, Request, TokenAck, decode_control, is_block
@@ -285,7 +285,7 @@ def test_what_all_receivers_hold_is_known_after_one_round(m: int, t: int) -> Non
     holds = {}
     for token in range(max(t - m + 1, 1), t + 1):
         holds[layout.holder(token)] = token
-    heard = Resilience(Course(layout))
+    heard = Resilience(FormationHistory(layout))
     heard.hear(t)
     everyone = min(holds.values()) if len(holds) == m else 0
     assert heard.stable_through == everyone == max(t - m + 1, 0)
@@ -302,10 +302,10 @@ def test_what_all_receivers_know_that_all_hold_is_known_after_two_rounds(m: int,
     layout = formation(tuple(range(1, m + 1)))
     knows = {}
     for token in range(max(t - m + 1, 1), t + 1):
-        speaker = Resilience(Course(layout))
+        speaker = Resilience(FormationHistory(layout))
         speaker.hear(token)
         knows[layout.holder(token)] = speaker.stable_through
-    heard = Resilience(Course(layout))
+    heard = Resilience(FormationHistory(layout))
     heard.hear(t)
     everyone = min(knows.values()) if len(knows) == m else 0
     assert heard.known_stable_through == max(everyone, 0) == max(t - 2 * m + 2, 0)
@@ -318,7 +318,7 @@ def test_k_plus_1_sites_hold_what_k_further_acknowledgments_followed(m: int, t: 
     """Receiver (r - K) mod m has everything up to t - K, and so have the K that came after it.  TRMP 2001 §2."""
     resilience = data.draw(st.integers(0, m - 1))
     layout = formation(tuple(range(1, m + 1)), resilience=resilience)
-    heard = Resilience(Course(layout))
+    heard = Resilience(FormationHistory(layout))
     heard.hear(t)
     token = heard.survives_through
     assert token == max(t - resilience, 0)

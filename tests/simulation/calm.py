@@ -6,7 +6,7 @@ from functools import partial
 from fairtape.core.instants import MILLISECOND, Duration, Instant
 from fairtape.core.link_faults import LinkFaults
 from fairtape.core.timing import Timing
-from fairtape.ring.membership.topology import Charter, LoopCharter
+from fairtape.ring.membership.topology import LoopTopology, Topology
 from fairtape.simulation.clocks import Clock
 from fairtape.simulation.cluster import EPOCH, Realm, RealmPlan
 from fairtape.simulation.cluster_checkers import Guardians
@@ -26,7 +26,7 @@ def calm_realm(
     *,
     sites: int = 4,
     resilience: int = 1,
-    loops: tuple[LoopCharter, ...] = (),
+    loops: tuple[LoopTopology, ...] = (),
     latecomers: tuple[NodeId, ...] = (),
     clocks: Mapping[NodeId, Clock] | None = None,
     seed: int = 1,
@@ -36,10 +36,10 @@ def calm_realm(
 ) -> tuple[Realm, Guardians]:
     """A realm in good weather, watched."""
     tour = tuple(range(1, sites + 1))
-    primary = LoopCharter(number=0, tour=tour, timing=TIMING, request_sets=request_sets)
+    primary = LoopTopology(number=0, tour=tour, timing=TIMING, request_sets=request_sets)
     weather = LinkFaults(delay=3 * MILLISECOND, jitter=300_000, loss=loss)
     plan = RealmPlan(
-        charter=Charter(loops=(primary, *loops), resilience=resilience),
+        charter=Topology(loops=(primary, *loops), resilience=resilience),
         reformers=(101, 102),
         sources=SOURCES,
         sky=lambda _origin, _to: weather,

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 
 from fairtape.core.instants import MILLISECOND, SECOND
-from fairtape.ring.membership.topology import LoopCharter
+from fairtape.ring.membership.topology import LoopTopology
 from fairtape.simulation.clocks import straying
 from fairtape.simulation.cluster import EPOCH
 from fairtape.simulation.cluster_run import why_unsettled
@@ -58,7 +58,7 @@ def test_a_site_whose_clock_bound_grows_too_large_withdraws_and_returns(seed: in
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_failure_in_a_secondary_loop_delays_nothing_in_the_primary_one(seed: int) -> None:
     """0 late messages there. TRMP 2001 §5.3."""
-    loop = LoopCharter(number=1, tour=(5, 6, 7), timing=TIMING, junction=2)
+    loop = LoopTopology(number=1, tour=(5, 6, 7), timing=TIMING, junction=2)
     realm, guardians = calm_realm(sites=4, loops=(loop,), seed=seed)
     load(realm, since=300 * MILLISECOND, until=1_800 * MILLISECOND)
     world = realm.world

@@ -5,7 +5,7 @@ import pytest
 from fairtape.core.instants import Instant
 from fairtape.ring.receiver.release import ReleaseQueue
 from fairtape.ring.receiver.resilience import Resilience
-from fairtape.ring.sender.retention import Keeping
+from fairtape.ring.sender.retention import RetentionBuffer
 from fairtape.simulation.ring_run import run_seed
 
 SEEDS = range(1, 60)
@@ -30,7 +30,7 @@ def commits_a_nanosecond_early(releases: ReleaseQueue, survives_through: int, no
         releases._ready[position] = ordered, commit_at - 1, late
 
 
-def forgets_what_one_site_holds(kept: Keeping, token: int) -> None:
+def forgets_what_one_site_holds(kept: RetentionBuffer, token: int) -> None:
     kept.settle(max((end for by, end in kept._proofs if by <= token), default=0))
 
 
@@ -40,7 +40,7 @@ def forgets_what_one_site_holds(kept: Keeping, token: int) -> None:
         (Resilience, "hear", claims_too_much, "TrueClaims"),
         (Resilience, "hear", trusts_one_site_too_few, "SurvivesK"),
         (ReleaseQueue, "settle", commits_a_nanosecond_early, "NeverEarly"),
-        (Keeping, "heard", forgets_what_one_site_holds, "KeptUntilHeld"),
+        (RetentionBuffer, "heard", forgets_what_one_site_holds, "KeptUntilHeld"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -5,7 +5,7 @@ from enum import IntEnum
 
 from fairtape.core.instants import MILLISECOND, Instant
 from fairtape.core.timing import Timing
-from fairtape.ring.receiver.recovery import RecoveryDesk
+from fairtape.ring.receiver.recovery import Recoveries
 from fairtape.ring.receiver.recovery_tables import State
 
 T_R = 100 * MILLISECOND
@@ -42,7 +42,7 @@ class Patient:
         self.asked_at: list[Instant] = []
         self.shelf = Shelf()
         timing = replace(TIMING, retries_max=retries_max, merged=merged)
-        self.desk = RecoveryDesk(timing=timing, timed=timed, ledger=self.shelf, observe=self._saw)
+        self.desk = Recoveries(timing=timing, timed=timed, ledger=self.shelf, observe=self._saw)
 
     def _saw(self, token: int, at: IntEnum, on: IntEnum, to: IntEnum, retries: int) -> None:
         assert token == E

@@ -1,7 +1,7 @@
 """Transmissions for tests: one source, what it sends, and what it hears."""
 
 from fairtape.ring.sender.transmission import Transmission
-from fairtape.ring.sender.window import WINDOW_MAX, Pace, Window
+from fairtape.ring.sender.window import WINDOW_MAX, SendPace, SendWindow
 from unit.ring_values import KEYS, SOURCE, STARTS_AT, TIMING
 
 NOW = STARTS_AT
@@ -11,7 +11,7 @@ FORMATION = 7
 
 
 def sender(
-    *, datagram_max: int = 1_400, window: Window | None = None, pace: Pace | None = None, resilience: int = 0
+    *, datagram_max: int = 1_400, window: SendWindow | None = None, pace: SendPace | None = None, resilience: int = 0
 ) -> Transmission:
     return Transmission(
         source=SOURCE,
@@ -22,8 +22,8 @@ def sender(
         resend_delay=DELAY,
         round_trip=ROUND_TRIP,
         resilience=resilience,
-        window=window or Window(size=WINDOW_MAX),
-        pace=pace or Pace(),
+        window=window or SendWindow(size=WINDOW_MAX),
+        pace=pace or SendPace(),
     )
 
 

@@ -3,16 +3,16 @@
 import pytest
 
 from fairtape.ring.membership.formation import LOOPS_MAX
-from fairtape.ring.membership.topology import BadCharter, Charter, LoopCharter, lease_margin
+from fairtape.ring.membership.topology import BadTopology, LoopTopology, Topology, lease_margin
 from unit.loop_values import TIMING
 
 
-def loop(number: int, *tour: int, junction: int | None = None, parent: int = 0) -> LoopCharter:
-    return LoopCharter(number=number, tour=tour, timing=TIMING, junction=junction, parent=parent)
+def loop(number: int, *tour: int, junction: int | None = None, parent: int = 0) -> LoopTopology:
+    return LoopTopology(number=number, tour=tour, timing=TIMING, junction=junction, parent=parent)
 
 
 def test_every_site_has_a_home() -> None:
-    charter = Charter(loops=(loop(0, 1, 2), loop(1, 5, 6, junction=2)))
+    charter = Topology(loops=(loop(0, 1, 2), loop(1, 5, 6, junction=2)))
     assert charter.homes() == {1: 0, 2: 0, 5: 1, 6: 1}
     assert charter.primary.tour == (1, 2)
 
@@ -24,7 +24,7 @@ def test_every_site_has_a_home() -> None:
 def test_a_loop_survives_no_more_failures_than_it_has_further_members(
     wanted: int | str, members: int, resilience: int
 ) -> None:
-    assert Charter(loops=(loop(0, 1),), resilience=wanted).resilience_of(range(members)) == resilience
+    assert Topology(loops=(loop(0, 1),), resilience=wanted).resilience_of(range(members)) == resilience
 
 
 @pytest.mark.parametrize(
@@ -43,19 +43,19 @@ def test_a_loop_survives_no_more_failures_than_it_has_further_members(
 def test_a_charter_that_cannot_work_is_refused_in_a_sentence(
     loops: tuple[tuple[int, tuple[int, ...], int | None, int]], resilience: int | str, complaint: str
 ) -> None:
-    with pytest.raises(BadCharter, match=complaint):
-        Charter(
+    with pytest.raises(BadTopology, match=complaint):
+        Topology(
             loops=tuple(loop(number, *tour, junction=junction, parent=up) for number, tour, junction, up in loops),
             resilience=resilience,
         )
 
 
 def test_a_loop_that_cannot_be_is_refused_in_a_sentence() -> None:
-    with pytest.raises(BadCharter, match="loop 3 has no sites"):
+    with pytest.raises(BadTopology, match="loop 3 has no sites"):
         loop(3, junction=1)
-    with pytest.raises(BadCharter, match="loop 3 has no junction"):
+    with pytest.raises(BadTopology, match="loop 3 has no junction"):
         loop(3, 1)
-    with pytest.raises(BadCharter, match="takes up to 127"):
+    with pytest.raises(BadTopology, match="takes up to 127"):
         loop(0, *range(128))
 
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from fairtape.ring.membership.formation_history import FORMATIONS_MAX, Course
+from fairtape.ring.membership.formation_history import FORMATIONS_MAX, FormationHistory
 from unit.loop_values import formation_of
 
 
 def test_a_token_belongs_to_the_last_formation_that_began_before_it() -> None:
-    course = Course(formation_of(1, 2))
+    course = FormationHistory(formation_of(1, 2))
     course.relieve(formation_of(2, 3, number=4, first_token=31))
     assert [course.of(token).number for token in (5, 11, 30, 31, 99)] == [3, 3, 3, 4, 4]
     assert course.latest.number == 4
@@ -16,7 +16,7 @@ def test_a_token_belongs_to_the_last_formation_that_began_before_it() -> None:
 
 
 def test_what_nobody_asks_about_any_more_is_forgotten() -> None:
-    course = Course(formation_of(1, 2))
+    course = FormationHistory(formation_of(1, 2))
     course.relieve(formation_of(2, 3, number=4, first_token=31))
     course.forget_before(30)
     assert course.has(3)
@@ -26,18 +26,18 @@ def test_what_nobody_asks_about_any_more_is_forgotten() -> None:
 
 
 def test_a_formation_that_was_fenced_leaves_no_trace() -> None:
-    course = Course(formation_of(1, 2))
+    course = FormationHistory(formation_of(1, 2))
     course.restart(formation_of(1, number=5, first_token=20))
     assert [formation.number for formation in course.formations] == [5]
 
 
 def test_a_formation_cannot_take_over_before_the_one_that_it_relieves() -> None:
     with pytest.raises(AssertionError):
-        Course(formation_of(1, 2)).relieve(formation_of(2, number=4, first_token=11))
+        FormationHistory(formation_of(1, 2)).relieve(formation_of(2, number=4, first_token=11))
 
 
 def test_only_a_few_formations_are_remembered() -> None:
-    course = Course(formation_of(1))
+    course = FormationHistory(formation_of(1))
     for later in range(1, 20):
         course.relieve(formation_of(1, number=3 + later, first_token=11 + later))
     assert len(course.formations) == FORMATIONS_MAX

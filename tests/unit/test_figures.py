@@ -3,7 +3,7 @@
 import pytest
 
 from fairtape.core.state_table import StateTable
-from fairtape.ring.receiver.recovery import Recovery, RecoveryDesk
+from fairtape.ring.receiver.recovery import Recoveries, Recovery
 from fairtape.ring.receiver.recovery_tables import FIGURE_2, FIGURE_3_MERGED, FIGURE_3_SEPARATE, Event, State
 from unit.recovery_values import TIMING, E, Shelf
 
@@ -14,7 +14,7 @@ ENDS = {State.REFORM, State.COMPLETE}
 
 
 def recovery(*, ack_retries: int = 0, message_retries: int = 0, holds: bool = False) -> Recovery:
-    desk = RecoveryDesk(timing=TIMING, timed=True, ledger=Shelf({E} if holds else set()))
+    desk = Recoveries(timing=TIMING, timed=True, ledger=Shelf({E} if holds else set()))
     subject = Recovery(E, desk)
     subject.ack_retries, subject.message_retries = ack_retries, message_retries
     return subject

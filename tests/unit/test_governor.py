@@ -7,7 +7,7 @@ from fairtape.nodes.coordinator.planned_change import lead_time
 from fairtape.nodes.coordinator.primary_loop import FOUNDING_DELAY, Governor, Phase
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import decode_formation
-from fairtape.ring.membership.topology import Charter, Excess, LoopCharter, lease_margin
+from fairtape.ring.membership.topology import Excess, LoopTopology, Topology, lease_margin
 from fairtape.wire.frames import NodeId
 from fairtape.wire.membership import Fence, Grant, Install, MembershipRequest, MembershipState
 from unit.loop_values import TIMING, formation_of, standing_of
@@ -17,9 +17,9 @@ LEASE = TIMING.lease_period + lease_margin(TIMING)
 
 
 def governor(formation: Formation | None, *, excess: Excess = Excess.CONTINUE, resilience: int = 1) -> Governor:
-    loops = (LoopCharter(number=0, tour=(1, 2, 3), timing=TIMING),)
+    loops = (LoopTopology(number=0, tour=(1, 2, 3), timing=TIMING),)
     governor = Governor(
-        Charter(loops=loops, excess=excess, resilience=resilience), me=101, stripe=0, clock_bound=lambda: 0
+        Topology(loops=loops, excess=excess, resilience=resilience), me=101, stripe=0, clock_bound=lambda: 0
     )
     governor.lead(formation, 4, NOW)
     return governor

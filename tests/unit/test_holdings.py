@@ -5,23 +5,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairtape.ring.receiver import receive_buffer as room
-from fairtape.ring.receiver.receive_buffer import MISSING_RANGES_MAX, STREAMS_MAX, Holdings, Stream
+from fairtape.ring.receiver.receive_buffer import MISSING_RANGES_MAX, STREAMS_MAX, ReceiveBuffer, Stream
 from fairtape.wire.frames import RANGE_COUNT_MAX, Malformed, Range, decode_block
 from unit.ring_values import KEYS, OTHER_SOURCE, SOURCE, block, named
 
 
-def accept(held: Holdings, datagram: bytes) -> str:
+def accept(held: ReceiveBuffer, datagram: bytes) -> str:
     return held.accept(decode_block(datagram), datagram)
 
 
-def holding(*datagrams: bytes) -> Holdings:
-    held = Holdings(keys=KEYS, stripe=0)
+def holding(*datagrams: bytes) -> ReceiveBuffer:
+    held = ReceiveBuffer(keys=KEYS, stripe=0)
     for datagram in datagrams:
         assert accept(held, datagram) in ("block", "ahead")
     return held
 
 
-def stream(held: Holdings, node: int = SOURCE, incarnation: int = 1) -> Stream:
+def stream(held: ReceiveBuffer, node: int = SOURCE, incarnation: int = 1) -> Stream:
     found = held.find((node, incarnation))
     assert found is not None
     return found
@@ -36,7 +36,7 @@ def test_blocks_in_order_can_be_acknowledged() -> None:
 
 
 def test_blocks_above_a_hole_wait_until_it_closes() -> None:
-    held = Holdings(keys=KEYS, stripe=0)
+    held = ReceiveBuffer(keys=KEYS, stripe=0)
     assert accept(held, block(2)) == "ahead"
     assert not held.has_unacknowledged
     assert held.first_unacknowledged() == []
@@ -57,7 +57,7 @@ def test_what_is_held_below_a_hole_can_be_acknowledged_meanwhile() -> None:
 @settings(max_examples=100)
 @given(st.permutations(list(range(8))))
 def test_any_order_of_arrival_gives_the_same_holdings(order: list[int]) -> None:
-    held = Holdings(keys=KEYS, stripe=0)
+    held = ReceiveBuffer(keys=KEYS, stripe=0)
     for position in order:
         accept(held, block(1 + 2 * position, [b"a", b"b"]))
     assert held.unacknowledged(10) == [named(1, 16)]
@@ -77,7 +77,7 @@ def test_what_is_held_already_is_a_duplicate() -> None:
     ids=["a wrong seal", "a wrong body", "an empty fragment", "the key of another stripe"],
 )
 def test_a_block_that_proves_itself_wrong_leaves_no_trace(datagram: bytes) -> None:
-    held = Holdings(keys=KEYS, stripe=0)
+    held = ReceiveBuffer(keys=KEYS, stripe=0)
     with pytest.raises(Malformed):
         accept(held, datagram)
     assert held.find((SOURCE, 1)) is None
@@ -85,7 +85,7 @@ def test_a_block_that_proves_itself_wrong_leaves_no_trace(datagram: bytes) -> No
 
 
 def test_an_unknown_source_is_malformed() -> None:
-    held = Holdings(keys=KEYS.for_source(OTHER_SOURCE), stripe=0)
+    held = ReceiveBuffer(keys=KEYS.for_source(OTHER_SOURCE), stripe=0)
     with pytest.raises(Malformed, match="unknown source"):
         accept(held, block(1))
     with pytest.raises(Malformed, match="unknown source"):
@@ -292,7 +292,7 @@ def test_dropping_forgets_blocks_and_keeps_numbers() -> None:
 
 
 def test_markers_are_made_once() -> None:
-    held = Holdings(keys=KEYS, stripe=0)
+    held = ReceiveBuffer(keys=KEYS, stripe=0)
     assert held.marker(SOURCE) is held.marker(SOURCE)
     assert held.marker(SOURCE) is not held.marker(OTHER_SOURCE)
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from fairtape.core.instants import NEVER
 from fairtape.ring.sender import retention as keeping
 from fairtape.ring.sender.transmission import BACKOFF_MAX
-from fairtape.ring.sender.window import WINDOW_MAX, Window
+from fairtape.ring.sender.window import WINDOW_MAX, SendWindow
 from unit.ring_values import named
 from unit.sending_values import DELAY, FORMATION, NOW, acknowledge, kept_and_in_flight, sender
 
@@ -58,7 +58,7 @@ def test_what_is_said_to_be_settled_and_is_under_way_stays_under_way() -> None:
 
 
 def test_a_hole_among_the_kept_is_filled_and_closes_no_window() -> None:
-    window = Window(size=WINDOW_MAX)
+    window = SendWindow(size=WINDOW_MAX)
     sending = sender(resilience=1, window=window)
     sending.offer([bytes(1_300)] * 3)
     sent = sending.cut(NOW)
@@ -132,7 +132,7 @@ def test_a_word_of_an_earlier_formation_is_out_of_date() -> None:
 
 
 def test_what_is_under_way_again_counts_against_the_window() -> None:
-    window = Window(size=WINDOW_MAX)
+    window = SendWindow(size=WINDOW_MAX)
     sending = sender(resilience=1, window=window)
     sending.offer([bytes(1_300)] * 3)
     sent = sending.cut(NOW)

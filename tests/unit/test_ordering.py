@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairtape.ring.membership.formation_history import Course
+from fairtape.ring.membership.formation_history import FormationHistory
 from fairtape.ring.receiver.ordering import TOKENS_AHEAD_MAX, Breach, Ordering
-from fairtape.ring.receiver.receive_buffer import Holdings
+from fairtape.ring.receiver.receive_buffer import ReceiveBuffer
 from fairtape.wire.frames import Ack, Malformed, decode_block
 from unit.ring_values import KEYS, OTHER_SOURCE, Voice, ack, block, formation, named
 
@@ -19,10 +19,10 @@ class Desk:
     """An ordering with its holdings."""
 
     def __init__(self, *datagrams: bytes, timed: bool = True) -> None:
-        self.holdings = Holdings(keys=KEYS, stripe=0)
+        self.holdings = ReceiveBuffer(keys=KEYS, stripe=0)
         self.layout = formation(timed=timed)
         self.ordering = Ordering(
-            course=Course(self.layout),
+            course=FormationHistory(self.layout),
             stripe=0,
             holdings=self.holdings,
             after=self.layout.first_token - 1,
@@ -109,7 +109,7 @@ def test_only_the_token_site_acknowledges_and_only_from_the_first_token_on() -> 
     assert desk.accept(replace(ack(LAYOUT, 1, 1), sender=2)) == "out_of_turn"
     late = formation(first_token=4)
     ordering = Ordering(
-        course=Course(late),
+        course=FormationHistory(late),
         stripe=0,
         holdings=desk.holdings,
         after=late.first_token - 1,

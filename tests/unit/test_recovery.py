@@ -6,15 +6,15 @@ from enum import IntEnum
 import pytest
 
 from fairtape.core.instants import NEVER
-from fairtape.ring.receiver.recovery import RECOVERIES_MAX, RecoveryDesk
+from fairtape.ring.receiver.recovery import RECOVERIES_MAX, Recoveries
 from fairtape.ring.receiver.recovery_tables import Event, State
 from unit.recovery_values import T_E, T_R, TIMING, Shelf
 
 SOON = TIMING.request_delay
 
 
-def desk(shelf: Shelf | None = None, *, timed: bool = True) -> RecoveryDesk:
-    return RecoveryDesk(timing=TIMING, timed=timed, ledger=shelf or Shelf())
+def desk(shelf: Shelf | None = None, *, timed: bool = True) -> Recoveries:
+    return Recoveries(timing=TIMING, timed=timed, ledger=shelf or Shelf())
 
 
 def test_an_idle_desk_wants_nothing() -> None:
@@ -121,7 +121,7 @@ def test_there_is_a_limit_to_recoveries_at_once() -> None:
 def test_the_observer_sees_every_step_with_its_retries() -> None:
     seen: list[tuple[int, IntEnum, IntEnum, IntEnum, int]] = []
     shelf = Shelf()
-    working = RecoveryDesk(
+    working = Recoveries(
         timing=replace(TIMING, merged=False), timed=True, ledger=shelf, observe=lambda *step: seen.append(step)
     )
     working.overdue(4, T_E, T_E)

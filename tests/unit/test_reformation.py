@@ -5,16 +5,16 @@ import pytest
 from fairtape.nodes.coordinator.planned_change import LAG_MAX, lead_time, plan_relief
 from fairtape.nodes.coordinator.reformation import PATIENCE_MAX, may_be_missing, next_layout
 from fairtape.ring.membership.formation import LEAVING_MAX, Formation
-from fairtape.ring.membership.topology import Charter, LoopCharter, Remedy
+from fairtape.ring.membership.topology import LoopTopology, Remedy, Topology
 from fairtape.wire.frames import NodeId
 from fairtape.wire.membership import MembershipRequest, MembershipState, SiteReport
 from unit.loop_values import TIMING, formation_of, standing_of
 
 
-def charter(*tour: NodeId, resilience: int = 1, remedy: Remedy = Remedy.BYPASS) -> Charter:
-    secondary = LoopCharter(number=1, tour=(91, 92), timing=TIMING, junction=2)
-    loops = (LoopCharter(number=0, tour=tour, timing=TIMING), secondary)
-    return Charter(loops=loops, resilience=resilience, remedy=remedy)
+def charter(*tour: NodeId, resilience: int = 1, remedy: Remedy = Remedy.BYPASS) -> Topology:
+    secondary = LoopTopology(number=1, tour=(91, 92), timing=TIMING, junction=2)
+    loops = (LoopTopology(number=0, tour=tour, timing=TIMING), secondary)
+    return Topology(loops=loops, resilience=resilience, remedy=remedy)
 
 
 def fenced(*sites: NodeId, **changes: object) -> dict[NodeId, SiteReport]:
@@ -103,7 +103,7 @@ def test_the_resilience_follows_the_members() -> None:
 
 
 def relief_of(
-    loop: Formation, standings: dict[NodeId, SiteReport], policy: Charter, *, retired: tuple[NodeId, ...] = ()
+    loop: Formation, standings: dict[NodeId, SiteReport], policy: Topology, *, retired: tuple[NodeId, ...] = ()
 ) -> Formation | None:
     now = loop.scheduled_at(20)
     relief = plan_relief(loop, standings, policy, retired=retired, quiet_since=now, failures=0, now=now)

@@ -5,7 +5,7 @@ from fairtape.core.formation_log import Record, StoreRequest, StoreResponse, Una
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
 from fairtape.nodes.coordinator.server import Bench, Reformer
 from fairtape.nodes.message_authentication import Postbox
-from fairtape.ring.membership.topology import Charter, LoopCharter
+from fairtape.ring.membership.topology import LoopTopology, Topology
 from fairtape.simulation.memory_store import MemoryStore
 from fairtape.wire.membership import MembershipMessage, MembershipState, OperatorCommand, OperatorVerb
 from fairtape.wire.seals import Keys
@@ -15,7 +15,7 @@ NOW: Instant = 100 * SECOND
 LEASE = 300 * MILLISECOND
 OPERATOR = 999
 KEYS = Keys.from_secret(b"servers", (1, 2, 3, 4, 101, 102, OPERATOR), ())
-CHARTER = Charter(loops=(LoopCharter(number=0, tour=(1, 2, 3), timing=TIMING),))
+CHARTER = Topology(loops=(LoopTopology(number=0, tour=(1, 2, 3), timing=TIMING),))
 
 
 class Clock:

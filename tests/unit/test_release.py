@@ -2,7 +2,7 @@
 
 from fairtape.core.effects import Deliver, Ordered, Span
 from fairtape.core.instants import NEVER, SECOND
-from fairtape.ring.membership.formation_history import Course
+from fairtape.ring.membership.formation_history import FormationHistory
 from fairtape.ring.receiver.release import LATE_AFTER, ReleaseQueue
 from unit.ring_values import SOURCE, formation
 
@@ -15,7 +15,7 @@ def ordered(token: int, count: int = 1) -> Ordered:
 
 
 def filled(*tokens: Ordered) -> ReleaseQueue:
-    queue = ReleaseQueue(Course(LAYOUT), after=LAYOUT.first_token - 1)
+    queue = ReleaseQueue(FormationHistory(LAYOUT), after=LAYOUT.first_token - 1)
     for token in tokens:
         queue.complete(token)
     return queue
@@ -102,7 +102,7 @@ def test_a_lease_that_is_renewed_in_time_makes_nothing_late() -> None:
 
 
 def test_without_a_schedule_a_message_commits_as_soon_as_it_survives() -> None:
-    queue = ReleaseQueue(Course(formation(timed=False)), after=0)
+    queue = ReleaseQueue(FormationHistory(formation(timed=False)), after=0)
     queue.complete(ordered(1))
     queue.settle(1, 12_345)
     assert queue.deadline() == 12_345

@@ -2,10 +2,10 @@
 
 import pytest
 
-from fairtape.ring.membership.formation_history import Course
+from fairtape.ring.membership.formation_history import FormationHistory
 from fairtape.ring.receiver import repair as room
 from fairtape.ring.receiver.ordering import Ordering
-from fairtape.ring.receiver.receive_buffer import Holdings
+from fairtape.ring.receiver.receive_buffer import ReceiveBuffer
 from fairtape.ring.receiver.repair import answer
 from fairtape.wire.frames import Range, Request, decode_block
 from unit.ring_values import KEYS, OTHER_SOURCE, Voice, ack, block, formation, named
@@ -18,8 +18,8 @@ PARTS = [Voice().say(part) for part in (PART_1, PART_2)]
 
 
 def answered(tokens: tuple[int, ...] = (), ranges: tuple[Range, ...] = ()) -> list[bytes]:
-    holdings = Holdings(keys=KEYS, stripe=0)
-    ordering = Ordering(course=Course(LAYOUT), stripe=0, holdings=holdings, after=0, next_sequence=1)
+    holdings = ReceiveBuffer(keys=KEYS, stripe=0)
+    ordering = Ordering(course=FormationHistory(LAYOUT), stripe=0, holdings=holdings, after=0, next_sequence=1)
     for datagram in BLOCKS:
         holdings.accept(decode_block(datagram), datagram)
     for part, datagram in zip((PART_1, PART_2), PARTS, strict=True):

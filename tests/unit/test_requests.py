@@ -1,10 +1,10 @@
 """Requests: whom to ask, and everything for one site in few datagrams."""
 
 from fairtape.ring.membership.formation import Formation
-from fairtape.ring.membership.formation_history import Course
+from fairtape.ring.membership.formation_history import FormationHistory
 from fairtape.ring.receiver.ordering import Ordering
-from fairtape.ring.receiver.receive_buffer import Holdings
-from fairtape.ring.receiver.recovery import Recovery, RecoveryDesk
+from fairtape.ring.receiver.receive_buffer import ReceiveBuffer
+from fairtape.ring.receiver.recovery import Recoveries, Recovery
 from fairtape.ring.receiver.requests import REQUESTS_MAX, combine, whom_to_ask
 from fairtape.wire.frames import CONTROL_SIZE, TAG_SIZE, Request, encode_control, request_items_max
 from unit.recovery_values import T_E, TIMING
@@ -18,13 +18,13 @@ class Wants:
 
     def __init__(self, layout: Formation = LAYOUT) -> None:
         self.ordering = Ordering(
-            course=Course(layout),
+            course=FormationHistory(layout),
             stripe=0,
-            holdings=Holdings(keys=KEYS, stripe=0),
+            holdings=ReceiveBuffer(keys=KEYS, stripe=0),
             after=layout.first_token - 1,
             next_sequence=layout.first_sequence,
         )
-        self.desk = RecoveryDesk(timing=TIMING, timed=True, ledger=self.ordering)
+        self.desk = Recoveries(timing=TIMING, timed=True, ledger=self.ordering)
         self._voice = Voice()
         self._layout = layout
 
@@ -44,7 +44,7 @@ class Wants:
 
 
 def asked(recoveries: list[Recovery], *, me: int, heard_through: int) -> dict[int, list[int]]:
-    found = whom_to_ask(recoveries, course=Course(LAYOUT), me=me, heard_through=heard_through)
+    found = whom_to_ask(recoveries, course=FormationHistory(LAYOUT), me=me, heard_through=heard_through)
     return {site: [recovery.token for recovery in each] for site, each in found.items()}
 
 

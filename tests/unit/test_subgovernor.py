@@ -4,7 +4,7 @@ from fairtape.core.instants import SECOND, Instant
 from fairtape.nodes.coordinator.primary_loop import FOUNDING_DELAY
 from fairtape.nodes.coordinator.secondary_loops import SubGovernor
 from fairtape.ring.membership.formation import Formation
-from fairtape.ring.membership.topology import LoopCharter, lease_margin
+from fairtape.ring.membership.topology import LoopTopology, lease_margin
 from fairtape.wire.membership import Install, MembershipRequest, MembershipState
 from unit.loop_values import TIMING, standing_of
 
@@ -14,7 +14,7 @@ SETTLED = NOW + 2 * TIMING.standing_period
 
 
 def governor() -> SubGovernor:
-    loop = LoopCharter(number=1, tour=(5, 6, 7), timing=TIMING, junction=2, request_sets=2)
+    loop = LoopTopology(number=1, tour=(5, 6, 7), timing=TIMING, junction=2, request_sets=2)
     governor = SubGovernor(loop, me=101, stripe=0, incarnation_of=lambda site: 1_000 + site)
     governor.lead(None, 4, NOW)
     governor.parents = (1, 2, 3)

@@ -2,14 +2,14 @@
 
 from fairtape.core.effects import Reason
 from fairtape.core.instants import NEVER
-from fairtape.ring.membership.secondary_loop import Subloop
+from fairtape.ring.membership.secondary_loop import SecondaryLoop
 from unit.loop_values import TIMING, formation_of
 
 RETRY = TIMING.retry_period
 
 
-def loop(me: int, stride: int = 1) -> Subloop:
-    return Subloop(formation_of(2, 5, 6, loop=1, first_sequence=0, stride=stride), me=me)
+def loop(me: int, stride: int = 1) -> SecondaryLoop:
+    return SecondaryLoop(formation_of(2, 5, 6, loop=1, first_sequence=0, stride=stride), me=me)
 
 
 def test_a_site_passes_the_token_on_when_it_holds_what_the_token_asks_for() -> None:

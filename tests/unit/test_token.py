@@ -1,8 +1,8 @@
 """The token at one site: when it is due, what it acknowledges, and how its passing is proved."""
 
 from fairtape.core.instants import NEVER
-from fairtape.ring.membership.formation_history import Course
-from fairtape.ring.receiver.receive_buffer import Holdings
+from fairtape.ring.membership.formation_history import FormationHistory
+from fairtape.ring.receiver.receive_buffer import ReceiveBuffer
 from fairtape.ring.receiver.token import EventToken, TimedToken, token_for
 from fairtape.wire.frames import decode_block
 from unit.ring_values import KEYS, OTHER_SOURCE, STARTS_AT, TIMING, block, formation, named
@@ -12,21 +12,21 @@ TIMED = formation()
 EVENT_DRIVEN = formation(timed=False)
 
 
-def holdings(*datagrams: bytes) -> Holdings:
-    held = Holdings(keys=KEYS, stripe=0)
+def holdings(*datagrams: bytes) -> ReceiveBuffer:
+    held = ReceiveBuffer(keys=KEYS, stripe=0)
     for datagram in datagrams:
         assert held.accept(decode_block(datagram), datagram) == "block"
     return held
 
 
 def timed(*datagrams: bytes) -> TimedToken:
-    token = token_for(Course(TIMED), holdings(*datagrams))
+    token = token_for(FormationHistory(TIMED), holdings(*datagrams))
     assert isinstance(token, TimedToken)
     return token
 
 
 def event_driven(*datagrams: bytes) -> EventToken:
-    token = token_for(Course(EVENT_DRIVEN), holdings(*datagrams))
+    token = token_for(FormationHistory(EVENT_DRIVEN), holdings(*datagrams))
     assert isinstance(token, EventToken)
     return token
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fairtape.core.instants import NEVER, SECOND
 from fairtape.ring.sender import transmission as room
 from fairtape.ring.sender.transmission import BACKOFF_MAX, CUT_MAX, QUEUE_MAX, RESEND_MAX, MessageTooLong
-from fairtape.ring.sender.window import PACKET_MIN, WINDOW_MAX, Pace, Window, packet_size
+from fairtape.ring.sender.window import PACKET_MIN, WINDOW_MAX, SendPace, SendWindow, packet_size
 from fairtape.wire.blocks import MESSAGE_MAX, Assembler, unpack_messages
 from fairtape.wire.frames import Flag, decode_block
 from fairtape.wire.seals import SEAL_ROOM, Seal
@@ -94,7 +94,7 @@ def test_what_cannot_be_sent_at_all_is_refused() -> None:
 
 
 def test_a_full_queue_takes_what_fits_and_no_more() -> None:
-    sending = sender(window=Window(minimum=1_000, maximum=1_000, size=1_000))
+    sending = sender(window=SendWindow(minimum=1_000, maximum=1_000, size=1_000))
     message = bytes(MESSAGE_MAX)
     assert sending.offer([message] * 20) == QUEUE_MAX // MESSAGE_MAX
     assert sending.queued == QUEUE_MAX
@@ -103,7 +103,7 @@ def test_a_full_queue_takes_what_fits_and_no_more() -> None:
 
 
 def test_the_window_limits_what_is_under_way() -> None:
-    sending = sender(window=Window(minimum=4_000, maximum=4_000, size=4_000))
+    sending = sender(window=SendWindow(minimum=4_000, maximum=4_000, size=4_000))
     sending.offer([bytes(100)] * 200)
     first = sending.cut(NOW)
     assert sum(map(len, first)) <= 4_000
@@ -113,7 +113,7 @@ def test_the_window_limits_what_is_under_way() -> None:
 
 
 def test_a_message_larger_than_the_window_goes_alone() -> None:
-    sending = sender(window=Window(minimum=600, maximum=600, size=600))
+    sending = sender(window=SendWindow(minimum=600, maximum=600, size=600))
     sending.offer([bytes(1_000), bytes(1_000)])
     assert len(sending.cut(NOW)) == 1
     assert sending.cut(NOW) == []
@@ -129,7 +129,7 @@ def test_there_is_a_limit_to_blocks_under_way(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_pace_holds_blocks_back_and_says_until_when() -> None:
-    sending = sender(pace=Pace(bytes_per_s=10_000, burst=1_500))
+    sending = sender(pace=SendPace(bytes_per_s=10_000, burst=1_500))
     sending.offer([bytes(1_300)] * 3)
     left = len(sending.cut(NOW))
     assert 1 <= left < 3
@@ -193,7 +193,7 @@ def test_an_acknowledgment_that_cuts_a_block_ends_no_flight_and_breaks_nothing()
 
 def test_a_late_token_closes_the_window() -> None:
     for behind in (False, True):
-        window = Window(size=WINDOW_MAX // 2)
+        window = SendWindow(size=WINDOW_MAX // 2)
         sending = sender(window=window)
         sending.offer([b"one"])
         sending.cut(NOW)
@@ -211,7 +211,7 @@ def test_a_long_queue_leaves_in_steps_so_that_acknowledgments_are_heard_between_
 
 
 def test_a_hole_is_filled_with_the_same_bytes_and_closes_the_window() -> None:
-    window = Window(size=WINDOW_MAX)
+    window = SendWindow(size=WINDOW_MAX)
     sending = sender(window=window)
     sending.offer([bytes(1_300)] * 4)
     sent = sending.cut(NOW)
@@ -223,7 +223,7 @@ def test_a_hole_is_filled_with_the_same_bytes_and_closes_the_window() -> None:
 
 def test_a_hole_that_several_sites_name_is_answered_once_in_a_round_trip() -> None:
     """The answer goes to everyone; what was named before it arrived asks for nothing more."""
-    window = Window(size=WINDOW_MAX)
+    window = SendWindow(size=WINDOW_MAX)
     sending = sender(window=window)
     sending.offer([bytes(1_300)] * 4)
     sent = sending.cut(NOW)
@@ -233,7 +233,7 @@ def test_a_hole_that_several_sites_name_is_answered_once_in_a_round_trip() -> No
 
 
 def test_two_holes_in_one_round_trip_are_both_filled_and_close_the_window_once() -> None:
-    window = Window(size=WINDOW_MAX)
+    window = SendWindow(size=WINDOW_MAX)
     sending = sender(window=window)
     sending.offer([bytes(1_300)] * 4)
     sent = sending.cut(NOW)
@@ -266,7 +266,7 @@ def test_a_huge_hole_is_answered_with_a_limited_number_of_blocks() -> None:
 )
 def test_the_short_cut_gives_what_the_rule_gives(queued: int, size: int, datagram_max: int) -> None:
     """Where there is plenty of everything, Figure 1 says the largest packet."""
-    window = Window(size=size, minimum=size)
+    window = SendWindow(size=size, minimum=size)
     sending = sender(datagram_max=datagram_max, window=replace(window))
     expected = packet_size(
         offered=queued + SEAL_ROOM, window=size, available=size, packet_min=PACKET_MIN, packet_max=datagram_max

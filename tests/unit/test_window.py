@@ -4,13 +4,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairtape.core.instants import SECOND
-from fairtape.ring.sender.window import GENTLE, WINDOW_MAX, WINDOW_MIN, Pace, Window, packet_size
+from fairtape.ring.sender.window import GENTLE, WINDOW_MAX, WINDOW_MIN, SendPace, SendWindow, packet_size
 
 PACKET = 1_400
 
 
 def test_what_is_sent_is_not_available_until_it_is_acknowledged() -> None:
-    window = Window(minimum=1_000, maximum=1_000, size=1_000)
+    window = SendWindow(minimum=1_000, maximum=1_000, size=1_000)
     window.sent(600)
     assert window.available == 400
     window.acknowledged(600, PACKET, behind=False)
@@ -18,35 +18,35 @@ def test_what_is_sent_is_not_available_until_it_is_acknowledged() -> None:
 
 
 def test_nothing_is_available_when_the_window_has_closed_below_the_flight() -> None:
-    window = Window(minimum=100, size=1_000)
+    window = SendWindow(minimum=100, size=1_000)
     window.sent(1_000)
     window.lost_touch()
     assert window.available == 0
 
 
 def test_below_the_threshold_the_window_doubles_each_round() -> None:
-    window = Window(size=WINDOW_MIN)
+    window = SendWindow(size=WINDOW_MIN)
     window.sent(WINDOW_MIN)
     window.acknowledged(WINDOW_MIN, PACKET, behind=False)
     assert window.size == 2 * WINDOW_MIN
 
 
 def test_above_the_threshold_the_window_grows_gently() -> None:
-    window = Window(size=WINDOW_MIN, threshold=WINDOW_MIN)
+    window = SendWindow(size=WINDOW_MIN, threshold=WINDOW_MIN)
     window.sent(WINDOW_MIN)
     window.acknowledged(WINDOW_MIN, PACKET, behind=False)
     assert window.size == WINDOW_MIN + WINDOW_MIN // GENTLE
 
 
 def test_a_small_window_grows_by_a_packet_at_least() -> None:
-    window = Window(minimum=PACKET, size=4 * PACKET, threshold=PACKET)
+    window = SendWindow(minimum=PACKET, size=4 * PACKET, threshold=PACKET)
     window.sent(4 * PACKET)
     window.acknowledged(4 * PACKET, PACKET, behind=False)
     assert window.size == 5 * PACKET
 
 
 def test_a_late_token_closes_the_window_by_a_quarter() -> None:
-    window = Window(size=8 * WINDOW_MIN)
+    window = SendWindow(size=8 * WINDOW_MIN)
     window.sent(PACKET)
     window.acknowledged(PACKET, PACKET, behind=True)
     assert window.size == window.threshold == 6 * WINDOW_MIN
@@ -54,7 +54,7 @@ def test_a_late_token_closes_the_window_by_a_quarter() -> None:
 
 
 def test_a_hole_halves_the_window_but_not_below_the_minimum() -> None:
-    window = Window(size=8 * WINDOW_MIN)
+    window = SendWindow(size=8 * WINDOW_MIN)
     window.lost_one()
     assert (window.size, window.threshold) == (4 * WINDOW_MIN, 4 * WINDOW_MIN)
     for _ in range(10):
@@ -63,14 +63,14 @@ def test_a_hole_halves_the_window_but_not_below_the_minimum() -> None:
 
 
 def test_silence_begins_anew_and_remembers_half() -> None:
-    window = Window(size=8 * WINDOW_MIN)
+    window = SendWindow(size=8 * WINDOW_MIN)
     window.lost_touch()
     assert (window.size, window.threshold) == (WINDOW_MIN, 4 * WINDOW_MIN)
 
 
 @given(st.lists(st.sampled_from(["sent", "acknowledged", "behind", "lost_one", "lost_touch"]), max_size=60))
 def test_the_window_stays_between_its_limits(events: list[str]) -> None:
-    window = Window()
+    window = SendWindow()
     flight = 0
     for event in events:
         match event:
@@ -89,14 +89,14 @@ def test_the_window_stays_between_its_limits(events: list[str]) -> None:
 
 
 def test_without_a_rate_packets_follow_at_once() -> None:
-    pace = Pace()
+    pace = SendPace()
     pace.sent(10**9, 5)
     assert pace.next_at == 0
 
 
 def test_a_rate_lets_a_burst_pass_and_then_holds_back() -> None:
     """1,000 bytes a second with a burst of 2,000: after an idle time, packets leave until the credit is spent."""
-    pace = Pace(bytes_per_s=1_000, burst=2_000)
+    pace = SendPace(bytes_per_s=1_000, burst=2_000)
     now, sent = 100 * SECOND, 0
     while pace.next_at <= now:
         pace.sent(500, now)
@@ -106,7 +106,7 @@ def test_a_rate_lets_a_burst_pass_and_then_holds_back() -> None:
 
 
 def test_over_time_the_rate_is_kept() -> None:
-    pace = Pace(bytes_per_s=1_000, burst=1_000)
+    pace = SendPace(bytes_per_s=1_000, burst=1_000)
     now, sent = 100 * SECOND, 0
     while now < 200 * SECOND:
         pace.sent(100, now)

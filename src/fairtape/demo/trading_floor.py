@@ -23,7 +23,7 @@ from fairtape.exchange.orders import NewOrder, Side
 from fairtape.exchange.outputs import TentativeFill
 from fairtape.exchange.rules.values import Continuous
 from fairtape.market.prices import ONE
-from fairtape.ring.membership.topology import Charter, LoopCharter
+from fairtape.ring.membership.topology import LoopTopology, Topology
 from fairtape.simulation.cities import City, city, weather_between
 from fairtape.simulation.cluster import EPOCH, Realm, RealmPlan
 from fairtape.simulation.cluster_checkers import Guardians
@@ -187,7 +187,7 @@ class TradingFloor(Witness):
         gateways = range(FIRST_GATEWAY, FIRST_GATEWAY + len(CONTINENTS))
         arbiters = range(FIRST_ARBITER, FIRST_ARBITER + len(SITES))
         return RealmPlan(
-            charter=Charter(loops=(LoopCharter(number=0, tour=SITES, timing=timing),), resilience=RESILIENCE),
+            charter=Topology(loops=(LoopTopology(number=0, tour=SITES, timing=timing),), resilience=RESILIENCE),
             reformers=(FIRST_REFORMER, FIRST_REFORMER + 1),
             sources=(*gateways, OPERATOR, *arbiters),
             sky=_sky,

@@ -20,7 +20,7 @@ from fairtape.market.symbols import VENUES, Venue, universe
 from fairtape.net.transports import LOOPBACK, Groups
 from fairtape.net.udp import Address
 from fairtape.ring.membership.formation import Formation
-from fairtape.ring.membership.topology import Charter, LoopCharter
+from fairtape.ring.membership.topology import LoopTopology, Topology
 from fairtape.simulation.cities import CITIES, City, city, weather_between
 from fairtape.wire.frames import NodeId
 from fairtape.wire.seals import KEY_SIZE, Keys
@@ -78,7 +78,7 @@ class WorldPlan:
     """What all processes must agree on."""
 
     ring: RingPlan  # its formation is how the ring is meant to be; the reformation server says when it begins
-    charter: Charter
+    charter: Topology
     edge: EdgePlan
     store: str  # of the reformation server
 
@@ -110,7 +110,7 @@ class World:
                 weather={node: self._weather_at(node, nodes) for node in nodes},
                 weather_seed=self.seed,
             ),
-            charter=Charter(loops=(LoopCharter(number=0, tour=members, timing=TIMING),), resilience=RESILIENCE),
+            charter=Topology(loops=(LoopTopology(number=0, tour=members, timing=TIMING),), resilience=RESILIENCE),
             edge=_edge_plan(folder / ".edge", self.groups),
             store=f"sqlite:{folder / '.formations.db'}",
         )

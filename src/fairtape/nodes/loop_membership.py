@@ -5,7 +5,7 @@ from fairtape.core.instants import NEVER, Instant
 from fairtape.nodes.message_authentication import Postbox
 from fairtape.nodes.reconfigurable_receiver import GovernedReceiver
 from fairtape.ring.membership.formation import Formation
-from fairtape.ring.membership.secondary_loop import Subloop
+from fairtape.ring.membership.secondary_loop import SecondaryLoop
 from fairtape.wire.frames import NodeId
 from fairtape.wire.membership import LoopToken, MembershipState
 
@@ -14,7 +14,7 @@ class LoopSeats:
     """The latest formation of each secondary loop that concerns a site, and its part in it."""
 
     def __init__(self, *, me: NodeId, stripe: int, postbox: Postbox) -> None:
-        self.seats: dict[int, Subloop] = {}  # loops that this site is a member of
+        self.seats: dict[int, SecondaryLoop] = {}  # loops that this site is a member of
         self._me = me
         self._stripe = stripe
         self._postbox = postbox
@@ -27,7 +27,7 @@ class LoopSeats:
         self._formations[formation.loop] = formation
         self.seats.pop(formation.loop, None)
         if formation.counts_on(self._me, incarnation):
-            self.seats[formation.loop] = Subloop(formation, me=self._me)
+            self.seats[formation.loop] = SecondaryLoop(formation, me=self._me)
         return [JoinChannels(tuple(LOOP_CHANNEL + loop for loop in self.seats))]
 
     def hear(self, message: LoopToken, now: Instant) -> str:

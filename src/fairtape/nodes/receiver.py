@@ -15,12 +15,12 @@ from fairtape.nodes.source_replies import SourceDesk
 from fairtape.nodes.token_passing import Passing, Refused
 from fairtape.nodes.trace_calls import TraceDesk
 from fairtape.ring.membership.formation import Formation
-from fairtape.ring.membership.formation_history import Course
-from fairtape.ring.receiver.ack_timeout import Silence
+from fairtape.ring.membership.formation_history import FormationHistory
+from fairtape.ring.receiver.ack_timeout import AckTimeout
 from fairtape.ring.receiver.acknowledgment import ranges_max, write_acks
 from fairtape.ring.receiver.ordering import Breach, Ordering
-from fairtape.ring.receiver.receive_buffer import Holdings
-from fairtape.ring.receiver.recovery import Observer, Recovery, RecoveryDesk
+from fairtape.ring.receiver.receive_buffer import ReceiveBuffer
+from fairtape.ring.receiver.recovery import Observer, Recoveries, Recovery
 from fairtape.ring.receiver.release import ReleaseQueue
 from fairtape.ring.receiver.requests import combine, whom_to_ask
 from fairtape.ring.receiver.resilience import Resilience
@@ -82,9 +82,9 @@ class Receiver:
         self._clock_bound = clock_bound
         self._effects: list[Effect] = []
         self._observe = observe
-        self._course = Course(formation)
+        self._course = FormationHistory(formation)
         self._postbox = postbox or Postbox(me=me, keys=keys, peers=keys.sites, first_serial=born_at)
-        self._holdings = Holdings(keys=keys, stripe=stripe)
+        self._holdings = ReceiveBuffer(keys=keys, stripe=stripe)
         self._holdings.recover(past.streams)
         self._ordering = Ordering(
             course=self._course, stripe=stripe, holdings=self._holdings, after=past.token, next_sequence=past.sequence
@@ -102,11 +102,11 @@ class Receiver:
         """Start to work in a formation: what belongs to one formation alone is made anew."""
         self._resilience = Resilience(self._course)
         self._token = token_for(self._course, self._holdings)
-        self._desk = RecoveryDesk(
+        self._desk = Recoveries(
             timing=formation.timing, timed=formation.timed, ledger=self._ordering, observe=self._observe
         )
         self._desk.hold_back = self.repairs.hold_back
-        self._silence = Silence(
+        self._silence = AckTimeout(
             course=self._course, ordering=self._ordering, resilience=self._resilience, desk=self._desk
         )
         self._timer = None

@@ -22,7 +22,7 @@ from fairtape.nodes.reconfigurable_receiver import Disagreement, GovernedReceive
 from fairtape.nodes.site_report import Post, suspicion, wish
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import decode_formation
-from fairtape.ring.membership.secondary_loop import Subloop
+from fairtape.ring.membership.secondary_loop import SecondaryLoop
 from fairtape.ring.receiver.recovery import Observer
 from fairtape.ring.receiver.tracing import Tracer
 from fairtape.wire.frames import Malformed, is_block, kind_of
@@ -218,7 +218,7 @@ class Site:
         return MembershipState.RESTARTED if lost_memory else MembershipState.OBSERVER
 
     @property
-    def subloops(self) -> dict[int, Subloop]:
+    def subloops(self) -> dict[int, SecondaryLoop]:
         """The secondary loops that it is a member of."""
         return self._loops.seats
 

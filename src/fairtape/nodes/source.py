@@ -9,7 +9,7 @@ from fairtape.core.instants import NEVER, Instant
 from fairtape.core.timing import Timing
 from fairtape.ring.membership.formation import MEMBERS_MAX
 from fairtape.ring.sender.transmission import Transmission
-from fairtape.ring.sender.window import WINDOW_MAX, WINDOW_MIN, Pace, Window
+from fairtape.ring.sender.window import WINDOW_MAX, WINDOW_MIN, SendPace, SendWindow
 from fairtape.wire.frames import (
     DATAGRAM_MAX,
     Ack,
@@ -64,8 +64,10 @@ class Source:
             resend_delay=timing.resend_delay,
             round_trip=timing.retry_period - timing.request_delay,
             resilience=resilience,
-            window=Window(minimum=min(WINDOW_MIN, window_max), maximum=window_max, size=min(WINDOW_MIN, window_max)),
-            pace=Pace(bytes_per_s=bytes_per_s_max),
+            window=SendWindow(
+                minimum=min(WINDOW_MIN, window_max), maximum=window_max, size=min(WINDOW_MIN, window_max)
+            ),
+            pace=SendPace(bytes_per_s=bytes_per_s_max),
         )
 
     def publish(self, messages: Sequence[bytes], now: Instant) -> int:

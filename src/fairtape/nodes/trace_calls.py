@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 
 from fairtape.core.instants import Duration, Instant
-from fairtape.ring.membership.formation_history import Course
+from fairtape.ring.membership.formation_history import FormationHistory
 from fairtape.ring.receiver.ordering import Ordering
 from fairtape.ring.receiver.recovery import Recovery
 from fairtape.ring.receiver.recovery_tables import State
@@ -15,7 +15,12 @@ class TraceDesk:
     """Knows the course and the order, so that a record says whose turn it was, when, and what was missing."""
 
     def __init__(
-        self, tracer: Tracer | None, *, course: Course, ordering: Ordering, clock_bound: Callable[[], Duration]
+        self,
+        tracer: Tracer | None,
+        *,
+        course: FormationHistory,
+        ordering: Ordering,
+        clock_bound: Callable[[], Duration],
     ) -> None:
         self._tracer = tracer
         self._course = course

@@ -40,7 +40,7 @@ from fairtape.core.effects import Report
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.core.link_faults import LinkFaults
 from fairtape.core.timing import Timing
-from fairtape.ring.membership.topology import Charter, Excess, LoopCharter, Remedy
+from fairtape.ring.membership.topology import Excess, LoopTopology, Remedy, Topology
 from fairtape.simulation.clocks import Clock, straying
 from fairtape.simulation.cluster import EPOCH, Realm, RealmPlan
 from fairtape.simulation.cluster_checkers import Guardians
@@ -254,11 +254,11 @@ class Telling(Witness):
 
     def _plan(self, seed: int, clocks: Mapping[NodeId, Clock]) -> RealmPlan:
         script = self._script
-        loops = [LoopCharter(number=0, tour=script.sites, timing=script.timing)]
+        loops = [LoopTopology(number=0, tour=script.sites, timing=script.timing)]
         for number, (tour, junction) in enumerate(script.loops, 1):
-            loops.append(LoopCharter(number=number, tour=tour, timing=script.timing, junction=junction))
+            loops.append(LoopTopology(number=number, tour=tour, timing=script.timing, junction=junction))
         return RealmPlan(
-            charter=Charter(
+            charter=Topology(
                 loops=tuple(loops), resilience=script.resilience, excess=script.excess, remedy=script.remedy
             ),
             reformers=REFORMERS,

@@ -19,7 +19,7 @@ from fairtape.nodes.message_authentication import Postbox
 from fairtape.nodes.site import Site
 from fairtape.nodes.site_report import Post
 from fairtape.nodes.source import Source
-from fairtape.ring.membership.topology import Charter
+from fairtape.ring.membership.topology import Topology
 from fairtape.ring.receiver.tracing import Tracer
 from fairtape.simulation.clocks import Clock, TrueClock
 from fairtape.simulation.memory_store import MemoryStore
@@ -40,7 +40,7 @@ Stream = tuple[NodeId, int]
 class RealmPlan:
     """Who there is, and what is between them."""
 
-    charter: Charter
+    charter: Topology
     reformers: tuple[NodeId, ...]
     sources: tuple[NodeId, ...]
     sky: Callable[[NodeId, NodeId], LinkFaults]

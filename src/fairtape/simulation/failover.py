@@ -17,7 +17,7 @@ from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.core.link_faults import LinkFaults
 from fairtape.core.timing import Timing
 from fairtape.ring.membership.formation import Formation
-from fairtape.ring.membership.topology import Charter, LoopCharter, lease_margin
+from fairtape.ring.membership.topology import LoopTopology, Topology, lease_margin
 from fairtape.simulation.cluster import EPOCH, Realm, RealmPlan
 from fairtape.simulation.cluster_checkers import Guardians
 from fairtape.simulation.cluster_run import judged, why_unsettled
@@ -78,8 +78,8 @@ def draw(seed: int) -> Failure:
     delay = retry // chance.choice((3, 5, 10))
     weather = LinkFaults(delay=delay, jitter=delay // JITTER, loss=0.0)
     plan = RealmPlan(
-        charter=Charter(
-            loops=(LoopCharter(number=0, tour=sites, timing=timing),), resilience=max(victims, chance.randint(1, 2))
+        charter=Topology(
+            loops=(LoopTopology(number=0, tour=sites, timing=timing),), resilience=max(victims, chance.randint(1, 2))
         ),
         reformers=REFORMERS,
         sources=SOURCES,

@@ -13,7 +13,7 @@ from typing import Final
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration, Instant
 from fairtape.core.link_faults import LinkFaults
 from fairtape.core.timing import Timing
-from fairtape.ring.membership.topology import Charter, Excess, LoopCharter, Remedy
+from fairtape.ring.membership.topology import Excess, LoopTopology, Remedy, Topology
 from fairtape.simulation.clocks import Clock, straying, wandering
 from fairtape.simulation.cluster import EPOCH, RealmPlan
 from fairtape.simulation.faults import Clog, Crash, Fault, Partition, Pause, Restart
@@ -120,11 +120,11 @@ def _timing(chance: Random) -> Timing:
     )
 
 
-def _charter(chance: Random, timing: Timing, seed: int) -> Charter:
+def _charter(chance: Random, timing: Timing, seed: int) -> Topology:
     sets = _chance("sets", seed).choice((1, 1, 1, 2, 3))
     count = chance.choice((2, 3, 3, 4, 5, 5, 7))
     primary = tuple(range(1, count + 1))
-    loops = [LoopCharter(number=0, tour=primary, timing=timing, request_sets=sets)]
+    loops = [LoopTopology(number=0, tour=primary, timing=timing, request_sets=sets)]
     following = count + 1
     for number in range(1, chance.choice((0, 0, 1, 2)) + 1):
         size = chance.randint(1, 3)
@@ -132,7 +132,7 @@ def _charter(chance: Random, timing: Timing, seed: int) -> Charter:
         following += size
         stride = chance.choice((1, 1, 3))
         loops.append(
-            LoopCharter(
+            LoopTopology(
                 number=number,
                 tour=tour,
                 timing=timing,
@@ -141,7 +141,7 @@ def _charter(chance: Random, timing: Timing, seed: int) -> Charter:
                 request_sets=sets,
             )
         )
-    return Charter(
+    return Topology(
         loops=tuple(loops),
         resilience=chance.choice((0, 1, 1, 1, 2, "majority", "all")),
         excess=chance.choice((Excess.CONTINUE, Excess.HALT)),
@@ -194,7 +194,7 @@ def _lost_clock(chance: Random, timing: Timing, heals_at: Instant) -> Clock:
     return straying(at=at, period=period, error=error, bound=timing.clock_error_max // 4, step=chance.random() < 0.5)
 
 
-def _arrivals(chance: Random, charter: Charter, heals_at: Instant) -> Iterator[tuple[Instant, NodeId]]:
+def _arrivals(chance: Random, charter: Topology, heals_at: Instant) -> Iterator[tuple[Instant, NodeId]]:
     """Growth: some sites come when the others have been at work for long."""
     for loop in charter.loops:
         if len(loop.tour) > 2 and chance.random() < 0.3:

@@ -23,7 +23,7 @@ from fairtape.net.clock import SharedClock, SystemClock
 from fairtape.net.transports import TTL_MAX, AddressBook, Groups, IpMulticast, Mesh, Peer, Role, Transport
 from fairtape.net.udp import PORT_MAX, Address, is_host
 from fairtape.ring.membership.formation import LOOPS_MAX, MEMBERS_MAX, STRIDE_MAX
-from fairtape.ring.membership.topology import BadCharter, Charter, Excess, LoopCharter, Remedy
+from fairtape.ring.membership.topology import BadTopology, Excess, LoopTopology, Remedy, Topology
 from fairtape.storage.formation_stores import Access, check_store
 from fairtape.storage.trace_files import TOTAL_BYTES_MAX
 from fairtape.wire.frames import DATAGRAM_MAX, NODE_MAX, STRIPE_MAX, NodeId
@@ -81,7 +81,7 @@ class Deployment:
     """Everything that its file says, checked."""
 
     folder: Path
-    charter: Charter
+    charter: Topology
     nodes: Mapping[str, Node]
     groups: Groups | None  # None: a mesh; the interface is each node's own
     shared_clock: bool  # all sites are on one machine
@@ -410,7 +410,7 @@ def _station(stations: Table, name: str, fields: Table, nodes: Mapping[str, Node
     return place
 
 
-def _charter(table: Table, nodes: Mapping[str, Node]) -> Charter:
+def _charter(table: Table, nodes: Mapping[str, Node]) -> Topology:
     rules = table.table("order", optional=True)
     resilience = _resilience(rules)
     excess = rules.choice("excess", {each.value: each for each in Excess}, Excess.CONTINUE.value)
@@ -418,8 +418,8 @@ def _charter(table: Table, nodes: Mapping[str, Node]) -> Charter:
     rules.finish()
     loops = tuple(_loops(table.tables("loops"), nodes))
     try:
-        charter = Charter(loops=loops, resilience=resilience, excess=excess, remedy=remedy)
-    except BadCharter as bad:
+        charter = Topology(loops=loops, resilience=resilience, excess=excess, remedy=remedy)
+    except BadTopology as bad:
         raise UserError(f"{table.file}: loops: {_with_names(str(bad), nodes)}") from None
     homes = charter.homes()
     for node in nodes.values():
@@ -437,14 +437,14 @@ def _resilience(rules: Table) -> int | str:
     raise rules.wrong("resilience", value, f'expected a number from 0 to {MEMBERS_MAX - 1}, "majority" or "all"')
 
 
-def _loops(tables: list[Table], nodes: Mapping[str, Node]) -> Iterator[LoopCharter]:
+def _loops(tables: list[Table], nodes: Mapping[str, Node]) -> Iterator[LoopTopology]:
     for place, table in enumerate(tables):
         number = table.number("number", 0, LOOPS_MAX, place)
         tour = tuple(_site(table, "tour", name, nodes) for name in table.names("tour"))
         junction = table.take("junction", str, None) if number else None
         timing = _timing(table)
         try:
-            yield LoopCharter(
+            yield LoopTopology(
                 number=number,
                 tour=tour,
                 timing=timing,
@@ -453,7 +453,7 @@ def _loops(tables: list[Table], nodes: Mapping[str, Node]) -> Iterator[LoopChart
                 stride=table.number("stride", 1, STRIDE_MAX, 1),
                 request_sets=table.number("request_sets", 1, MEMBERS_MAX, 1),
             )
-        except BadCharter as bad:
+        except BadTopology as bad:
             raise UserError(f"{table.file}: {_with_names(str(bad), nodes)}") from None
         table.finish()
 

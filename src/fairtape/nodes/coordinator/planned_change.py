@@ -13,7 +13,7 @@ from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.core.timing import Timing
 from fairtape.ring.membership.formation import LEAVING_MAX, Formation
 from fairtape.ring.membership.reconfiguration import bypass, insert_in_order, retime, take_over
-from fairtape.ring.membership.topology import Charter
+from fairtape.ring.membership.topology import Topology
 from fairtape.wire.frames import NodeId
 from fairtape.wire.membership import MembershipRequest, SiteReport
 
@@ -43,7 +43,7 @@ def lead_time(timing: Timing, failures: int = 0) -> Duration:
 def plan_relief(
     present: Formation,
     standings: Mapping[NodeId, SiteReport],
-    charter: Charter,
+    charter: Topology,
     *,
     retired: Collection[NodeId],
     quiet_since: Instant,

@@ -20,7 +20,7 @@ from fairtape.nodes.coordinator.reformation import may_be_missing, next_layout, 
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import encode_formation
 from fairtape.ring.membership.reconfiguration import follow
-from fairtape.ring.membership.topology import Charter, Excess, LoopCharter, lease_margin
+from fairtape.ring.membership.topology import Excess, LoopTopology, Topology, lease_margin
 from fairtape.wire.frames import NodeId
 from fairtape.wire.membership import Fence, Grant, Install, MembershipMessage, MembershipState, SiteReport
 
@@ -61,9 +61,9 @@ class Ruling:
 class Governor:
     """The primary loop, under one leader of the reformation servers."""
 
-    def __init__(self, charter: Charter, *, me: NodeId, stripe: int, clock_bound: Callable[[], Duration]) -> None:
+    def __init__(self, charter: Topology, *, me: NodeId, stripe: int, clock_bound: Callable[[], Duration]) -> None:
         self.charter = charter
-        self.loop: LoopCharter = charter.primary
+        self.loop: LoopTopology = charter.primary
         self.phase = Phase.EMPTY
         self.formation: Formation | None = None
         self.proposal: Formation | None = None  # to be recorded

@@ -11,7 +11,7 @@ from fairtape.core.timing import Timing
 from fairtape.nodes.coordinator.planned_change import LAG_MAX
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.reconfiguration import exchange, retime, with_members
-from fairtape.ring.membership.topology import Charter, Remedy
+from fairtape.ring.membership.topology import Remedy, Topology
 from fairtape.wire.frames import NodeId
 from fairtape.wire.membership import MembershipRequest, MembershipState, SiteReport
 
@@ -37,7 +37,7 @@ def next_layout(
     formation: Formation,
     answered: Mapping[NodeId, SiteReport],
     standings: Mapping[NodeId, SiteReport],
-    charter: Charter,
+    charter: Topology,
     *,
     retired: Collection[NodeId],
     accused: bool,
@@ -66,7 +66,7 @@ def next_layout(
 
 
 def _substitute(
-    failed: NodeId, near: int, members: Collection[NodeId], standings: Mapping[NodeId, SiteReport], charter: Charter
+    failed: NodeId, near: int, members: Collection[NodeId], standings: Mapping[NodeId, SiteReport], charter: Topology
 ) -> NodeId | None:
     """An up-to-date site of the secondary loop that the failed one joined. 2001 §8."""
     homes = charter.homes()

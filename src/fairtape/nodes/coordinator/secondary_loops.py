@@ -12,7 +12,7 @@ from fairtape.nodes.coordinator.planned_change import LAG_MAX
 from fairtape.nodes.coordinator.primary_loop import FOUNDING_DELAY, Acquaintance, Ruling
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import encode_formation
-from fairtape.ring.membership.topology import LoopCharter, lease_margin
+from fairtape.ring.membership.topology import LoopTopology, lease_margin
 from fairtape.wire.frames import NodeId
 from fairtape.wire.membership import Install, MembershipMessage, MembershipRequest, MembershipState, SiteReport
 
@@ -21,7 +21,7 @@ class SubGovernor:
     """One secondary loop, under one leader of the reformation servers."""
 
     def __init__(
-        self, loop: LoopCharter, *, me: NodeId, stripe: int, incarnation_of: Callable[[NodeId], int | None]
+        self, loop: LoopTopology, *, me: NodeId, stripe: int, incarnation_of: Callable[[NodeId], int | None]
     ) -> None:
         self.loop = loop
         self.formation: Formation | None = None

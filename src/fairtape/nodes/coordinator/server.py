@@ -31,7 +31,7 @@ from fairtape.nodes.coordinator.retired_sites import REGISTER, Register
 from fairtape.nodes.coordinator.secondary_loops import SubGovernor
 from fairtape.nodes.message_authentication import Postbox
 from fairtape.ring.membership.layout import decode_formation, encode_formation
-from fairtape.ring.membership.topology import Charter
+from fairtape.ring.membership.topology import Topology
 from fairtape.wire.frames import Malformed, NodeId, kind_of
 from fairtape.wire.membership import OperatorCommand, OperatorVerb, SiteReport, decode_membership, is_membership
 from fairtape.wire.seals import Keys
@@ -55,7 +55,7 @@ class Reformer:
     def __init__(
         self,
         bench: Bench,
-        charter: Charter,
+        charter: Topology,
         *,
         keys: Keys,
         born_at: Instant,

@@ -13,7 +13,7 @@ from fairtape.wire.frames import NodeId
 FORMATIONS_MAX: Final = 8  # that follow one another so fast that tokens of the first are still missing
 
 
-class Course:
+class FormationHistory:
     """The formations that a site works with, in their order."""
 
     def __init__(self, formation: Formation) -> None:

@@ -14,7 +14,7 @@ from fairtape.ring.membership.formation import Formation
 from fairtape.wire.frames import NodeId
 
 
-class Subloop:
+class SecondaryLoop:
     """One member's side of the token of one secondary loop."""
 
     def __init__(self, formation: Formation, *, me: NodeId) -> None:

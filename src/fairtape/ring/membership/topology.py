@@ -13,7 +13,7 @@ from fairtape.wire.frames import NodeId
 CLOCK_MARGIN: Final = 2  # a lease is measured by two clocks, each of which may be wrong at its beginning and its end
 
 
-class BadCharter(ValueError):
+class BadTopology(ValueError):
     """A charter that cannot work; the message names the field, the value and the remedy."""
 
 
@@ -32,7 +32,7 @@ class Remedy(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoopCharter:
+class LoopTopology:
     """One loop as it is meant to be."""
 
     number: int
@@ -45,18 +45,18 @@ class LoopCharter:
 
     def __post_init__(self) -> None:
         if not self.tour:
-            raise BadCharter(f"loop {self.number} has no sites; it needs at least one")
+            raise BadTopology(f"loop {self.number} has no sites; it needs at least one")
         if len(self.tour) >= MEMBERS_MAX:
-            raise BadCharter(f"loop {self.number} has {len(self.tour)} sites; a loop takes up to {MEMBERS_MAX - 1}")
+            raise BadTopology(f"loop {self.number} has {len(self.tour)} sites; a loop takes up to {MEMBERS_MAX - 1}")
         if self.number and self.junction is None:
-            raise BadCharter(f"loop {self.number} has no junction; name the site that joins it to loop {self.parent}")
+            raise BadTopology(f"loop {self.number} has no junction; name the site that joins it to loop {self.parent}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Charter:
+class Topology:
     """All loops, and the rules for all of them."""
 
-    loops: tuple[LoopCharter, ...]
+    loops: tuple[LoopTopology, ...]
     resilience: int | str = 1  # K, or "majority", or "all"
     excess: Excess = Excess.CONTINUE
     remedy: Remedy = Remedy.BYPASS
@@ -65,25 +65,25 @@ class Charter:
     def __post_init__(self) -> None:
         numbers = [loop.number for loop in self.loops]
         if not numbers or numbers[0] != 0 or len(set(numbers)) != len(numbers):
-            raise BadCharter(f"loops are numbered {numbers}; the first must be 0, the primary one, and none twice")
+            raise BadTopology(f"loops are numbered {numbers}; the first must be 0, the primary one, and none twice")
         sites = [site for loop in self.loops for site in loop.tour]
         for site in sites:
             if sites.count(site) > 1 and len(sites) < MEMBERS_MAX:
-                raise BadCharter(
+                raise BadTopology(
                     f"site {site} is in two loops; name it in its own, and as junction where it joins another"
                 )
         if max(numbers) >= LOOPS_MAX:
-            raise BadCharter(f"loops are numbered up to {max(numbers)}; use numbers below {LOOPS_MAX}")
+            raise BadTopology(f"loops are numbered up to {max(numbers)}; use numbers below {LOOPS_MAX}")
         for loop in self.loops[1:]:
             if loop.parent not in numbers or loop.parent == loop.number:
-                raise BadCharter(f"loop {loop.number} has parent {loop.parent}; expected one of the other loops")
+                raise BadTopology(f"loop {loop.number} has parent {loop.parent}; expected one of the other loops")
         if isinstance(self.resilience, str) and self.resilience not in ("majority", "all"):
-            raise BadCharter(f'resilience is {self.resilience!r}; expected a number, "majority" or "all"')
+            raise BadTopology(f'resilience is {self.resilience!r}; expected a number, "majority" or "all"')
         if isinstance(self.resilience, int) and self.resilience < 0:
-            raise BadCharter(f"resilience is {self.resilience}; it must not be negative")
+            raise BadTopology(f"resilience is {self.resilience}; it must not be negative")
 
     @property
-    def primary(self) -> LoopCharter:
+    def primary(self) -> LoopTopology:
         """The loop that orders."""
         return self.loops[0]
 

@@ -12,18 +12,20 @@ waits begin when it is awake again.
 from collections.abc import Callable
 
 from fairtape.core.instants import NEVER, Instant
-from fairtape.ring.membership.formation_history import Course
+from fairtape.ring.membership.formation_history import FormationHistory
 from fairtape.ring.receiver.ordering import Ordering
-from fairtape.ring.receiver.recovery import RecoveryDesk
+from fairtape.ring.receiver.recovery import Recoveries
 from fairtape.ring.receiver.resilience import Resilience
 
 
-class Silence:
+class AckTimeout:
     """Watches over the acknowledgments of one formation."""
 
     __slots__ = ("_awake_since", "_course", "_desk", "_known_at", "_looked_at", "_ordering", "_resilience", "_watched")
 
-    def __init__(self, *, course: Course, ordering: Ordering, resilience: Resilience, desk: RecoveryDesk) -> None:
+    def __init__(
+        self, *, course: FormationHistory, ordering: Ordering, resilience: Resilience, desk: Recoveries
+    ) -> None:
         self._course = course
         self._ordering = ordering
         self._resilience = resilience

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from fairtape.core.instants import Duration, Instant
 from fairtape.ring.membership.formation import Formation
-from fairtape.ring.receiver.receive_buffer import Holdings
+from fairtape.ring.receiver.receive_buffer import ReceiveBuffer
 from fairtape.wire.frames import ACK_PARTS_MAX, Ack, NodeId, Range, ack_ranges_max
 
 
@@ -21,7 +21,7 @@ def write_acks(
     stripe: int,
     me: NodeId,
     sequence: int,
-    holdings: Holdings,
+    holdings: ReceiveBuffer,
     datagram_max: int,
     clock_bound: Duration,
     now: Instant,

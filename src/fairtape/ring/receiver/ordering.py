@@ -7,8 +7,8 @@ order and in parts; tokens are taken into the order strictly one after the other
 from typing import Final
 
 from fairtape.core.effects import Ordered, Span
-from fairtape.ring.membership.formation_history import Course
-from fairtape.ring.receiver.receive_buffer import Holdings, Stream
+from fairtape.ring.membership.formation_history import FormationHistory
+from fairtape.ring.receiver.receive_buffer import ReceiveBuffer, Stream
 from fairtape.wire.frames import Ack, Malformed, Range
 
 TOKENS_AHEAD_MAX: Final = 65_536
@@ -61,7 +61,9 @@ class Acknowledgment:
 class Ordering:
     """The acknowledgments of one formation, from the first that is not yet held by all to the latest heard."""
 
-    def __init__(self, *, course: Course, stripe: int, holdings: Holdings, after: int, next_sequence: int) -> None:
+    def __init__(
+        self, *, course: FormationHistory, stripe: int, holdings: ReceiveBuffer, after: int, next_sequence: int
+    ) -> None:
         """Tokens up to `after` have their places already, and `next_sequence` is the number that comes next."""
         self.course = course
         self.stripe = stripe

@@ -197,7 +197,7 @@ class Stream:
         self.ended = True
 
 
-class Holdings:
+class ReceiveBuffer:
     """All streams, found by their source and incarnation."""
 
     def __init__(self, *, keys: Keys, stripe: int) -> None:

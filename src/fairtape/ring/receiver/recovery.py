@@ -19,7 +19,7 @@ Observer = Callable[[int, IntEnum, IntEnum, IntEnum, int], None]
 """Told of every step of every recovery: token, from, event, to, retries so far."""
 
 
-class Ledger(Protocol):
+class TokenState(Protocol):
     """What a recovery must be able to ask about its token."""
 
     def holds_messages(self, token: int) -> bool:
@@ -33,7 +33,7 @@ class Recovery:
         "_asks_from", "_desk", "ack_retries", "expires_at", "message_retries", "retries_max", "state", "token",
     )  # fmt: skip
 
-    def __init__(self, token: int, desk: "RecoveryDesk") -> None:
+    def __init__(self, token: int, desk: "Recoveries") -> None:
         self.token = token
         self.state: IntEnum = State.AWAIT_ACK
         self.ack_retries = 0
@@ -71,7 +71,7 @@ class Recovery:
         self._desk.failed.append(self.token)
 
 
-class RecoveryDesk:
+class Recoveries:
     """All recoveries of one receiver in one formation. Decides when to ask; says nothing about whom."""
 
     def __init__(
@@ -79,7 +79,7 @@ class RecoveryDesk:
         *,
         timing: Timing,
         timed: bool,
-        ledger: Ledger,
+        ledger: TokenState,
         observe: Observer | None = None,
     ) -> None:
         self.timing = timing

@@ -10,7 +10,7 @@ from typing import Final
 
 from fairtape.core.effects import Deliver, Ordered, Release
 from fairtape.core.instants import MILLISECOND, NEVER, Duration, Instant
-from fairtape.ring.membership.formation_history import Course
+from fairtape.ring.membership.formation_history import FormationHistory
 
 LATE_AFTER: Final = 5 * MILLISECOND
 """A release that comes later than this is late, whatever held it up: a site that stood still must not hide it."""
@@ -19,7 +19,7 @@ LATE_AFTER: Final = 5 * MILLISECOND
 class ReleaseQueue:
     """Tokens that are complete and not yet committed."""
 
-    def __init__(self, course: Course, *, after: int) -> None:
+    def __init__(self, course: FormationHistory, *, after: int) -> None:
         """Tokens up to `after` have been released."""
         self._course = course
         self._complete: deque[Ordered] = deque()  # held, not yet known to survive K failures

@@ -6,14 +6,14 @@ They need no envelope: a block proves its source and an acknowledgment proves it
 from typing import Final
 
 from fairtape.ring.receiver.ordering import Ordering
-from fairtape.ring.receiver.receive_buffer import Holdings
+from fairtape.ring.receiver.receive_buffer import ReceiveBuffer
 from fairtape.wire.frames import Range, Request
 
 ANSWER_MAX: Final = 1_024
 """Datagrams in the answer to one request; what is still missing then is asked for again."""
 
 
-def answer(request: Request, *, ordering: Ordering, holdings: Holdings) -> list[bytes]:
+def answer(request: Request, *, ordering: Ordering, holdings: ReceiveBuffer) -> list[bytes]:
     """What this site holds of what is wanted. Messages first: an acknowledgment that finds them needs no request."""
     datagrams: list[bytes] = []
     for wanted in request.ranges:
@@ -23,7 +23,7 @@ def answer(request: Request, *, ordering: Ordering, holdings: Holdings) -> list[
     return datagrams[:ANSWER_MAX]
 
 
-def _blocks(wanted: Range, holdings: Holdings, room: int) -> list[bytes]:
+def _blocks(wanted: Range, holdings: ReceiveBuffer, room: int) -> list[bytes]:
     stream = holdings.find((wanted.source, wanted.incarnation))
     if stream is None:
         return []

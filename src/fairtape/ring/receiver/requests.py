@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from fairtape.ring.membership.formation_history import Course
+from fairtape.ring.membership.formation_history import FormationHistory
 from fairtape.ring.receiver.ordering import Ordering
 from fairtape.ring.receiver.recovery import Recovery
 from fairtape.ring.receiver.recovery_tables import State
@@ -14,7 +14,7 @@ REQUESTS_MAX: Final = 16
 
 
 def whom_to_ask(
-    recoveries: Iterable[Recovery], *, course: Course, me: NodeId, heard_through: int
+    recoveries: Iterable[Recovery], *, course: FormationHistory, me: NodeId, heard_through: int
 ) -> dict[NodeId, list[Recovery]]:
     """Each recovery's next site: first the latest token site, which holds everything, then the ones before it."""
     asked: dict[NodeId, list[Recovery]] = {}
@@ -25,7 +25,7 @@ def whom_to_ask(
     return asked
 
 
-def _holders(token: int, course: Course, me: NodeId, heard_through: int) -> list[NodeId]:
+def _holders(token: int, course: FormationHistory, me: NodeId, heard_through: int) -> list[NodeId]:
     """Sites that are known to hold Msg(token), latest first; before any is known, the one whose turn it is."""
     lowest = max(token, heard_through - len(course.latest.members) + 1)
     known = [course.holder(later) for later in range(heard_through, lowest - 1, -1)]

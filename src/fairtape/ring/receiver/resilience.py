@@ -7,7 +7,7 @@ Where one formation follows another the same site may have two of those turns, s
 What was known stays known.
 """
 
-from fairtape.ring.membership.formation_history import Course
+from fairtape.ring.membership.formation_history import FormationHistory
 
 
 class Resilience:
@@ -15,7 +15,7 @@ class Resilience:
 
     __slots__ = ("_course", "heard_through", "stable_through", "survives_through")
 
-    def __init__(self, course: Course) -> None:
+    def __init__(self, course: FormationHistory) -> None:
         self._course = course
         before = course.latest.first_token - 1
         self.heard_through = before  # the highest acknowledgment heard: lower ones were sent too

@@ -8,8 +8,8 @@ acknowledgment until the next site shows that it has taken the token up. TRMP 20
 from typing import Protocol
 
 from fairtape.core.instants import NEVER, Instant
-from fairtape.ring.membership.formation_history import Course
-from fairtape.ring.receiver.receive_buffer import Holdings
+from fairtape.ring.membership.formation_history import FormationHistory
+from fairtape.ring.receiver.receive_buffer import ReceiveBuffer
 from fairtape.wire.frames import NodeId, Range
 
 
@@ -34,7 +34,7 @@ class Token(Protocol):
 class TimedToken:
     """TRMP."""
 
-    def __init__(self, *, course: Course, holdings: Holdings) -> None:
+    def __init__(self, *, course: FormationHistory, holdings: ReceiveBuffer) -> None:
         self._course = course
         self._holdings = holdings
         self.held: int | None = None
@@ -59,7 +59,7 @@ class TimedToken:
 class EventToken:
     """RMP."""
 
-    def __init__(self, *, course: Course, holdings: Holdings) -> None:
+    def __init__(self, *, course: FormationHistory, holdings: ReceiveBuffer) -> None:
         self._course = course
         self._holdings = holdings
         self.held: int | None = None
@@ -119,7 +119,7 @@ class EventToken:
         return self._course.holder(self.passing + 1)
 
 
-def token_for(course: Course, holdings: Holdings) -> TimedToken | EventToken:
+def token_for(course: FormationHistory, holdings: ReceiveBuffer) -> TimedToken | EventToken:
     """The token that the formation asks for."""
     kind = TimedToken if course.latest.timed else EventToken
     return kind(course=course, holdings=holdings)

@@ -33,7 +33,7 @@ class Block:
     answered_until: Instant = 0  # a hole that is named before then has been answered
 
 
-class Keeping:
+class RetentionBuffer:
     """What one formation has acknowledged and not yet settled."""
 
     def __init__(self, resilience: int) -> None:

@@ -11,8 +11,8 @@ from itertools import chain
 from typing import Final, Protocol, TypeAlias
 
 from fairtape.core.instants import NEVER, Duration, Instant
-from fairtape.ring.sender.retention import Block, Keeping
-from fairtape.ring.sender.window import PACKET_MIN, Pace, Window, packet_size
+from fairtape.ring.sender.retention import Block, RetentionBuffer
+from fairtape.ring.sender.window import PACKET_MIN, SendPace, SendWindow, packet_size
 from fairtape.wire.blocks import (
     MESSAGE_MAX,
     fits,
@@ -41,7 +41,7 @@ Cut: TypeAlias = tuple[bytes, int, int]
 """A body ready to be sealed, how many messages it holds, and the header's flags."""
 
 
-class Batch(Protocol):
+class OutgoingBatch(Protocol):
     """Messages that wait."""
 
     size: int  # bytes still waiting
@@ -126,8 +126,8 @@ class Transmission:
         resend_delay: Duration,
         round_trip: Duration,
         resilience: int,
-        window: Window,
-        pace: Pace,
+        window: SendWindow,
+        pace: SendPace,
     ) -> None:
         self._source = source
         self._incarnation = incarnation
@@ -139,9 +139,9 @@ class Transmission:
         self._round_trip = round_trip
         self._window = window
         self._pace = pace
-        self._queue: deque[Batch] = deque()
+        self._queue: deque[OutgoingBatch] = deque()
         self._flight: deque[Block] = deque()  # in the order of their numbers
-        self._kept = Keeping(resilience)
+        self._kept = RetentionBuffer(resilience)
         self._formation = -1  # the latest that was heard
         self._settled_in = -1  # the formation in which something was settled last
         self._held_back_until: Instant = NEVER  # by the pace, or by what left a moment ago
@@ -201,7 +201,7 @@ class Transmission:
         self._enqueue(Records(records, record_size))
         return len(records) // record_size
 
-    def _enqueue(self, batch: Batch) -> None:
+    def _enqueue(self, batch: OutgoingBatch) -> None:
         self._queue.append(batch)
         self.queued += batch.size
 
@@ -221,7 +221,7 @@ class Transmission:
             datagrams.append(self._send(self._cut_one(room), now))
         return datagrams
 
-    def _room(self, batch: Batch) -> int | None:
+    def _room(self, batch: OutgoingBatch) -> int | None:
         """The body size that Figure 1 allows; a first message larger than that goes alone."""
         window = self._window
         if self.queued >= self._datagram_max and window.size - window.flight >= 2 * self._datagram_max:

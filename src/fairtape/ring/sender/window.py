@@ -22,7 +22,7 @@ def packet_size(*, offered: int, window: int, available: int, packet_min: int, p
 
 
 @dataclass(slots=True)
-class Window:
+class SendWindow:
     """A sliding window in bytes that opens with acknowledgments and closes with losses. RMP §7.
 
     Receivers that fall behind lose nothing at first: they are late with their token. So the window also closes when
@@ -66,7 +66,7 @@ class Window:
 
 
 @dataclass(slots=True)
-class Pace:
+class SendPace:
     """Lets packets follow one another no faster than a rate, with a small burst."""
 
     bytes_per_s: int | None = None
