@@ -13,8 +13,8 @@ from fairtape.core.formation_log import LogEntry, Recall, Recalled, Record, Stor
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
 from fairtape.nodes.coordinator.primary_loop import FOUNDING_DELAY
 from fairtape.nodes.coordinator.retired_sites import REGISTER
-from fairtape.nodes.coordinator.server import Bench, Reformer
-from fairtape.nodes.message_authentication import Postbox
+from fairtape.nodes.coordinator.server import Reformer, ReformerConfig
+from fairtape.nodes.message_authentication import MessageAuthenticator
 from fairtape.ring.membership.topology import LoopTopology, Topology
 from fairtape.storage.formation_stores import Store, open_store
 from fairtape.wire.membership import MembershipMessage, MembershipState, OperatorCommand, OperatorVerb
@@ -50,7 +50,7 @@ class Life:
         self.server = self._new()
 
     def _new(self) -> Reformer:
-        bench = Bench(me=101, operator=OPERATOR, leader_lease=LEASE)
+        bench = ReformerConfig(me=101, operator=OPERATOR, leader_lease=LEASE)
         return Reformer(bench, CHARTER, keys=KEYS, born_at=self.now)
 
     def close(self) -> None:
@@ -79,7 +79,7 @@ class Life:
             self._turn()
 
     def hear(self, message: MembershipMessage) -> None:
-        box = Postbox(me=message.sender, keys=KEYS, peers=(), first_serial=self.now)
+        box = MessageAuthenticator(me=message.sender, keys=KEYS, peers=(), first_serial=self.now)
         self.server.receive(box.govern(message), self.now)
         self._turn()
 

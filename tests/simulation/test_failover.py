@@ -8,7 +8,7 @@ from fairtape.cli import run
 from fairtape.core.effects import Reason
 from fairtape.core.formation_log import Record, StoreRequest, StoreResponse
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
-from fairtape.nodes.reconfigurable_receiver import GovernedReceiver
+from fairtape.nodes.reconfigurable_receiver import ReconfigurableReceiver
 from fairtape.simulation.cluster import StoreRoom
 from fairtape.simulation.failover import AT_THE_LATEST, Kept, draw, run_failover
 from fairtape.simulation.ring_run import Outcome
@@ -22,7 +22,9 @@ def slow_to_write(store: StoreRoom, node: NodeId, question: StoreRequest) -> tup
     return (delay + SECOND if isinstance(question, Record) else delay), answer
 
 
-def declares_nothing(receiver: GovernedReceiver, suspect: NodeId, token: int, reason: Reason, now: Instant, /) -> None:
+def declares_nothing(
+    receiver: ReconfigurableReceiver, suspect: NodeId, token: int, reason: Reason, now: Instant, /
+) -> None:
     """A member that never blames anybody."""
 
 
@@ -33,7 +35,7 @@ def test_a_formation_that_comes_too_late_is_found_out(monkeypatch: pytest.Monkey
 
 def test_a_failure_that_nobody_declares_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The reformation server misses the dead only when its lease is over, and that is later than was promised."""
-    monkeypatch.setattr(GovernedReceiver, "_declare", declares_nothing)
+    monkeypatch.setattr(ReconfigurableReceiver, "_declare", declares_nothing)
     assert run_failover(6).guarantee == "DetectedInTime"
 
 

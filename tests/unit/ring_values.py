@@ -10,7 +10,7 @@ from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.core.link_faults import LinkFaults
 from fairtape.core.machine import Machine
 from fairtape.core.timing import Timing
-from fairtape.nodes.message_authentication import Postbox
+from fairtape.nodes.message_authentication import MessageAuthenticator
 from fairtape.nodes.receiver import Receiver
 from fairtape.nodes.source import Source
 from fairtape.ring.membership.formation import Formation
@@ -136,11 +136,13 @@ class Voice:
 
     def __init__(self, first_serial: int = 1) -> None:
         self._first_serial = first_serial
-        self._boxes: dict[NodeId, Postbox] = {}
+        self._boxes: dict[NodeId, MessageAuthenticator] = {}
 
-    def _box(self, site: NodeId) -> Postbox:
+    def _box(self, site: NodeId) -> MessageAuthenticator:
         if site not in self._boxes:
-            self._boxes[site] = Postbox(me=site, keys=KEYS, peers=KEYS.sites, first_serial=self._first_serial)
+            self._boxes[site] = MessageAuthenticator(
+                me=site, keys=KEYS, peers=KEYS.sites, first_serial=self._first_serial
+            )
         return self._boxes[site]
 
     def say(self, message: Control) -> bytes:

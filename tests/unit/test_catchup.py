@@ -6,9 +6,8 @@ from typing import Any, cast
 import pytest
 
 from fairtape.core.entries import Position
-from fairtape.nodes.catchup import Learner
-from fairtape.nodes.message_authentication import Postbox
-from fairtape.nodes.reconfigurable_receiver import Disagreement, GovernedReceiver
+from fairtape.nodes.catchup import CatchUpClient
+from fairtape.nodes.reconfigurable_receiver import Disagreement
 from fairtape.wire.membership import PLACE, HistoryChunk
 
 LATEST = 5
@@ -48,7 +47,7 @@ class Site:
 
 
 def answer(site: Site, *, known: int, complete: int = 300, ends: Position | None = None, chunks: int = 0) -> str:
-    learner = Learner(me=1, stripe=0, postbox=cast("Postbox", None))
+    learner = CatchUpClient(me=1, stripe=0, postbox=cast("Postbox", None))
     learner.reader.start(NOW)
     end = site.journal_end if ends is None else ends
     data = b"piece" if chunks else PLACE.pack(*end)

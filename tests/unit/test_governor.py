@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
 from fairtape.nodes.coordinator.planned_change import lead_time
-from fairtape.nodes.coordinator.primary_loop import FOUNDING_DELAY, Governor, Phase
+from fairtape.nodes.coordinator.primary_loop import FOUNDING_DELAY, Phase, PrimaryLoopCoordinator
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import decode_formation
 from fairtape.ring.membership.topology import Excess, LoopTopology, Topology, lease_margin
@@ -16,16 +16,18 @@ NOW: Instant = 100 * SECOND
 LEASE = TIMING.lease_period + lease_margin(TIMING)
 
 
-def governor(formation: Formation | None, *, excess: Excess = Excess.CONTINUE, resilience: int = 1) -> Governor:
+def governor(
+    formation: Formation | None, *, excess: Excess = Excess.CONTINUE, resilience: int = 1
+) -> PrimaryLoopCoordinator:
     loops = (LoopTopology(number=0, tour=(1, 2, 3), timing=TIMING),)
-    governor = Governor(
+    governor = PrimaryLoopCoordinator(
         Topology(loops=loops, excess=excess, resilience=resilience), me=101, stripe=0, clock_bound=lambda: 0
     )
     governor.lead(formation, 4, NOW)
     return governor
 
 
-def led(**changes: object) -> Governor:
+def led(**changes: object) -> PrimaryLoopCoordinator:
     """In a formation that all three members have entered."""
     loop = governor(formation_of(1, 2, 3, resilience=1), **changes)  # type: ignore[arg-type]
     for site in (1, 2, 3):
@@ -34,17 +36,17 @@ def led(**changes: object) -> Governor:
     return loop
 
 
-def said(governor: Governor, kind: type) -> list[NodeId]:
+def said(governor: PrimaryLoopCoordinator, kind: type) -> list[NodeId]:
     told = [site for site, message in governor.outbox if isinstance(message, kind)]
     governor.outbox.clear()
     return told
 
 
-def proposed(governor: Governor) -> bool:
+def proposed(governor: PrimaryLoopCoordinator) -> bool:
     return any(isinstance(message, Install) and not message.final for _, message in governor.outbox)
 
 
-def record(governor: Governor, now: Instant) -> Formation:
+def record(governor: PrimaryLoopCoordinator, now: Instant) -> Formation:
     assert governor.phase is Phase.RECORDING
     assert governor.proposal is not None
     formation = governor.proposal

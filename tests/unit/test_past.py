@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from fairtape.core.effects import Ordered, Span
 from fairtape.core.entries import Entry, Position, encode_entry, position_of
 from fairtape.core.instants import MILLISECOND, NEVER
-from fairtape.nodes.catchup_transfer import PATIENCE, WINDOW, PastReader, answer
+from fairtape.nodes.catchup_transfer import PATIENCE, WINDOW, CatchUpReader, answer
 from fairtape.wire.blocks import pack_records
 from fairtape.wire.membership import CatchUp, HistoryChunk
 
@@ -46,7 +46,7 @@ def test_entries_arrive_whole_whatever_the_order_of_their_chunks(sizes: list[int
     entries = [entry(token, size) for token, size in enumerate(sizes, 1)]
     chunks = [past for past in answered(ask(0), entries) if past.chunks]
     chance.shuffle(chunks)  # type: ignore[attr-defined]
-    reader = PastReader()
+    reader = CatchUpReader()
     reader.start(0)
     for past in chunks:
         reader.take(past, 0)
@@ -72,7 +72,7 @@ def test_an_answer_is_no_longer_than_was_asked_for_and_begins_where_it_was_asked
 
 
 def test_a_reader_asks_for_the_first_chunk_that_it_misses() -> None:
-    reader = PastReader()
+    reader = CatchUpReader()
     chunks = answered(ask(0), [entry(1, 1_000)])
     assert reader.first_missing(Position(1, 0)) == 0
     reader.take(chunks[0], 0)
@@ -82,7 +82,7 @@ def test_a_reader_asks_for_the_first_chunk_that_it_misses() -> None:
 
 def test_two_entries_that_follow_one_position_never_mix() -> None:
     """Upheaval 1543: chunks of two of them waited for one another for ever."""
-    reader = PastReader()
+    reader = CatchUpReader()
     before, after = (answered(ask(0), [entry(1, size)]) for size in (1_000, 900))
     for stale, fresh in zip(before, after, strict=False):
         reader.take(stale, 0)
@@ -95,7 +95,7 @@ def test_two_entries_that_follow_one_position_never_mix() -> None:
 
 def test_what_may_not_be_taken_yet_is_asked_for_in_small_and_not_at_once() -> None:
     """Upheaval 1445: whole answers, each asked for at once, with nothing in them that could be taken."""
-    reader = PastReader()
+    reader = CatchUpReader()
     reader.asked(0, 10)
     reader.take(answered(ask(0), [entry(1, 10)])[0], 5)
     reader.wait(5)
@@ -107,7 +107,7 @@ def test_what_may_not_be_taken_yet_is_asked_for_in_small_and_not_at_once() -> No
 
 
 def test_whoever_stays_silent_is_followed_by_the_next() -> None:
-    reader = PastReader()
+    reader = CatchUpReader()
     for _ in range(PATIENCE):
         assert reader.next_server([4, 5]) == 4
         reader.asked(0, 10)
@@ -115,7 +115,7 @@ def test_whoever_stays_silent_is_followed_by_the_next() -> None:
 
 
 def test_a_reader_goes_on_at_once_when_an_answer_has_ended() -> None:
-    reader = PastReader()
+    reader = CatchUpReader()
     reader.asked(0, 10 * MILLISECOND)
     reader.go_on(5)
     assert reader.ask_at == 10 * MILLISECOND  # nothing came: the one who was asked knows no more
@@ -125,7 +125,7 @@ def test_a_reader_goes_on_at_once_when_an_answer_has_ended() -> None:
 
 
 def test_a_clock_that_was_set_back_does_not_silence_a_reader() -> None:
-    reader = PastReader()
+    reader = CatchUpReader()
     reader.asked(1_000, 10)
     reader.mind_clock(500)
     assert reader.ask_at == 500
@@ -136,11 +136,11 @@ def test_a_clock_that_was_set_back_does_not_silence_a_reader() -> None:
 
 @pytest.mark.parametrize("position", [Position(1, 7), Position(2, 0)])
 def test_nothing_is_put_together_that_did_not_come(position: Position) -> None:
-    assert PastReader().entry_after(position) is None
+    assert CatchUpReader().entry_after(position) is None
 
 
 def test_one_who_holds_a_longer_entry_that_was_left_behind_is_shown_the_one_that_counts() -> None:
-    reader = PastReader()
+    reader = CatchUpReader()
     reader.start(0)
     for past in answered(ask(0), [entry(1, 1_000)]):
         if past.chunks:

@@ -1,6 +1,6 @@
 """The postbox: proves what a site says, judges what it hears."""
 
-from fairtape.nodes.message_authentication import Postbox
+from fairtape.nodes.message_authentication import MessageAuthenticator
 from fairtape.wire.frames import Ack, Control, Hole, Request, decode_control, serial_of
 from fairtape.wire.seals import Authenticator, Keys
 from unit.ring_values import KEYS, OTHER_SOURCE, SOURCE, ack, formation, named
@@ -8,11 +8,13 @@ from unit.ring_values import KEYS, OTHER_SOURCE, SOURCE, ack, formation, named
 REQUEST = Request(0, 7, 2, (1,), ())
 
 
-def postbox(me: int, *, keys: Keys = KEYS, peers: tuple[int, ...] = (1, 2, 3), first_serial: int = 100) -> Postbox:
-    return Postbox(me=me, keys=keys, peers=peers, first_serial=first_serial)
+def postbox(
+    me: int, *, keys: Keys = KEYS, peers: tuple[int, ...] = (1, 2, 3), first_serial: int = 100
+) -> MessageAuthenticator:
+    return MessageAuthenticator(me=me, keys=keys, peers=peers, first_serial=first_serial)
 
 
-def judged(datagram: bytes, *, by: Postbox | None = None, message: Control | None = None) -> str | None:
+def judged(datagram: bytes, *, by: MessageAuthenticator | None = None, message: Control | None = None) -> str | None:
     word = message or decode_control(datagram)
     return (by or postbox(1)).verdict(word, datagram, fresh=not isinstance(word, Ack))
 

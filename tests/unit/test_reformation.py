@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairtape.nodes.coordinator.planned_change import LAG_MAX, lead_time, plan_relief
+from fairtape.nodes.coordinator.planned_change import LAG_MAX, lead_time, plan_change
 from fairtape.nodes.coordinator.reformation import PATIENCE_MAX, may_be_missing, next_layout
 from fairtape.ring.membership.formation import LEAVING_MAX, Formation
 from fairtape.ring.membership.topology import LoopTopology, Remedy, Topology
@@ -106,7 +106,7 @@ def relief_of(
     loop: Formation, standings: dict[NodeId, SiteReport], policy: Topology, *, retired: tuple[NodeId, ...] = ()
 ) -> Formation | None:
     now = loop.scheduled_at(20)
-    relief = plan_relief(loop, standings, policy, retired=retired, quiet_since=now, failures=0, now=now)
+    relief = plan_change(loop, standings, policy, retired=retired, quiet_since=now, failures=0, now=now)
     return None if relief is None else relief.formation
 
 

@@ -3,8 +3,8 @@
 from fairtape.core.effects import Notice, QueryStore, Send
 from fairtape.core.formation_log import Record, StoreRequest, StoreResponse, Unavailable
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
-from fairtape.nodes.coordinator.server import Bench, Reformer
-from fairtape.nodes.message_authentication import Postbox
+from fairtape.nodes.coordinator.server import Reformer, ReformerConfig
+from fairtape.nodes.message_authentication import MessageAuthenticator
 from fairtape.ring.membership.topology import LoopTopology, Topology
 from fairtape.simulation.memory_store import MemoryStore
 from fairtape.wire.membership import MembershipMessage, MembershipState, OperatorCommand, OperatorVerb
@@ -30,7 +30,7 @@ class Served:
     def __init__(self, me: int, store: MemoryStore) -> None:
         self.clock = Clock()
         self.server = Reformer(
-            Bench(me=me, operator=OPERATOR, leader_lease=LEASE),
+            ReformerConfig(me=me, operator=OPERATOR, leader_lease=LEASE),
             CHARTER,
             keys=KEYS,
             born_at=NOW,
@@ -68,7 +68,7 @@ class Served:
             self.turn(now)
 
     def hear(self, message: MembershipMessage, now: Instant) -> None:
-        box = Postbox(me=message.sender, keys=KEYS, peers=(), first_serial=now)
+        box = MessageAuthenticator(me=message.sender, keys=KEYS, peers=(), first_serial=now)
         self.server.receive(box.govern(message), now)
         self.turn(now)
 

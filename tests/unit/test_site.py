@@ -2,9 +2,9 @@
 
 from fairtape.core.effects import Fetch, Recovered, Send
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
-from fairtape.nodes.message_authentication import Postbox
+from fairtape.nodes.message_authentication import MessageAuthenticator
 from fairtape.nodes.site import Site
-from fairtape.nodes.site_report import Post
+from fairtape.nodes.site_report import SiteConfig
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import encode_formation
 from fairtape.wire.membership import (
@@ -39,16 +39,18 @@ class Seated:
     def __init__(self, me: int = 2, *, durable: bool = True) -> None:
         self.clock = Clock()
         self.site = Site(
-            Post(me=me, reformers=(101, 102), timing=TIMING, durable=durable),
+            SiteConfig(me=me, reformers=(101, 102), timing=TIMING, durable=durable),
             keys=KEYS,
             born_at=NOW,
             past=Recovered.nothing(),
             clock_bound=lambda: self.clock.bound,
         )
-        self._boxes: dict[int, Postbox] = {}
+        self._boxes: dict[int, MessageAuthenticator] = {}
 
     def hear(self, message: MembershipMessage, now: Instant = NOW) -> None:
-        box = self._boxes.setdefault(message.sender, Postbox(me=message.sender, keys=KEYS, peers=(), first_serial=now))
+        box = self._boxes.setdefault(
+            message.sender, MessageAuthenticator(me=message.sender, keys=KEYS, peers=(), first_serial=now)
+        )
         self.site.receive(box.govern(message), now)
 
     def install(self, formation: Formation, now: Instant = NOW, *, final: bool = True, term: int = 1) -> None:

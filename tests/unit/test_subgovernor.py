@@ -2,7 +2,7 @@
 
 from fairtape.core.instants import SECOND, Instant
 from fairtape.nodes.coordinator.primary_loop import FOUNDING_DELAY
-from fairtape.nodes.coordinator.secondary_loops import SubGovernor
+from fairtape.nodes.coordinator.secondary_loops import SecondaryLoopCoordinator
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.topology import LoopTopology, lease_margin
 from fairtape.wire.membership import Install, MembershipRequest, MembershipState
@@ -13,28 +13,28 @@ PATIENCE = TIMING.lease_period + lease_margin(TIMING)
 SETTLED = NOW + 2 * TIMING.standing_period
 
 
-def governor() -> SubGovernor:
+def governor() -> SecondaryLoopCoordinator:
     loop = LoopTopology(number=1, tour=(5, 6, 7), timing=TIMING, junction=2, request_sets=2)
-    governor = SubGovernor(loop, me=101, stripe=0, incarnation_of=lambda site: 1_000 + site)
+    governor = SecondaryLoopCoordinator(loop, me=101, stripe=0, incarnation_of=lambda site: 1_000 + site)
     governor.lead(None, 4, NOW)
     governor.parents = (1, 2, 3)
     return governor
 
 
-def hear(governor: SubGovernor, *sites: int, at: Instant, **changes: object) -> None:
+def hear(governor: SecondaryLoopCoordinator, *sites: int, at: Instant, **changes: object) -> None:
     for site in sites:
         given: dict[str, object] = {"loop": 1, "formation": 1}
         governor.hear(standing_of(site, **(given | changes)), at)
 
 
-def record(governor: SubGovernor, now: Instant) -> Formation:
+def record(governor: SecondaryLoopCoordinator, now: Instant) -> Formation:
     assert governor.proposal is not None
     formation = governor.proposal
     governor.recorded(formation, now)
     return formation
 
 
-def led() -> SubGovernor:
+def led() -> SecondaryLoopCoordinator:
     """In its first formation, which everybody has entered."""
     loop = governor()
     hear(loop, 5, 6, 7, at=NOW, formation=0, posture=MembershipState.OBSERVER, wish=MembershipRequest.JOIN)

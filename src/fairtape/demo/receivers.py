@@ -26,7 +26,7 @@ from fairtape.net.node_runtime import NodeRuntime
 from fairtape.net.transports import LOOPBACK, Interface
 from fairtape.net.udp import UdpSocket, bind
 from fairtape.nodes.site import Site
-from fairtape.nodes.site_report import Post
+from fairtape.nodes.site_report import SiteConfig
 from fairtape.ring.receiver.tracing import Tracer
 from fairtape.tape.sales import Sale
 from fairtape.tape.ticker import Ticker
@@ -103,7 +103,7 @@ def _seat(
     ring = plan.ring
     writer = Writer.open(journal, stripe=ring.stripe, site=me)
     site = Site(
-        Post(me=me, reformers=(REFORMER,), timing=ring.formation.timing, stripe=ring.stripe),
+        SiteConfig(me=me, reformers=(REFORMER,), timing=ring.formation.timing, stripe=ring.stripe),
         keys=ring.keys,
         born_at=clock.now(),
         past=writer.cut_after(NUMBER_MAX),

@@ -9,7 +9,7 @@ from fairtape.deployment.process.temporary_site import Rounds
 from fairtape.net.clock import SharedClock
 from fairtape.net.driver import Driver, run_in_real_time
 from fairtape.net.node_runtime import NodeRuntime
-from fairtape.nodes.coordinator.server import Bench, Reformer
+from fairtape.nodes.coordinator.server import Reformer, ReformerConfig
 from fairtape.ring.membership.formation import Formation
 from fairtape.storage.formation_stores import StoreDesk, open_store
 
@@ -38,7 +38,7 @@ def run_reformer(link: Link) -> None:
         return
     clock = SharedClock()
     ring = plan.ring
-    bench = Bench(me=REFORMER, operator=OPERATOR, leader_lease=ring.formation.timing.lease_period)
+    bench = ReformerConfig(me=REFORMER, operator=OPERATOR, leader_lease=ring.formation.timing.lease_period)
     reformer = Reformer(bench, plan.charter, keys=ring.keys, born_at=clock.now(), clock_bound=clock.bound)
     seat = NodeRuntime(reformer, ring.carrier(REFORMER), weather=ring.weather_at(REFORMER))
     driver = Driver([seat], clock)

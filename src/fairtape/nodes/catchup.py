@@ -6,33 +6,33 @@ from typing import Final
 from fairtape.core.effects import Fetch, Ordered, Send
 from fairtape.core.entries import Position, decode_entry, position_of
 from fairtape.core.instants import NEVER, Instant
-from fairtape.nodes.catchup_transfer import WINDOW, PastReader, answer
-from fairtape.nodes.message_authentication import Postbox
-from fairtape.nodes.reconfigurable_receiver import Disagreement, GovernedReceiver
+from fairtape.nodes.catchup_transfer import WINDOW, CatchUpReader, answer
+from fairtape.nodes.message_authentication import MessageAuthenticator
+from fairtape.nodes.reconfigurable_receiver import Disagreement, ReconfigurableReceiver
 from fairtape.wire.frames import NodeId
 from fairtape.wire.membership import PLACE, CatchUp, HistoryChunk, chunk_size
 
 QUESTIONS_MAX: Final = 64  # of others who catch up, that wait for the journal
 
 
-class Learner:
+class CatchUpClient:
     """Takes into a receiver's order what the ring cannot repair."""
 
-    def __init__(self, *, me: NodeId, stripe: int, postbox: Postbox) -> None:
-        self.reader = PastReader()
+    def __init__(self, *, me: NodeId, stripe: int, postbox: MessageAuthenticator) -> None:
+        self.reader = CatchUpReader()
         self.adopted = 0  # entries
         self._me = me
         self._stripe = stripe
         self._postbox = postbox
 
-    def follow(self, receiver: GovernedReceiver, now: Instant) -> None:
+    def follow(self, receiver: ReconfigurableReceiver, now: Instant) -> None:
         """Begin to ask when the receiver is stranded, and stop when it is not."""
         if receiver.stranded:
             self.reader.start(now)
         elif self.reader.ask_at != NEVER:
             self.reader.stop()
 
-    def ask(self, receiver: GovernedReceiver, now: Instant) -> list[Send]:
+    def ask(self, receiver: ReconfigurableReceiver, now: Instant) -> list[Send]:
         """The next question, to the next site."""
         servers = self._servers(receiver)
         if not servers:
@@ -44,13 +44,13 @@ class Learner:
         self.reader.asked(now, receiver.formation.timing.retry_period)
         return [Send(self.reader.next_server(servers), [question])]
 
-    def _servers(self, receiver: GovernedReceiver) -> list[NodeId]:
+    def _servers(self, receiver: ReconfigurableReceiver) -> list[NodeId]:
         """Who may have what is missing: the parent, the keeper of the past, and all members."""
         formation = receiver.formation
         likely = [receiver.parent or formation.keeper, formation.keeper, *formation.members]
         return [site for site in dict.fromkeys(likely) if site and site != self._me]
 
-    def take(self, past: HistoryChunk, receiver: GovernedReceiver, now: Instant) -> str:
+    def take(self, past: HistoryChunk, receiver: ReconfigurableReceiver, now: Instant) -> str:
         """Take an answer; the name of what became of it. `Disagreement` where the others have left us behind."""
         if receiver.fenced or self.reader.ask_at == NEVER:  # a fenced site has given its answer
             return "unasked"
@@ -81,7 +81,7 @@ class Learner:
         return "past"
 
     @staticmethod
-    def _confirms(past: HistoryChunk, receiver: GovernedReceiver) -> bool:
+    def _confirms(past: HistoryChunk, receiver: ReconfigurableReceiver) -> bool:
         """Whether one who knows the latest formation, and says where its journal ends, has what is held here.
 
         `Disagreement` where it holds the order at least as far and has less: the others have left the rest behind.
@@ -94,7 +94,7 @@ class Learner:
             raise Disagreement(theirs.token)
         return True
 
-    def _adopt(self, receiver: GovernedReceiver, settled_through: int, now: Instant) -> bool:
+    def _adopt(self, receiver: ReconfigurableReceiver, settled_through: int, now: Instant) -> bool:
         """Take into the order what has come whole. A site that is not seated takes only what cannot be taken back.
 
         True where the next one is such: it follows on what is held here, so nothing here contradicts it.
@@ -110,10 +110,10 @@ class Learner:
         return False
 
 
-class Librarian:
+class CatchUpServer:
     """Answers from the journal. Keeps a question only while the journal is being read."""
 
-    def __init__(self, *, me: NodeId, postbox: Postbox, datagram_max: int) -> None:
+    def __init__(self, *, me: NodeId, postbox: MessageAuthenticator, datagram_max: int) -> None:
         self._me = me
         self._postbox = postbox
         self._datagram_max = datagram_max
@@ -130,7 +130,7 @@ class Librarian:
         size = 2 * min(question.chunks_max, WINDOW) * chunk_size(self._datagram_max)
         return Fetch(question.token, question.formation, size, self._ticket)
 
-    def found(self, ticket: int, entries: Sequence[bytes], receiver: GovernedReceiver) -> list[Send]:
+    def found(self, ticket: int, entries: Sequence[bytes], receiver: ReconfigurableReceiver) -> list[Send]:
         """The answer, now that the journal was read."""
         question = self._questions.pop(ticket, None)
         if question is None:

@@ -29,7 +29,7 @@ class _Pieces:
     held: dict[int, bytes] = field(default_factory=dict)
 
 
-class PastReader:
+class CatchUpReader:
     """Asks for the past, one site after the other, and puts together what comes."""
 
     def __init__(self) -> None:

@@ -2,18 +2,18 @@
 
 from fairtape.core.effects import LOOP_CHANNEL, Effect, JoinChannels, Multicast, Reason
 from fairtape.core.instants import NEVER, Instant
-from fairtape.nodes.message_authentication import Postbox
-from fairtape.nodes.reconfigurable_receiver import GovernedReceiver
+from fairtape.nodes.message_authentication import MessageAuthenticator
+from fairtape.nodes.reconfigurable_receiver import ReconfigurableReceiver
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.secondary_loop import SecondaryLoop
 from fairtape.wire.frames import NodeId
 from fairtape.wire.membership import LoopToken, MembershipState
 
 
-class LoopSeats:
+class LoopMemberships:
     """The latest formation of each secondary loop that concerns a site, and its part in it."""
 
-    def __init__(self, *, me: NodeId, stripe: int, postbox: Postbox) -> None:
+    def __init__(self, *, me: NodeId, stripe: int, postbox: MessageAuthenticator) -> None:
         self.seats: dict[int, SecondaryLoop] = {}  # loops that this site is a member of
         self._me = me
         self._stripe = stripe
@@ -66,7 +66,7 @@ class LoopSeats:
         """In how many loops it suspects somebody."""
         return sum(seat.suspicion is not None for seat in self.seats.values())
 
-    def connect(self, receiver: GovernedReceiver, home: int) -> None:
+    def connect(self, receiver: ReconfigurableReceiver, home: int) -> None:
         """Tell the receiver whom to ask for repairs, the junction of its own loop (2001 §4.1), and who asks it."""
         formation = self._formations.get(home)
         others = [member for member in receiver.formation.members if member != self._me]

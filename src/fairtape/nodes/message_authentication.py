@@ -7,7 +7,7 @@ from fairtape.wire.membership import MembershipMessage, encode_membership
 from fairtape.wire.seals import Authenticator, Keys, ReplayWindow
 
 
-class Postbox:
+class MessageAuthenticator:
     """Serial numbers, authenticators and replay windows of one site towards its peers and the sources."""
 
     def __init__(self, *, me: NodeId, keys: Keys, peers: Container[NodeId], first_serial: int) -> None:

@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 
 from fairtape.core.effects import Append, Channel, Effect, Multicast, Ordered, Reason, Recovered, Report, Send
 from fairtape.core.instants import NEVER, Duration, Instant
-from fairtape.nodes.message_authentication import Postbox
-from fairtape.nodes.repair_requests import RepairDesk
-from fairtape.nodes.source_replies import SourceDesk
-from fairtape.nodes.token_passing import Passing, Refused
-from fairtape.nodes.trace_calls import TraceDesk
+from fairtape.nodes.message_authentication import MessageAuthenticator
+from fairtape.nodes.repair_requests import RepairRequests
+from fairtape.nodes.source_replies import SourceReplies
+from fairtape.nodes.token_passing import TokenPassing, TokenRefused
+from fairtape.nodes.trace_calls import TraceCalls
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.formation_history import FormationHistory
 from fairtape.ring.receiver.ack_timeout import AckTimeout
@@ -65,7 +65,7 @@ class Receiver:
         observe: Observer | None = None,
         tracer: Tracer | None = None,
         past: Recovered | None = None,
-        postbox: Postbox | None = None,
+        postbox: MessageAuthenticator | None = None,
     ) -> None:
         assert past is not None or me in formation.members
         if past is None and born_at > formation.starts_at:
@@ -83,17 +83,17 @@ class Receiver:
         self._effects: list[Effect] = []
         self._observe = observe
         self._course = FormationHistory(formation)
-        self._postbox = postbox or Postbox(me=me, keys=keys, peers=keys.sites, first_serial=born_at)
+        self._postbox = postbox or MessageAuthenticator(me=me, keys=keys, peers=keys.sites, first_serial=born_at)
         self._holdings = ReceiveBuffer(keys=keys, stripe=stripe)
         self._holdings.recover(past.streams)
         self._ordering = Ordering(
             course=self._course, stripe=stripe, holdings=self._holdings, after=past.token, next_sequence=past.sequence
         )
-        self.repairs = RepairDesk(me=me, ordering=self._ordering)
-        self._sources = SourceDesk(me=me, postbox=self._postbox, ordering=self._ordering)
-        self._passing = Passing(me=me, postbox=self._postbox, ordering=self._ordering)
+        self.repairs = RepairRequests(me=me, ordering=self._ordering)
+        self._sources = SourceReplies(me=me, postbox=self._postbox, ordering=self._ordering)
+        self._passing = TokenPassing(me=me, postbox=self._postbox, ordering=self._ordering)
         self._releases = ReleaseQueue(self._course, after=past.released_through)
-        self._traces = TraceDesk(tracer, course=self._course, ordering=self._ordering, clock_bound=clock_bound)
+        self._traces = TraceCalls(tracer, course=self._course, ordering=self._ordering, clock_bound=clock_bound)
         self._stirred = False  # blocks have come that may complete something
         self._timer: Instant | None = None  # the earliest deadline; None: not known. A block alone never changes it
         self._begin(formation, born_at)
@@ -445,7 +445,7 @@ class Receiver:
             return
         try:
             repeated = self._passing.repeat(self._token, now)
-        except Refused as refused:
+        except TokenRefused as refused:
             self._declare(refused.site, refused.token, Reason.TOKEN_REFUSED, now)
             return
         if repeated is not None:

@@ -14,7 +14,7 @@ from typing import Final
 from fairtape.core.effects import AppendFormation, FormationChange, Ordered, Reason, Recovered
 from fairtape.core.entries import Entry, Position
 from fairtape.core.instants import Duration, Instant
-from fairtape.nodes.message_authentication import Postbox
+from fairtape.nodes.message_authentication import MessageAuthenticator
 from fairtape.nodes.receiver import Receiver
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import encode_formation
@@ -35,7 +35,7 @@ class Disagreement(Exception):
         self.token = token
 
 
-class GovernedReceiver(Receiver):
+class ReconfigurableReceiver(Receiver):
     """Enters formations, answers fences, and takes part while its lease lasts."""
 
     def __init__(
@@ -47,7 +47,7 @@ class GovernedReceiver(Receiver):
         born_at: Instant,
         past: Recovered,
         seated: bool,
-        postbox: Postbox,
+        postbox: MessageAuthenticator,
         stripe: int = 0,
         datagram_max: int = DATAGRAM_MAX,
         clock_bound: Callable[[], Duration] = lambda: 0,

@@ -13,7 +13,7 @@ from fairtape.ring.receiver.repair import answer
 from fairtape.wire.frames import NodeId, Request
 
 
-class RepairDesk:
+class RepairRequests:
     """Requests and answers of one site."""
 
     def __init__(self, *, me: NodeId, ordering: Ordering) -> None:

@@ -15,11 +15,11 @@ from fairtape.core.effects import Deliver, Effect, Fetch, Notice, Ordered, Recov
 from fairtape.core.entries import decode_entry
 from fairtape.core.instants import NEVER, Duration, Instant
 from fairtape.core.timing import Timing
-from fairtape.nodes.catchup import Learner, Librarian
-from fairtape.nodes.loop_membership import LoopSeats
-from fairtape.nodes.message_authentication import Postbox
-from fairtape.nodes.reconfigurable_receiver import Disagreement, GovernedReceiver
-from fairtape.nodes.site_report import Post, suspicion, wish
+from fairtape.nodes.catchup import CatchUpClient, CatchUpServer
+from fairtape.nodes.loop_membership import LoopMemberships
+from fairtape.nodes.message_authentication import MessageAuthenticator
+from fairtape.nodes.reconfigurable_receiver import Disagreement, ReconfigurableReceiver
+from fairtape.nodes.site_report import SiteConfig, requested_membership, suspicion
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import decode_formation
 from fairtape.ring.membership.secondary_loop import SecondaryLoop
@@ -51,7 +51,7 @@ class Site:
 
     def __init__(
         self,
-        post: Post,
+        post: SiteConfig,
         *,
         keys: Keys,
         born_at: Instant,
@@ -63,7 +63,7 @@ class Site:
         self.post = post
         self.me = post.me
         self.incarnation = born_at // 1_000 & 0xFFFF_FFFF
-        self.receiver: GovernedReceiver | None = None
+        self.receiver: ReconfigurableReceiver | None = None
         self.late = 0
         self._own_counts: Counter[str] = Counter()
         self._keys = keys
@@ -72,7 +72,7 @@ class Site:
         self._tracer = tracer
         self._own_bound = clock_bound
         self._timekeeper = ClockBoundEstimator()
-        self._postbox = Postbox(me=post.me, keys=keys, peers=keys.sites, first_serial=born_at)
+        self._postbox = MessageAuthenticator(me=post.me, keys=keys, peers=keys.sites, first_serial=born_at)
         self._effects: list[Effect] = []
         self._term = 0
         self._past = past
@@ -80,9 +80,9 @@ class Site:
         self._busy_with_journal = False  # it reads or cuts the journal, and installs nothing meanwhile
         self._pending: Formation | None = None  # what to install when that is done
         self._prepared: Formation | None = None
-        self._loops = LoopSeats(me=post.me, stripe=post.stripe, postbox=self._postbox)
-        self._learner = Learner(me=post.me, stripe=post.stripe, postbox=self._postbox)
-        self._librarian = Librarian(me=post.me, postbox=self._postbox, datagram_max=post.datagram_max)
+        self._loops = LoopMemberships(me=post.me, stripe=post.stripe, postbox=self._postbox)
+        self._learner = CatchUpClient(me=post.me, stripe=post.stripe, postbox=self._postbox)
+        self._librarian = CatchUpServer(me=post.me, postbox=self._postbox, datagram_max=post.datagram_max)
         self._standing_at: Instant = born_at
         self._reported: Report | None = None  # the failure that the last standing spoke of
         self._asked: dict[Instant, Duration] = {}  # the latest questions for a lease, and the clock's bound at each
@@ -259,7 +259,9 @@ class Site:
             sender=self.me,
             loop=loop,
             posture=self._loops.posture(loop) if loop else self.posture,
-            wish=wish(self.receiver, self._loops, loop, in_time=in_time) if at_home else MembershipRequest.NOTHING,
+            requested_membership=requested_membership(self.receiver, self._loops, loop, in_time=in_time)
+            if at_home
+            else MembershipRequest.NOTHING,
             prepared=self._prepared.number if self._prepared is not None and loop == 0 else 0,
             incarnation=self.incarnation,
             asked_at=now,
@@ -381,7 +383,7 @@ class Site:
             return
         self._entered(formation)
 
-    def _relieves(self, formation: Formation, receiver: GovernedReceiver) -> bool:
+    def _relieves(self, formation: Formation, receiver: ReconfigurableReceiver) -> bool:
         """Whether it takes over from the present one in its course.
 
         A site that has stopped in the present one has stopped in this one, too, and says so: what it does not help to
@@ -398,7 +400,7 @@ class Site:
         if self._past.number < formation.number and self._past.token >= formation.first_token:
             self._take_back(formation.first_token - 1, formation)
             return
-        self.receiver = GovernedReceiver(
+        self.receiver = ReconfigurableReceiver(
             me=self.me,
             formation=formation,
             keys=self._keys,

@@ -5,8 +5,8 @@ from typing import Final
 
 from fairtape.core.effects import Reason
 from fairtape.core.timing import Timing
-from fairtape.nodes.loop_membership import LoopSeats
-from fairtape.nodes.reconfigurable_receiver import GovernedReceiver
+from fairtape.nodes.loop_membership import LoopMemberships
+from fairtape.nodes.reconfigurable_receiver import ReconfigurableReceiver
 from fairtape.wire.frames import DATAGRAM_MAX, NodeId
 from fairtape.wire.membership import MembershipRequest
 
@@ -14,7 +14,7 @@ REASONS: Final = tuple(Reason)  # a reason crosses the wire as its place in this
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Post:
+class SiteConfig:
     """Where a site belongs, and whom it answers to."""
 
     me: NodeId
@@ -26,7 +26,7 @@ class Post:
     datagram_max: int = DATAGRAM_MAX
 
 
-def suspicion(receiver: GovernedReceiver | None, loops: LoopSeats, loop: int) -> tuple[NodeId, int, int]:
+def suspicion(receiver: ReconfigurableReceiver | None, loops: LoopMemberships, loop: int) -> tuple[NodeId, int, int]:
     """Whom this site suspects in a loop, at which token, and why; zeros where nobody."""
     suspected = loops.suspicion(loop)
     if not loop and receiver is not None and receiver.reforming is not None:
@@ -38,7 +38,9 @@ def suspicion(receiver: GovernedReceiver | None, loops: LoopSeats, loop: int) ->
     return site, token, REASONS.index(reason) + 1
 
 
-def wish(receiver: GovernedReceiver | None, loops: LoopSeats, loop: int, *, in_time: bool) -> MembershipRequest:
+def requested_membership(
+    receiver: ReconfigurableReceiver | None, loops: LoopMemberships, loop: int, *, in_time: bool
+) -> MembershipRequest:
     """A site whose clock is good and that is up to date wants in; one whose clock is not wants out."""
     if receiver is None:
         return MembershipRequest.NOTHING

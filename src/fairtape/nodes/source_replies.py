@@ -2,16 +2,16 @@
 
 from fairtape.core.effects import Send
 from fairtape.core.instants import Instant
-from fairtape.nodes.message_authentication import Postbox
+from fairtape.nodes.message_authentication import MessageAuthenticator
 from fairtape.ring.receiver.ordering import Ordering
 from fairtape.ring.receiver.receive_buffer import Stream
 from fairtape.wire.frames import BlockFrame, Control, Hole, NodeId, Progress
 
 
-class SourceDesk:
+class SourceReplies:
     """One site's words to all sources, each of them at most once in a round trip."""
 
-    def __init__(self, *, me: NodeId, postbox: Postbox, ordering: Ordering) -> None:
+    def __init__(self, *, me: NodeId, postbox: MessageAuthenticator, ordering: Ordering) -> None:
         self._me = me
         self._postbox = postbox
         self._ordering = ordering

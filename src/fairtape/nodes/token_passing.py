@@ -2,13 +2,13 @@
 
 from fairtape.core.effects import Send
 from fairtape.core.instants import Instant
-from fairtape.nodes.message_authentication import Postbox
+from fairtape.nodes.message_authentication import MessageAuthenticator
 from fairtape.ring.receiver.ordering import Ordering
 from fairtape.ring.receiver.token import EventToken
 from fairtape.wire.frames import NodeId, TokenAck
 
 
-class Refused(Exception):
+class TokenRefused(Exception):
     """The next site has not taken the token up, however often it was passed."""
 
     def __init__(self, site: NodeId, token: int) -> None:
@@ -17,16 +17,16 @@ class Refused(Exception):
         self.token = token
 
 
-class Passing:
+class TokenPassing:
     """One site's words about the token to its neighbours."""
 
-    def __init__(self, *, me: NodeId, postbox: Postbox, ordering: Ordering) -> None:
+    def __init__(self, *, me: NodeId, postbox: MessageAuthenticator, ordering: Ordering) -> None:
         self._me = me
         self._postbox = postbox
         self._ordering = ordering
 
     def repeat(self, token: EventToken, now: Instant) -> Send | None:
-        """Pass the token again where that is due; `Refused` where it was passed often enough."""
+        """Pass the token again where that is due; `TokenRefused` where it was passed often enough."""
         if token.passing is None or token.repeat_at() > now:
             return None
         if len(self._ordering.course.latest.members) == 1:
@@ -35,7 +35,7 @@ class Passing:
         if token.repeat(now):
             return Send(token.next_site, self._ordering.datagrams(token.passing))
         token.give_up()
-        raise Refused(token.next_site, token.passing + 1)
+        raise TokenRefused(token.next_site, token.passing + 1)
 
     def confirm(self, token: int) -> list[Send]:
         """In order to prevent unnecessary reformations: there is no source message to acknowledge.

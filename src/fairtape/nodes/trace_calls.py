@@ -11,7 +11,7 @@ from fairtape.ring.receiver.tracing import Tracer
 from fairtape.wire.frames import Ack, NodeId
 
 
-class TraceDesk:
+class TraceCalls:
     """Knows the course and the order, so that a record says whose turn it was, when, and what was missing."""
 
     def __init__(

@@ -14,10 +14,10 @@ from fairtape.core.formation_log import StoreRequest, StoreResponse, Unavailable
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.core.link_faults import LinkFaults
 from fairtape.core.machine import Machine
-from fairtape.nodes.coordinator.server import Bench, Reformer
-from fairtape.nodes.message_authentication import Postbox
+from fairtape.nodes.coordinator.server import Reformer, ReformerConfig
+from fairtape.nodes.message_authentication import MessageAuthenticator
 from fairtape.nodes.site import Site
-from fairtape.nodes.site_report import Post
+from fairtape.nodes.site_report import SiteConfig
 from fairtape.nodes.source import Source
 from fairtape.ring.membership.topology import Topology
 from fairtape.ring.receiver.tracing import Tracer
@@ -168,7 +168,9 @@ class Realm:
     def order(self, verb: OperatorVerb, site: NodeId = 0) -> None:
         """The operator speaks to all reformation servers."""
         self._serial += 1
-        box = Postbox(me=OPERATOR, keys=self._keys, peers=self._keys.sites, first_serial=self.world.now + self._serial)
+        box = MessageAuthenticator(
+            me=OPERATOR, keys=self._keys, peers=self._keys.sites, first_serial=self.world.now + self._serial
+        )
         datagram = box.govern(OperatorCommand(0, 0, OPERATOR, verb, site))
         for reformer in self.plan.reformers:
             self.world.inject(reformer, datagram)
@@ -194,7 +196,7 @@ class Realm:
 
     def _new_site(self, node: NodeId) -> Site:
         clock, plan = self._clock(node), self.plan
-        post = Post(
+        post = SiteConfig(
             me=node,
             reformers=plan.reformers,
             timing=plan.charter.primary.timing,
@@ -213,7 +215,7 @@ class Realm:
 
     def _new_reformer(self, node: NodeId) -> Reformer:
         clock = self._clock(node)
-        bench = Bench(me=node, operator=OPERATOR, leader_lease=self.plan.leader_lease)
+        bench = ReformerConfig(me=node, operator=OPERATOR, leader_lease=self.plan.leader_lease)
         return Reformer(
             bench, self.plan.charter, keys=self._keys, born_at=self._born_at(node), clock_bound=lambda: clock.bound
         )

@@ -23,9 +23,9 @@ from fairtape.core.effects import Channel, Ordered, Recovered, Release
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.core.link_faults import LinkFaults
 from fairtape.core.timing import Timing
-from fairtape.nodes.message_authentication import Postbox
+from fairtape.nodes.message_authentication import MessageAuthenticator
 from fairtape.nodes.site import Site
-from fairtape.nodes.site_report import Post
+from fairtape.nodes.site_report import SiteConfig
 from fairtape.nodes.source import Source
 from fairtape.ring.membership.formation import MEMBERS_MAX, Formation
 from fairtape.ring.membership.hierarchy import Hierarchy, plan
@@ -229,7 +229,7 @@ class Multitude:
         self._server = self._sites.stop + 1
         self.counted = Count(self._source)
         self._keys = Keys.from_secret(SECRET, (*self._sites, self._server), (self._source,))
-        self._postbox = Postbox(me=self._server, keys=self._keys, peers=(), first_serial=EPOCH)
+        self._postbox = MessageAuthenticator(me=self._server, keys=self._keys, peers=(), first_serial=EPOCH)
         self._formations = self._layouts()
         self._encoded = [encode_formation(formation) for formation in self._formations]
         chance = Random(f"multitude {size.seed}")  # noqa: S311 - a simulation
@@ -280,7 +280,7 @@ class Multitude:
     def _seat(self, node: NodeId, formations: list[Formation]) -> None:
         """A site asks for repairs in the highest loop that it belongs to. Only those who are asked need a journal."""
         primary, home = self._formations[0], formations[0]
-        post = Post(me=node, reformers=(self._server,), timing=TIMING, home=home.loop)
+        post = SiteConfig(me=node, reformers=(self._server,), timing=TIMING, home=home.loop)
         site = Site(post, keys=self._keys, born_at=EPOCH, past=Recovered.nothing())
         shelf = Shelf() if len(formations) > 1 or home is primary else None
         self.world.add(node, site, channels=(Channel.DATA, Channel.CONTROL), shelf=shelf)

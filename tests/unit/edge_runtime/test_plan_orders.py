@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fairtape.core.instants import MILLISECOND
-from fairtape.nodes.coordinator.primary_loop import Governor, Phase
+from fairtape.nodes.coordinator.primary_loop import Phase, PrimaryLoopCoordinator
 from fairtape.ring.membership.formation import BadFormation
 from fairtape.ring.membership.layout import PLANNED, VERSION, decode_formation, encode_formation
 from fairtape.wire.frames import Malformed
@@ -38,7 +38,7 @@ def test_a_plan_out_of_bounds_is_refused() -> None:
         replace(formation_of(1, 2, 3), plan=-1)
 
 
-def proposal(governor: Governor) -> int:
+def proposal(governor: PrimaryLoopCoordinator) -> int:
     """The plan in the formation that is proposed."""
     installs = [message for _, message in governor.outbox if isinstance(message, Install) and not message.final]
     assert installs

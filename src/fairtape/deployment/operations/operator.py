@@ -7,7 +7,7 @@ from fairtape.core.errors import UserError
 from fairtape.deployment.config.description import Deployment, Kind
 from fairtape.deployment.config.keys import keys_of
 from fairtape.deployment.status_files import RunFolder, Status
-from fairtape.nodes.message_authentication import Postbox
+from fairtape.nodes.message_authentication import MessageAuthenticator
 from fairtape.wire.frames import NodeId
 from fairtape.wire.membership import OperatorCommand, OperatorVerb
 
@@ -20,7 +20,9 @@ def give_order(deployment: Deployment, verb: OperatorVerb, site: NodeId) -> str:
     run = RunFolder(deployment.folder)
     (operator,) = deployment.of_kind(Kind.OPERATOR)
     keys = keys_of(deployment, operator)
-    postbox = Postbox(me=operator.number, keys=keys, peers=keys.sites, first_serial=deployment.clock().now())
+    postbox = MessageAuthenticator(
+        me=operator.number, keys=keys, peers=keys.sites, first_serial=deployment.clock().now()
+    )
     name = deployment.name_of(site)
     before = _leader(deployment, run)
     if before is None:

@@ -28,10 +28,10 @@ from fairtape.net.clock import SharedClock, SystemClock
 from fairtape.net.driver import Driver, tune_gc
 from fairtape.net.fault_injection import FaultInjector
 from fairtape.net.node_runtime import NodeRuntime
-from fairtape.nodes.coordinator.primary_loop import Ruling
-from fairtape.nodes.coordinator.server import Bench, Reformer
+from fairtape.nodes.coordinator.primary_loop import FormationDecision
+from fairtape.nodes.coordinator.server import Reformer, ReformerConfig
 from fairtape.nodes.site import Site
-from fairtape.nodes.site_report import Post
+from fairtape.nodes.site_report import SiteConfig
 from fairtape.nodes.source import Source
 from fairtape.ring.membership.formation import Formation
 from fairtape.storage.formation_stores import StoreDesk, open_store
@@ -148,8 +148,8 @@ def _chores(
     return chores
 
 
-def _post(deployment: Deployment, node: Node, run: RunFolder) -> Post:
-    return Post(
+def _post(deployment: Deployment, node: Node, run: RunFolder) -> SiteConfig:
+    return SiteConfig(
         me=node.number,
         reformers=tuple(each.number for each in deployment.reformers),
         timing=deployment.timing,
@@ -200,7 +200,7 @@ def run_reformer(deployment: Deployment, node: Node) -> None:
     store = open_store(deployment.store, access=deployment.access)
     operator = deployment.of_kind(Kind.OPERATOR)[0]
     reformer = Reformer(
-        Bench(
+        ReformerConfig(
             me=node.number,
             operator=operator.number,
             stripe=deployment.stripe,
@@ -416,7 +416,7 @@ def _reformer_status(deployment: Deployment, reformer: Reformer, now: Instant) -
     }
 
 
-def _ruling(deployment: Deployment, ruling: Ruling) -> dict[str, Any]:
+def _ruling(deployment: Deployment, ruling: FormationDecision) -> dict[str, Any]:
     formation = ruling.formation
     return {
         "loop": formation.loop,

@@ -24,7 +24,7 @@ FAILURES_MAX: Final = 6  # reliefs in a row for which not all were prepared, tha
 
 
 @dataclass(frozen=True, slots=True)
-class Relief:
+class PlannedChange:
     """A formation that is to take over, and why."""
 
     formation: Formation
@@ -40,7 +40,7 @@ def lead_time(timing: Timing, failures: int = 0) -> Duration:
     return (6 * timing.retry_period << min(failures, FAILURES_MAX)) + STORE_DELAY
 
 
-def plan_relief(
+def plan_change(
     present: Formation,
     standings: Mapping[NodeId, SiteReport],
     charter: Topology,
@@ -50,7 +50,7 @@ def plan_relief(
     failures: int,
     now: Instant,
     plan: int = 0,
-) -> Relief | None:
+) -> PlannedChange | None:
     """What should take over from the present formation; None where it is as it should be."""
     tour = charter.primary.tour
     joining = [site for site in tour if site not in retired and may_join(site, present, standings)]
@@ -77,7 +77,7 @@ def plan_relief(
     tokens_ahead = (present.current(now + lead), reached + lead // present.timing.token_period, present.first_token)
     relief = take_over(layout, number=present.number + 1, present=present, at_token=max(tokens_ahead) + 1)
     cause = _changes(joining, leaving, retimed=timing != present.timing, planned=plan != present.plan)
-    return Relief(relief, cause, now + lead - STORE_DELAY // 2)
+    return PlannedChange(relief, cause, now + lead - STORE_DELAY // 2)
 
 
 def may_join(site: NodeId, present: Formation, standings: Mapping[NodeId, SiteReport]) -> bool:

@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Final
 
 from fairtape.core.instants import NEVER, SECOND, Duration, Instant
-from fairtape.nodes.coordinator.planned_change import FAILURES_MAX, Relief, lead_time, plan_relief
+from fairtape.nodes.coordinator.planned_change import FAILURES_MAX, PlannedChange, lead_time, plan_change
 from fairtape.nodes.coordinator.reformation import may_be_missing, next_layout, reached
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import encode_formation
@@ -39,7 +39,7 @@ class Phase(Enum):
 
 
 @dataclass(slots=True)
-class Acquaintance:
+class SiteView:
     """What is known of one site."""
 
     standing: SiteReport
@@ -48,7 +48,7 @@ class Acquaintance:
 
 
 @dataclass(frozen=True, slots=True)
-class Ruling:
+class FormationDecision:
     """One formation, why it was made, and how long that took: for the log, the status and the drills."""
 
     formation: Formation
@@ -58,7 +58,7 @@ class Ruling:
     silent: tuple[NodeId, ...] = ()
 
 
-class Governor:
+class PrimaryLoopCoordinator:
     """The primary loop, under one leader of the reformation servers."""
 
     def __init__(self, charter: Topology, *, me: NodeId, stripe: int, clock_bound: Callable[[], Duration]) -> None:
@@ -68,9 +68,9 @@ class Governor:
         self.formation: Formation | None = None
         self.proposal: Formation | None = None  # to be recorded
         self.outbox: list[tuple[NodeId, MembershipMessage]] = []
-        self.rulings: list[Ruling] = []
+        self.rulings: list[FormationDecision] = []
         self.notices: list[str] = []
-        self.known: dict[NodeId, Acquaintance] = {}
+        self.known: dict[NodeId, SiteView] = {}
         self.retired: set[NodeId] = set()
         self.plan = 0  # the stripe plan that the operator ordered of this leader
         self.term = 0
@@ -84,7 +84,7 @@ class Governor:
         self._silent: tuple[NodeId, ...] = ()
         self._resumed = False  # the operator ordered to go on after a halt
         self._accused = False  # the reformation under way began because a member was thought to have failed
-        self._relief: Relief | None = None
+        self._relief: PlannedChange | None = None
         self._relief_failures = 0  # in a row
         self._relief_failed_at: Instant = 0
         self._quiet_since: Instant = 0
@@ -120,7 +120,7 @@ class Governor:
         """A site says how it stands."""
         known = self.known.get(standing.sender)
         if known is None:
-            self.known[standing.sender] = Acquaintance(standing, now)
+            self.known[standing.sender] = SiteView(standing, now)
         else:
             known.standing, known.heard_at = standing, now
         if self.formation is not None:
@@ -380,7 +380,7 @@ class Governor:
 
     def recorded(self, formation: Formation, now: Instant) -> None:
         """The formation is in the store: it holds. Tell everyone."""
-        self.rulings.append(Ruling(formation, self._cause, self._began_at, now, self._silent))
+        self.rulings.append(FormationDecision(formation, self._cause, self._began_at, now, self._silent))
         del self.rulings[:-64]
         broken = "; the order has a Break" if formation.broken else ""
         gone = f", without {self._silent}" if self._silent else ""
@@ -398,7 +398,7 @@ class Governor:
     def _plan(self, formation: Formation, now: Instant) -> None:
         if self._recovers_from_relief(formation, now) or not self._all_confirmed(formation):
             return
-        relief = plan_relief(
+        relief = plan_change(
             formation,
             {site: known.standing for site, known in self.known.items()},
             self.charter,
@@ -451,7 +451,7 @@ class Governor:
                 self.outbox.append((site, self._install(relief.formation, final=False)))
             self._repeat_at = now + present.timing.retry_period
 
-    def _trouble_while_planning(self, present: Formation, relief: Relief, now: Instant) -> str | None:
+    def _trouble_while_planning(self, present: Formation, relief: PlannedChange, now: Instant) -> str | None:
         if now >= relief.prepared_by:
             self._relief_failures = min(self._relief_failures + 1, FAILURES_MAX)
             self._relief_failed_at = now

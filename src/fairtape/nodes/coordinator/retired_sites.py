@@ -15,21 +15,21 @@ REGISTER: Final = LOOPS_MAX
 _VERSION: Final = b"\1"
 
 
-class Register:
+class RetiredSites:
     """Who is retired, and whether the log says so."""
 
     def __init__(self, retired: set[NodeId]) -> None:
         """The set is shared with those who act by it."""
         self.retired = retired
         self._number = 0
-        self._recorded: bytes = encode_register(())
+        self._recorded: bytes = encode_retired_sites(())
 
     def recall(self, entry: LogEntry | None) -> None:
         """What the log says counts; where it has no register, nobody is retired."""
         self.retired.clear()
-        self._number, self._recorded = 0, encode_register(())
+        self._number, self._recorded = 0, encode_retired_sites(())
         if entry is not None:
-            self.retired |= decode_register(entry.formation)
+            self.retired |= decode_retired_sites(entry.formation)
             self.recorded(entry)
 
     def recorded(self, entry: LogEntry) -> None:
@@ -38,16 +38,16 @@ class Register:
 
     def proposal(self, term: int) -> LogEntry | None:
         """What is to be recorded, if anything."""
-        wanted = encode_register(self.retired)
+        wanted = encode_retired_sites(self.retired)
         return None if wanted == self._recorded else LogEntry(REGISTER, self._number + 1, term, wanted)
 
 
-def encode_register(retired: Collection[NodeId]) -> bytes:
+def encode_retired_sites(retired: Collection[NodeId]) -> bytes:
     """The canonical bytes."""
     return _VERSION + b"".join(site.to_bytes(4) for site in sorted(retired))
 
 
-def decode_register(encoded: bytes) -> set[NodeId]:
+def decode_retired_sites(encoded: bytes) -> set[NodeId]:
     """The sites; `Malformed` for anything else."""
     body = encoded[1:]
     if encoded[:1] != _VERSION or len(body) % 4:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 
 from fairtape.core.instants import NEVER, Duration, Instant
 from fairtape.nodes.coordinator.planned_change import LAG_MAX
-from fairtape.nodes.coordinator.primary_loop import FOUNDING_DELAY, Acquaintance, Ruling
+from fairtape.nodes.coordinator.primary_loop import FOUNDING_DELAY, FormationDecision, SiteView
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import encode_formation
 from fairtape.ring.membership.topology import LoopTopology, lease_margin
@@ -17,7 +17,7 @@ from fairtape.wire.frames import NodeId
 from fairtape.wire.membership import Install, MembershipMessage, MembershipRequest, MembershipState, SiteReport
 
 
-class SubGovernor:
+class SecondaryLoopCoordinator:
     """One secondary loop, under one leader of the reformation servers."""
 
     def __init__(
@@ -27,9 +27,9 @@ class SubGovernor:
         self.formation: Formation | None = None
         self.proposal: Formation | None = None
         self.outbox: list[tuple[NodeId, MembershipMessage]] = []
-        self.rulings: list[Ruling] = []
+        self.rulings: list[FormationDecision] = []
         self.notices: list[str] = []
-        self.known: dict[NodeId, Acquaintance] = {}
+        self.known: dict[NodeId, SiteView] = {}
         self.retired: set[NodeId] = set()
         self.parents: Collection[NodeId] = ()  # the members of the loop above
         self.term = 0
@@ -54,7 +54,7 @@ class SubGovernor:
         """A site says how it stands in this loop."""
         known = self.known.get(standing.sender)
         if known is None:
-            self.known[standing.sender] = Acquaintance(standing, now)
+            self.known[standing.sender] = SiteView(standing, now)
         else:
             known.standing, known.heard_at = standing, now
         if self.formation is not None and standing.formation < self.formation.number:
@@ -185,7 +185,7 @@ class SubGovernor:
     def recorded(self, formation: Formation, now: Instant) -> None:
         """The formation is in the store: it holds. Tell everyone."""
         before = self.formation.members if self.formation is not None else ()
-        self.rulings.append(Ruling(formation, self._cause, self._changed_at, now))
+        self.rulings.append(FormationDecision(formation, self._cause, self._changed_at, now))
         del self.rulings[:-64]
         members = formation.members
         self.notices.append(f"loop {self.loop.number}, formation {formation.number} of {members}: {self._cause}")

@@ -26,10 +26,10 @@ from fairtape.core.formation_log import (
     StoreResponse,
 )
 from fairtape.core.instants import MILLISECOND, NEVER, Duration, Instant
-from fairtape.nodes.coordinator.primary_loop import Governor
-from fairtape.nodes.coordinator.retired_sites import REGISTER, Register
-from fairtape.nodes.coordinator.secondary_loops import SubGovernor
-from fairtape.nodes.message_authentication import Postbox
+from fairtape.nodes.coordinator.primary_loop import PrimaryLoopCoordinator
+from fairtape.nodes.coordinator.retired_sites import REGISTER, RetiredSites
+from fairtape.nodes.coordinator.secondary_loops import SecondaryLoopCoordinator
+from fairtape.nodes.message_authentication import MessageAuthenticator
 from fairtape.ring.membership.layout import decode_formation, encode_formation
 from fairtape.ring.membership.topology import Topology
 from fairtape.wire.frames import Malformed, NodeId, kind_of
@@ -40,7 +40,7 @@ RENEWALS: Final = 5  # signs of life within one lease
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bench:
+class ReformerConfig:
     """Where a reformation server sits."""
 
     me: NodeId
@@ -54,7 +54,7 @@ class Reformer:
 
     def __init__(
         self,
-        bench: Bench,
+        bench: ReformerConfig,
         charter: Topology,
         *,
         keys: Keys,
@@ -64,18 +64,20 @@ class Reformer:
         self.bench = bench
         self.counts: Counter[str] = Counter()
         self.leadership: Leadership | None = None  # as it was last seen in the store
-        self.primary = Governor(charter, me=bench.me, stripe=bench.stripe, clock_bound=clock_bound)
+        self.primary = PrimaryLoopCoordinator(charter, me=bench.me, stripe=bench.stripe, clock_bound=clock_bound)
         self.secondary = {
-            loop.number: SubGovernor(loop, me=bench.me, stripe=bench.stripe, incarnation_of=self._incarnation_of)
+            loop.number: SecondaryLoopCoordinator(
+                loop, me=bench.me, stripe=bench.stripe, incarnation_of=self._incarnation_of
+            )
             for loop in charter.loops[1:]
         }
         for governor in self.secondary.values():
             governor.retired = self.primary.retired
-        self._register = Register(self.primary.retired)
+        self._register = RetiredSites(self.primary.retired)
         self._homes = charter.homes()
         self._clock_bound = clock_bound
         self._clock_error_max = charter.primary.timing.clock_error_max
-        self._postbox = Postbox(me=bench.me, keys=keys, peers=keys.sites, first_serial=born_at)
+        self._postbox = MessageAuthenticator(me=bench.me, keys=keys, peers=keys.sites, first_serial=born_at)
         self._effects: list[Effect] = []
         self._seen_at: Instant = born_at  # since when the leadership has been what it is
         self._term = 0  # of this server, while it leads; 0 while it does not
@@ -142,7 +144,7 @@ class Reformer:
     def _doubts_clock(self) -> bool:
         return self._clock_bound() > self._clock_error_max
 
-    def _governors(self) -> list[Governor | SubGovernor]:
+    def _governors(self) -> list[PrimaryLoopCoordinator | SecondaryLoopCoordinator]:
         return [self.primary, *self.secondary.values()]
 
     def _incarnation_of(self, site: NodeId) -> int | None:
