@@ -8,7 +8,7 @@ import sys
 from fairtape.core.effects import Ordered
 from fairtape.core.entries import Entry as Content
 from fairtape.core.entries import position_of
-from fairtape.journal import Sync, Writer
+from fairtape.journal import JournalWriter, SyncPolicy
 from unit import journal_values as values
 
 CUT_EVERY = 20  # entries
@@ -18,7 +18,7 @@ CUT_BACK = 13  # entries
 def main(directory: str, policy: str, cuts: str) -> None:
     """Continue the journal where it ended."""
     options = {"stripe": values.STRIPE, "site": values.SITE, "segment_size_max": 2 << 10}
-    writer = Writer.open(directory, sync=Sync(policy), **options)
+    writer = JournalWriter.open(directory, sync=SyncPolicy(policy), **options)
     written, unreleased = [], []
     for entry in values.storm(8):
         tip = writer.tip
@@ -35,7 +35,7 @@ def main(directory: str, policy: str, cuts: str) -> None:
             unreleased = cut_and_go_on(writer, written)
 
 
-def cut_and_go_on(writer: Writer, written: list[Content]) -> list[Ordered]:
+def cut_and_go_on(writer: JournalWriter, written: list[Content]) -> list[Ordered]:
     """What is then not released."""
     kept = values.messages_of(written[:-CUT_BACK])[-1]
     say(kept.sequence)

@@ -13,7 +13,7 @@ from fairtape.edge.protocol.stripe_sequencer import Lot, Striper
 from fairtape.edge.service.publisher import Station
 from fairtape.edge.service.settings import EdgeSettings
 from fairtape.edge.service.stripe_plans import Catalogue
-from fairtape.journal import Sync, Writer
+from fairtape.journal import JournalWriter, SyncPolicy
 from fairtape.market.stripes import StripePlan
 from fairtape.net.clock import SharedClock
 from fairtape.net.transports import LOOPBACK
@@ -29,7 +29,7 @@ class Post:
     handed over, then marked."""
 
     def __init__(self, folder: Path, plans: Catalogue, *, settings: EdgeSettings = SETTINGS, name: str = "s1") -> None:
-        self.writer = Writer.open(folder / name, stripe=0, site=1, sync=Sync.NEVER)
+        self.writer = JournalWriter.open(folder / name, stripe=0, site=1, sync=SyncPolicy.NEVER)
         self.said: list[str] = []
         self.station = Station(
             settings,

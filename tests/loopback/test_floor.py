@@ -12,7 +12,7 @@ from fairtape.cli import run as run_here
 from fairtape.deployment.config.loopback import free_ports
 from fairtape.exchange.order_codec import TRADE_REPORT_KIND
 from fairtape.gateway.core.events import EventKind, OrderEvent
-from fairtape.journal import Journal
+from fairtape.journal import JournalReader
 from loopback.certificates import Authority
 from loopback.commands import await_line, finish, interrupt, run, start
 
@@ -56,7 +56,7 @@ def gateway_is_announced(folder: Path, words: str) -> bool:
 
 def reports(folder: Path) -> int:
     """How many messages of arbiters site 2 has released."""
-    messages = Journal.open(folder / "journals" / "s2").messages()
+    messages = JournalReader.open(folder / "journals" / "s2").messages()
     return sum(message.payload[:1] == bytes([TRADE_REPORT_KIND]) for message in messages)
 
 

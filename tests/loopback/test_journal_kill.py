@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from fairtape.core.entries import Entry as Content
-from fairtape.journal import Entry, Journal, Sync, Writer, verify
+from fairtape.core.entries import JournalEntry as Content
+from fairtape.journal import JournalEntry, JournalReader, JournalWriter, SyncPolicy, verify
 from unit import journal_values as values
 
 CHILD = Path(__file__).with_name("journal_child.py")
 KILLS = 8
 
 
-def write_and_kill(directory: Path, policy: Sync, cuts: str, acknowledged: int) -> int:
+def write_and_kill(directory: Path, policy: SyncPolicy, cuts: str, acknowledged: int) -> int:
     """The last sequence number that a writer acknowledged before it was killed."""
     environment = os.environ | {"PYTHONPATH": str(CHILD.parents[1])}
     command = [sys.executable, str(CHILD), str(directory), policy.value, cuts]
@@ -30,14 +30,14 @@ def write_and_kill(directory: Path, policy: Sync, cuts: str, acknowledged: int) 
 
 
 @pytest.mark.parametrize("cuts", ["", "cuts"])
-@pytest.mark.parametrize("policy", list(Sync))
+@pytest.mark.parametrize("policy", list(SyncPolicy))
 def test_everything_acknowledged_before_the_kill_is_there_and_the_journal_goes_on(
-    tmp_path: Path, policy: Sync, cuts: str
+    tmp_path: Path, policy: SyncPolicy, cuts: str
 ) -> None:
     chance = random.Random(policy.value + cuts)
     for _ in range(KILLS):
         last = write_and_kill(tmp_path, policy, cuts, chance.randint(1, 120))
-        with Writer.open(tmp_path, stripe=values.STRIPE, site=values.SITE) as writer:
+        with JournalWriter.open(tmp_path, stripe=values.STRIPE, site=values.SITE) as writer:
             assert writer.tip is not None
             assert writer.tip.sequence >= last
             recovered = writer.recovered
@@ -52,5 +52,5 @@ def test_everything_acknowledged_before_the_kill_is_there_and_the_journal_goes_o
 
 
 def contents(directory: Path) -> list[Content]:
-    with Journal.open(directory).entries(ordered=True) as cursor:
-        return [each.ordered if isinstance(each, Entry) else each.change for each in cursor.everything()]
+    with JournalReader.open(directory).entries(ordered=True) as cursor:
+        return [each.ordered if isinstance(each, JournalEntry) else each.change for each in cursor.everything()]

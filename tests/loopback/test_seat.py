@@ -26,7 +26,7 @@ from fairtape.core.effects import (
 from fairtape.core.entries import decode_entry
 from fairtape.core.formation_log import Recall, Recalled, StoreRequest, StoreResponse
 from fairtape.core.instants import Instant
-from fairtape.journal import Past, Writer
+from fairtape.journal import History, JournalWriter
 from fairtape.net.clock import SharedClock
 from fairtape.net.driver import Driver
 from fairtape.net.node_runtime import NodeRuntime
@@ -112,7 +112,7 @@ def test_a_formation_that_no_message_follows_is_gone_when_the_journal_is_opened_
         )
     ) as d:
         d.turn()
-    with closing(Writer.open(tmp_path, stripe=0, site=ONE)) as writer:
+    with closing(JournalWriter.open(tmp_path, stripe=0, site=ONE)) as writer:
         past = writer.cut_after((1 << 62) - 1)
     assert (past.number, past.layout, past.token) == (1, b"layout", 3)
 
@@ -158,6 +158,6 @@ def seat_of(keeper: Keeper, folder: Path) -> NodeRuntime:
     return NodeRuntime(
         keeper,
         Mesh(ONE, {ONE: at_home(Role.SITE)}),
-        journal=Writer.open(folder, stripe=0, site=ONE),
-        archive=Past(folder),
+        journal=JournalWriter.open(folder, stripe=0, site=ONE),
+        archive=History(folder),
     )

@@ -10,7 +10,7 @@ from fairtape.core.effects import FormationChange, Ordered, Release, Span
 from fairtape.core.entries import Entry as Content
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND
 from fairtape.core.timing import PROFILES
-from fairtape.journal import Sync, Writer
+from fairtape.journal import JournalWriter, SyncPolicy
 from fairtape.market.notices import Cancel, Correction, Notice, encode_notice
 from fairtape.market.trades import Trade, encode
 from fairtape.ring.membership.formation import Formation
@@ -161,7 +161,7 @@ def write_traces(path: Path, history: Sequence[Content], *, stripe: int, site: i
 def write_site(path: Path, history: Sequence[Content], *, stripe: int, site: int, chance: random.Random) -> None:
     """A journal whose releases are now and then late, by a clock with a bound that sometimes steps."""
     write_traces(path, history, stripe=stripe, site=site)
-    with Writer.open(path, stripe=stripe, site=site, sync=Sync.NEVER, segment_size_max=8 << 10) as writer:
+    with JournalWriter.open(path, stripe=stripe, site=site, sync=SyncPolicy.NEVER, segment_size_max=8 << 10) as writer:
         for entry in history:
             values.enter(writer, entry)
         for entry in history:

@@ -8,9 +8,9 @@ import unit.journal_values as values
 from fairtape.core.effects import FormationChange, Ordered, Release, Span
 from fairtape.core.entries import HEAD_SIZE
 from fairtape.core.entries import Entry as Content
-from fairtape.journal import Journal, Message, Sync, Writer
+from fairtape.journal import JournalMessage, JournalReader, JournalWriter, SyncPolicy
 from fairtape.journal.format import encode_release
-from fairtape.journal.segments import Replay, Segment
+from fairtape.journal.segments import Segment, SegmentReplay
 from fairtape.market.trades import Trade, encode
 from fairtape.pipeline.source.options import Options
 from fairtape.pipeline.source.partitions import Lanes, Stretch
@@ -58,10 +58,10 @@ def append(
     site: int = 1,
     size_max: int = 8 << 10,
     keep: int = 0,
-    sync: Sync = Sync.NEVER,
+    sync: SyncPolicy = SyncPolicy.NEVER,
 ) -> None:
     """Add to a journal, with all release marks but those of the last `keep` tokens."""
-    with Writer.open(directory, stripe=stripe, site=site, sync=sync, segment_size_max=size_max) as writer:
+    with JournalWriter.open(directory, stripe=stripe, site=site, sync=sync, segment_size_max=size_max) as writer:
         for entry in history:
             values.enter(writer, entry)
         messages = values.messages_of(history)
@@ -72,7 +72,7 @@ def append(
 def twins(folder: Path, history: Sequence[Content], *, size_max: int = 4 << 10) -> tuple[Path, Path]:
     """The journals of sites 1 and 2, cut into segments at the same places."""
     for site in (1, 2):
-        append(folder / f"s{site}", history, site=site, size_max=size_max, sync=Sync.TOKEN)
+        append(folder / f"s{site}", history, site=site, size_max=size_max, sync=SyncPolicy.TOKEN)
     return folder / "s1", folder / "s2"
 
 
@@ -96,7 +96,7 @@ def flip(path: Path, at: int) -> None:
 def marks_in(path: Path) -> list[tuple[int, Release]]:
     """The release marks of a segment, with their bytes."""
     with Segment(path) as segment:
-        return [(offset, record) for offset, record in Replay(segment) if isinstance(record, Release)]
+        return [(offset, record) for offset, record in SegmentReplay(segment) if isinstance(record, Release)]
 
 
 def alter_mark(path: Path, offset: int, mark: Release) -> None:
@@ -110,18 +110,18 @@ def told(directory: Path, **ranges: Any) -> list[tuple[Any, ...]]:
     """A dumb twin: kind, formation, token, number, source and its number, times, payload of all that was released."""
     found: list[tuple[Any, ...]] = []
     marks = _marks(directory)
-    for each in Journal.open(directory).story(**ranges):
+    for each in JournalReader.open(directory).story(**ranges):
         if isinstance(each, FormationChange):
             kind = "break" if each.broken else "formation"
             found.append((kind, each.token, each.sequence, None, None, each.installed_at, None, each.layout))
-        elif isinstance(each, Message):
+        elif isinstance(each, JournalMessage):
             numbers = each.token, each.sequence, each.source, each.number
             found.append(("message", *numbers, each.acknowledged_at, marks[each.token].released_at, each.payload))
     return found
 
 
 def _marks(directory: Path) -> dict[int, Release]:
-    with Journal.open(directory).entries() as cursor:
+    with JournalReader.open(directory).entries() as cursor:
         return {entry.ordered.token: entry.release for entry in cursor if entry.release is not None}
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import unit.journal_values as values
 from fairtape.core.errors import UserError
-from fairtape.journal import Journal, Writer
+from fairtape.journal import JournalReader, JournalWriter
 from pipeline import pipeline_values as pipeline
 
 pytest.importorskip("pyspark", reason="the extra `pipeline` (PySpark) is not installed")
@@ -170,7 +170,7 @@ def test_changes_of_formation_at_the_end_of_a_segment_are_rows_like_others(
 def _entries(journal: Path) -> list[Any]:
     if not journal.exists():
         return []
-    with Journal.open(journal).entries(ordered=True) as cursor:
+    with JournalReader.open(journal).entries(ordered=True) as cursor:
         return list(cursor.everything())
 
 
@@ -178,7 +178,7 @@ def test_a_journal_that_was_cut_after_it_was_taken_in_is_refused(spark: "SparkSe
     journal, table = tmp_path / "journal", tmp_path / "table"
     pipeline.append(journal, pipeline.tokens(4))
     ingest_journals(spark, journal, table)
-    with Writer.open(journal, stripe=0, site=1) as writer:
+    with JournalWriter.open(journal, stripe=0, site=1) as writer:
         writer.cut_after(3)
         for number, first, count in ((4, 31, 5), (5, 36, 5), (6, 41, 5)):
             again = pipeline.token(number, first, count)

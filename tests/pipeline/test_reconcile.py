@@ -16,9 +16,9 @@ from fairtape.cli import run as fairtape
 from fairtape.cli.pipeline_reconcile import reconcile as command
 from fairtape.core.entries import Head
 from fairtape.core.errors import UserError
-from fairtape.journal import Sync, Writer
+from fairtape.journal import JournalWriter, SyncPolicy
 from fairtape.journal.format import HEADER_SIZE, MARK_SIZE
-from fairtape.journal.segments import Replay, Segment
+from fairtape.journal.segments import Segment, SegmentReplay
 from fairtape.pipeline.proof.reconcile import reconcile
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def test_of_a_damaged_journal_the_first_cause_is_told_with_site_token_and_byte(
     assert problem.token == 1 + (problem.sequence - 1) // 10
     whole, damaged = found.extents
     with Segment(values.segments(journals[0])[1]) as twin:
-        behind = sum(isinstance(step.record, Head) and step.offset >= problem.offset for step in Replay(twin))
+        behind = sum(isinstance(step.record, Head) and step.offset >= problem.offset for step in SegmentReplay(twin))
     assert damaged.entries == whole.entries - behind
 
 
@@ -162,7 +162,7 @@ def test_a_release_mark_that_was_altered_is_told(spark: "SparkSession", tmp_path
 def test_a_mark_that_names_no_entry_of_an_earlier_segment_is_told(spark: "SparkSession", tmp_path: Path) -> None:
     """All marks stand in the last segment, and all digests fit: only the entries tell that one of them is wrong."""
     tokens = pipeline.tokens(12)
-    with Writer.open(tmp_path, stripe=0, site=1, sync=Sync.NEVER, segment_size_max=4 << 10) as writer:
+    with JournalWriter.open(tmp_path, stripe=0, site=1, sync=SyncPolicy.NEVER, segment_size_max=4 << 10) as writer:
         for ordered in tokens:
             values.enter(writer, ordered)
         for ordered in tokens:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import unit.journal_values as values
 from fairtape.core.effects import Ordered, Span
 from fairtape.core.errors import UserError
-from fairtape.journal import Damaged, Sync, Writer
+from fairtape.journal import Damaged, JournalWriter, SyncPolicy
 from fairtape.journal.format import MARK_SIZE
 from fairtape.market.trades import encode
 from fairtape.pipeline.source.journal_scan import entries_of
@@ -148,7 +148,7 @@ def test_a_task_that_begins_in_the_segment_of_another_site_refuses_it(tmp_path: 
     """It was planned before they were swapped."""
     journals = tmp_path / "s1", tmp_path / "s2"
     for site, path in enumerate(journals, 1):
-        values.write(path, values.first(60), site=site, sync=Sync.TOKEN)
+        values.write(path, values.first(60), site=site, sync=SyncPolicy.TOKEN)
     planned = list(pipeline.stretches(Options(journals=(str(journals[0]),)), 20))
     mine, _ = pipeline.swap(*journals, 2)
     within = [stretch for stretch in planned if stretch.segment == str(mine)]
@@ -185,7 +185,7 @@ def test_a_journal_that_was_cut_and_went_on_is_not_read_on_silently(tmp_path: Pa
     pipeline.append(tmp_path, pipeline.tokens(10))
     lanes = Lanes(Options(journals=(str(tmp_path),)))
     reached = lanes.latest(lanes.start())
-    with Writer.open(tmp_path, stripe=0, site=1) as writer:
+    with JournalWriter.open(tmp_path, stripe=0, site=1) as writer:
         writer.cut_after(8)
         change = values.formation_change(pipeline.token(9, 81, 5), 2, broken=True)
         writer.turn(replace(change, stripe=0), values.token_at(9))

@@ -14,7 +14,7 @@ from fairtape.core.effects import FormationChange, Ordered, Release
 from fairtape.core.instants import SECOND
 from fairtape.exchange.order_codec import decode as decode_order
 from fairtape.exchange.orders import BadOrder, Cancel, NewOrder, Replace
-from fairtape.journal import Entry, Journal
+from fairtape.journal import JournalEntry, JournalReader
 from fairtape.market.notices import BadNotice, Correction, VenueStatus, decode_notice
 from fairtape.market.trades import BadTrade, Trade, decode
 from fairtape.ring.membership.layout import decode_formation
@@ -35,12 +35,12 @@ class Twin:
             self._read(path)
 
     def _read(self, path: Path) -> None:
-        journal = Journal.open(path)
+        journal = JournalReader.open(path)
         summary = next(iter(journal.summaries()))
         lane = self.marks.setdefault((summary.stripe, summary.site), [])
         with journal.entries() as cursor:
             for entry in cursor.everything():
-                if not isinstance(entry, Entry):
+                if not isinstance(entry, JournalEntry):
                     self.changes[summary.stripe][entry.change.formation].append(entry.change)
                 elif entry.release is not None:
                     self.tokens[summary.stripe][entry.ordered.token] = entry.ordered

@@ -12,7 +12,7 @@ from fairtape.core.effects import FormationChange, Ordered, Release, Span
 from fairtape.core.entries import LAYOUT_MAX
 from fairtape.core.entries import Entry as Content
 from fairtape.core.instants import MILLISECOND
-from fairtape.journal import Sync, Writer
+from fairtape.journal import JournalWriter, SyncPolicy
 from fairtape.wire.blocks import pack_messages, split_message
 from fairtape.wire.frames import COUNT_MAX, FORMATION_MAX, NODE_MAX, NUMBER_MAX
 
@@ -113,7 +113,7 @@ def instant_of(entry: Content) -> int:
     return entry.acknowledged_at if isinstance(entry, Ordered) else entry.installed_at
 
 
-def enter(writer: Writer, entry: Content) -> None:
+def enter(writer: JournalWriter, entry: Content) -> None:
     if isinstance(entry, Ordered):
         writer.append(entry, entry.acknowledged_at)
     else:
@@ -128,8 +128,10 @@ def tiny(count: int) -> list[Ordered]:
     ]
 
 
-def open_writer(directory: Path, sync: Sync = Sync.NEVER, *, segment_size_max: int = 4 << 10) -> Writer:
-    return Writer.open(directory, stripe=STRIPE, site=SITE, sync=sync, segment_size_max=segment_size_max)
+def open_writer(
+    directory: Path, sync: SyncPolicy = SyncPolicy.NEVER, *, segment_size_max: int = 4 << 10
+) -> JournalWriter:
+    return JournalWriter.open(directory, stripe=STRIPE, site=SITE, sync=sync, segment_size_max=segment_size_max)
 
 
 def write(
@@ -139,14 +141,14 @@ def write(
     behind: int = 2,
     segment_size_max: int = 4 << 10,
     site: int = SITE,
-    sync: Sync = Sync.NEVER,
+    sync: SyncPolicy = SyncPolicy.NEVER,
 ) -> None:
     """A whole journal whose release marks run `behind` entries behind, as commits do; they all arrive in the end.
 
     Checkpoints come when the disk is ready, so two journals are cut alike only under the policy `token`.
     """
     options = {"stripe": STRIPE, "site": site, "segment_size_max": segment_size_max}
-    with Writer.open(directory, sync=sync, **options) as writer:
+    with JournalWriter.open(directory, sync=sync, **options) as writer:
         unreleased: list[Ordered] = []
         for entry in history:
             enter(writer, entry)
@@ -157,7 +159,7 @@ def write(
             mark(writer, ordered)
 
 
-def mark(writer: Writer, ordered: Ordered) -> None:
+def mark(writer: JournalWriter, ordered: Ordered) -> None:
     writer.release(released(ordered, late=ordered.token % 5 == 0), ordered.acknowledged_at + COMMIT_DELAY)
 
 

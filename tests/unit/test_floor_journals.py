@@ -19,7 +19,7 @@ from fairtape.exchange.floor import Floor
 from fairtape.exchange.instructions import TradeReport
 from fairtape.exchange.order_codec import Message, decode
 from fairtape.exchange.outputs import Evidence
-from fairtape.journal import Writer
+from fairtape.journal import JournalWriter
 from fairtape.nodes.source import Source
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import encode_formation
@@ -47,7 +47,7 @@ class Scribe:
     """Writes a journal as a site does."""
 
     def __init__(self, directory: Path) -> None:
-        self.writer = Writer.open(directory, stripe=0, site=SITE)
+        self.writer = JournalWriter.open(directory, stripe=0, site=SITE)
         self.script = Script()
         self.formation = 1
         self.writer.turn(change(1, 1, 1), 0)

@@ -18,7 +18,7 @@ import pytest
 
 from fairtape.core.effects import Multicast, Ordered
 from fairtape.core.instants import MILLISECOND, Instant
-from fairtape.journal import Damaged, Journal, Sync, Writer, verify
+from fairtape.journal import Damaged, JournalReader, JournalWriter, SyncPolicy, verify
 from fairtape.nodes.receiver import Receiver
 from fairtape.nodes.source import Source
 from fairtape.ring.membership.formation import Formation
@@ -207,7 +207,7 @@ class JournalTarget:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.entries = journal_values.first(8, seed=3, size_max=12)
-        with Writer.open(directory, stripe=3, site=1, sync=Sync.NEVER, segment_size_max=1_024) as writer:
+        with JournalWriter.open(directory, stripe=3, site=1, sync=SyncPolicy.NEVER, segment_size_max=1_024) as writer:
             for position, ordered in enumerate(self.entries):
                 writer.append(ordered, ordered.acknowledged_at)
                 if position:
@@ -230,7 +230,7 @@ class JournalTarget:
         found: list[Ordered] = []
         damage: Damaged | None = None
         try:
-            with Journal.open(self.directory).entries(ordered=True) as cursor:
+            with JournalReader.open(self.directory).entries(ordered=True) as cursor:
                 found.extend(entry.ordered for entry in cursor)
         except Damaged as complaint:
             damage = complaint

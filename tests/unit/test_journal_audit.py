@@ -15,15 +15,15 @@ from fairtape.journal import compare, verify
 from fairtape.journal.format import (
     GENESIS,
     HEADER_SIZE,
-    Checkpoint,
     CheckpointHead,
+    SegmentCheckpoint,
     encode_checkpoint,
     encode_release,
     first_mark,
     link,
     stored_size,
 )
-from fairtape.journal.segments import Replay, Segment
+from fairtape.journal.segments import Segment, SegmentReplay
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import encode_formation
 from unit import journal_values as values
@@ -101,7 +101,7 @@ def forge_marks(directory: Path, alter: Callable[[Release], Release]) -> None:
     (file,) = values.segments(directory)
     content = file.read_bytes()
     with Segment(file) as segment:
-        replay, marks, forged = Replay(segment), first_mark(values.SITE), content[:HEADER_SIZE]
+        replay, marks, forged = SegmentReplay(segment), first_mark(values.SITE), content[:HEADER_SIZE]
         for offset, record in replay:
             if isinstance(record, Release):
                 encoded = encode_release(alter(record))
@@ -199,13 +199,13 @@ def test_a_checkpoint_that_the_order_does_not_say_is_found(journal: Path) -> Non
     file = values.segments(journal)[3]
     content = file.read_bytes()
     with Segment(file) as segment:
-        replay = Replay(segment)
+        replay = SegmentReplay(segment)
         offset, size = next((offset, stored_size(each)) for offset, each in replay if isinstance(each, CheckpointHead))
         list(replay)
         assert replay.checkpoint is not None
         source, (incarnation, following) = next(iter(replay.checkpoint.streams.items()))
         wrong = {**replay.checkpoint.streams, source: (incarnation, following + 1)}
-        encoded = encode_checkpoint(Checkpoint(wrong, None))
+        encoded = encode_checkpoint(SegmentCheckpoint(wrong, None))
         forged = encoded + link(segment.header.tip.digest, encoded)
     file.write_bytes(content[:offset] + forged + content[offset + size :])
     (problem,) = verify(journal).problems

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairtape.core.effects import FormationChange, Ordered, Recovered
-from fairtape.core.entries import Entry as Content
+from fairtape.core.entries import JournalEntry as Content
 from fairtape.core.entries import encode_entry
-from fairtape.journal import Damaged, Entry, Journal, Sync, verify
-from fairtape.journal.truncation import PLAN_NAME, cut, plan_cut
+from fairtape.journal import Damaged, JournalEntry, JournalReader, SyncPolicy, verify
+from fairtape.journal.truncation import PLAN_NAME, plan_truncation, truncate
 from unit import journal_values as values
 
 HISTORY = values.turbulent(40, seed=5)
@@ -20,12 +20,12 @@ TOKENS = [ordered.token for ordered in values.messages_of(HISTORY)]
 
 
 def contents(directory: Path) -> list[Content]:
-    with Journal.open(directory).entries(ordered=True) as cursor:
-        return [each.ordered if isinstance(each, Entry) else each.change for each in cursor.everything()]
+    with JournalReader.open(directory).entries(ordered=True) as cursor:
+        return [each.ordered if isinstance(each, JournalEntry) else each.change for each in cursor.everything()]
 
 
 def released(directory: Path) -> list[Ordered]:
-    with Journal.open(directory).entries() as cursor:
+    with JournalReader.open(directory).entries() as cursor:
         return [each.ordered for each in cursor]
 
 
@@ -155,7 +155,7 @@ def test_interrupted_at_any_step_a_cut_has_happened_or_has_not(tmp_path: Path, t
     states = []
     for steps in range(100):
         torn = values.copy(tmp_path / "whole", tmp_path / f"torn-{steps}")
-        done = len(list(islice(cut(torn, plan_cut(torn, token)), steps)))
+        done = len(list(islice(truncate(torn, plan_truncation(torn, token)), steps)))
         decided = (torn / PLAN_NAME).exists() or done < steps
         assert verify(torn).sound  # a reader who comes in between
         for _ in range(2):
@@ -176,11 +176,11 @@ def test_a_plan_half_carried_out_is_carried_out_from_the_beginning(tmp_path: Pat
     """Also where the records that are written again are only there in part."""
     write(tmp_path / "whole", HISTORY, behind=8)
     token = TOKENS[-6]
-    plan = plan_cut(tmp_path / "whole", token)
+    plan = plan_truncation(tmp_path / "whole", token)
     assert len(plan.records) > 84
     for size in range(0, len(plan.records), 41):
         torn = values.copy(tmp_path / "whole", tmp_path / f"torn-{size}")
-        steps = cut(torn, plan)
+        steps = truncate(torn, plan)
         while not (torn / PLAN_NAME).exists():
             next(steps)
         segment = torn / f"{plan.sequence:019d}.segment"
@@ -212,7 +212,7 @@ def test_a_plan_that_says_nothing_is_refused_and_nothing_is_touched(tmp_path: Pa
 
 def test_under_the_policy_token_a_cut_is_as_safe_as_an_append(tmp_path: Path) -> None:
     write(tmp_path, HISTORY)
-    with values.open_writer(tmp_path, Sync.TOKEN) as writer:
+    with values.open_writer(tmp_path, SyncPolicy.TOKEN) as writer:
         writer.cut_after(TOKENS[10])
         assert writer.deadline() is None
     assert contents(tmp_path) == kept(HISTORY, TOKENS[10])
@@ -227,7 +227,7 @@ def test_a_reader_that_follows_is_not_confused_by_a_cut_of_what_was_not_released
                 writer.append(ordered, 0)
             for ordered in history[:5]:
                 values.mark(writer, ordered)
-            with Journal.open(path).entries() as cursor:
+            with JournalReader.open(path).entries() as cursor:
                 assert [entry.ordered for entry in cursor] == history[:5]
                 writer.cut_after(history[9].token)
                 assert list(cursor) == []

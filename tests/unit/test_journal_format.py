@@ -13,10 +13,10 @@ from fairtape.core.entries import HEAD_SIZE, close_head, decode_head, encode_ent
 from fairtape.journal.format import (
     GENESIS,
     HEADER_SIZE,
-    Checkpoint,
     CheckpointHead,
-    Header,
     OtherVersion,
+    SegmentCheckpoint,
+    SegmentHeader,
     Tip,
     decode_checkpoint,
     decode_header,
@@ -46,14 +46,14 @@ tips = st.builds(
     marks=digests,
 )
 headers = st.builds(
-    Header,
+    SegmentHeader,
     stripe=st.integers(0, 0xFFFF),
     site=st.integers(0, NODE_MAX),
     number=st.integers(0, 0xFFFF_FFFF),
     tip=tips,
 )
 checkpoints = st.builds(
-    Checkpoint,
+    SegmentCheckpoint,
     streams=st.dictionaries(
         st.integers(0, NODE_MAX), st.tuples(values.numbers, st.integers(1, NUMBER_MAX)), max_size=20
     ),
@@ -67,12 +67,12 @@ def test_a_release_mark_comes_back_as_it_was(release: Release) -> None:
 
 
 @given(headers)
-def test_a_header_comes_back_as_it_was(header: Header) -> None:
+def test_a_header_comes_back_as_it_was(header: SegmentHeader) -> None:
     assert decode_header(encode_header(header)) == header
 
 
 @given(checkpoints)
-def test_a_checkpoint_comes_back_as_it_was(checkpoint: Checkpoint) -> None:
+def test_a_checkpoint_comes_back_as_it_was(checkpoint: SegmentCheckpoint) -> None:
     encoded = encode_checkpoint(checkpoint)
     head = decode_record(encoded[:HEAD_SIZE])
     assert isinstance(head, CheckpointHead)
@@ -81,7 +81,7 @@ def test_a_checkpoint_comes_back_as_it_was(checkpoint: Checkpoint) -> None:
 
 
 @given(checkpoints, st.data())
-def test_an_altered_checkpoint_is_malformed_or_another_one(checkpoint: Checkpoint, data: st.DataObject) -> None:
+def test_an_altered_checkpoint_is_malformed_or_another_one(checkpoint: SegmentCheckpoint, data: st.DataObject) -> None:
     encoded = bytearray(encode_checkpoint(checkpoint))
     encoded[data.draw(st.integers(0, len(encoded) - 1))] ^= data.draw(st.integers(1, 255))
     forged = close_head(bytes(encoded[: HEAD_SIZE - 4])) + bytes(encoded[HEAD_SIZE:])
@@ -100,7 +100,7 @@ def test_garbage_is_malformed_and_nothing_else(data: bytes) -> None:
 
 
 def test_a_segment_of_version_1_is_told_from_one_whose_version_was_altered() -> None:
-    header = bytearray(encode_header(Header(3, 1, 0, Tip.before(values.first(1)[0], 1))))
+    header = bytearray(encode_header(SegmentHeader(3, 1, 0, Tip.before(values.first(1)[0], 1))))
     header[9] = 1
     with pytest.raises(Malformed, match="checksum"):
         decode_header(bytes(header))

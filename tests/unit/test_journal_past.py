@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fairtape.core.effects import FormationChange, Ordered
 from fairtape.core.entries import Entry, Position, decode_entry, encode_entry, position_of
-from fairtape.journal import Damaged, Past, Sync, verify
+from fairtape.journal import Damaged, History, SyncPolicy, verify
 from unit import journal_values as values
 
 HISTORY = values.turbulent(120, seed=2)
@@ -30,7 +30,7 @@ def end_of(pieces: list[bytes], before: Position) -> Position:
 
 def test_whoever_takes_in_every_piece_has_the_same_chain(directory: Path, tmp_path: Path) -> None:
     for size_max in (1, 300, 5_000, 1 << 30):
-        past, position = Past(directory), Position(0, 0)
+        past, position = History(directory), Position(0, 0)
         caught_up = tmp_path / str(size_max)
         with values.open_writer(caught_up) as writer:
             while pieces := past.after(position.token, size_max, formation=position.formation):
@@ -45,7 +45,7 @@ def test_whoever_takes_in_every_piece_has_the_same_chain(directory: Path, tmp_pa
 @given(at=st.integers(0, len(HISTORY) - 1), size_max=st.integers(1, 4_000))
 def test_from_any_position_exactly_what_follows_is_given(at: int, size_max: int, directory: Path) -> None:
     position = position_of(HISTORY[at])
-    pieces = Past(directory).after(position.token, size_max, formation=position.formation)
+    pieces = History(directory).after(position.token, size_max, formation=position.formation)
     assert pieces == ENCODED[at + 1 : at + 1 + len(pieces)]
     assert pieces or at == len(HISTORY) - 1
     following = at + 1 + len(pieces)
@@ -57,14 +57,14 @@ def test_from_any_position_exactly_what_follows_is_given(at: int, size_max: int,
 @given(token=st.integers(0, HISTORY[-1].token + 1))
 def test_whoever_knows_no_formation_gets_what_has_a_later_token(token: int, directory: Path) -> None:
     expected = [encoded for entry, encoded in zip(HISTORY, ENCODED, strict=True) if entry.token > token]
-    assert Past(directory).after(token, 1 << 30) == expected
+    assert History(directory).after(token, 1 << 30) == expected
 
 
 def test_a_position_that_never_was_is_no_reason_to_leave_anything_out(directory: Path) -> None:
     """A site whose end the survivors went without asks from it: it gets the formation that took over."""
     at = next(at for at, entry in enumerate(HISTORY) if isinstance(entry, FormationChange) and entry.token > 20)
     change = HISTORY[at]
-    pieces = Past(directory).after(change.token + 1_000, 1 << 30, formation=change.formation - 1)
+    pieces = History(directory).after(change.token + 1_000, 1 << 30, formation=change.formation - 1)
     assert pieces == ENCODED[at:]
 
 
@@ -72,7 +72,7 @@ def test_what_was_appended_before_the_call_is_there(tmp_path: Path) -> None:
     chance = random.Random(4)
     readers = [Position(0, 0)] * 5
     seen: list[list[bytes]] = [[] for _ in readers]
-    past = Past(tmp_path)
+    past = History(tmp_path)
     assert past.after(0, 1_000) == []
     with values.open_writer(tmp_path) as writer:
         for count, entry in enumerate(HISTORY, 1):
@@ -93,7 +93,7 @@ def test_what_was_appended_before_the_call_is_there(tmp_path: Path) -> None:
 def test_a_remembered_place_does_not_survive_a_cut(tmp_path: Path) -> None:
     """Not even where the journal has grown again to the same size."""
     history: list[Entry] = list(values.tiny(20))
-    past = Past(tmp_path)
+    past = History(tmp_path)
     with values.open_writer(tmp_path, segment_size_max=1 << 20) as writer:
         for entry in history:
             values.enter(writer, entry)
@@ -113,7 +113,7 @@ def test_a_remembered_place_does_not_survive_a_cut(tmp_path: Path) -> None:
 
 def test_an_index_that_kept_up_finds_the_same_also_after_a_cut(tmp_path: Path) -> None:
     start = next(at for at, entry in enumerate(HISTORY) if at > 20 and isinstance(entry, Ordered)) + 1
-    past, cold = Past(tmp_path), ENCODED[start:]
+    past, cold = History(tmp_path), ENCODED[start:]
     past.keep_up()
     token, formation = HISTORY[start - 1].token, HISTORY[start - 1].formation
     with values.open_writer(tmp_path) as writer:
@@ -130,14 +130,14 @@ def test_an_index_that_kept_up_finds_the_same_also_after_a_cut(tmp_path: Path) -
 
 def test_damage_is_never_handed_on(tmp_path: Path) -> None:
     """Wherever a bit is wrong: in an entry it is noticed, and what is not handed on (a release mark) may be wrong."""
-    values.write(tmp_path, HISTORY, sync=Sync.TOKEN)
+    values.write(tmp_path, HISTORY, sync=SyncPolicy.TOKEN)
     file = values.segments(tmp_path)[1]
     content = file.read_bytes()
     noticed = 0
     for at in range(0, len(content), 7):
         file.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
         try:
-            assert Past(tmp_path).after(0, 1 << 30) == ENCODED
+            assert History(tmp_path).after(0, 1 << 30) == ENCODED
         except Damaged:
             noticed += 1
     assert noticed > len(content) / 7 / 2
@@ -145,7 +145,7 @@ def test_damage_is_never_handed_on(tmp_path: Path) -> None:
 
 def test_a_long_search_is_made_once(directory: Path) -> None:
     """More readers than places are remembered still get what they ask for."""
-    past = Past(directory)
+    past = History(directory)
     for _ in range(2):
         for at, entry in enumerate(HISTORY[:-1]):
             position = position_of(entry)

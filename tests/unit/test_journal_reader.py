@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fairtape.core.effects import Ordered, Span
 from fairtape.core.errors import UserError
-from fairtape.journal import Damaged, Journal, Message, Sync, Writer, verify
+from fairtape.journal import Damaged, JournalMessage, JournalReader, JournalWriter, SyncPolicy, verify
 from fairtape.wire.blocks import Assembler, split_message, unpack_messages
 from unit import journal_values as values
 
@@ -27,7 +27,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def plain_messages(entries: list[Ordered]) -> list[tuple[int, int, int, bytes]]:
-    """A dumb twin of `Journal.messages`: sequence, source, number, payload."""
+    """A dumb twin of `JournalReader.messages`: sequence, source, number, payload."""
     assemblers: dict[int, Assembler] = {}
     found = []
     for span in chain.from_iterable(ordered.spans for ordered in entries):
@@ -45,12 +45,12 @@ def plain_messages(entries: list[Ordered]) -> list[tuple[int, int, int, bytes]]:
     return found
 
 
-def plainly(message: Message) -> tuple[int, int, int, bytes]:
+def plainly(message: JournalMessage) -> tuple[int, int, int, bytes]:
     return message.sequence, message.source, message.number, message.payload
 
 
 def test_every_entry_comes_back_with_its_release(directory: Path) -> None:
-    with Journal.open(directory).entries() as cursor:
+    with JournalReader.open(directory).entries() as cursor:
         found = list(cursor)
     assert [entry.ordered for entry in found] == ENTRIES
     assert [entry.release for entry in found] == [
@@ -59,7 +59,7 @@ def test_every_entry_comes_back_with_its_release(directory: Path) -> None:
 
 
 def test_every_message_comes_back_and_long_ones_are_whole(directory: Path) -> None:
-    messages = list(Journal.open(directory).messages())
+    messages = list(JournalReader.open(directory).messages())
     assert list(map(plainly, messages)) == plain_messages(ENTRIES)
     assert any(len(message.payload) == 100 for message in messages)
     for message in messages:
@@ -71,7 +71,7 @@ def test_every_message_comes_back_and_long_ones_are_whole(directory: Path) -> No
 
 def test_reading_from_any_number_gives_exactly_the_rest(directory: Path) -> None:
     """Also from within a long message, whose beginning lies before."""
-    journal = Journal.open(directory)
+    journal = JournalReader.open(directory)
     whole = plain_messages(ENTRIES)
     last = whole[-1][0]
     for sequence in [1, last, last + 1, *random.Random(5).sample(range(1, last), 150)]:
@@ -84,7 +84,7 @@ def test_reading_from_any_number_gives_exactly_the_rest(directory: Path) -> None
 def test_a_long_message_may_be_spread_over_many_entries(tmp_path: Path) -> None:
     entries = spread_message(40)
     values.write(tmp_path, entries)
-    journal = Journal.open(tmp_path)
+    journal = JournalReader.open(tmp_path)
     for sequence in (1, 2, 20, 40):
         [message] = journal.messages(from_sequence=sequence)
         assert (message.sequence, message.number, len(message.payload)) == (40, 40, 40 * 32)
@@ -101,7 +101,7 @@ def spread_message(count: int) -> list[Ordered]:
 
 
 def test_seek_stands_at_the_entry_that_holds_the_number(directory: Path) -> None:
-    journal = Journal.open(directory)
+    journal = JournalReader.open(directory)
     for ordered in ENTRIES:
         for sequence in (ordered.sequence, ordered.sequence + ordered.count - 1):
             with journal.seek(sequence) as cursor:
@@ -109,7 +109,7 @@ def test_seek_stands_at_the_entry_that_holds_the_number(directory: Path) -> None
 
 
 def test_seek_time_stands_at_the_first_entry_acknowledged_then_or_later(directory: Path) -> None:
-    journal = Journal.open(directory)
+    journal = JournalReader.open(directory)
     for ordered in ENTRIES:
         with journal.seek_time(ordered.acknowledged_at) as cursor:
             assert next(iter(cursor)).ordered == ordered
@@ -129,19 +129,19 @@ def test_seek_time_is_right_even_where_clocks_disagree(
     entries = [replace(ordered, acknowledged_at=at) for ordered, at in zip(ENTRIES, times, strict=False)]
     values.write(path, entries)
     expected = next((ordered for ordered in entries if ordered.acknowledged_at >= wanted), None)
-    with Journal.open(path).seek_time(wanted) as cursor:
+    with JournalReader.open(path).seek_time(wanted) as cursor:
         found = next(iter(cursor), None)
     assert (found and found.ordered) == expected
 
 
 def test_only_what_is_released_is_shown_unless_everything_is_asked_for(tmp_path: Path) -> None:
     entries = values.first(10)
-    with Writer.open(tmp_path, stripe=values.STRIPE, site=values.SITE, sync=Sync.NEVER) as writer:
+    with JournalWriter.open(tmp_path, stripe=values.STRIPE, site=values.SITE, sync=SyncPolicy.NEVER) as writer:
         for ordered in entries:
             writer.append(ordered, 0)
         for ordered in entries[:4]:
             values.mark(writer, ordered)
-    journal = Journal.open(tmp_path)
+    journal = JournalReader.open(tmp_path)
     with journal.entries() as cursor:
         assert [entry.ordered for entry in cursor] == entries[:4]
     with journal.entries(ordered=True) as cursor:
@@ -153,12 +153,12 @@ def test_only_what_is_released_is_shown_unless_everything_is_asked_for(tmp_path:
 
 @pytest.mark.parametrize("ordered", [False, True])
 def test_a_cursor_follows_the_writer_from_the_very_beginning(tmp_path: Path, ordered: bool) -> None:
-    journal = Journal.open(tmp_path)
+    journal = JournalReader.open(tmp_path)
     seen: list[Ordered] = []
     entries = ENTRIES[:120]
     with (
-        Writer.open(
-            tmp_path, stripe=values.STRIPE, site=values.SITE, sync=Sync.NEVER, segment_size_max=4 << 10
+        JournalWriter.open(
+            tmp_path, stripe=values.STRIPE, site=values.SITE, sync=SyncPolicy.NEVER, segment_size_max=4 << 10
         ) as writer,
         journal.entries(ordered=ordered) as cursor,
     ):
@@ -180,7 +180,7 @@ def test_a_cursor_sees_an_entry_only_when_it_is_whole(tmp_path: Path) -> None:
     growing = tmp_path / "growing"
     growing.mkdir()
     seen: list[Ordered] = []
-    with Journal.open(growing).entries() as cursor, (growing / segment.name).open("wb", buffering=0) as file:
+    with JournalReader.open(growing).entries() as cursor, (growing / segment.name).open("wb", buffering=0) as file:
         for byte in segment.read_bytes():
             file.write(bytes([byte]))
             seen += [entry.ordered for entry in cursor]
@@ -189,7 +189,7 @@ def test_a_cursor_sees_an_entry_only_when_it_is_whole(tmp_path: Path) -> None:
 
 
 def test_an_empty_directory_is_an_empty_journal(tmp_path: Path) -> None:
-    journal = Journal.open(tmp_path)
+    journal = JournalReader.open(tmp_path)
     assert list(journal.messages()) == []
     assert list(journal.summaries()) == []
     assert verify(tmp_path).sound
@@ -197,20 +197,20 @@ def test_an_empty_directory_is_an_empty_journal(tmp_path: Path) -> None:
 
 def test_a_directory_that_is_not_there_is_told_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="does not exist"):
-        Journal.open(tmp_path / "nowhere")
+        JournalReader.open(tmp_path / "nowhere")
 
 
 def test_a_missing_segment_is_never_a_silent_hole(directory: Path, tmp_path: Path) -> None:
     holed = values.copy(directory, tmp_path / "holed")
     values.segments(holed)[2].unlink()
     with pytest.raises(Damaged, match="what follows is missing up to sequence"):
-        list(Journal.open(holed).messages())
+        list(JournalReader.open(holed).messages())
 
 
 def test_damage_is_named_by_file_byte_and_sequence_number(directory: Path, tmp_path: Path) -> None:
     damaged = values.copy(directory, tmp_path / "damaged")
     file = values.segments(damaged)[1]
-    with Journal.open(damaged).seek(int(file.stem)) as cursor:
+    with JournalReader.open(damaged).seek(int(file.stem)) as cursor:
         entries = iter(cursor)
         next(entries)
         second = next(entries)
@@ -218,7 +218,7 @@ def test_damage_is_named_by_file_byte_and_sequence_number(directory: Path, tmp_p
     content[second.offset + 100] ^= 1
     file.write_bytes(content)
     with pytest.raises(Damaged) as caught:
-        list(Journal.open(damaged).messages())
+        list(JournalReader.open(damaged).messages())
     assert (caught.value.path, caught.value.offset) == (file, second.offset)
     assert caught.value.sequence == second.ordered.sequence
     assert all(str(part) in str(caught.value) for part in (file, second.offset, second.ordered.sequence))
@@ -226,7 +226,7 @@ def test_damage_is_named_by_file_byte_and_sequence_number(directory: Path, tmp_p
 
 def read_everything(directory: Path) -> None:
     """Every way in; only `Damaged` may come out."""
-    journal = Journal.open(directory)
+    journal = JournalReader.open(directory)
     for ordered in (False, True):
         for way in (
             lambda ordered=ordered: list(journal.messages(ordered=ordered)),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fairtape.journal import Damaged, Journal, Past, Sync, Writer, verify
+from fairtape.journal import Damaged, History, JournalReader, JournalWriter, SyncPolicy, verify
 from fairtape.journal.format import HEADER_SIZE, Owner
 from fairtape.journal.segments import Place, Segment, Trail
 from unit import journal_values as values
@@ -28,7 +28,7 @@ def swap(one: Path, other: Path, place: int) -> Path:
 def journals(tmp_path: Path) -> tuple[Path, Path]:
     paths = tmp_path / "s1", tmp_path / "s2"
     for path, site in zip(paths, (values.SITE, OTHER_SITE), strict=True):
-        values.write(path, ENTRIES, site=site, sync=Sync.TOKEN)
+        values.write(path, ENTRIES, site=site, sync=SyncPolicy.TOKEN)
     assert len(values.segments(paths[0])) > 3
     return paths
 
@@ -36,17 +36,17 @@ def journals(tmp_path: Path) -> tuple[Path, Path]:
 @pytest.mark.parametrize("ordered", [False, True])
 def test_a_reader_does_not_go_into_the_segment_of_another_site(journals: tuple[Path, Path], ordered: bool) -> None:
     foreign = swap(*journals, 2)
-    with Journal.open(journals[0]).entries(ordered=ordered) as cursor, pytest.raises(Damaged) as caught:
+    with JournalReader.open(journals[0]).entries(ordered=ordered) as cursor, pytest.raises(Damaged) as caught:
         list(cursor)
     assert (caught.value.path, caught.value.offset, caught.value.sequence) == (foreign, 0, int(foreign.stem))
     assert caught.value.reason == f"it belongs to stripe 3 of site {OTHER_SITE}, and the journal to stripe 3 of site 6"
     with pytest.raises(Damaged, match="it belongs to"):
-        Past(journals[0]).after(0, 1 << 30)
+        History(journals[0]).after(0, 1 << 30)
 
 
 def test_a_reader_does_not_begin_in_the_segment_of_another_site(journals: tuple[Path, Path]) -> None:
     foreign = swap(*journals, 2)
-    journal = Journal.open(journals[0])
+    journal = JournalReader.open(journals[0])
     assert journal.owner() == Owner(values.STRIPE, values.SITE)
     with journal.seek(int(foreign.stem) + 3) as cursor, pytest.raises(Damaged, match="it belongs to"):
         list(cursor)
@@ -57,18 +57,18 @@ def test_a_reader_does_not_begin_in_the_segment_of_another_site(journals: tuple[
 def test_the_owner_of_a_journal_is_known_though_its_first_header_is_damaged(journals: tuple[Path, Path]) -> None:
     first, *_ = values.segments(journals[0])
     first.write_bytes(b"?" + first.read_bytes()[1:])
-    assert Journal.open(journals[0]).owner() == Owner(values.STRIPE, values.SITE)
+    assert JournalReader.open(journals[0]).owner() == Owner(values.STRIPE, values.SITE)
     for path in values.segments(journals[0]):
         path.write_bytes(b"?" + path.read_bytes()[1:])
     with pytest.raises(Damaged, match=first.name):
-        Journal.open(journals[0]).owner()
+        JournalReader.open(journals[0]).owner()
 
 
 def test_a_segment_of_the_same_site_with_other_marks_does_not_continue_the_chain(tmp_path: Path) -> None:
     """The order is the same and so is the site: only the chain of the release marks tells."""
-    values.write(tmp_path / "one", ENTRIES, sync=Sync.TOKEN)
+    values.write(tmp_path / "one", ENTRIES, sync=SyncPolicy.TOKEN)
     options = {"stripe": values.STRIPE, "site": values.SITE, "segment_size_max": 4 << 10}
-    with Writer.open(tmp_path / "other", sync=Sync.TOKEN, **options) as writer:
+    with JournalWriter.open(tmp_path / "other", sync=SyncPolicy.TOKEN, **options) as writer:
         for ordered in ENTRIES:
             values.enter(writer, ordered)
             writer.release(replace(values.released(ordered), clock_bound=1), ordered.acknowledged_at)
@@ -76,7 +76,7 @@ def test_a_segment_of_the_same_site_with_other_marks_does_not_continue_the_chain
     shared = [path for path in values.segments(tmp_path / "other")[1:] if path.name in names]
     foreign = tmp_path / "one" / shared[0].name
     foreign.write_bytes(shared[0].read_bytes())
-    with Journal.open(tmp_path / "one").entries(ordered=True) as cursor, pytest.raises(Damaged) as caught:
+    with JournalReader.open(tmp_path / "one").entries(ordered=True) as cursor, pytest.raises(Damaged) as caught:
         list(cursor)
     assert (caught.value.path, caught.value.offset) == (foreign, 0)
     assert caught.value.reason == "the header does not continue the chain of the segment before it"

@@ -11,12 +11,12 @@ import pytest
 
 from fairtape.core.effects import FormationChange, Ordered, Recovered
 from fairtape.core.entries import LAYOUT_MAX, close_head
-from fairtape.core.entries import Entry as Content
+from fairtape.core.entries import JournalEntry as Content
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND
-from fairtape.journal import Damaged, Entry, Journal, Sync, Unwritten, Writer, verify
+from fairtape.journal import Damaged, JournalEntry, JournalReader, JournalWriter, SyncPolicy, WriteFailed, verify
 from fairtape.journal.format import HEADER_SIZE, CheckpointHead, stored_size
-from fairtape.journal.segments import Replay, Segment
+from fairtape.journal.segments import Segment, SegmentReplay
 from unit import journal_values as values
 
 FULL_DISK = """
@@ -62,12 +62,12 @@ def run(program: str, *arguments: str) -> str:
     return answer.stdout
 
 
-def open_writer(directory: Path, sync: Sync = Sync.NEVER) -> Writer:
-    return Writer.open(directory, stripe=values.STRIPE, site=values.SITE, sync=sync)
+def open_writer(directory: Path, sync: SyncPolicy = SyncPolicy.NEVER) -> JournalWriter:
+    return JournalWriter.open(directory, stripe=values.STRIPE, site=values.SITE, sync=sync)
 
 
 def sequences(directory: Path) -> list[int]:
-    with Journal.open(directory).entries(ordered=True) as cursor:
+    with JournalReader.open(directory).entries(ordered=True) as cursor:
         return [entry.ordered.sequence for entry in cursor]
 
 
@@ -105,7 +105,7 @@ def test_a_journal_may_begin_anywhere(tmp_path: Path) -> None:
 
 
 def test_the_policy_token_leaves_nothing_to_sync(tmp_path: Path) -> None:
-    with open_writer(tmp_path, Sync.TOKEN) as writer:
+    with open_writer(tmp_path, SyncPolicy.TOKEN) as writer:
         for ordered in values.first(3):
             writer.append(ordered, ordered.acknowledged_at)
             assert writer.deadline() is None
@@ -113,8 +113,8 @@ def test_the_policy_token_leaves_nothing_to_sync(tmp_path: Path) -> None:
 
 def test_the_policy_interval_syncs_one_period_after_the_first_unsynced_write(tmp_path: Path) -> None:
     one, two, three = values.first(3)
-    with Writer.open(
-        tmp_path, stripe=values.STRIPE, site=values.SITE, sync=Sync.INTERVAL, sync_period=10 * MILLISECOND
+    with JournalWriter.open(
+        tmp_path, stripe=values.STRIPE, site=values.SITE, sync=SyncPolicy.INTERVAL, sync_period=10 * MILLISECOND
     ) as writer:
         assert writer.deadline() is None
         writer.append(one, 5 * MILLISECOND)
@@ -146,7 +146,7 @@ def test_a_second_writer_is_refused_while_the_first_is_there(tmp_path: Path) -> 
 def test_a_directory_of_another_stripe_is_refused(tmp_path: Path) -> None:
     values.write(tmp_path, values.first(3))
     with pytest.raises(UserError, match="belongs to stripe 3, not 4"):
-        Writer.open(tmp_path, stripe=4, site=values.SITE)
+        JournalWriter.open(tmp_path, stripe=4, site=values.SITE)
 
 
 def test_a_run_that_starts_anew_is_refused_an_old_directory(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_a_directory_that_may_not_be_written_is_refused_in_a_sentence() -> None:
 @pytest.mark.parametrize(("option", "value"), [("segment_size_max", 100), ("sync_period", 0)])
 def test_options_that_cannot_work_are_refused(tmp_path: Path, option: str, value: int) -> None:
     with pytest.raises(UserError, match=f"{option} is {value}"):
-        Writer.open(tmp_path, stripe=1, site=values.SITE, **{option: value})  # type: ignore[arg-type]
+        JournalWriter.open(tmp_path, stripe=1, site=values.SITE, **{option: value})  # type: ignore[arg-type]
 
 
 def test_a_full_disk_is_told_in_a_sentence_and_what_was_held_before_is_kept(tmp_path: Path) -> None:
@@ -210,11 +210,11 @@ def test_a_directory_that_vanishes_is_told_in_a_sentence_when_the_next_segment_i
         writer.append(one, 0)
         writer.flush()
         shutil.rmtree(tmp_path / "journal")
-        with pytest.raises(Unwritten, match=r"cannot be written \(No such file or directory\).*make room or repair"):
+        with pytest.raises(WriteFailed, match=r"cannot be written \(No such file or directory\).*make room or repair"):
             writer.append(two, 0)
-        with pytest.raises(Unwritten):
+        with pytest.raises(WriteFailed):
             writer.turn(values.formation_change(three, 2), 0)
-        with pytest.raises(Unwritten):
+        with pytest.raises(WriteFailed):
             writer.cut_after(0)
 
 
@@ -252,8 +252,8 @@ def kept_of(history: list[Content], standing: Recovered) -> int:
 
 
 def contents(directory: Path) -> list[Content]:
-    with Journal.open(directory).entries(ordered=True) as cursor:
-        return [each.ordered if isinstance(each, Entry) else each.change for each in cursor.everything()]
+    with JournalReader.open(directory).entries(ordered=True) as cursor:
+        return [each.ordered if isinstance(each, JournalEntry) else each.change for each in cursor.everything()]
 
 
 def test_a_segment_torn_at_its_birth_is_set_aside_as_a_whole(tmp_path: Path) -> None:
@@ -299,7 +299,7 @@ def without_checkpoint(path: Path) -> None:
     """As it was before it got one."""
     content = path.read_bytes()
     with Segment(path) as segment:
-        offset, record = next(step for step in Replay(segment) if isinstance(step.record, CheckpointHead))
+        offset, record = next(step for step in SegmentReplay(segment) if isinstance(step.record, CheckpointHead))
     path.write_bytes(content[:offset] + content[offset + stored_size(record) :])
 
 
@@ -362,9 +362,9 @@ def test_a_formation_that_does_not_continue_the_order_is_refused_in_a_sentence(t
     assert verify(tmp_path).sound
 
 
-@pytest.mark.parametrize("sync", list(Sync))
+@pytest.mark.parametrize("sync", list(SyncPolicy))
 @pytest.mark.parametrize("seed", range(4))
-def test_where_a_journal_stands_is_what_replaying_all_of_it_says(tmp_path: Path, sync: Sync, seed: int) -> None:
+def test_where_a_journal_stands_is_what_replaying_all_of_it_says(tmp_path: Path, sync: SyncPolicy, seed: int) -> None:
     """Before and after reopening, at every entry; the last segment tells."""
     history = values.turbulent(50, seed=seed)
     if seed % 2:
@@ -386,7 +386,7 @@ def test_where_a_journal_stands_is_what_replaying_all_of_it_says(tmp_path: Path,
 
 
 def replayed(history: list[Content], released: list[Ordered]) -> Recovered:
-    """A dumb twin of `Writer.recovered`."""
+    """A dumb twin of `JournalWriter.recovered`."""
     changes = [entry for entry in history if isinstance(entry, FormationChange)]
     last, change = history[-1], changes[-1] if changes else None
     return Recovered(
@@ -421,7 +421,7 @@ def test_a_later_incarnation_takes_the_place_of_an_earlier_one(tmp_path: Path) -
 def test_a_directory_of_another_site_is_refused(tmp_path: Path) -> None:
     values.write(tmp_path, values.first(3))
     with pytest.raises(UserError, match="belongs to site 6, not 7"):
-        Writer.open(tmp_path, stripe=values.STRIPE, site=7)
+        JournalWriter.open(tmp_path, stripe=values.STRIPE, site=7)
 
 
 def test_a_journal_of_version_1_is_left_alone(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from fairtape.bench.figures import percentile
 from fairtape.core.effects import Ordered, Release, Span
 from fairtape.core.instants import MILLISECOND, SECOND
-from fairtape.journal import Sync, Writer
+from fairtape.journal import JournalWriter, SyncPolicy
 from fairtape.market.trades import TRADE_SIZE, Trades, blank_trades
 from fairtape.pipeline.spark.delta import ROW_GROUP_ROWS
 from fairtape.pipeline.spark.session import spark_session
@@ -213,7 +213,7 @@ def _live_site(journal: Path, setting: PipelineSetting, released_at: list[tuple[
     """What a site does, as far as readers see it: tokens and their release marks at their time."""
     per_token = max(setting.stream_rate * setting.token_period // SECOND, 1)
     rng = np.random.default_rng(2)
-    with Writer.open(journal, stripe=0, site=1, sync=Sync.NEVER) as writer:
+    with JournalWriter.open(journal, stripe=0, site=1, sync=SyncPolicy.NEVER) as writer:
         due_at, token, sequence = time.time_ns(), 1, 1
         ends_at = due_at + int(setting.stream_seconds * SECOND)
         while due_at < ends_at:
@@ -229,7 +229,7 @@ def _live_site(journal: Path, setting: PipelineSetting, released_at: list[tuple[
 def write_journal(directory: Path, messages: int, *, per_token: int, symbols: int, seed: int = 1) -> None:
     """A journal of so many trades: tokens of three sources in turn, blocks of a datagram, all released."""
     rng = np.random.default_rng(seed)
-    with Writer.open(directory, stripe=0, site=1, sync=Sync.NEVER) as writer:
+    with JournalWriter.open(directory, stripe=0, site=1, sync=SyncPolicy.NEVER) as writer:
         token, sequence = 1, 1
         while sequence <= messages:
             chunk = _trades(rng, sequence, min(CHUNK, messages - sequence + 1), symbols)

@@ -22,7 +22,7 @@ from fairtape.client import connect
 from fairtape.core.effects import Ordered, Release, Span
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.formats.itch.columns import to_arrow
-from fairtape.journal import Sync, Writer
+from fairtape.journal import JournalWriter, SyncPolicy
 from fairtape.market.flow import Flow, batches
 from fairtape.market.trades import TRADE_SIZE, Trades, records
 from fairtape.tape.batches import PLACE_DTYPE, ROWS_MAX, Lot
@@ -68,7 +68,7 @@ def itch_figures(*, messages: int, rounds: int) -> Rates:
 
 def write_journal(folder: Path, trades: Trades) -> None:
     """A site's journal of these trades: tokens of a thousand in blocks of one datagram, all of them released."""
-    with Writer.open(folder, stripe=0, site=1, sync=Sync.NEVER) as writer:
+    with JournalWriter.open(folder, stripe=0, site=1, sync=SyncPolicy.NEVER) as writer:
         for token, start in enumerate(range(0, len(trades), PER_TOKEN), 1):
             part = trades[start : start + PER_TOKEN]
             blocks = [part[at : at + PER_BLOCK] for at in range(0, len(part), PER_BLOCK)]

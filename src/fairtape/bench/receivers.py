@@ -17,7 +17,7 @@ from fairtape.core.effects import Deliver
 from fairtape.core.instants import MILLISECOND, Instant
 from fairtape.deployment.process.children import Link, Ready
 from fairtape.deployment.ring_plan import RingPlan, gather_period, site_seat
-from fairtape.journal import Writer
+from fairtape.journal import JournalWriter
 from fairtape.net.clock import Clock, SharedClock
 from fairtape.net.driver import Driver, run_in_real_time, tune_gc
 from fairtape.net.node_runtime import NodeRuntime
@@ -162,7 +162,7 @@ def receiver_process(link: Link, me: NodeId, journal: Path, setting: Setting) ->
 
 
 def _account(me: NodeId, tally: Tally, receiver: Receiver, seat: NodeRuntime, *, real_time: bool) -> Account:
-    assert isinstance(seat.journal, Writer)
+    assert isinstance(seat.journal, JournalWriter)
     tip, traffic = seat.journal.tip, seat.carrier.traffic()
     return Account(
         site=me,

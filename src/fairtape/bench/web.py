@@ -24,7 +24,7 @@ from fairtape.core.effects import Ordered, Release, Span
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.deployment.process.children import Crew, Link, Ready
-from fairtape.journal import Sync, Writer
+from fairtape.journal import JournalWriter, SyncPolicy
 from fairtape.market.flow import Flow, batches
 from fairtape.market.trades import TRADE_SIZE
 from fairtape.net.driver import run_in_real_time, tune_gc
@@ -209,7 +209,7 @@ def site_process(link: Link, journal: Path, setting: WebSetting) -> None:
     """What a site does, as far as listeners see it: tokens into the journal, and their release marks at their time."""
     take_core(1, real_time=setting.real_time)
     blocks = _blocks(setting)
-    with Writer.open(journal, stripe=0, site=1, sync=Sync.NEVER) as writer:
+    with JournalWriter.open(journal, stripe=0, site=1, sync=SyncPolicy.NEVER) as writer:
         link.tell(Ready())
         show = link.expect(Show)
         if show is None:

@@ -21,13 +21,13 @@ from fairtape.core.effects import FormationChange
 from fairtape.core.errors import UserError
 from fairtape.core.instants import SECOND, Instant
 from fairtape.journal import (
+    AuditReport,
     Comparison,
     Damaged,
     Extent,
-    Journal,
-    Message,
+    JournalMessage,
+    JournalReader,
     Problem,
-    Report,
     Summary,
     compare,
     verify,
@@ -93,12 +93,14 @@ def cat(
         story = _existing(directory).story(from_sequence=from_seq, to_sequence=last, since=since_at, ordered=ordered)
         for told in _limited(story, limit):
             if as_json:
-                _echo_json(_message_fields(told) if isinstance(told, Message) else _change_fields(told))
+                _echo_json(_message_fields(told) if isinstance(told, JournalMessage) else _change_fields(told))
             else:
-                click.echo(_message_line(told) if isinstance(told, Message) else _change_line(told))
+                click.echo(_message_line(told) if isinstance(told, JournalMessage) else _change_line(told))
 
 
-def _limited(story: Iterator[Message | FormationChange], limit: int | None) -> Iterator[Message | FormationChange]:
+def _limited(
+    story: Iterator[JournalMessage | FormationChange], limit: int | None
+) -> Iterator[JournalMessage | FormationChange]:
     """The story up to so many messages; what else it tells on the way does not count."""
     left = limit
     while left is None or left > 0:
@@ -106,7 +108,7 @@ def _limited(story: Iterator[Message | FormationChange], limit: int | None) -> I
         if told is None:
             return
         if left is not None:
-            left -= isinstance(told, Message)
+            left -= isinstance(told, JournalMessage)
         yield told
 
 
@@ -188,8 +190,8 @@ def format_instant(instant: Instant) -> str:
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{nanoseconds:09d}Z"
 
 
-def _existing(directory: Path) -> Journal:
-    found = Journal.open(directory)
+def _existing(directory: Path) -> JournalReader:
+    found = JournalReader.open(directory)
     if not found.paths():
         raise UserError(f"directory {str(directory)!r} holds no journal; name the directory that a site writes")
     return found
@@ -266,7 +268,7 @@ def _segment_fields(summary: Summary) -> dict[str, Any]:
     }
 
 
-def _message_line(message: Message) -> str:
+def _message_line(message: JournalMessage) -> str:
     released = "unreleased" if message.released_at is None else format_instant(message.released_at)
     late = " LATE" if message.late else ""
     origin = f"{message.source}.{message.incarnation}#{message.number}"
@@ -291,7 +293,7 @@ def _change_fields(change: FormationChange) -> dict[str, Any]:
     }
 
 
-def _message_fields(message: Message) -> dict[str, Any]:
+def _message_fields(message: JournalMessage) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "kind": "message",
         "sequence": message.sequence,
@@ -355,7 +357,7 @@ def _notice_words(payload: bytes) -> str | None:
     return None if notice is None else in_words(notice)
 
 
-def _report_fields(report: Report) -> dict[str, Any]:
+def _report_fields(report: AuditReport) -> dict[str, Any]:
     return {
         "directory": str(report.directory),
         "site": report.site,
@@ -419,7 +421,7 @@ def _comparison_fields(comparison: Comparison | None) -> dict[str, Any] | None:
     }
 
 
-def _tell(reports: list[Report], comparison: Comparison | None, *, compared: bool) -> None:
+def _tell(reports: list[AuditReport], comparison: Comparison | None, *, compared: bool) -> None:
     for report in reports:
         _tell_report(report)
     if comparison is not None:
@@ -429,7 +431,7 @@ def _tell(reports: list[Report], comparison: Comparison | None, *, compared: boo
         click.echo("not compared: a damaged journal proves nothing about another")
 
 
-def _tell_report(report: Report) -> None:
+def _tell_report(report: AuditReport) -> None:
     state = "sound" if report.sound else "DAMAGED"
     click.echo(
         f"{report.directory}: {state}, site {report.site}, sequence {report.first_sequence}…{report.last_sequence} "

@@ -19,7 +19,7 @@ from fairtape.formats.errors import Refused
 from fairtape.formats.framing import frame
 from fairtape.formats.itch.ticker import Listing, TickerItch, fits_directory
 from fairtape.formats.trade_tables import trades_to_arrow
-from fairtape.journal import Damaged, Journal
+from fairtape.journal import Damaged, JournalReader
 from fairtape.market.trades import Trades, blank_trades
 from fairtape.tape.batches import Lot
 from fairtape.tape.decoding import Opener
@@ -37,7 +37,7 @@ def export_trades(directory: Path, file: Path) -> str:
         raise UserError(f"FILE is {str(file)!r}; its name must end in {', '.join(SUFFIXES)}")
     if file.exists():
         raise UserError(f"FILE is {str(file)!r}, which exists; name another one")
-    numbers, trades, others = _read(Journal.open(directory))
+    numbers, trades, others = _read(JournalReader.open(directory))
     partial = file.with_name(f".{file.name}.partial")
     try:
         _write(partial, file.suffix.lower(), numbers, trades)
@@ -52,7 +52,7 @@ def export_trades(directory: Path, file: Path) -> str:
     return f"{len(trades):,} trades in {file}{left}"
 
 
-def _read(journal: Journal) -> tuple[Numbers, Trades, int]:
+def _read(journal: JournalReader) -> tuple[Numbers, Trades, int]:
     lots, others = [], 0
     try:
         for delivery in _deliveries(journal):
@@ -67,7 +67,7 @@ def _read(journal: Journal) -> tuple[Numbers, Trades, int]:
     return numbers.astype(np.uint64), trades, others
 
 
-def _deliveries(journal: Journal) -> Iterator[object]:
+def _deliveries(journal: JournalReader) -> Iterator[object]:
     opener, bunches = Opener(first_number(journal)), Bunches()
     with journal.entries(from_sequence=opener.due) as cursor:
         while found := bunches.take(cursor.everything()):

@@ -15,7 +15,7 @@ from fairtape.cli.journal import format_instant
 from fairtape.cli.lines import JsonLines, TextLines, TradeRecord
 from fairtape.cli.outlet import Outlet
 from fairtape.deployment.follow.journal_follower import Following
-from fairtape.journal import Entry, Turning
+from fairtape.journal import FormationChanged, JournalEntry
 from fairtape.market.notices import notice_in
 from fairtape.market.trades import TRADE_SIZE, BadTrade, records
 from fairtape.wire.blocks import unpack_messages
@@ -134,16 +134,16 @@ class Tape:
             self.printed.add(self._offered.popleft())
             self._settled += 1
 
-    def _told(self, entry: Entry | Turning) -> tuple[bytes, Count]:
+    def _told(self, entry: JournalEntry | FormationChanged) -> tuple[bytes, Count]:
         """The lines of one entry, and what they are about."""
-        if isinstance(entry, Entry):
+        if isinstance(entry, JournalEntry):
             count = Count(through=entry.end - 1)
             return "".join(self._trade_lines(entry, count)).encode(), count
         change = entry.change
         count = Count(through=self._following.following - 1, breaks=int(change.broken))
         return self._lines.change(change).encode(), count
 
-    def _trade_lines(self, entry: Entry, count: Count) -> Iterator[str]:
+    def _trade_lines(self, entry: JournalEntry, count: Count) -> Iterator[str]:
         release = entry.release
         assert release is not None
         committed_at = format_instant(release.commit_at)
@@ -159,7 +159,7 @@ class Tape:
                     yield self._lines.notice(number, committed_at, release, source, notice)
 
 
-def _bodies(entry: Entry) -> Iterator[tuple[int, NodeId, list[bytes]]]:
+def _bodies(entry: JournalEntry) -> Iterator[tuple[int, NodeId, list[bytes]]]:
     """The messages of one token, block by block. A trade is never long, so fragments need not be put together here."""
     for span in entry.ordered.spans:
         sequence = span.sequence

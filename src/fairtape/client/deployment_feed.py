@@ -10,7 +10,7 @@ from fairtape.core.instants import SECOND
 from fairtape.deployment.follow.journal_follower import Following
 from fairtape.deployment.follow.site_failover import Restored, Silenced, Tiding, Tuner
 from fairtape.deployment.follow.site_selection import Audience
-from fairtape.journal import Journal
+from fairtape.journal import JournalReader
 from fairtape.net.clock import SharedClock
 from fairtape.tape.decoding import Opener
 from fairtape.tape.feed import Delivery, LastSales, Start
@@ -34,7 +34,7 @@ class DeploymentFeed:
     def open(self, start: Start) -> None:
         """Choose a site, and find the number to begin with in its journal."""
         site = self._chosen()
-        journal = Journal.open(self._audience.journals[site])
+        journal = JournalReader.open(self._audience.journals[site])
         due, self._sales = place_to_begin(journal, start, lambda: released_end(journal))
         self._following = Following(self._audience.journals, site=site, from_sequence=due)
 
@@ -67,7 +67,7 @@ class DeploymentFeed:
     def last_sales(self) -> LastSales:
         """Read back from the last release of a site that serves."""
         site = self._chosen()
-        journal = Journal.open(self._audience.journals[site])
+        journal = JournalReader.open(self._audience.journals[site])
         return last_sales(journal, released_end(journal))
 
     def _chosen(self) -> NodeId:

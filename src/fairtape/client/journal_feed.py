@@ -13,7 +13,7 @@ from typing import Final
 from fairtape.client.errors import ClientError
 from fairtape.core.effects import Release
 from fairtape.core.instants import MILLISECOND, SECOND
-from fairtape.journal import Damaged, Entry, Journal, Turning
+from fairtape.journal import Damaged, FormationChanged, JournalEntry, JournalReader
 from fairtape.journal.format import HEADER_SIZE
 from fairtape.journal.segments import Place, Segment, Trail
 from fairtape.tape.batches import ROWS_MAX
@@ -40,7 +40,7 @@ class JournalFeed:
     def __init__(self, directory: Path, *, endless: bool) -> None:
         self.endless = endless
         self.title = f"journal {directory}"
-        self._journal = Journal.open(directory)
+        self._journal = JournalReader.open(directory)
         self._stopped = False
         self._due = 1
         self._sales: LastSales | None = None
@@ -74,7 +74,7 @@ class JournalFeed:
         return last_sales(self._journal, released_end(self._journal))
 
 
-def _other(journal: Journal) -> str:
+def _other(journal: JournalReader) -> str:
     """What the user may have meant. Only the folders are looked into in which this project keeps journals."""
     for pattern in ("*/*.segment", "journals/*/*.segment", "journals/*/*/*.segment"):
         if inside := sorted(path.parent for path in journal.directory.glob(pattern)):
@@ -82,8 +82,8 @@ def _other(journal: Journal) -> str:
     return "name the directory that a site writes, or the folder of a deployment"
 
 
-def _is_past(each: Entry | Turning, due: int) -> bool:
-    return isinstance(each, Turning) and each.change.sequence < due
+def _is_past(each: JournalEntry | FormationChanged, due: int) -> bool:
+    return isinstance(each, FormationChanged) and each.change.sequence < due
 
 
 class Bunches:
@@ -96,17 +96,17 @@ class Bunches:
     def __init__(self) -> None:
         self._damage: Damaged | None = None
 
-    def take(self, entries: Iterable[Entry | Turning]) -> list[Entry | Turning]:
+    def take(self, entries: Iterable[JournalEntry | FormationChanged]) -> list[JournalEntry | FormationChanged]:
         """The next bunch; empty where there is nothing for now."""
         damage, self._damage = self._damage, None
         if damage is not None:
             raise damage
-        found: list[Entry | Turning] = []
+        found: list[JournalEntry | FormationChanged] = []
         rows = 0
         try:
             for each in entries:
                 found.append(each)
-                rows += each.ordered.count if isinstance(each, Entry) else 1
+                rows += each.ordered.count if isinstance(each, JournalEntry) else 1
                 if rows >= ROWS_MAX:
                     break
         except Damaged as damage:
@@ -116,13 +116,13 @@ class Bunches:
         return found
 
 
-def first_number(journal: Journal) -> int:
+def first_number(journal: JournalReader) -> int:
     """The first number that a journal holds; a site that joined later begins later."""
     place = journal.place(1, None)
     return 1 if place is None else place.sequence
 
 
-def released_end(journal: Journal) -> int:
+def released_end(journal: JournalReader) -> int:
     """The number behind the last one that was released: found in the last segment, by hopping over it."""
     paths = journal.paths()
     if not paths:
@@ -140,7 +140,7 @@ def released_end(journal: Journal) -> int:
     return released
 
 
-def place_to_begin(journal: Journal, start: Start, live_end: Callable[[], int]) -> tuple[int, LastSales | None]:
+def place_to_begin(journal: JournalReader, start: Start, live_end: Callable[[], int]) -> tuple[int, LastSales | None]:
     """The number that is due first, and the last trades before it where they are wanted."""
     match start:
         case Beginning():
@@ -157,7 +157,7 @@ def place_to_begin(journal: Journal, start: Start, live_end: Callable[[], int]) 
             return live_end(), None
 
 
-def last_sales(journal: Journal, end: int) -> LastSales:
+def last_sales(journal: JournalReader, end: int) -> LastSales:
     """The last trade of each symbol before number `end`, as far back as is looked, without what was taken back."""
     first = max(first_number(journal), end - SNAPSHOT_BACK_MAX)
     sales = Sales(first)

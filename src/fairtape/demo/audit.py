@@ -10,7 +10,7 @@ from fairtape.demo.world import EdgePlan
 from fairtape.edge.protocol.sessions import Edition, Standing
 from fairtape.edge.protocol.stripe_sequencer import Lot, Step, Striper
 from fairtape.formats.framing import unframe
-from fairtape.journal import Journal, Turning
+from fairtape.journal import FormationChanged, JournalReader
 
 
 class Verdict(NamedTuple):
@@ -43,9 +43,9 @@ def _released(plan: EdgePlan, journal: Path) -> dict[int, tuple[int, bytes]]:
     counts = [0] * len(edition.stripes)
     digests = [blake2b() for _ in edition.stripes]
     _take(striper.begin(), counts, digests)
-    with Journal.open(journal).entries() as cursor:
+    with JournalReader.open(journal).entries() as cursor:
         for each in cursor.everything():
-            if isinstance(each, Turning):
+            if isinstance(each, FormationChanged):
                 striper.turn(each.change)
             else:
                 _take(striper.deliver(each.ordered), counts, digests)

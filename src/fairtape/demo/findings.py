@@ -14,7 +14,7 @@ from fairtape.demo.delays import Delays
 from fairtape.demo.reformers import FormationNews
 from fairtape.demo.tally import Tally, percentile
 from fairtape.demo.world import FLOORS, REGIONS, SITES, TIMING, World, WorldPlan, name_of
-from fairtape.journal import Entry, Journal, Report, compare, verify
+from fairtape.journal import AuditReport, JournalEntry, JournalReader, compare, verify
 from fairtape.net.driver import may_run_in_real_time
 
 
@@ -202,7 +202,7 @@ def _reformed_delay(tally: Tally) -> Duration | None:
     return None
 
 
-def _problem(proofs: Mapping[str, Report], survivors: Sequence[str], *, finished: bool) -> str | None:
+def _problem(proofs: Mapping[str, AuditReport], survivors: Sequence[str], *, finished: bool) -> str | None:
     """Why the journals of the survivors do not prove one order. Equal chains mean equal histories, byte for byte."""
     for name, proof in proofs.items():
         if not proof.sound:
@@ -220,7 +220,7 @@ def _prefix_problem(killed: str, journal: Path, whole: Path) -> str | None:
 
     What it only held does not count: if no other site held it, the others went on without.
     """
-    with Journal.open(journal).entries() as part, Journal.open(whole).entries() as rest:
+    with JournalReader.open(journal).entries() as part, JournalReader.open(whole).entries() as rest:
         for one, other in zip_longest(part, rest):
             if one is None:
                 return None
@@ -262,10 +262,10 @@ class _Marks:
         return any(first < each.decided_at <= last for each in self._reformations)
 
 
-def _rows(journals: Sequence[Path]) -> Iterator[list[Entry]]:
+def _rows(journals: Sequence[Path]) -> Iterator[list[JournalEntry]]:
     """The same token at every site, as far as anyone has released it: one that was killed has fewer."""
     with ExitStack() as open_journals:
-        cursors = [open_journals.enter_context(Journal.open(path).entries()) for path in journals]
+        cursors = [open_journals.enter_context(JournalReader.open(path).entries()) for path in journals]
         for row in zip_longest(*cursors):
             yield [entry for entry in row if entry is not None]
 

@@ -18,7 +18,7 @@ from fairtape.edge.protocol.effects import Cast
 from fairtape.edge.protocol.feed_assignment import feeds_of
 from fairtape.edge.protocol.remulticast import Outlet, OutletOptions
 from fairtape.edge.protocol.sessions import Edition, Standing
-from fairtape.journal import Past, Writer
+from fairtape.journal import History, JournalWriter
 from fairtape.market.prices import Quantity
 from fairtape.net.clock import Clock, SharedClock
 from fairtape.net.driver import Driver, run_in_real_time, tune_gc
@@ -101,7 +101,7 @@ def _seat(
 ) -> tuple[Site, NodeRuntime]:
     """The site with its sockets and its journal."""
     ring = plan.ring
-    writer = Writer.open(journal, stripe=ring.stripe, site=me)
+    writer = JournalWriter.open(journal, stripe=ring.stripe, site=me)
     site = Site(
         SiteConfig(me=me, reformers=(REFORMER,), timing=ring.formation.timing, stripe=ring.stripe),
         keys=ring.keys,
@@ -115,7 +115,7 @@ def _seat(
         ring.carrier(me),
         weather=ring.weather_at(me),
         journal=writer,
-        archive=Past(journal),
+        archive=History(journal),
         producer=speaker,
         consumer=speaker.delivered,
         herald=speaker.turned,

@@ -13,7 +13,7 @@ from fairtape.core.effects import Deliver, Report
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, Duration
 from fairtape.core.link_faults import LinkFaults
-from fairtape.journal import Writer
+from fairtape.journal import JournalWriter
 from fairtape.net.clock import Clock
 from fairtape.net.fault_injection import FaultInjector
 from fairtape.net.node_runtime import NodeRuntime, Producer
@@ -80,7 +80,7 @@ def site_seat(
         )
     except BornTooLate as late:
         raise UserError(str(late)) from None
-    writer = None if journal is None else Writer.open(journal, stripe=plan.stripe, site=me)
+    writer = None if journal is None else JournalWriter.open(journal, stripe=plan.stripe, site=me)
     seat = NodeRuntime(
         receiver,
         plan.carrier(me),

@@ -12,20 +12,20 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
 from fairtape.core.effects import FormationChange, Ordered, Release, Span
-from fairtape.core.entries import Entry as Content
 from fairtape.core.entries import Head, Position, decode_entry, position_of
+from fairtape.core.entries import JournalEntry as Content
 from fairtape.core.instants import Duration
 from fairtape.journal.format import (
     GENESIS,
     HEADER_SIZE,
-    Checkpoint,
     Damaged,
-    Header,
+    SegmentCheckpoint,
+    SegmentHeader,
     Tip,
     segment_name,
 )
-from fairtape.journal.reader import Entry, Journal, Turning
-from fairtape.journal.segments import Place, Replay, Segment, Trail, file_size, first_sequences
+from fairtape.journal.reader import FormationChanged, JournalEntry, JournalReader
+from fairtape.journal.segments import Place, Segment, SegmentReplay, Trail, file_size, first_sequences
 from fairtape.journal.summaries import summarize
 from fairtape.ring.membership.layout import decode_formation
 from fairtape.ring.receiver.release import LATE_AFTER
@@ -47,7 +47,7 @@ class Problem:
     reason: str
 
 
-class Break(NamedTuple):
+class ChainBreak(NamedTuple):
     """Where more members were silent than a formation can lose: from here on numbers may have been used otherwise."""
 
     formation: int
@@ -56,7 +56,7 @@ class Break(NamedTuple):
 
 
 @dataclass(slots=True)
-class Report:
+class AuditReport:
     """What verifying one journal found."""
 
     directory: Path
@@ -67,7 +67,7 @@ class Report:
     entries: int = 0
     messages: int = 0
     formations: int = 0  # changes of formation
-    breaks: list[Break] = field(default_factory=list)
+    breaks: list[ChainBreak] = field(default_factory=list)
     first_sequence: int | None = None
     last_sequence: int | None = None
     last_token: int | None = None
@@ -88,9 +88,9 @@ def _untold(_: int) -> None:
     """Nobody watches."""
 
 
-def verify(directory: Path | str, *, progress: Progress | None = None) -> Report:
+def verify(directory: Path | str, *, progress: Progress | None = None) -> AuditReport:
     """Check the whole chain, that sequence numbers and release marks leave no gap, and what the marks say."""
-    directory = Journal.open(directory).directory
+    directory = JournalReader.open(directory).directory
     return _Audit(directory, progress or _untold).run()
 
 
@@ -98,16 +98,16 @@ class _Audit:
     """One pass over all segments. `_tip` is None where the segment before gave no end to compare with."""
 
     def __init__(self, directory: Path, progress: Progress) -> None:
-        self._report = Report(directory)
+        self._report = AuditReport(directory)
         self._progress = progress
         self._paths = [directory / segment_name(first) for first in first_sequences(directory)]
         self._tip: Tip | None = None
         self._number = -1
-        self._standing: Checkpoint | None = None  # of the sources, where it is known
+        self._standing: SegmentCheckpoint | None = None  # of the sources, where it is known
         self._marked: _Marked | None = None
         self._told: set[str] = set()  # of the present segment
 
-    def run(self) -> Report:
+    def run(self) -> AuditReport:
         for path in self._paths:
             self._report.segments += 1
             self._report.size += file_size(path)
@@ -128,7 +128,7 @@ class _Audit:
             return
         with Segment(path) as segment:
             self._check_header(segment)
-            replay = Replay(segment)
+            replay = SegmentReplay(segment)
             self._check_records(replay)
             rest = segment.size - replay.end
             if rest and not last:
@@ -160,7 +160,7 @@ class _Audit:
         if self._report.first_sequence is None:
             self._report.first_sequence = segment.header.tip.sequence
 
-    def _check_records(self, replay: Replay) -> None:
+    def _check_records(self, replay: SegmentReplay) -> None:
         told = HEADER_SIZE
         for offset, record in replay:
             match record:
@@ -182,7 +182,7 @@ class _Audit:
             return
         report.formations += 1
         if head.broken and len(report.breaks) < BREAKS_MAX:
-            report.breaks.append(Break(head.formation, head.token, head.sequence))
+            report.breaks.append(ChainBreak(head.formation, head.token, head.sequence))
 
     def _advance(self, tip: Tip) -> None:
         self._tip = tip
@@ -191,7 +191,7 @@ class _Audit:
         self._report.released_sequence = tip.released - 1
         self._report.digest = tip.digest
 
-    def _check_standing(self, replay: Replay) -> None:
+    def _check_standing(self, replay: SegmentReplay) -> None:
         """That the checkpoint says what the order before it says; another one would lead its writer astray."""
         if replay.checkpoint is not None and self._standing not in (None, replay.checkpoint):
             self._problem(replay.segment, HEADER_SIZE, replay.segment.header.tip.sequence, "its checkpoint is wrong")
@@ -266,7 +266,7 @@ class _Marked:
         return None
 
 
-def what_breaks(header: Header, tip: Tip, number: int) -> str:
+def what_breaks(header: SegmentHeader, tip: Tip, number: int) -> str:
     """Why a segment with this header does not follow the one with this number, which ends at this tip."""
     if header.number != number + 1 or header.tip.sequence != tip.sequence:
         return (
@@ -325,7 +325,7 @@ class Comparison:
 
 def compare(directories: Sequence[Path | str], *, progress: Progress | None = None) -> Comparison:
     """Whether these journals hold the same ordered content, from the latest beginning to the earliest end."""
-    journals = [Journal.open(directory) for directory in directories]
+    journals = [JournalReader.open(directory) for directory in directories]
     beginnings = [_beginning(journal) for journal in journals]
     begun = [beginning for beginning in beginnings if beginning is not None]
     if len(begun) < len(journals):
@@ -340,19 +340,19 @@ def compare(directories: Sequence[Path | str], *, progress: Progress | None = No
     return replace(comparison, extents=_extents(journals, [beginning.sequence for beginning in begun]))
 
 
-def _beginning(journal: Journal) -> Content | None:
+def _beginning(journal: JournalReader) -> Content | None:
     with journal.entries(ordered=True) as cursor:
         return next(map(_content, cursor.everything()), None)
 
 
-def _content(entry: Entry | Turning) -> Content:
-    return entry.ordered if isinstance(entry, Entry) else entry.change
+def _content(entry: JournalEntry | FormationChanged) -> Content:
+    return entry.ordered if isinstance(entry, JournalEntry) else entry.change
 
 
 class _Reader:
     """One journal that is being compared, entry by entry from a position on."""
 
-    def __init__(self, entries: Iterator[Entry | Turning], start: Position) -> None:
+    def __init__(self, entries: Iterator[JournalEntry | FormationChanged], start: Position) -> None:
         self._entries = entries
         self.entry = next(entries, None)
         while self.entry is not None and position_of(self.content) < start:
@@ -384,7 +384,7 @@ def _compare(readers: Sequence[_Reader], start: int, progress: Progress) -> Comp
     return Comparison(entries, messages, start, last, None)
 
 
-def _extents(journals: Sequence[Journal], begins: Sequence[int]) -> tuple[Extent, ...]:
+def _extents(journals: Sequence[JournalReader], begins: Sequence[int]) -> tuple[Extent, ...]:
     ends = [summarize(journal.paths()[-1]).last_sequence for journal in journals]
     earliest, latest = min(begins), max(ends)
     return tuple(
@@ -393,7 +393,7 @@ def _extents(journals: Sequence[Journal], begins: Sequence[int]) -> tuple[Extent
     )
 
 
-def _difference(one: Entry | Turning, other: Entry | Turning) -> Difference:
+def _difference(one: JournalEntry | FormationChanged, other: JournalEntry | FormationChanged) -> Difference:
     content = _content(one)
     sequence, reason = _first_unlike(content, _content(other))
     places = ((one.path, one.offset), (other.path, other.offset))

@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Final
 
 from fairtape.core.errors import UserError
-from fairtape.journal.format import HEADER_SIZE, Checkpoint, Damaged, Tip, segment_name
-from fairtape.journal.segments import Replay, Segment, file_size, first_sequences
-from fairtape.journal.truncation import aside_name, complete_cut, move_tail, sync_directory
+from fairtape.journal.format import HEADER_SIZE, Damaged, SegmentCheckpoint, Tip, segment_name
+from fairtape.journal.segments import Segment, SegmentReplay, file_size, first_sequences
+from fairtape.journal.truncation import aside_name, complete_truncation, move_tail, sync_directory
 from fairtape.wire.frames import NodeId
 
 TORN_MAX: Final = 2  # segments that a crash can tear: the last ones
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class TornTail:
     """What was taken off the end of a journal."""
 
     path: Path
@@ -35,7 +35,7 @@ class Cut:
 class Owed:
     """The checkpoint that a segment does not have yet, since its writer died before the disk had confirmed the rest."""
 
-    checkpoint: Checkpoint
+    checkpoint: SegmentCheckpoint
     previous: bytes  # the digest that it continues
     preceding: Path  # the segment that has to be confirmed before it is written
 
@@ -51,14 +51,14 @@ class Resumption:
     entries: int  # at least one
     turned: bool  # the last of them changes the formation
     ordered_through: int  # the token of the last messages
-    standing: Checkpoint
+    standing: SegmentCheckpoint
     owed: Owed | None
 
 
-def recover(directory: Path, *, stripe: int, site: NodeId) -> tuple[Resumption | None, Cut | None]:
+def recover(directory: Path, *, stripe: int, site: NodeId) -> tuple[Resumption | None, TornTail | None]:
     """Where writing goes on (None: at the beginning), and what was cut off before."""
     try:
-        complete_cut(directory)
+        complete_truncation(directory)
     except OSError as error:
         raise UserError(f"journal directory {str(directory)!r} cannot be written ({error.strerror})") from None
     paths = [directory / segment_name(first) for first in first_sequences(directory)]
@@ -69,7 +69,7 @@ def recover(directory: Path, *, stripe: int, site: NodeId) -> tuple[Resumption |
     return resumption, _cut_behind(paths, replay, damage)
 
 
-def _last_whole(paths: list[Path]) -> tuple[Replay | None, Damaged | None]:
+def _last_whole(paths: list[Path]) -> tuple[SegmentReplay | None, Damaged | None]:
     """The segment with which the proved part of the journal ends, and what was met behind its end."""
     damage = None
     for back, path in enumerate(reversed(paths), 1):
@@ -82,7 +82,7 @@ def _last_whole(paths: list[Path]) -> tuple[Replay | None, Damaged | None]:
     return None, damage
 
 
-def _finished(path: Path, following: Path) -> Replay:
+def _finished(path: Path, following: Path) -> SegmentReplay:
     """A segment that no crash can tear: the disk has confirmed it."""
     replay, damage = _scan(path)
     if damage is not None:
@@ -93,12 +93,12 @@ def _finished(path: Path, following: Path) -> Replay:
     return replay
 
 
-def _scan(path: Path) -> tuple[Replay | None, Damaged | None]:
+def _scan(path: Path) -> tuple[SegmentReplay | None, Damaged | None]:
     """The proved part of a segment (None: not even one entry), and what ended it, if that is more than its end."""
     replay = None
     try:
         with Segment(path) as segment:
-            replay = Replay(segment)
+            replay = SegmentReplay(segment)
             for _ in replay:
                 pass
     except Damaged as damage:
@@ -106,7 +106,7 @@ def _scan(path: Path) -> tuple[Replay | None, Damaged | None]:
     return replay if replay.entries else None, None
 
 
-def _is_founded(paths: list[Path], last: Replay) -> bool:
+def _is_founded(paths: list[Path], last: SegmentReplay) -> bool:
     """Whether what comes before the last segment is known to be there."""
     if last.checkpoint is not None or last.segment.header.number == 0:
         return True
@@ -117,7 +117,7 @@ def _is_founded(paths: list[Path], last: Replay) -> bool:
     return whole and earlier is not None and earlier.tip == last.segment.header.tip
 
 
-def _check_owner(replay: Replay, directory: Path, *, stripe: int, site: NodeId) -> None:
+def _check_owner(replay: SegmentReplay, directory: Path, *, stripe: int, site: NodeId) -> None:
     header = replay.segment.header
     for name, found, wanted in (("stripe", header.stripe, stripe), ("site", header.site, site)):
         if found != wanted:
@@ -127,7 +127,7 @@ def _check_owner(replay: Replay, directory: Path, *, stripe: int, site: NodeId) 
             )
 
 
-def _resumption(paths: list[Path], replay: Replay) -> Resumption:
+def _resumption(paths: list[Path], replay: SegmentReplay) -> Resumption:
     path, header = replay.segment.path, replay.segment.header
     owed, standing = None, replay.standing(None)
     if standing is None:
@@ -147,7 +147,7 @@ def _resumption(paths: list[Path], replay: Replay) -> Resumption:
     )
 
 
-def _standing_before(paths: list[Path], index: int) -> Checkpoint:
+def _standing_before(paths: list[Path], index: int) -> SegmentCheckpoint:
     """Where the order had left every source before a segment without a checkpoint: from the one before it."""
     if index == 0:
         raise _baseless(paths[0])
@@ -155,7 +155,7 @@ def _standing_before(paths: list[Path], index: int) -> Checkpoint:
     return earlier.standing(None) or _merged(earlier, _standing_before(paths, index - 1))
 
 
-def _merged(replay: Replay, before: Checkpoint) -> Checkpoint:
+def _merged(replay: SegmentReplay, before: SegmentCheckpoint) -> SegmentCheckpoint:
     standing = replay.standing(before)
     assert standing is not None
     return standing
@@ -165,7 +165,7 @@ def _baseless(path: Path) -> Damaged:
     return Damaged(path, HEADER_SIZE, int(path.stem), "it has no checkpoint, and no segment precedes it")
 
 
-def _cut_behind(paths: list[Path], replay: Replay | None, damage: Damaged | None) -> Cut | None:
+def _cut_behind(paths: list[Path], replay: SegmentReplay | None, damage: Damaged | None) -> TornTail | None:
     """Set aside what follows the proved part, the last first; a segment without one whole entry goes as a whole."""
     kept = 0 if replay is None else paths.index(replay.segment.path) + 1
     reason = damage.reason if damage is not None else "an entry is cut short"
@@ -174,10 +174,12 @@ def _cut_behind(paths: list[Path], replay: Replay | None, damage: Damaged | None
         for path in reversed(paths[kept:]):
             aside, size = aside_name(path, 0), file_size(path)
             path.rename(aside)
-            cut = Cut(path, 0, size, int(path.stem), reason, aside)
+            cut = TornTail(path, 0, size, int(path.stem), reason, aside)
         if replay is not None and replay.end < (size := file_size(replay.segment.path)):
             path = replay.segment.path
-            cut = Cut(path, replay.end, size - replay.end, replay.tip.sequence, reason, move_tail(path, replay.end))
+            cut = TornTail(
+                path, replay.end, size - replay.end, replay.tip.sequence, reason, move_tail(path, replay.end)
+            )
         if cut is not None:
             sync_directory(cut.path.parent)
     except OSError as error:

@@ -185,7 +185,7 @@ class Owner(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class SegmentHeader:
     """The beginning of a segment: whose it is, and where the journal stood before it."""
 
     stripe: int
@@ -205,7 +205,7 @@ class Header:
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class SegmentCheckpoint:
     """Where the order had left every source, and which formation stood, before a segment."""
 
     streams: Streams
@@ -252,7 +252,7 @@ def first_mark(site: NodeId) -> bytes:
     return link(GENESIS, _SITE.pack(site))
 
 
-def encode_header(header: Header) -> bytes:
+def encode_header(header: SegmentHeader) -> bytes:
     """The first bytes of a segment."""
     tip = header.tip
     return close_head(
@@ -274,7 +274,7 @@ def encode_header(header: Header) -> bytes:
     )
 
 
-def decode_header(data: bytes) -> Header:
+def decode_header(data: bytes) -> SegmentHeader:
     """The value of a segment's first bytes."""
     if data[: len(MAGIC)] != MAGIC or len(data) < _BEGIN.size:
         raise Malformed("this is not a segment of a fairtape journal")
@@ -286,7 +286,7 @@ def decode_header(data: bytes) -> Header:
     if formation < -1 or not sequence or max(token, sequence, latest_at, released, released_token) > NUMBER_MAX:
         raise Malformed("the numbers of a segment header are out of bounds")
     tip = Tip(formation, token, sequence, latest_at, digest, released, released_token, marks)
-    return Header(stripe, site, number, tip)
+    return SegmentHeader(stripe, site, number, tip)
 
 
 def _check_older(data: bytes, version: int) -> None:
@@ -315,7 +315,7 @@ def encode_release(release: Release) -> bytes:
     )
 
 
-def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
+def encode_checkpoint(checkpoint: SegmentCheckpoint) -> bytes:
     """A checkpoint, without its digest."""
     change = encode_entry(checkpoint.change) if checkpoint.change else b""
     rows = [_ROW.pack(source, *stream) for source, stream in sorted(checkpoint.streams.items())]
@@ -358,7 +358,7 @@ def _decode_checkpoint_head(head: bytes) -> CheckpointHead:
     return CheckpointHead(sources, size)
 
 
-def decode_checkpoint(head: CheckpointHead, encoded: bytes) -> Checkpoint:
+def decode_checkpoint(head: CheckpointHead, encoded: bytes) -> SegmentCheckpoint:
     """A checkpoint from its encoding, which begins with the bytes of `head`."""
     if len(encoded) != HEAD_SIZE + head.size:
         raise Malformed("a checkpoint is not as long as its head says")
@@ -375,4 +375,4 @@ def decode_checkpoint(head: CheckpointHead, encoded: bytes) -> Checkpoint:
     change = decode_entry(encoded[change_at:rows_at]) if change_size else None
     if not isinstance(change, FormationChange | None):
         raise Malformed("a checkpoint names something else than a formation")
-    return Checkpoint({source: (incarnation, following) for source, incarnation, following in rows}, change)
+    return SegmentCheckpoint({source: (incarnation, following) for source, incarnation, following in rows}, change)

@@ -10,7 +10,7 @@ from typing import Final
 
 from fairtape.core.entries import Position
 from fairtape.journal.format import DIGEST_SIZE, Damaged
-from fairtape.journal.reader import Journal
+from fairtape.journal.reader import JournalReader
 from fairtape.journal.segments import Place, Trail
 
 PLACES_MAX: Final = (
@@ -18,11 +18,11 @@ PLACES_MAX: Final = (
 )
 
 
-class Past:
+class History:
     """Reads one journal for many, beside its writer."""
 
     def __init__(self, directory: Path | str) -> None:
-        self._journal = Journal(Path(directory))
+        self._journal = JournalReader(Path(directory))
         self._places: dict[Position, Place] = {}
 
     def after(self, token: int, size_max: int, *, formation: int = 0) -> list[bytes]:

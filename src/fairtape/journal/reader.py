@@ -37,7 +37,7 @@ Stream: TypeAlias = tuple[NodeId, int]  # a source and its incarnation
 
 
 @dataclass(frozen=True, slots=True)
-class Turning:
+class FormationChanged:
     """A change of formation, where it stands in the order."""
 
     change: FormationChange
@@ -47,7 +47,7 @@ class Turning:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class JournalEntry:
     """Msg(e) and, once this site released it, when it did."""
 
     ordered: Ordered
@@ -62,7 +62,7 @@ class Entry:
         return self.ordered.sequence + self.ordered.count
 
 
-class Message(NamedTuple):
+class JournalMessage(NamedTuple):
     """One message as an application meets it. What belongs to the release is None or false while there is none."""
 
     sequence: int
@@ -80,7 +80,7 @@ class Message(NamedTuple):
 class Cursor:
     """A place in a journal. Iterating goes on from there to the last whole entry; so does iterating again, later."""
 
-    def __init__(self, journal: "Journal", *, from_sequence: int, since: Instant | None, ordered: bool) -> None:
+    def __init__(self, journal: "JournalReader", *, from_sequence: int, since: Instant | None, ordered: bool) -> None:
         self._journal = journal
         self._from_sequence = from_sequence
         self._since = since
@@ -90,13 +90,13 @@ class Cursor:
         self._mark: Release | None = None  # found, but of a later entry
         self._previous = b""
 
-    def __iter__(self) -> Iterator[Entry]:
-        return (each for each in self.everything() if isinstance(each, Entry))
+    def __iter__(self) -> Iterator[JournalEntry]:
+        return (each for each in self.everything() if isinstance(each, JournalEntry))
 
-    def everything(self) -> Iterator[Entry | Turning]:
+    def everything(self) -> Iterator[JournalEntry | FormationChanged]:
         """Entries, and the changes of formation between them."""
         while (found := self._next()) is not None:
-            if isinstance(found, Turning) or found.end > self._from_sequence:
+            if isinstance(found, FormationChanged) or found.end > self._from_sequence:
                 yield found
 
     def __enter__(self) -> Self:
@@ -112,7 +112,7 @@ class Cursor:
                 trail.close()
         self._entries = self._marks = None
 
-    def _next(self) -> Entry | Turning | None:
+    def _next(self) -> JournalEntry | FormationChanged | None:
         if self._entries is None and not self._settle():
             return None
         assert self._entries is not None
@@ -121,7 +121,7 @@ class Cursor:
         if not self._ordered and mark is None:
             return None
         found = self._read(self._entries, mark)
-        if not self._ordered and isinstance(found, Entry) and found.release is None:
+        if not self._ordered and isinstance(found, JournalEntry) and found.release is None:
             raise Damaged(found.path, found.offset, due, "it was passed over by the release marks")
         return found
 
@@ -171,7 +171,7 @@ class Cursor:
         self._mark = None
         return self._marks
 
-    def _read(self, trail: Trail, mark: Release | None) -> Entry | Turning | None:
+    def _read(self, trail: Trail, mark: Release | None) -> JournalEntry | FormationChanged | None:
         step = trail.next_head()
         if step is None:
             return None
@@ -183,15 +183,15 @@ class Cursor:
         except Malformed as error:
             raise Damaged(path, offset, head.sequence, str(error)) from None
         if isinstance(content, FormationChange):
-            return Turning(content, encoded, path, offset)
+            return FormationChanged(content, encoded, path, offset)
         if mark is not None and mark.sequence != head.sequence:
             mark = None  # of a later entry
         if mark is not None and (mark.token, mark.count) != (head.token, head.messages):
             raise Damaged(path, offset, head.sequence, "its release mark names another token or count")
-        return Entry(content, mark, encoded, path, offset)
+        return JournalEntry(content, mark, encoded, path, offset)
 
 
-class Journal:
+class JournalReader:
     """One site's journal, for reading."""
 
     def __init__(self, directory: Path) -> None:
@@ -200,7 +200,7 @@ class Journal:
         self._owner: Owner | None = None
 
     @classmethod
-    def open(cls, directory: Path | str) -> "Journal":
+    def open(cls, directory: Path | str) -> "JournalReader":
         """The journal in this directory, which may still be empty."""
         directory = Path(directory)
         if not directory.is_dir():
@@ -252,10 +252,10 @@ class Journal:
         to_sequence: int = NUMBER_MAX,
         since: Instant | None = None,
         ordered: bool = False,
-    ) -> Iterator[Message]:
+    ) -> Iterator[JournalMessage]:
         """Single messages, long ones put together again, for those who do not want blocks."""
         story = self.story(from_sequence=from_sequence, to_sequence=to_sequence, since=since, ordered=ordered)
-        return (told for told in story if isinstance(told, Message))
+        return (told for told in story if isinstance(told, JournalMessage))
 
     def story(
         self,
@@ -264,12 +264,12 @@ class Journal:
         to_sequence: int = NUMBER_MAX,
         since: Instant | None = None,
         ordered: bool = False,
-    ) -> Iterator[Message | FormationChange]:
+    ) -> Iterator[JournalMessage | FormationChange]:
         """Single messages, and the changes of formation between them."""
         opening = _Opening(self)
         with self.entries(from_sequence=from_sequence, since=since, ordered=ordered) as cursor:
             for entry in cursor.everything():
-                if isinstance(entry, Turning):
+                if isinstance(entry, FormationChanged):
                     if entry.change.sequence > to_sequence:
                         return
                     yield entry.change
@@ -331,11 +331,11 @@ class Journal:
 class _Opening:
     """Opens entries into messages. Knows, per stream, the fragments of a message that is not yet whole."""
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: JournalReader) -> None:
         self._journal = journal
         self._assemblers: dict[Stream, Assembler] = {}
 
-    def messages(self, entry: Entry) -> Iterator[Message]:
+    def messages(self, entry: JournalEntry) -> Iterator[JournalMessage]:
         """The messages that end in this entry."""
         ordered, release = entry.ordered, entry.release
         commit_at = release.commit_at if release else None
@@ -344,7 +344,7 @@ class _Opening:
         for span in ordered.spans:
             shift = span.first - span.sequence
             for sequence, payload in self._payloads(entry, span):
-                yield Message(
+                yield JournalMessage(
                     sequence,
                     span.source,
                     span.incarnation,
@@ -357,7 +357,7 @@ class _Opening:
                     payload,
                 )
 
-    def _payloads(self, entry: Entry, span: Span) -> Iterator[tuple[int, bytes]]:
+    def _payloads(self, entry: JournalEntry, span: Span) -> Iterator[tuple[int, bytes]]:
         sequence = span.sequence
         fragments = span.fragments or (False,) * len(span.bodies)
         for body, count, fragment in zip(span.bodies, span.counts, fragments, strict=True):
@@ -372,7 +372,7 @@ class _Opening:
                     raise Damaged(entry.path, entry.offset, sequence, str(error)) from None
             sequence += count
 
-    def _assembler(self, entry: Entry, span: Span, body: bytes) -> Assembler:
+    def _assembler(self, entry: JournalEntry, span: Span, body: bytes) -> Assembler:
         stream = span.source, span.incarnation
         assembler = self._assemblers.get(stream)
         if assembler is None:
@@ -383,7 +383,7 @@ class _Opening:
                 self._lead_in(assembler, entry, stream)
         return assembler
 
-    def _lead_in(self, assembler: Assembler, entry: Entry, stream: Stream) -> None:
+    def _lead_in(self, assembler: Assembler, entry: JournalEntry, stream: Stream) -> None:
         """Reading may begin in the middle of a long message: fetch the fragments that precede this entry."""
         bodies: list[bytes] = []
         sequence = entry.ordered.sequence
@@ -399,7 +399,7 @@ class _Opening:
         for body in bodies:
             assembler.add(body)
 
-    def _entry_before(self, sequence: int) -> Entry | None:
+    def _entry_before(self, sequence: int) -> JournalEntry | None:
         with self._journal.seek(sequence - 1, ordered=True) as cursor:
             entry = next(iter(cursor), None)
         return entry if entry is not None and entry.ordered.sequence < sequence else None

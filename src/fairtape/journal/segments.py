@@ -20,13 +20,13 @@ from fairtape.journal.format import (
     DIGEST_SIZE,
     HEADER_SIZE,
     MARK_SIZE,
-    Checkpoint,
     CheckpointHead,
     Damaged,
-    Header,
     OtherVersion,
     Owner,
     Record,
+    SegmentCheckpoint,
+    SegmentHeader,
     decode_checkpoint,
     decode_header,
     decode_record,
@@ -171,7 +171,7 @@ class Segment:
         """A stored digest; at byte 0, the one that the header continues."""
         return self._read(digest_at, DIGEST_SIZE, sequence) if digest_at else self.header.tip.digest
 
-    def _header(self, sequence: int) -> Header:
+    def _header(self, sequence: int) -> SegmentHeader:
         try:
             header = decode_header(self._read(0, HEADER_SIZE, sequence))
         except OtherVersion as error:
@@ -205,7 +205,7 @@ class Step(NamedTuple):
     record: Record
 
 
-class Replay:
+class SegmentReplay:
     """Goes through one segment, record by record, and checks all that a segment alone can prove.
 
     What is proved so far stands in the attributes, also when damage ends it.
@@ -220,7 +220,7 @@ class Replay:
         self.ordered_through = self.tip.token  # of the last messages; no segment begins right behind a formation
         self.change: FormationChange | None = None  # the last one here
         self.streams: dict[NodeId, tuple[int, int]] = {}  # of the sources that are heard here
-        self.checkpoint: Checkpoint | None = None
+        self.checkpoint: SegmentCheckpoint | None = None
 
     def __iter__(self) -> Iterator[Step]:
         while (record := self.segment.record(self.end, self.tip.sequence)) is not None:
@@ -232,14 +232,14 @@ class Replay:
             self.end += stored_size(record)
             yield Step(offset, record)
 
-    def standing(self, before: Checkpoint | None) -> Checkpoint | None:
+    def standing(self, before: SegmentCheckpoint | None) -> SegmentCheckpoint | None:
         """Where the order leaves every source after this segment; None where nobody knows where it stood before."""
         start = self.checkpoint or before
         if start is None:
             if self.segment.header.number:
                 return None
-            start = Checkpoint({}, None)
-        return Checkpoint({**start.streams, **self.streams}, self.change or start.change)
+            start = SegmentCheckpoint({}, None)
+        return SegmentCheckpoint({**start.streams, **self.streams}, self.change or start.change)
 
     def _prove(self, offset: int, record: Record) -> None:
         tip = self.tip
@@ -352,7 +352,7 @@ class Trail:
         self.offset = self._entry_end = self._mark_end = HEADER_SIZE
         return True
 
-    def _is_continued_by(self, header: Header) -> bool:
+    def _is_continued_by(self, header: SegmentHeader) -> bool:
         """Whether both chains go on in the segment with this header, as far as we came by their last links."""
         here = self.segment.header
         entry, mark = self._last(self._entry_end, here.tip.digest), self._last(self._mark_end, here.tip.marks)

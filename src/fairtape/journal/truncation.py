@@ -33,7 +33,7 @@ _CRC: Final = struct.Struct(">I")
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TruncationPlan:
     """Where a journal is cut."""
 
     sequence: int  # the name of the segment that becomes the last one; 0 where none is left
@@ -41,7 +41,7 @@ class Plan:
     records: bytes  # what is then written again
 
 
-def plan_cut(directory: Path, token: int) -> Plan:
+def plan_truncation(directory: Path, token: int) -> TruncationPlan:
     """The cut behind the last message that has this token or a lower one."""
     for first in reversed(first_sequences(directory)):
         trail = Trail(Place(directory / segment_name(first), HEADER_SIZE, first, GENESIS))
@@ -51,7 +51,7 @@ def plan_cut(directory: Path, token: int) -> Plan:
                 return _plan(trail, first, token)
         finally:
             trail.close()
-    return Plan(0, 0, b"")
+    return TruncationPlan(0, 0, b"")
 
 
 def _next_ordered(trail: Trail) -> Head | None:
@@ -62,7 +62,7 @@ def _next_ordered(trail: Trail) -> Head | None:
     return None
 
 
-def _plan(trail: Trail, first: int, token: int) -> Plan:
+def _plan(trail: Trail, first: int, token: int) -> TruncationPlan:
     """From the first message that stays on. What follows the last one goes, until a further one is found to stay."""
     path, sequence = trail.segment.path, trail.sequence
     offset: int | None = None
@@ -78,7 +78,7 @@ def _plan(trail: Trail, first: int, token: int) -> Plan:
                 offset = at if here else file_size(path)
         elif offset is not None and _stays(record, sequence, here=here):
             records.append(trail.segment.stored(at, record, sequence))
-    return Plan(first, file_size(path) if offset is None else offset, b"".join(records))
+    return TruncationPlan(first, file_size(path) if offset is None else offset, b"".join(records))
 
 
 def _stays(record: Record, sequence: int, *, here: bool) -> bool:
@@ -91,7 +91,7 @@ def _stays(record: Record, sequence: int, *, here: bool) -> bool:
     return False
 
 
-def cut(directory: Path, plan: Plan) -> Iterator[None]:
+def truncate(directory: Path, plan: TruncationPlan) -> Iterator[None]:
     """Carry out a plan, step by step."""
     if plan.sequence:
         _copy_tail(directory / segment_name(plan.sequence), plan.offset, directory / _TAIL_NAME)
@@ -104,7 +104,7 @@ def cut(directory: Path, plan: Plan) -> Iterator[None]:
     yield from _complete(directory, plan)
 
 
-def complete_cut(directory: Path) -> None:
+def complete_truncation(directory: Path) -> None:
     """Complete a cut that has begun, and clear away one that has not."""
     path = directory / PLAN_NAME
     if path.exists():
@@ -114,7 +114,7 @@ def complete_cut(directory: Path) -> None:
         (directory / name).unlink(missing_ok=True)
 
 
-def _complete(directory: Path, plan: Plan) -> Iterator[None]:
+def _complete(directory: Path, plan: TruncationPlan) -> Iterator[None]:
     for first in reversed(first_sequences(directory)):
         if first > plan.sequence:
             path = directory / segment_name(first)
@@ -180,12 +180,12 @@ def _write_synced(path: Path, content: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def _encode(plan: Plan) -> bytes:
+def _encode(plan: TruncationPlan) -> bytes:
     content = _PLAN.pack(_PLAN_MAGIC, plan.sequence, plan.offset) + plan.records
     return content + _CRC.pack(crc32(content))
 
 
-def _decode(path: Path) -> Plan:
+def _decode(path: Path) -> TruncationPlan:
     data = path.read_bytes()
     content = data[: -_CRC.size]
     if (
@@ -195,4 +195,4 @@ def _decode(path: Path) -> Plan:
     ):
         raise Damaged(path, 0, 0, "it does not say where the journal is to be cut")
     _, sequence, offset = _PLAN.unpack_from(content)
-    return Plan(sequence, offset, content[_PLAN.size :])
+    return TruncationPlan(sequence, offset, content[_PLAN.size :])

@@ -11,7 +11,7 @@ Release marks are local and can be made again, so no policy waits for them; they
 
 Nothing but the policy `token` waits for the disk. Where a segment ends, the next one is at hand: a file made ahead.
 The old one is confirmed in the background; then the new one gets its checkpoint, which says so, and only after that may
-a third one begin. Opening a journal for writing repairs it first; `cut` says what was torn.
+a third one begin. Opening a journal for writing repairs it first; `truncate` says what was torn.
 """
 
 import fcntl
@@ -28,10 +28,10 @@ from fairtape.core.effects import FormationChange, Ordered, Recovered, Release
 from fairtape.core.entries import encode_entry
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, Duration, Instant
-from fairtape.journal.crash_recovery import Cut, Owed, recover
+from fairtape.journal.crash_recovery import Owed, TornTail, recover
 from fairtape.journal.format import (
-    Checkpoint,
-    Header,
+    SegmentCheckpoint,
+    SegmentHeader,
     Tip,
     encode_checkpoint,
     encode_header,
@@ -41,7 +41,7 @@ from fairtape.journal.format import (
 )
 from fairtape.journal.output import Output, create_spare, open_output
 from fairtape.journal.segments import note_streams
-from fairtape.journal.truncation import cut, plan_cut, sync_directory
+from fairtape.journal.truncation import plan_truncation, sync_directory, truncate
 from fairtape.wire.frames import NODE_MAX, STRIPE_MAX, Malformed, NodeId
 
 SEGMENT_SIZE_MAX: Final = 64 << 20
@@ -52,7 +52,7 @@ LOCK_NAME: Final = "lock"
 _T = TypeVar("_T")
 
 
-class Sync(Enum):
+class SyncPolicy(Enum):
     """When the disk has to confirm what was appended."""
 
     TOKEN = "token"  # noqa: S105 - a token of the ring
@@ -60,7 +60,7 @@ class Sync(Enum):
     NEVER = "never"
 
 
-class Unwritten(UserError):
+class WriteFailed(UserError):
     """The journal could not be written: nothing more will be, and what was confirmed before stays."""
 
 
@@ -71,7 +71,7 @@ class _Task(NamedTuple):
     path: Path  # of the file that it is about
 
 
-class Writer:
+class JournalWriter:
     """The one writer of a journal. `open` it; `append`, `turn`, `release` and `wake` as effects come; `close` it."""
 
     def __init__(
@@ -81,7 +81,7 @@ class Writer:
         *,
         stripe: int,
         site: NodeId,
-        sync: Sync,
+        sync: SyncPolicy,
         sync_period: Duration,
         size_max: int,
     ) -> None:
@@ -98,13 +98,13 @@ class Writer:
         self._change: FormationChange | None = None
         self._output: Output | None = None
         self._number = -1  # of the last segment
-        self._cut: Cut | None = None
+        self._cut: TornTail | None = None
         self._unsynced_since: Instant | None = None
         self._background = ThreadPoolExecutor(1, thread_name_prefix="journal")  # one thread: tasks end in their order
         self._spare: Future[Output] | None = None  # the next segment
         self._syncing: _Task | None = None
         self._confirming: _Task | None = None  # what precedes the present segment; ends with its checkpoint
-        self._failure: Unwritten | None = None
+        self._failure: WriteFailed | None = None
         self._closed = False
 
     @classmethod
@@ -114,11 +114,11 @@ class Writer:
         *,
         stripe: int,
         site: NodeId,
-        sync: Sync = Sync.INTERVAL,
+        sync: SyncPolicy = SyncPolicy.INTERVAL,
         sync_period: Duration = SYNC_PERIOD,
         segment_size_max: int = SEGMENT_SIZE_MAX,
-    ) -> "Writer":
-        """Begin or continue the journal in this directory. `cut` says what a crash had left torn."""
+    ) -> "JournalWriter":
+        """Begin or continue the journal in this directory. `truncate` says what a crash had left torn."""
         assert 0 <= stripe <= STRIPE_MAX
         assert 0 <= site <= NODE_MAX
         if segment_size_max < SEGMENT_SIZE_MIN:
@@ -158,7 +158,7 @@ class Writer:
         )
 
     @property
-    def cut(self) -> Cut | None:
+    def truncate(self) -> TornTail | None:
         """What opening cut off, if anything was torn."""
         return self._cut
 
@@ -230,22 +230,22 @@ class Writer:
         if self._output is None or (self._ordered_through <= token and not self._output.turned):
             return self.recovered
         self.flush()
-        plan = plan_cut(self.directory, token)
+        plan = plan_truncation(self.directory, token)
         self._close_output()
         try:
-            for _ in cut(self.directory, plan):
+            for _ in truncate(self.directory, plan):
                 pass
             self._resume()
         except OSError as error:
             raise self._fail(self.directory, error) from None
         except UserError as complaint:
-            self._failure = Unwritten(str(complaint))
+            self._failure = WriteFailed(str(complaint))
             raise
         return self.recovered
 
     def deadline(self) -> Instant | None:
         """When `wake` is wanted next."""
-        if self._sync is not Sync.INTERVAL or self._unsynced_since is None:
+        if self._sync is not SyncPolicy.INTERVAL or self._unsynced_since is None:
             return None
         return self._unsynced_since + self._sync_period
 
@@ -280,7 +280,7 @@ class Writer:
         try:
             if self._failure is None:
                 self._add_checkpoint(wait=True)
-                if self._sync is not Sync.NEVER:
+                if self._sync is not SyncPolicy.NEVER:
                     self.flush()
         finally:
             self._let_go()
@@ -314,7 +314,7 @@ class Writer:
 
     def _entered(self, now: Instant) -> None:
         self._note_unsynced(now)
-        if self._sync is Sync.TOKEN:
+        if self._sync is SyncPolicy.TOKEN:
             self.flush()
         else:
             self._add_checkpoint(wait=False)
@@ -334,7 +334,7 @@ class Writer:
         self._add_checkpoint(wait=True)
         spare, self._spare = self._spare or self._background.submit(create_spare, self.directory), None
         following = self._attempt(self.directory, spare.result)
-        header = encode_header(Header(self._stripe, self._site, self._number + 1, before))
+        header = encode_header(SegmentHeader(self._stripe, self._site, self._number + 1, before))
         self._attempt(following.path, following.enter, [header, *buffers], turns)
         self._attempt(following.path, following.name, self.directory / segment_name(before.sequence))
         self._confirm_before(before)
@@ -344,11 +344,11 @@ class Writer:
 
     def _confirm_before(self, tip: Tip) -> None:
         """Have everything before a new segment confirmed in the background, and its checkpoint made meanwhile."""
-        standing = Checkpoint(dict(self._streams), self._change)
+        standing = SegmentCheckpoint(dict(self._streams), self._change)
         finished = self._output
         file = None if finished is None else finished.file
         path = self.directory if finished is None else finished.path
-        directory = None if self._sync is Sync.NEVER else self.directory
+        directory = None if self._sync is SyncPolicy.NEVER else self.directory
         self._confirming = self._start(path, _confirm_segment, file, directory, standing, tip.digest)
 
     def _add_checkpoint(self, *, wait: bool) -> None:
@@ -379,9 +379,9 @@ class Writer:
         except OSError as error:
             raise self._fail(path, error) from None
 
-    def _fail(self, path: Path, error: OSError) -> Unwritten:
+    def _fail(self, path: Path, error: OSError) -> WriteFailed:
         kept = self._tip.sequence - 1 if self._tip else 0
-        self._failure = Unwritten(
+        self._failure = WriteFailed(
             f"journal file {str(path)!r} cannot be written ({error.strerror}); "
             f"it ends with sequence {kept}: make room or repair the disk, then start this site again"
         )
@@ -423,7 +423,7 @@ class Writer:
 
     def _make_good(self, output: Output, owed: Owed | None) -> None:
         """Do what the writer before this one left undone: whoever counts on what was recovered counts on the disk."""
-        directory = None if self._sync is Sync.NEVER else self.directory
+        directory = None if self._sync is SyncPolicy.NEVER else self.directory
         if owed is not None:
             file = os.open(owed.preceding, os.O_RDONLY | os.O_CLOEXEC)
             output.write(_confirm_segment(file, directory, owed.checkpoint, owed.previous))
@@ -436,7 +436,9 @@ def _confirm(file: int) -> list[bytes]:
     return []
 
 
-def _confirm_segment(file: int | None, directory: Path | None, standing: Checkpoint, previous: bytes) -> list[bytes]:
+def _confirm_segment(
+    file: int | None, directory: Path | None, standing: SegmentCheckpoint, previous: bytes
+) -> list[bytes]:
     """End a segment for good, unless there is no directory to confirm it in; the checkpoint of the next one."""
     try:
         if directory is not None:

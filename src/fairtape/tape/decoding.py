@@ -12,7 +12,7 @@ import numpy as np
 
 from fairtape.core.effects import FormationChange, Span
 from fairtape.core.instants import Instant
-from fairtape.journal import Damaged, Entry, Turning
+from fairtape.journal import Damaged, FormationChanged, JournalEntry
 from fairtape.market.trades import TRADE_SIZE, BadTrade, records
 from fairtape.tape.batches import PLACE_DTYPE, Lot, Places, joined
 from fairtape.tape.feed import Delivery
@@ -28,7 +28,7 @@ _RECORDS: Final = TRADE_SIZE.to_bytes(2, "big")  # how a block of trade records 
 class _Run(NamedTuple):
     """Consecutive messages of one span."""
 
-    entry: Entry
+    entry: JournalEntry
     span: Span
     offset: int  # how many of the span's messages are before them
     rows: int
@@ -41,17 +41,17 @@ class Opener:
         self.due = due
         self._assemblers: dict[tuple[NodeId, int], Assembler] = {}
 
-    def opened(self, found: Sequence[Entry | Turning], at: Instant) -> list[Delivery]:
+    def opened(self, found: Sequence[JournalEntry | FormationChanged], at: Instant) -> list[Delivery]:
         """All that stands in what was read at this instant, in order."""
         deliveries: list[Delivery] = []
-        alike: list[Entry] = []  # entries in a row that are made of nothing but records
+        alike: list[JournalEntry] = []  # entries in a row that are made of nothing but records
         rows: list[bytes] = []  # theirs
         for each in found:
-            more = _record_rows(each) if isinstance(each, Entry) else None
+            more = _record_rows(each) if isinstance(each, JournalEntry) else None
             if alike and (more is None or not _follows(each, alike[-1])):
                 deliveries += self._taken(alike, self._uniform(alike, rows, at))
                 alike, rows = [], []
-            if isinstance(each, Turning):
+            if isinstance(each, FormationChanged):
                 deliveries += self._turned(each.change)
             elif more is None:
                 deliveries += self._taken([each], self._mixed([each], at))
@@ -70,7 +70,7 @@ class Opener:
         kind = Break if change.broken else Reformation
         yield kind(change.sequence, change.formation, change.installed_at, change.stripe)
 
-    def _taken(self, entries: Sequence[Entry], contents: Iterable[Lot | Single]) -> Iterator[Delivery]:
+    def _taken(self, entries: Sequence[JournalEntry], contents: Iterable[Lot | Single]) -> Iterator[Delivery]:
         """What is missing before entries that follow one another, and their contents from the number due on."""
         first = entries[0].ordered
         if first.sequence > self.due:
@@ -84,7 +84,7 @@ class Opener:
                 yield content
         self.due = entries[-1].end
 
-    def _uniform(self, entries: Sequence[Entry], rows: Sequence[bytes], at: Instant) -> Iterable[Lot | Single]:
+    def _uniform(self, entries: Sequence[JournalEntry], rows: Sequence[bytes], at: Instant) -> Iterable[Lot | Single]:
         try:
             trades = records(b"".join(rows))
         except BadTrade:
@@ -92,7 +92,7 @@ class Opener:
         runs = [_Run(entry, span, 0, span.count) for entry in entries for span in entry.ordered.spans]
         return [Lot(trades, _places(runs, at))]
 
-    def _mixed(self, entries: Sequence[Entry], at: Instant) -> Iterator[Lot | Single]:
+    def _mixed(self, entries: Sequence[JournalEntry], at: Instant) -> Iterator[Lot | Single]:
         """Message by message, trades that follow one another together."""
         lots: list[Lot] = []
         for entry in entries:
@@ -107,7 +107,7 @@ class Opener:
         if lots:
             yield joined(lots)
 
-    def _messages(self, entry: Entry) -> Iterator[tuple[_Run, bytes]]:
+    def _messages(self, entry: JournalEntry) -> Iterator[tuple[_Run, bytes]]:
         for span in entry.ordered.spans:
             offset = 0
             fragments = span.fragments or (False,) * len(span.bodies)
@@ -116,7 +116,7 @@ class Opener:
                     yield _Run(entry, span, place, 1), payload
                 offset += count
 
-    def _payloads(self, entry: Entry, span: Span, body: bytes, count: int, *, fragment: bool) -> list[bytes]:
+    def _payloads(self, entry: JournalEntry, span: Span, body: bytes, count: int, *, fragment: bool) -> list[bytes]:
         if not fragment:
             try:
                 return unpack_messages(body, count)
@@ -129,7 +129,7 @@ class Opener:
         return [] if payload is None else [payload]
 
 
-def _record_rows(entry: Entry) -> list[bytes] | None:
+def _record_rows(entry: JournalEntry) -> list[bytes] | None:
     """The records of an entry that is made of nothing but blocks of records of a trade's size; None of any other."""
     rows: list[bytes] = []
     for span in entry.ordered.spans:
@@ -143,8 +143,8 @@ def _holds_records(body: bytes, count: int) -> bool:
     return body.startswith(_RECORDS) and len(body) == records_size(count, TRADE_SIZE)
 
 
-def _follows(each: Entry | Turning, before: Entry) -> bool:
-    return isinstance(each, Entry) and each.ordered.sequence == before.end
+def _follows(each: JournalEntry | FormationChanged, before: JournalEntry) -> bool:
+    return isinstance(each, JournalEntry) and each.ordered.sequence == before.end
 
 
 def _places(runs: Sequence[_Run], at: Instant) -> Places:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from fairtape.client.journal_feed import Bunches, first_number
 from fairtape.client.selection import Selection
 from fairtape.core.instants import Instant
-from fairtape.journal import Damaged, Entry, Journal, Turning
+from fairtape.journal import Damaged, FormationChanged, JournalEntry, JournalReader
 from fairtape.tape.batches import SCHEMA, Lot
 from fairtape.tape.decoding import Opener
 from fairtape.tape.feed import Delivery
@@ -121,7 +121,7 @@ class Archive:
     """Reads ranges of one journal, one at a time: whoever asks for much waits for itself."""
 
     def __init__(self, directory: Path) -> None:
-        self._journal = Journal.open(directory)
+        self._journal = JournalReader.open(directory)
         self._lock = Lock()
 
     def read(self, wanted: Range, due: int) -> Part:
@@ -175,8 +175,8 @@ class Archive:
                     yield from _before(delivery, end, selection)
 
 
-def _is_past(each: Entry | Turning, begin: int) -> bool:
-    return isinstance(each, Turning) and each.change.sequence < begin
+def _is_past(each: JournalEntry | FormationChanged, begin: int) -> bool:
+    return isinstance(each, FormationChanged) and each.change.sequence < begin
 
 
 def _before(delivery: Delivery, end: int, selection: Selection) -> list[Lot | Single | Notice]:

@@ -12,7 +12,7 @@ from typing import Final
 from fairtape.core.effects import FormationChange
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND, Duration
-from fairtape.journal import Cursor, Entry, Journal, Turning
+from fairtape.journal import Cursor, FormationChanged, JournalEntry, JournalReader
 from fairtape.tape.decoding import Opener
 from fairtape.tape.feed import Delivery
 
@@ -25,7 +25,7 @@ PIECE_PERIOD: Final = 2 * MILLISECOND  # for which a piece is read: nobody waits
 class Reading:
     """What a site released, from a number on."""
 
-    def __init__(self, journal: Journal, due: int) -> None:
+    def __init__(self, journal: JournalReader, due: int) -> None:
         self._journal = journal
         self._opener = Opener(due)
         self._begin = due
@@ -46,12 +46,12 @@ class Reading:
 
     def take(self, *, rows_max: int = PIECE_ROWS, period: Duration = PIECE_PERIOD) -> list[Delivery]:
         """The next piece; empty where the journal ends for now."""
-        found: list[Entry | Turning] = []
+        found: list[JournalEntry | FormationChanged] = []
         ends_at, rows = time.monotonic_ns() + period, 0
         try:
             for each in self._entries():
                 found.append(each)
-                rows += each.ordered.count if isinstance(each, Entry) else 1
+                rows += each.ordered.count if isinstance(each, JournalEntry) else 1
                 if rows >= rows_max or time.monotonic_ns() >= ends_at:
                     break
             self._damaged_at = None
@@ -60,7 +60,7 @@ class Reading:
                 raise
             self.close()
         if found:
-            self.settled = isinstance(found[-1], Entry)
+            self.settled = isinstance(found[-1], JournalEntry)
         return self._opener.opened(found, time.time_ns())
 
     def close(self) -> None:
@@ -69,12 +69,12 @@ class Reading:
             self._cursor.close()
             self._cursor = None
 
-    def _entries(self) -> Iterator[Entry | Turning]:
+    def _entries(self) -> Iterator[JournalEntry | FormationChanged]:
         if self._cursor is None:
             self._find_again()
         assert self._cursor is not None
         for each in self._cursor.everything():
-            if isinstance(each, Entry):
+            if isinstance(each, JournalEntry):
                 self._formation = max(self._formation, each.ordered.formation)
             elif each.change.formation <= self._formation or each.change.sequence < self._begin:
                 continue
@@ -98,7 +98,7 @@ class Reading:
         """Changes of formation before the number that is due, of which nobody here was told."""
         with self._journal.entries(from_sequence=max(self.due - REWIND_MAX, 1)) as past:
             for each in past.everything():
-                if isinstance(each, Entry):
+                if isinstance(each, JournalEntry):
                     if each.end >= self.due:
                         return
                 elif self._formation < each.change.formation and each.change.sequence < self.due:

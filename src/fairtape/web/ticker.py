@@ -11,7 +11,7 @@ from typing import Final
 
 from fairtape.client.journal_feed import first_number, released_end
 from fairtape.core.instants import MILLISECOND, Duration, Instant
-from fairtape.journal import Journal
+from fairtape.journal import JournalReader
 from fairtape.tape.batches import Lot
 from fairtape.tape.feed import Delivery, number_after
 from fairtape.tape.records import Break, Placed
@@ -92,7 +92,7 @@ class Ticker:
 
     def __init__(self, directory: Path) -> None:
         """Reads back first, which takes a moment."""
-        self.journal = Journal.open(directory)
+        self.journal = JournalReader.open(directory)
         self.late = 0  # of the messages counted: released after their instant
         self.messages = 0
         self._first = max(first_number(self.journal), released_end(self.journal) - BACK_MAX)

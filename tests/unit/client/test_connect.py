@@ -21,7 +21,7 @@ from fairtape.formats.framing import frame
 from fairtape.formats.itch import messages as itch
 from fairtape.formats.itch.columns import from_arrow
 from fairtape.formats.trade_tables import trades_to_arrow
-from fairtape.journal import Journal
+from fairtape.journal import JournalReader
 from fairtape.storage.trade_files import read_trades
 from unit.client.tape_values import SYMBOLS, append, order, ordered, trade, trades, write
 
@@ -247,7 +247,7 @@ def test_a_journal_that_is_damaged_says_where(journal: Path) -> None:
 def test_everything_before_a_damage_is_read_before_it_is_told(tmp_path: Path) -> None:
     journal = write(tmp_path / "journal", order(9, per_token=1))
     (segment,) = values.segments(journal)
-    with Journal.open(journal).entries() as cursor:
+    with JournalReader.open(journal).entries() as cursor:
         sixth = list(cursor)[5]
     content = bytearray(segment.read_bytes())
     content[sixth.offset + 70] ^= 1

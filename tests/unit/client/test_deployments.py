@@ -18,7 +18,7 @@ from fairtape.deployment.follow.site_failover import CHOICE_PERIOD, SILENCE_TOLD
 from fairtape.deployment.follow.site_selection import FRESH_PERIOD, Audience
 from fairtape.deployment.lock_file import claimed
 from fairtape.deployment.status_files import Bulletin, RunFolder
-from fairtape.journal import Journal
+from fairtape.journal import JournalReader
 from fairtape.tape.records import Record
 from unit.client.tape_values import append, order, write
 from unit.test_tape import change
@@ -76,7 +76,7 @@ def test_what_was_read_before_a_damage_is_delivered_and_what_lies_behind_it_once
     journal = write(folder / "journals" / "s1", order(9, per_token=1))
     (segment,) = values.segments(journal)
     whole = segment.read_bytes()
-    with Journal.open(journal).entries() as cursor:
+    with JournalReader.open(journal).entries() as cursor:
         sixth = list(cursor)[5]
     segment.write_bytes(whole[: sixth.offset + 70] + b"\xff" + whole[sixth.offset + 71 :])
     page(folder, 1, released=9, at=time.time_ns())

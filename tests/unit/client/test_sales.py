@@ -15,7 +15,7 @@ from fairtape.client.backlog import Backlog, Policy
 from fairtape.client.journal_feed import last_sales
 from fairtape.client.selection import Selection
 from fairtape.core.effects import Deliver, Ordered
-from fairtape.journal import Entry, Journal
+from fairtape.journal import JournalEntry, JournalReader
 from fairtape.market import notices
 from fairtape.market.notices import Cancel, Correction, Status
 from fairtape.market.prices import ONE
@@ -69,7 +69,7 @@ def deliveries(tokens: Sequence[Deliver]) -> list[Delivery]:
     opener = Opener(1)
     found: list[Delivery] = []
     for each in tokens:
-        found += opener.opened([Entry(each.ordered, each.release, b"", Path(), 0)], 7)
+        found += opener.opened([JournalEntry(each.ordered, each.release, b"", Path(), 0)], 7)
     return found
 
 
@@ -126,7 +126,7 @@ def test_client_server_and_ticker_know_the_same(deeds: Sequence[Deed], sizes: Se
             writer.append(ordered, ordered.acknowledged_at)
             writer.release(each.release, ordered.acknowledged_at)
             ticker.apply(each)
-        client = [facts(trade) for trade in last_sales(Journal.open(Path(folder)), len(deeds) + 1).lot.records()]
+        client = [facts(trade) for trade in last_sales(JournalReader.open(Path(folder)), len(deeds) + 1).lot.records()]
         web = WebTicker(Path(folder))
         assert known(web.sales) == in_truth(ticker)
         assert client == [facts(trade) for trade in web.sales.lot().records()]

@@ -12,7 +12,7 @@ from fairtape.edge.protocol.sessions import Edition, Standing
 from fairtape.edge.protocol.stripe_sequencer import Striper
 from fairtape.edge.service.settings import EdgeSettings, StationPlace
 from fairtape.edge.service.stripe_plans import Catalogue, mark_of
-from fairtape.journal import Sync, Writer
+from fairtape.journal import JournalWriter, SyncPolicy
 from fairtape.market.stripes import StripePlan
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import encode_formation
@@ -62,13 +62,13 @@ def history(*, second: StripePlan | None = None, count: int = 60, size: int = 4)
 
 def written(folder: Path, told: Sequence[Content], *, unreleased: int = 0) -> Path:
     """A journal of all of it, whose last few tokens were not released."""
-    writer = Writer.open(folder, stripe=0, site=1, sync=Sync.NEVER)
+    writer = JournalWriter.open(folder, stripe=0, site=1, sync=SyncPolicy.NEVER)
     write(writer, told, unreleased=unreleased)
     writer.close()
     return folder
 
 
-def write(writer: Writer, told: Sequence[Content], *, unreleased: int = 0) -> None:
+def write(writer: JournalWriter, told: Sequence[Content], *, unreleased: int = 0) -> None:
     left = sum(isinstance(each, Ordered) for each in told) - unreleased
     for each in told:
         if isinstance(each, FormationChange):

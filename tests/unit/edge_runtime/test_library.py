@@ -8,7 +8,7 @@ import pytest
 from fairtape.core.effects import FormationChange, Ordered
 from fairtape.edge.service.replay_archive import Library
 from fairtape.edge.service.stripe_plans import Catalogue, Unplanned
-from fairtape.journal import Sync, Writer
+from fairtape.journal import JournalWriter, SyncPolicy
 from unit.edge.edge_values import NOON, edition, plan, tokens
 from unit.edge_runtime.edge_journals import SETTINGS, catalogue, change, history, release_of, twin, write, written
 
@@ -48,7 +48,7 @@ def test_every_message_of_every_session_is_there_and_the_same_as_from_memory(
 def test_what_is_held_and_not_released_does_not_exist(tmp_path: Path) -> None:
     told = history(count=12)
     folder = tmp_path / "s1"
-    writer = Writer.open(folder, stripe=0, site=1, sync=Sync.NEVER)
+    writer = JournalWriter.open(folder, stripe=0, site=1, sync=SyncPolicy.NEVER)
     write(writer, told, unreleased=5)
     library = opened(folder, catalogue(tmp_path))
     unreleased = [each for each in told if isinstance(each, Ordered)][-5:]
@@ -101,7 +101,7 @@ def test_without_a_first_plan_the_numbers_begin_with_the_first_that_is_ordered(t
 def test_a_journal_that_was_cut_is_read_again_from_the_beginning(tmp_path: Path) -> None:
     folder = tmp_path / "s1"
     orders = tokens(30, 4)
-    writer = Writer.open(folder, stripe=0, site=1, sync=Sync.NEVER)
+    writer = JournalWriter.open(folder, stripe=0, site=1, sync=SyncPolicy.NEVER)
     write(writer, [change(orders[0], 1), *orders])
     library = opened(folder, catalogue(tmp_path))
     writer.cut_after(orders[9].token)

@@ -7,7 +7,7 @@ import pytest
 
 from fairtape.edge.service.replay_archive import Library
 from fairtape.edge.service.stripe_plans import Catalogue
-from fairtape.journal import Journal, Sync, Writer
+from fairtape.journal import JournalReader, JournalWriter, SyncPolicy
 from unit.edge.edge_values import edition, plan, tokens
 from unit.edge_runtime.edge_journals import SETTINGS, Content, catalogue, change, history, twin, write
 
@@ -45,7 +45,7 @@ def test_it_goes_on_where_it_was_and_has_everything(
     tmp_path: Path, stops: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told, plans = history(second=SECOND_PLAN), catalogue(tmp_path, plan(), SECOND_PLAN)
-    writer = Writer.open(tmp_path / "s1", stripe=0, site=1, sync=Sync.NEVER)
+    writer = JournalWriter.open(tmp_path / "s1", stripe=0, site=1, sync=SyncPolicy.NEVER)
     rest: list[Content] = list(told)
     sequence = 0
     for stop in stops:
@@ -58,13 +58,13 @@ def test_it_goes_on_where_it_was_and_has_everything(
     write(writer, rest)
     writer.close()
     begun: list[int] = []
-    entries = Journal.entries
+    entries = JournalReader.entries
 
-    def noted(self: Journal, *, from_sequence: int = 1, **how: object) -> object:
+    def noted(self: JournalReader, *, from_sequence: int = 1, **how: object) -> object:
         begun.append(from_sequence)
         return entries(self, from_sequence=from_sequence, **how)  # type: ignore[arg-type]  # as it was asked
 
-    monkeypatch.setattr(Journal, "entries", noted)
+    monkeypatch.setattr(JournalReader, "entries", noted)
     library = caught_up(tmp_path, plans)
     assert sequence > 1
     assert 1 not in begun  # nothing was read twice
@@ -76,7 +76,7 @@ def test_it_goes_on_where_it_was_and_has_everything(
 
 def test_a_journal_that_was_cut_meanwhile_is_read_from_the_beginning(tmp_path: Path) -> None:
     orders, plans = tokens(30, 4), catalogue(tmp_path)
-    writer = Writer.open(tmp_path / "s1", stripe=0, site=1, sync=Sync.NEVER)
+    writer = JournalWriter.open(tmp_path / "s1", stripe=0, site=1, sync=SyncPolicy.NEVER)
     write(writer, [change(orders[0], 1), *orders])
     library = caught_up(tmp_path, plans)
     remember(library)
@@ -94,7 +94,7 @@ def test_a_journal_that_was_cut_meanwhile_is_read_from_the_beginning(tmp_path: P
 @pytest.mark.parametrize("spoil", ["cut", "flip", "empty", "noise", "plan"])
 def test_a_file_that_makes_no_sense_is_as_good_as_none(tmp_path: Path, spoil: str) -> None:
     told, plans = history(second=SECOND_PLAN), catalogue(tmp_path, plan(), SECOND_PLAN)
-    with Writer.open(tmp_path / "s1", stripe=0, site=1, sync=Sync.NEVER) as writer:
+    with JournalWriter.open(tmp_path / "s1", stripe=0, site=1, sync=SyncPolicy.NEVER) as writer:
         write(writer, told)
     library = caught_up(tmp_path, plans)
     remember(library)

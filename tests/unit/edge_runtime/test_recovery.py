@@ -13,7 +13,7 @@ from fairtape.edge.protocol.sessions import Standing
 from fairtape.edge.service.checkpoints import Checkpoint, load, save
 from fairtape.edge.service.publisher_recovery import recover
 from fairtape.edge.service.stripe_plans import Catalogue, Unplanned
-from fairtape.journal import Journal
+from fairtape.journal import JournalReader
 from unit.edge.edge_values import edition, plan
 from unit.edge_runtime.edge_journals import SETTINGS, Content, catalogue, change, history, twin, written
 
@@ -38,7 +38,7 @@ def until(told: list[Content], tokens: int) -> list[Content]:
 @pytest.mark.parametrize("released", [1, 19, 20, 21, 40, 41, 60])
 def test_the_place_is_that_of_an_outlet_that_never_stopped(tmp_path: Path, released: int) -> None:
     told = history(second=SECOND_PLAN)
-    journal = Journal(written(tmp_path / "s1", told, unreleased=60 - released))
+    journal = JournalReader(written(tmp_path / "s1", told, unreleased=60 - released))
     found = recover(journal, tmp_path / "none", SETTINGS, catalogue(tmp_path, plan(), SECOND_PLAN))
     striper, _ = twin(until(told, released), second=SECOND_PLAN)
     assert found.checkpoint is not None
@@ -55,7 +55,7 @@ def test_a_checkpoint_saves_time_and_changes_nothing(
 ) -> None:
     folder = tmp_path_factory.mktemp("edge")
     told = history(second=SECOND_PLAN)
-    journal = Journal(written(folder / "s1", told, unreleased=60 - released))
+    journal = JournalReader(written(folder / "s1", told, unreleased=60 - released))
     plans = catalogue(folder, plan(), SECOND_PLAN)
     striper, _ = twin(until(told, at), second=SECOND_PLAN)
     last = ordered(told)[at - 1]
@@ -75,7 +75,9 @@ def test_a_checkpoint_of_what_was_cut_off_is_not_believed(tmp_path: Path) -> Non
     kept = until(told, 50)
     following = [replace(each, formation=9) for each in ordered(told)[50:]]
     survived = [*kept, change(following[0], 9, broken=True), *following]
-    found = recover(Journal(written(tmp_path / "s1", survived)), tmp_path / "sidecar", SETTINGS, catalogue(tmp_path))
+    found = recover(
+        JournalReader(written(tmp_path / "s1", survived)), tmp_path / "sidecar", SETTINGS, catalogue(tmp_path)
+    )
     assert found.checkpoint is not None
     assert found.checkpoint.standing.edition.breaks == 1
     assert found.checkpoint.standing == twin(survived)[0].standing
@@ -98,25 +100,25 @@ def test_a_sidecar_of_another_deployment_is_not_believed(tmp_path: Path) -> None
 
 
 def test_where_a_plan_is_missing_there_is_no_place(tmp_path: Path) -> None:
-    journal = Journal(written(tmp_path / "s1", history(second=SECOND_PLAN)))
+    journal = JournalReader(written(tmp_path / "s1", history(second=SECOND_PLAN)))
     with pytest.raises(Unplanned, match="plan 2 is not here"):
         recover(journal, tmp_path / "none", SETTINGS, catalogue(tmp_path, plan()))
 
 
 def test_another_plan_of_the_same_version_is_not_the_one_that_was_ordered(tmp_path: Path) -> None:
-    journal = Journal(written(tmp_path / "s1", history(second=SECOND_PLAN)))
+    journal = JournalReader(written(tmp_path / "s1", history(second=SECOND_PLAN)))
     with pytest.raises(Unplanned, match="is another plan than the one that was ordered"):
         recover(journal, tmp_path / "none", SETTINGS, catalogue(tmp_path, plan(), plan(2, stripes=2)))
 
 
 def test_before_anything_was_released_the_sessions_have_to_be_opened(tmp_path: Path) -> None:
     (tmp_path / "s1").mkdir()
-    found = recover(Journal(tmp_path / "s1"), tmp_path / "none", SETTINGS, catalogue(tmp_path))
+    found = recover(JournalReader(tmp_path / "s1"), tmp_path / "none", SETTINGS, catalogue(tmp_path))
     assert found.checkpoint is not None
     assert found.checkpoint.standing == Standing.fresh(edition())
 
 
 def test_without_any_plan_there_is_nothing_to_say(tmp_path: Path) -> None:
-    journal = Journal(written(tmp_path / "s1", history()))
+    journal = JournalReader(written(tmp_path / "s1", history()))
     found = recover(journal, tmp_path / "none", replace(SETTINGS, first_plan=0), Catalogue(tmp_path, 0))
     assert found.checkpoint is None

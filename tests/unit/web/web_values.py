@@ -8,7 +8,7 @@ from typing import Any
 import unit.journal_values as values
 from fairtape.core.effects import Ordered
 from fairtape.core.instants import SECOND
-from fairtape.journal import Writer
+from fairtape.journal import JournalWriter
 from fairtape.tape.batches import Lot
 from fairtape.tape.serialization import unbundled
 from fairtape.web.broadcast import Hub, Limits
@@ -26,7 +26,7 @@ class Site:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(exist_ok=True)
         self.folder = folder
-        self.writer: Writer = values.open_writer(folder, segment_size_max=1 << 16)
+        self.writer: JournalWriter = values.open_writer(folder, segment_size_max=1 << 16)
         self.following = 1
         self.formation = 1
         self._held: list[Ordered] = []

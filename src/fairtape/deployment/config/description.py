@@ -16,7 +16,7 @@ from fairtape.deployment.config.gateway_options import LIMITS, GatewayOptions, l
 from fairtape.deployment.config.toml_table import Table
 from fairtape.edge.protocol.feed_assignment import BadRegion, Region
 from fairtape.edge.service.settings import EdgeSettings, StationPlace
-from fairtape.journal import Sync
+from fairtape.journal import SyncPolicy
 from fairtape.journal.writer import SYNC_PERIOD
 from fairtape.market.stripes import FEED_NAME_MAX, VERSION_MAX
 from fairtape.net.clock import SharedClock, SystemClock
@@ -86,7 +86,7 @@ class Deployment:
     groups: Groups | None  # None: a mesh; the interface is each node's own
     shared_clock: bool  # all sites are on one machine
     declared_bound: Duration | None
-    sync: Sync
+    sync: SyncPolicy
     sync_period: Duration
     trace_bytes: int  # of the traces of one site, at most; 0: none are written
     store: str  # its URL
@@ -185,7 +185,7 @@ def understand(folder: Path, table: Table) -> Deployment:
         groups=_groups(table.table("network")),
         shared_clock=clock.choice("source", {"shared": True, "system": False}),
         declared_bound=None if declared is None else declared * MICROSECOND,
-        sync=journal.choice("sync", {each.value: each for each in Sync}, Sync.INTERVAL.value),
+        sync=journal.choice("sync", {each.value: each for each in SyncPolicy}, SyncPolicy.INTERVAL.value),
         sync_period=journal.number("sync_period_ms", 1, 60_000, SYNC_PERIOD // MILLISECOND) * MILLISECOND,
         trace_bytes=journal.number("trace_mib", 0, 1 << 20, TOTAL_BYTES_MAX >> 20) << 20,
         store=_store(folder, url),

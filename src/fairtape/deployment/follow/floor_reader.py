@@ -13,7 +13,7 @@ from fairtape.deployment.follow.journal_follower import Following
 from fairtape.exchange.floor import Floor
 from fairtape.exchange.outputs import Output
 from fairtape.exchange.replica import Replica
-from fairtape.journal import Entry, Journal
+from fairtape.journal import JournalEntry, JournalReader
 from fairtape.wire.frames import NodeId
 
 
@@ -51,7 +51,7 @@ class FloorReader:
     def steps(self) -> Iterator[Step]:
         """What was released since the last time."""
         for each in self._following.everything():
-            if isinstance(each, Entry):
+            if isinstance(each, JournalEntry):
                 yield Step(each.ordered, self._replica.deliver(each.ordered))
             else:
                 self._rebuilt_below = each.change.token
@@ -70,6 +70,6 @@ class FloorReader:
         """What stands: everything below the token from which on the order is another one."""
         if not self._rebuilt_below:
             return
-        with Journal.open(self._following.journals[self._following.site]).entries() as entries:
+        with JournalReader.open(self._following.journals[self._following.site]).entries() as entries:
             standing = takewhile(lambda entry: entry.ordered.token < self._rebuilt_below, entries)
             yield from (entry.ordered for entry in standing)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from fairtape.core.effects import FormationChange
-from fairtape.journal import Cursor, Entry, Journal, Turning
+from fairtape.journal import Cursor, FormationChanged, JournalEntry, JournalReader
 from fairtape.wire.frames import NodeId
 
 REWIND_MAX: Final = 100_000  # sequence numbers that are searched for a Break which other sites had meanwhile
@@ -27,10 +27,10 @@ class Following:
         self._formation = max((change.formation for change in self._changes_behind(self.site)), default=0)
         self._entries = self._opened(self.site)
 
-    def everything(self) -> Iterator[Entry | Turning]:
+    def everything(self) -> Iterator[JournalEntry | FormationChanged]:
         """What has been released since the last time, and the changes of formation between."""
         for each in self._entries.everything():
-            if isinstance(each, Entry):
+            if isinstance(each, JournalEntry):
                 self.following = each.end
             elif each.change.formation <= self._formation:
                 continue  # another site's journal told it
@@ -51,14 +51,14 @@ class Following:
         self._entries.close()
 
     def _opened(self, site: NodeId) -> Cursor:
-        return Journal.open(self.journals[site]).entries(from_sequence=self.following)
+        return JournalReader.open(self.journals[site]).entries(from_sequence=self.following)
 
     def _changes_behind(self, site: NodeId) -> Iterator[FormationChange]:
         """Changes of formation before the next number that a journal notes and nobody here was told of."""
         begin = max(self.following - REWIND_MAX, 1)
-        with Journal.open(self.journals[site]).entries(from_sequence=begin) as past:
+        with JournalReader.open(self.journals[site]).entries(from_sequence=begin) as past:
             for each in past.everything():
-                if isinstance(each, Entry):
+                if isinstance(each, JournalEntry):
                     if each.end >= self.following:
                         return
                 elif self._formation < each.change.formation and each.change.sequence < self.following:

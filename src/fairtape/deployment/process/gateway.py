@@ -45,7 +45,7 @@ from fairtape.gateway.session.store import FixStore
 from fairtape.gateway.storage.accounts import Accounts
 from fairtape.gateway.storage.fix_store import FixFile
 from fairtape.gateway.storage.order_log import Intake
-from fairtape.journal import Entry, Turning
+from fairtape.journal import FormationChanged, JournalEntry
 from fairtape.net.udp import Address
 from fairtape.storage.database import Away
 from fairtape.storage.ledger_tables import LedgerStore
@@ -257,8 +257,8 @@ class GatewayProcess:
         await asyncio.sleep(0)  # traders and signals have their turn, however much there is to follow
         return bool(found)
 
-    def _apply(self, to: House | Gateway, each: Entry | Turning) -> Iterator[Batch]:
-        if isinstance(each, Turning):
+    def _apply(self, to: House | Gateway, each: JournalEntry | FormationChanged) -> Iterator[Batch]:
+        if isinstance(each, FormationChanged):
             to.turn(each.change)
             return
         ordered = each.ordered

@@ -23,7 +23,7 @@ from fairtape.deployment.process.site_traces import SiteTraces
 from fairtape.deployment.status_files import Bulletin, Orders, RunFolder, Status
 from fairtape.edge.protocol.feed_assignment import feeds_of
 from fairtape.edge.service.publisher import Station
-from fairtape.journal import Past, Sync, Writer
+from fairtape.journal import History, JournalWriter, SyncPolicy
 from fairtape.net.clock import SharedClock, SystemClock
 from fairtape.net.driver import Driver, tune_gc
 from fairtape.net.fault_injection import FaultInjector
@@ -78,7 +78,7 @@ def run_site(deployment: Deployment, node: Node) -> None:
             site,
             deployment.carrier(node),
             journal=writer,
-            archive=Past(directory),
+            archive=History(directory),
             producer=station,
             consumer=_consumer(diary, station),
             reporter=lambda report: bulletin.note(_report_words(report)),
@@ -107,8 +107,8 @@ def run_site(deployment: Deployment, node: Node) -> None:
             station.close()
 
 
-def _open_journal(deployment: Deployment, node: Node, directory: Path) -> Writer:
-    return Writer.open(
+def _open_journal(deployment: Deployment, node: Node, directory: Path) -> JournalWriter:
+    return JournalWriter.open(
         directory,
         stripe=deployment.stripe,
         site=node.number,
@@ -154,7 +154,7 @@ def _post(deployment: Deployment, node: Node, run: RunFolder) -> SiteConfig:
         reformers=tuple(each.number for each in deployment.reformers),
         timing=deployment.timing,
         home=deployment.home_of(node.number),
-        durable=deployment.sync is Sync.TOKEN or _same_boot(run.path / f"{node.name}.boot"),
+        durable=deployment.sync is SyncPolicy.TOKEN or _same_boot(run.path / f"{node.name}.boot"),
         stripe=deployment.stripe,
         datagram_max=deployment.datagram_max,
     )
@@ -348,7 +348,7 @@ class Diary:
 def _site_status(
     deployment: Deployment,
     site: Site,
-    writer: Writer,
+    writer: JournalWriter,
     diary: Diary,
     clock: SharedClock | SystemClock,
     now: Instant,

@@ -11,7 +11,7 @@ from typing import Final
 from fairtape.core.errors import UserError
 from fairtape.deployment.config.ring_folder import JOURNALS
 from fairtape.journal.format import SUFFIX
-from fairtape.journal.reader import Journal
+from fairtape.journal.reader import JournalReader
 from fairtape.market.notices import Cancel, Correction, notice_in
 from fairtape.market.trades import BadTrade, Trade, decode
 from fairtape.wire.frames import NodeId
@@ -42,7 +42,7 @@ def _trade(payload: bytes, number: int) -> Trade:
         raise UserError(f"NUMBER is {number}, which is no trade; {_REMEDY}") from None
 
 
-def _refuse_revised(journal: Journal, number: int, source: NodeId) -> None:
+def _refuse_revised(journal: JournalReader, number: int, source: NodeId) -> None:
     """A trade that was taken back is none any more, and one that was corrected is known by another number."""
     for later in journal.messages(from_sequence=number + 1, ordered=True):
         notice = notice_in(later.payload) if later.source == source else None
@@ -55,7 +55,7 @@ def _refuse_revised(journal: Journal, number: int, source: NodeId) -> None:
         )
 
 
-def _journals(directory: Path) -> Iterator[Journal]:
+def _journals(directory: Path) -> Iterator[JournalReader]:
     """The journals of the ring that runs here, those written last first: each start may have journals of its own."""
     segments = sorted((directory / JOURNALS).rglob(f"*{SUFFIX}"), key=lambda path: path.stat().st_mtime, reverse=True)
-    return map(Journal.open, dict.fromkeys(path.parent for path in segments))
+    return map(JournalReader.open, dict.fromkeys(path.parent for path in segments))

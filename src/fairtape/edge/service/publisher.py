@@ -25,7 +25,7 @@ from fairtape.edge.service.checkpoints import Checkpoint, save
 from fairtape.edge.service.publisher_recovery import Astray, Found, recover
 from fairtape.edge.service.settings import EdgeSettings
 from fairtape.edge.service.stripe_plans import Catalogue, Unplanned, mark_in, version_of
-from fairtape.journal import Journal
+from fairtape.journal import JournalReader
 from fairtape.net.transports import Interface
 from fairtape.net.udp import UdpSocket, bind
 from fairtape.wire.frames import NUMBER_MAX
@@ -223,7 +223,7 @@ class Station:
     def _search(self) -> _Work:
         """The thread's work: find the place, and set up an outlet there."""
         with _giving_way():
-            journal = Journal(self._journal)
+            journal = JournalReader(self._journal)
             found = recover(journal, self._sidecar, self._settings, self._catalogue, before=self._kept_from)
             if found.checkpoint is None:
                 return found, None

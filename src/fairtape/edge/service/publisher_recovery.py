@@ -15,7 +15,7 @@ from fairtape.edge.service.checkpoints import Checkpoint, load
 from fairtape.edge.service.settings import EdgeSettings
 from fairtape.edge.service.stripe_numbering import Reckoning
 from fairtape.edge.service.stripe_plans import Catalogue
-from fairtape.journal import Entry, Journal
+from fairtape.journal import JournalEntry, JournalReader
 from fairtape.wire.frames import NUMBER_MAX
 
 
@@ -32,7 +32,7 @@ class Astray(Exception):
 
 
 def recover(
-    journal: Journal,
+    journal: JournalReader,
     sidecar: Path,
     settings: EdgeSettings,
     catalogue: Catalogue,
@@ -53,7 +53,7 @@ def recover(
     held = False
     with journal.entries(from_sequence=begin, ordered=True) as cursor:
         for each in cursor.everything():
-            if not isinstance(each, Entry):
+            if not isinstance(each, JournalEntry):
                 changes.append(each.change)
             elif held or each.release is None or each.ordered.sequence >= before():
                 held = True
@@ -72,7 +72,7 @@ def recover(
     return Found(None if standing is None else Checkpoint(standing, formation, token), tuple(changes))
 
 
-def is_proved(checkpoint: Checkpoint, journal: Journal) -> bool:
+def is_proved(checkpoint: Checkpoint, journal: JournalReader) -> bool:
     """Whether the entry that a checkpoint counts in last stands where it says, and was released."""
     sequence = checkpoint.standing.sequence
     if sequence <= 1:

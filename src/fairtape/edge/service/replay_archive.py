@@ -28,7 +28,7 @@ from fairtape.edge.service.publisher_recovery import is_proved
 from fairtape.edge.service.settings import EdgeSettings
 from fairtape.edge.service.stripe_numbering import Reckoning
 from fairtape.edge.service.stripe_plans import Catalogue, Unplanned
-from fairtape.journal import Cursor, Damaged, Entry, Journal, Turning
+from fairtape.journal import Cursor, Damaged, FormationChanged, JournalEntry, JournalReader
 from fairtape.market.stripes import StripePlan
 
 ENTRIES_MAX: Final = 64  # of the journal in one turn, so that customers have theirs
@@ -51,7 +51,7 @@ class Library:
         self.plans: dict[int, StripePlan] = {}  # whose sessions were opened
         self.words = ""  # why it cannot go on, if so
         self.restarts = 0  # the journal was read from the beginning again
-        self._journal = Journal(journal)
+        self._journal = JournalReader(journal)
         self._settings = settings
         self._catalogue = catalogue
         self._shelf_bytes_max = shelf_bytes_max
@@ -158,7 +158,7 @@ class Library:
             self._reopen(memory.chapters)
         self._reckoning = Reckoning(self._settings, self._catalogue, standing)
         self._cursor: Cursor = self._journal.entries(from_sequence=1 if standing is None else standing.sequence)
-        self._found: deque[Entry | Turning] = deque()  # in the journal, and not taken in yet
+        self._found: deque[JournalEntry | FormationChanged] = deque()  # in the journal, and not taken in yet
         self._shelve(self._reckoning.begun())
 
     def _reopen(self, chapters: Sequence[Chapter]) -> None:
@@ -172,7 +172,7 @@ class Library:
         self.restarts += 1
         self._damages = 0
         self._cursor.close()
-        self._journal = Journal(self._journal.directory)
+        self._journal = JournalReader(self._journal.directory)
         self._begin()
 
     def _take_all(self) -> bool:
@@ -189,8 +189,8 @@ class Library:
             self.words = ""
         return grew
 
-    def _take(self, each: Entry | Turning) -> None:
-        if isinstance(each, Turning):
+    def _take(self, each: JournalEntry | FormationChanged) -> None:
+        if isinstance(each, FormationChanged):
             self._reckoning.turn(each.change)
             self._shelve(self._reckoning.begun())
             return
@@ -211,7 +211,7 @@ class Library:
 class _Past:
     """What the shelf no longer has, out of the journal."""
 
-    def __init__(self, journal: Journal, places: Places, catalogue: Catalogue) -> None:
+    def __init__(self, journal: JournalReader, places: Places, catalogue: Catalogue) -> None:
         self._journal = journal
         self._places = places
         self._catalogue = catalogue
@@ -241,7 +241,7 @@ class _Past:
 
 
 def _contents(cursor: Cursor) -> Iterator[Ordered | FormationChange]:
-    return (each.change if isinstance(each, Turning) else each.ordered for each in cursor.everything())
+    return (each.change if isinstance(each, FormationChanged) else each.ordered for each in cursor.everything())
 
 
 def _number(place: Standing, session: str) -> int | None:

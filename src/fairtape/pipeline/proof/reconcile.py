@@ -21,7 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from fairtape.core.errors import UserError
-from fairtape.journal import Damaged, Journal
+from fairtape.journal import Damaged, JournalReader
 from fairtape.journal.format import Owner
 from fairtape.journal.segments import Place, Segment, Trail
 from fairtape.pipeline.proof.segment_proof import ENTRY, FINDINGS, MARK, NAMES_NO_ENTRY, PROBLEM, Finding, Piece, prove
@@ -120,7 +120,7 @@ def reconcile(spark: SparkSession, journals: Sequence[Path | str]) -> Reconcilia
 
 def _pieces(directory: Path) -> list[Piece]:
     """The segments of a journal. It belongs to whom most of them name: one may be damaged, or another journal's."""
-    paths = Journal(directory).paths()
+    paths = JournalReader(directory).paths()
     owners = Counter(owner for owner in map(_owner, paths) if owner is not None)
     stripe, site = next(iter(owners.most_common(1)), ((None, None), 0))[0]
     following = [*map(str, paths[1:]), None]

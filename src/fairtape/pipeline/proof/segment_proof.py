@@ -22,7 +22,7 @@ from fairtape.core.entries import Head
 from fairtape.journal import Damaged
 from fairtape.journal.audit import what_breaks
 from fairtape.journal.format import HEADER_SIZE, Owner
-from fairtape.journal.segments import Replay, Segment
+from fairtape.journal.segments import Segment, SegmentReplay
 
 ENTRY: Final = "entry"
 MARK: Final = "mark"  # of an entry in an earlier segment
@@ -92,11 +92,11 @@ class _Proof:
             with Segment(self._path, self._piece.owner) as segment:
                 if not segment.header.is_founded:
                     self._tell(0, segment.header.tip.sequence, "the first segment continues another one")
-                yield from self._records(Replay(segment))
+                yield from self._records(SegmentReplay(segment))
         except Damaged as damage:
             self._tell(damage.offset, damage.sequence, damage.reason, path=damage.path)
 
-    def _records(self, replay: Replay) -> Iterator[Finding]:
+    def _records(self, replay: SegmentReplay) -> Iterator[Finding]:
         segment = replay.segment
         try:
             for offset, record in replay:
@@ -167,7 +167,7 @@ def _record(segment: Segment, damage: Damaged) -> Head | Release | None:
     return None
 
 
-def _check_end(replay: Replay, following: Path, owner: Owner | None) -> None:
+def _check_end(replay: SegmentReplay, following: Path, owner: Owner | None) -> None:
     """That nothing is left over, and that the next segment goes on exactly where this one ends."""
     segment, tip, number = replay.segment, replay.tip, replay.segment.header.number
     if segment.size != replay.end:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from fairtape.core.effects import FormationChange, Release
 from fairtape.core.entries import HEAD_SIZE, Head, decode_body
-from fairtape.journal import Damaged, Journal
+from fairtape.journal import Damaged, JournalReader
 from fairtape.journal.format import HEADER_SIZE
 from fairtape.journal.segments import Place, Trail
 from fairtape.pipeline.source.partitions import Stretch
@@ -281,7 +281,7 @@ class _Assembly:
     """Puts long messages together again, also those whose first fragments stand before the stretch."""
 
     def __init__(self, stretch: Stretch) -> None:
-        self._journal = Journal(stretch.place.path.parent)
+        self._journal = JournalReader(stretch.place.path.parent)
         self._assemblers: dict[tuple[int, int], Assembler] = {}
 
     def messages(self, first: int, bodies: _Bodies, source: Values, incarnation: Values) -> dict[int, bytes | None]:

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 from fairtape.core.effects import Release
 from fairtape.core.errors import UserError
 from fairtape.core.instants import SECOND, Instant
-from fairtape.journal import Damaged, Journal
+from fairtape.journal import Damaged, JournalReader
 from fairtape.journal.format import HEADER_SIZE, Owner
 from fairtape.journal.segments import Place, Segment, Trail
 from fairtape.pipeline.source.options import Options
@@ -106,7 +106,7 @@ class Lane:
     def __init__(self, directory: Path, name: LaneName) -> None:
         self.directory = directory
         self.name = name
-        self._journal = Journal(directory)
+        self._journal = JournalReader(directory)
         self._trail: Trail | None = None
         self._released = 0
 
@@ -298,7 +298,7 @@ class Lanes:
         return found[name]
 
     def _look_into(self, directory: Path) -> None:
-        owner = Journal(directory).owner()
+        owner = JournalReader(directory).owner()
         if owner is None:
             return
         name = LaneName(*owner)
