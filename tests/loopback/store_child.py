@@ -4,10 +4,10 @@ import os
 import sys
 
 from fairtape.core.formation_log import Claim, Claimed, Leadership, LogEntry, Recall, Recalled, Record, Recorded
-from fairtape.storage.formation_stores import Store, open_store
+from fairtape.storage.formation_stores import FormationStore, open_store
 
 
-def count(store: Store, times: int) -> None:
+def count(store: FormationStore, times: int) -> None:
     """Add so many renewals, each by compare and set."""
     held: Leadership | None = None
     while times:
@@ -18,7 +18,7 @@ def count(store: Store, times: int) -> None:
             held = answer.leadership
 
 
-def append(store: Store) -> None:
+def append(store: FormationStore) -> None:
     """Record one formation after another in two loops at once, and say so."""
     recalled = store.answer(Recall())
     assert isinstance(recalled, Recalled)

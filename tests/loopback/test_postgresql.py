@@ -8,7 +8,7 @@ from sqlalchemy import create_engine, text
 
 from fairtape.core.errors import UserError
 from fairtape.gateway.storage.accounts import Accounts
-from fairtape.storage.database import Away
+from fairtape.storage.database import DatabaseUnavailable
 from fairtape.storage.ledger_tables import LedgerStore
 from loopback.postgres import Postgres, running_postgres
 from unit.test_ledgerstore import batches, session
@@ -30,7 +30,7 @@ def test_the_ledger_has_the_same_rows_as_in_sqlite_through_a_crash_of_the_databa
         live.write([batch])
     before = live.state_hash()
     postgres.crash()
-    with pytest.raises(Away, match="does not answer"):
+    with pytest.raises(DatabaseUnavailable, match="does not answer"):
         live.write(told[half:])
     live.close()
     postgres.start()
@@ -64,7 +64,7 @@ def test_logins_are_shared_by_gateways_on_several_machines(postgres: Postgres) -
     with pytest.raises(UserError, match="ann"):
         other.add("ann", "another horse entirely")
     postgres.crash()
-    with pytest.raises(Away):
+    with pytest.raises(DatabaseUnavailable):
         other.refresh()
     assert other.verify("ann", token)  # who is known is let in
     assert not other.verify("bob", token)

@@ -16,7 +16,7 @@ from fairtape.nodes.coordinator.retired_sites import REGISTER
 from fairtape.nodes.coordinator.server import Reformer, ReformerConfig
 from fairtape.nodes.message_authentication import MessageAuthenticator
 from fairtape.ring.membership.topology import LoopTopology, Topology
-from fairtape.storage.formation_stores import Store, open_store
+from fairtape.storage.formation_stores import FormationStore, open_store
 from fairtape.wire.membership import MembershipMessage, MembershipState, OperatorCommand, OperatorVerb
 from fairtape.wire.seals import Keys
 from loopback.commands import PATIENCE
@@ -42,7 +42,7 @@ orders: st.SearchStrategy[Orders] = st.lists(
 class Life:
     """One server after another over the same store, in a time of their own."""
 
-    def __init__(self, opened: Callable[[], Store]) -> None:
+    def __init__(self, opened: Callable[[], FormationStore]) -> None:
         self._opened = opened
         self.now: Instant = 100 * SECOND
         self.lossy = False  # records are carried out, and the answer is lost
@@ -102,7 +102,7 @@ class Life:
         return next((entry for entry in recalled.latest if entry.loop == REGISTER), None)
 
 
-def live_through(drawn: Orders, opened: Callable[[], Store], *, lossy: bool) -> None:
+def live_through(drawn: Orders, opened: Callable[[], FormationStore], *, lossy: bool) -> None:
     """After any orders and restarts the present leader keeps out whom the operator retired last, and nobody else."""
     with closing(Life(opened)) as life:
         life.lead()

@@ -31,7 +31,7 @@ from fairtape.net.clock import SharedClock
 from fairtape.net.driver import Driver
 from fairtape.net.node_runtime import NodeRuntime
 from fairtape.net.transports import AddressBook, Groups, IpMulticast, Mesh, Role, Transport, multicast_works
-from fairtape.storage.formation_stores import StoreDesk, open_store
+from fairtape.storage.formation_stores import StoreThread, open_store
 from loopback.wires import at_home, free_port, within_patience
 
 ONE, TWO, THREE = 1, 2, 3
@@ -122,7 +122,7 @@ def test_the_store_is_asked_and_its_answer_brought_in_a_later_turn(tmp_path: Pat
     keeper, lines = Keeper([Notice("before"), QueryStore(question), Notice("after")]), list[str]()
     seat = NodeRuntime(keeper, Mesh(ONE, {ONE: at_home(Role.GOVERNOR)}), log=lines.append)
     with closing(Driver([seat], SharedClock())) as driver:
-        seat.desk = StoreDesk(open_store(f"sqlite:{tmp_path / 'store.db'}"), driver.nudge)
+        seat.desk = StoreThread(open_store(f"sqlite:{tmp_path / 'store.db'}"), driver.nudge)
         driver.run(until=within_patience(lambda: bool(keeper.answers)))
     assert lines == ["before", "after"]
     assert keeper.answers == [Recalled(None, ())]

@@ -11,7 +11,7 @@ import pytest
 
 from fairtape.core.errors import UserError
 from fairtape.core.formation_log import Claim, Claimed, Leadership, LogEntry, Recall, Recalled, Record, Recorded
-from fairtape.storage.formation_stores import Access, EtcdStore, open_store
+from fairtape.storage.formation_stores import EtcdAccess, EtcdStore, open_store
 from loopback.certificates import Authority
 from loopback.commands import PATIENCE, run
 from loopback.etcds import Etcd, running_etcd
@@ -25,7 +25,7 @@ class Guarded:
     """A store that asks for certificates, and one who has them."""
 
     url: str
-    access: Access
+    access: EtcdAccess
 
 
 @pytest.fixture(scope="module")
@@ -38,11 +38,11 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         *("--trusted-ca-file", str(authority.certificate), "--client-cert-auth"),
     ]
     with running_etcd(folder, *options) as etcd:
-        access = Access(ca_file=authority.certificate, cert_file=client.certificate, key_file=client.key)
+        access = EtcdAccess(ca_file=authority.certificate, cert_file=client.certificate, key_file=client.key)
         yield Guarded(f"etcd:https://{etcd.endpoint}/test", access)
 
 
-def use(url: str, access: Access) -> None:
+def use(url: str, access: EtcdAccess) -> None:
     """Claim and record, and find it there."""
     with closing(open_store(url, access=access, patience=PATIENCE)) as store:
         assert store.answer(Claim(None, LEADER)) == Claimed(LEADER)
@@ -127,7 +127,7 @@ def test_a_user_is_let_in_with_the_password_and_again_when_the_login_has_grown_o
         protect(etcd)
         password = tmp_path / "password"
         password.write_text("of fairtape\n")
-        access = Access(user="fairtape", password_file=password)
+        access = EtcdAccess(user="fairtape", password_file=password)
         url = f"etcd:http://{etcd.endpoint}/mine"
         use(f"{url}/one", access)
         with closing(open_store(f"{url}/two", access=access, patience=PATIENCE)) as store:

@@ -35,8 +35,8 @@ from fairtape.core.formation_log import (
     Unavailable,
 )
 from fairtape.simulation.memory_store import MemoryStore
-from fairtape.storage.formation_stores import ENTRIES_MAX, EtcdStore, SqliteStore, Store, open_store
-from fairtape.storage.formation_stores.etcd_http import Endpoint
+from fairtape.storage.formation_stores import ENTRIES_MAX, EtcdStore, FormationStore, SqliteStore, open_store
+from fairtape.storage.formation_stores.etcd_http import EtcdEndpoint
 from loopback.commands import PATIENCE
 from loopback.etcds import Etcd, free_tcp_ports, running_etcd
 
@@ -118,7 +118,7 @@ def questions(drawn: list[Step], memory: MemoryStore) -> Iterator[StoreRequest]:
                 yield step
 
 
-def run_alike(drawn: list[Step], store: Store) -> None:
+def run_alike(drawn: list[Step], store: FormationStore) -> None:
     memory = MemoryStore()
     with closing(store):
         for question in questions(drawn, memory):
@@ -219,7 +219,7 @@ def test_two_records_never_share_a_number(url: str) -> None:
 
 
 def test_a_term_that_ends_between_reading_and_writing_is_noticed(etcd: Etcd) -> None:
-    with closing(EtcdStore([Endpoint("127.0.0.1", etcd.port)], next(PREFIXES), patience=PATIENCE)) as store:
+    with closing(EtcdStore([EtcdEndpoint("127.0.0.1", etcd.port)], next(PREFIXES), patience=PATIENCE)) as store:
         store.answer(Claim(None, LEADER))
         before = store._read()
         renewed, succeeded = Leadership(1, 1, 1), Leadership(2, 2, 0)
@@ -300,7 +300,7 @@ def test_a_file_that_another_process_keeps_locked_is_unavailable_and_then_availa
 def test_an_etcd_that_stops_is_unavailable_and_keeps_its_log_over_a_kill(tmp_path: Path) -> None:
     with (
         running_etcd(tmp_path) as etcd,
-        closing(EtcdStore([Endpoint("127.0.0.1", etcd.port)], "x", patience=MIDDLE)) as store,
+        closing(EtcdStore([EtcdEndpoint("127.0.0.1", etcd.port)], "x", patience=MIDDLE)) as store,
     ):
         assert store.answer(Claim(None, LEADER)) == Claimed(LEADER)
         assert store.answer(Record((FIRST,))) == Recorded((FIRST,))
@@ -316,7 +316,7 @@ def test_an_etcd_that_stops_is_unavailable_and_keeps_its_log_over_a_kill(tmp_pat
 
 
 @contextmanager
-def answering(reply: bytes, *, drops: bool = False, drip: bytes = b"") -> Iterator[Endpoint]:
+def answering(reply: bytes, *, drops: bool = False, drip: bytes = b"") -> Iterator[EtcdEndpoint]:
     """A listener that is no etcd: says the same to everybody, then hangs up, keeps silent, or goes on byte by byte."""
     listener = socket.create_server(("127.0.0.1", 0))
     kept: list[socket.socket] = []
@@ -342,7 +342,7 @@ def answering(reply: bytes, *, drops: bool = False, drip: bytes = b"") -> Iterat
     server = threading.Thread(target=serve, daemon=True)
     server.start()
     try:
-        yield Endpoint("127.0.0.1", listener.getsockname()[1])
+        yield EtcdEndpoint("127.0.0.1", listener.getsockname()[1])
     finally:
         ended.set()
         listener.shutdown(socket.SHUT_RDWR)
@@ -406,7 +406,7 @@ def test_a_change_that_may_have_been_carried_out_is_not_sent_twice(etcd: Etcd) -
     to the other endpoint."""
     entries = (FIRST,)
     prefix = next(PREFIXES)
-    good = Endpoint("127.0.0.1", etcd.port)
+    good = EtcdEndpoint("127.0.0.1", etcd.port)
     with answering(b"") as silent, closing(EtcdStore([silent, good], prefix, patience=MIDDLE)) as store:
         # Opening has read, found the first endpoint silent and moved on; make it the first again.
         store._gateway._lines.rotate(-1)

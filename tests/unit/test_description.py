@@ -14,7 +14,7 @@ from fairtape.deployment.config.draft import Draft, create_deployment
 from fairtape.deployment.config.keys import keys_of
 from fairtape.deployment.node_names import with_names
 from fairtape.ring.membership.topology import Excess, Remedy
-from fairtape.storage.formation_stores import Access
+from fairtape.storage.formation_stores import EtcdAccess
 
 HOSTS = ("192.0.2.1", "192.0.2.2")
 ETCD = "etcd:https://192.0.2.9:2379/market"
@@ -135,11 +135,11 @@ def test_real_time_scheduling_is_used_where_it_is_granted_unless_the_file_says_o
 
 def test_the_way_into_a_store_is_named_from_the_folder_on(tmp_path: Path) -> None:
     made(tmp_path / "new", store=ETCD)
-    assert read_deployment(tmp_path / "new").access == Access()
+    assert read_deployment(tmp_path / "new").access == EtcdAccess()
     file = tmp_path / "new" / FILE
     file.write_text(re.sub(r"^# (\w+ = .*etcd-|user = )", r"\1", file.read_text(), flags=re.MULTILINE))
     keys = tmp_path / "new" / "keys"
-    assert read_deployment(tmp_path / "new").access == Access(
+    assert read_deployment(tmp_path / "new").access == EtcdAccess(
         ca_file=keys / "etcd-ca.pem",
         cert_file=keys / "etcd-client.pem",
         key_file=keys / "etcd-client.key",

@@ -10,7 +10,7 @@ from fairtape.core.errors import UserError
 from fairtape.deployment.process import ledger_projection as projecting
 from fairtape.deployment.process.ledger_projection import Projector
 from fairtape.exchange.transfers import Batch
-from fairtape.storage.database import Away
+from fairtape.storage.database import DatabaseUnavailable
 from fairtape.storage.ledger_tables import LedgerStore
 from unit.test_ledgerstore import batches, session
 
@@ -28,7 +28,7 @@ class Moody(LedgerStore):
         self.asked += 1
         if self.away:
             self.away -= 1
-            raise Away("gone")
+            raise DatabaseUnavailable("gone")
         if self.failure is not None:
             raise self.failure
         super().write(batches)

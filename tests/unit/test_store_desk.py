@@ -15,7 +15,7 @@ from fairtape.core.formation_log import (
     Unavailable,
 )
 from fairtape.simulation.memory_store import MemoryStore
-from fairtape.storage.formation_stores import QUESTIONS_MAX, StoreDesk
+from fairtape.storage.formation_stores import QUESTIONS_MAX, StoreThread
 
 PATIENCE = 60.0
 LEADER = Leadership(1, 1, 0)
@@ -52,7 +52,7 @@ class Bell:
 
 def test_a_question_returns_at_once_and_its_answer_comes_with_a_nudge() -> None:
     store, bell = Gate(), Bell()
-    desk = StoreDesk(store, bell)
+    desk = StoreThread(store, bell)
     desk.ask(Claim(None, LEADER))
     desk.ask(Recall())
     assert desk.answers() == []
@@ -67,7 +67,7 @@ def test_a_question_returns_at_once_and_its_answer_comes_with_a_nudge() -> None:
 
 def test_a_full_desk_turns_questions_away_with_an_answer() -> None:
     store, bell = Gate(), Bell()
-    desk = StoreDesk(store, bell)
+    desk = StoreThread(store, bell)
     for _ in range(QUESTIONS_MAX):
         desk.ask(Recall())
     desk.ask(Claim(None, LEADER))
@@ -85,7 +85,7 @@ def test_a_full_desk_turns_questions_away_with_an_answer() -> None:
 
 def test_a_desk_that_closes_forgets_what_was_not_begun_and_nudges_nobody() -> None:
     store = Gate()
-    desk = StoreDesk(store, Bell())
+    desk = StoreThread(store, Bell())
     desk.ask(Claim(None, LEADER))
     desk.ask(Claim(LEADER, Leadership(1, 1, 1)))
     store.opened.set()
@@ -100,7 +100,7 @@ def test_a_bug_of_a_store_is_raised_where_the_answers_are_collected() -> None:
             raise AssertionError(f"a bug of ours about {question}")
 
     bell = Bell()
-    desk = StoreDesk(Broken(), bell)
+    desk = StoreThread(Broken(), bell)
     desk.ask(Recall())
     bell.wait()
     with pytest.raises(AssertionError, match="a bug of ours"):

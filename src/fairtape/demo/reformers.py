@@ -11,7 +11,7 @@ from fairtape.net.driver import Driver, run_in_real_time
 from fairtape.net.node_runtime import NodeRuntime
 from fairtape.nodes.coordinator.server import Reformer, ReformerConfig
 from fairtape.ring.membership.formation import Formation
-from fairtape.storage.formation_stores import StoreDesk, open_store
+from fairtape.storage.formation_stores import StoreThread, open_store
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def run_reformer(link: Link) -> None:
     reformer = Reformer(bench, plan.charter, keys=ring.keys, born_at=clock.now(), clock_bound=clock.bound)
     seat = NodeRuntime(reformer, ring.carrier(REFORMER), weather=ring.weather_at(REFORMER))
     driver = Driver([seat], clock)
-    seat.desk = StoreDesk(open_store(plan.store), driver.nudge)
+    seat.desk = StoreThread(open_store(plan.store), driver.nudge)
     rounds = Rounds(ring.formation, turn=0, turns=1)
     told = 0
 

@@ -25,17 +25,17 @@ BUSY_PERIOD: Final = 5.0  # seconds that a statement waits for another process
 _PRAGMAS: Final = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL", "PRAGMA foreign_keys = ON")
 
 
-class Away(UserError):
+class DatabaseUnavailable(UserError):
     """A database that was there does not answer, and may again."""
 
 
 @contextmanager
-def answering() -> Iterator[None]:
-    """Whatever a driver says of a database that is away becomes `Away`."""
+def database_errors() -> Iterator[None]:
+    """Whatever a driver says of a database that is away becomes `DatabaseUnavailable`."""
     try:
         yield
     except (OperationalError, InterfaceError) as error:
-        raise Away(f"the database does not answer ({_why(error)}); see whether it runs") from None
+        raise DatabaseUnavailable(f"the database does not answer ({_why(error)}); see whether it runs") from None
 
 
 def opened(address: str | Path, metadata: MetaData) -> Engine:

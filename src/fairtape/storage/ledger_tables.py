@@ -40,7 +40,7 @@ from sqlalchemy import (
 from fairtape.core.errors import UserError
 from fairtape.exchange.ledger import Account, Ledger
 from fairtape.exchange.transfers import Batch, Part, Reason, Settlement, Standing, Transfer
-from fairtape.storage.database import answering, opened
+from fairtape.storage.database import database_errors, opened
 
 AMOUNT_MAX: Final = (1 << 63) - 1  # what a column holds
 READ_ROWS: Final = 10_000  # that are read at once
@@ -158,7 +158,7 @@ class LedgerStore:
         if (token, trade_id) == (self.token, self._trade_id):
             return
         _check(standings.values())
-        with answering(), self._engine.begin() as connection:
+        with database_errors(), self._engine.begin() as connection:
             for statement, rows in (
                 (self._insert_trades, trades),
                 (self._insert_movements, movements),
@@ -211,7 +211,7 @@ class LedgerStore:
 
     def clear(self) -> None:
         """Forget everything: after a Break that took tokens away, it is projected anew from the journal."""
-        with answering(), self._engine.begin() as connection:
+        with database_errors(), self._engine.begin() as connection:
             for each in (BALANCES, MOVEMENTS, TRADES):
                 connection.execute(delete(each))
             connection.execute(update(PROJECTION).values(_NOTHING))

@@ -24,7 +24,7 @@ from fairtape.net.transports import TTL_MAX, AddressBook, Groups, IpMulticast, M
 from fairtape.net.udp import PORT_MAX, Address, is_host
 from fairtape.ring.membership.formation import LOOPS_MAX, MEMBERS_MAX, STRIDE_MAX
 from fairtape.ring.membership.topology import BadTopology, Excess, LoopTopology, Remedy, Topology
-from fairtape.storage.formation_stores import Access, check_store
+from fairtape.storage.formation_stores import EtcdAccess, check_store
 from fairtape.storage.trace_files import TOTAL_BYTES_MAX
 from fairtape.wire.frames import DATAGRAM_MAX, NODE_MAX, STRIPE_MAX, NodeId
 
@@ -90,7 +90,7 @@ class Deployment:
     sync_period: Duration
     trace_bytes: int  # of the traces of one site, at most; 0: none are written
     store: str  # its URL
-    access: Access  # to the store
+    access: EtcdAccess  # to the store
     real_time: RealTime
     edge: EdgeSettings | None  # None: no site speaks to customers
     gateways: Mapping[str, GatewayOptions]  # by the names of their sources
@@ -226,7 +226,7 @@ def _store(folder: Path, url: str) -> str:
     return f"sqlite:{folder / place}" if kind == "sqlite" and place else url
 
 
-def _access(folder: Path, store: Table, url: str) -> Access:
+def _access(folder: Path, store: Table, url: str) -> EtcdAccess:
     """Files are named from the folder on. Whether they are there concerns only the machines of reformation servers."""
     names = {name: store.take(name, str, "") for name in ("ca_file", "cert_file", "key_file", "user", "password_file")}
     given = [name for name, value in names.items() if value]
@@ -237,7 +237,7 @@ def _access(folder: Path, store: Table, url: str) -> Access:
             here, lacking = (one, other) if names[one] else (other, one)
             raise store.wrong(here, names[here], f"it needs {lacking} beside it")
     files = {name: folder / value if value else None for name, value in names.items() if name != "user"}
-    access = Access(user=names["user"], **files)
+    access = EtcdAccess(user=names["user"], **files)
     if access.wants_tls and not url.startswith("etcd:https://"):
         field = "ca_file" if access.ca_file is not None else "cert_file"
         raise store.wrong(field, names[field], f"url is {url!r}, without TLS: write https there")

@@ -47,7 +47,7 @@ from fairtape.gateway.storage.fix_store import FixFile
 from fairtape.gateway.storage.order_log import Intake
 from fairtape.journal import FormationChanged, JournalEntry
 from fairtape.net.udp import Address
-from fairtape.storage.database import Away
+from fairtape.storage.database import DatabaseUnavailable
 from fairtape.storage.ledger_tables import LedgerStore
 from fairtape.wire.frames import NodeId
 
@@ -178,7 +178,7 @@ class GatewayProcess:
     async def _refresh(self) -> None:
         try:
             await asyncio.to_thread(self._accounts.refresh)
-        except Away as error:
+        except DatabaseUnavailable as error:
             if not self._logins_old:
                 self._bulletin.note(f"logins: {error}. Those of before stay in force")
             self._logins_old = True

@@ -12,7 +12,7 @@ from typing import Final
 
 from fairtape.core.errors import UserError
 from fairtape.exchange.transfers import Batch
-from fairtape.storage.database import Away
+from fairtape.storage.database import DatabaseUnavailable
 from fairtape.storage.ledger_tables import LedgerStore
 
 WAITING_MAX: Final = 50_000  # batches, one for each token
@@ -95,7 +95,7 @@ class Projector:
         while True:
             try:
                 await _to_its_end(asyncio.create_task(asyncio.to_thread(work, *arguments)))
-            except Away as error:
+            except DatabaseUnavailable as error:
                 if not away:
                     self._say(f"ledger: {error}. Trading goes on, and it is asked again")
                 away = True

@@ -34,7 +34,7 @@ from fairtape.nodes.site import Site
 from fairtape.nodes.site_report import SiteConfig
 from fairtape.nodes.source import Source
 from fairtape.ring.membership.formation import Formation
-from fairtape.storage.formation_stores import StoreDesk, open_store
+from fairtape.storage.formation_stores import StoreThread, open_store
 from fairtape.wire.frames import NUMBER_MAX, NodeId
 from fairtape.wire.membership import MembershipState
 
@@ -215,7 +215,7 @@ def run_reformer(deployment: Deployment, node: Node) -> None:
     bulletin.note(scheduling.words)
     seat = NodeRuntime(reformer, deployment.carrier(node), log=bulletin.note)
     driver = Driver([seat], clock)
-    seat.desk = StoreDesk(store, driver.nudge)
+    seat.desk = StoreThread(store, driver.nudge)
     scheduling.prefer(serving=True)
     _live(driver, _Errand(run, node, seat, clock, bulletin, lambda now: _reformer_status(deployment, reformer, now)))
 

@@ -23,7 +23,7 @@ from sqlalchemy import Boolean, Column, Engine, Insert, MetaData, String, Table,
 
 from fairtape.core.errors import UserError
 from fairtape.exchange.orders import ACCOUNT_MAX
-from fairtape.storage.database import Away, answering, opened
+from fairtape.storage.database import DatabaseUnavailable, database_errors, opened
 
 LOGINS_MAX: Final = 100_000
 SECRET_MAX: Final = 128  # characters of a password: no more is hashed for anybody
@@ -72,8 +72,8 @@ class Accounts:
         self.refresh()
 
     def refresh(self) -> None:
-        """Take notice of what other processes have changed. Raises `Away` where the database does not answer."""
-        with answering(), self._engine.connect() as connection:
+        """Take notice of what other processes have changed. Raises `DatabaseUnavailable` where the database does not answer."""
+        with database_errors(), self._engine.connect() as connection:
             logins = {row.name: Login(*row) for row in connection.execute(select(LOGINS).limit(LOGINS_MAX))}
         customers: dict[str, set[str]] = {}
         for login in logins.values():
@@ -104,7 +104,7 @@ class Accounts:
     def verify(self, name: str, secret: str) -> bool:
         """Whether this is the password or the token of a login. As slow for a name that nobody has."""
         if name not in self._logins:
-            with suppress(Away):  # those who are known are let in meanwhile
+            with suppress(DatabaseUnavailable):  # those who are known are let in meanwhile
                 self.refresh()
         login = self._logins.get(name)
         if len(secret) > SECRET_MAX or not _is_text(secret):

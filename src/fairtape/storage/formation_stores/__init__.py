@@ -2,7 +2,7 @@
 
 `open_store` opens the one that a URL names: `sqlite:PATH`, a file that the processes of one machine share, or
 `etcd:http://HOST:PORT[,HOST:PORT…]/PREFIX`, a cluster that survives the loss of a machine, by `https` where there is
-TLS; `Access` says with which certificates and as which user. A `Store` blocks; a driver asks through a `StoreDesk`,
+TLS; `EtcdAccess` says with which certificates and as which user. A `FormationStore` blocks; a driver asks through a `StoreThread`,
 which never does.
 """
 
@@ -10,22 +10,22 @@ from pathlib import Path
 
 from fairtape.core.errors import UserError
 from fairtape.core.formation_log import ENTRIES_MAX
-from fairtape.storage.formation_stores.access import OPEN, Access
-from fairtape.storage.formation_stores.contract import PATIENCE, Store
+from fairtape.storage.formation_stores.access import OPEN, EtcdAccess
+from fairtape.storage.formation_stores.contract import PATIENCE, FormationStore
 from fairtape.storage.formation_stores.etcd import EtcdStore
 from fairtape.storage.formation_stores.etcd_http import endpoints_of
 from fairtape.storage.formation_stores.sqlite import SqliteStore
-from fairtape.storage.formation_stores.store_thread import QUESTIONS_MAX, StoreDesk
+from fairtape.storage.formation_stores.store_thread import QUESTIONS_MAX, StoreThread
 
 __all__ = [
     "ENTRIES_MAX",
     "PATIENCE",
     "QUESTIONS_MAX",
-    "Access",
+    "EtcdAccess",
     "EtcdStore",
     "SqliteStore",
-    "Store",
-    "StoreDesk",
+    "FormationStore",
+    "StoreThread",
     "check_store",
     "open_store",
 ]
@@ -40,7 +40,7 @@ def check_store(url: str) -> None:
         endpoints_of(place)
 
 
-def open_store(url: str, *, access: Access = OPEN, patience: float = PATIENCE) -> Store:
+def open_store(url: str, *, access: EtcdAccess = OPEN, patience: float = PATIENCE) -> FormationStore:
     """Open the store of this URL, which is there and answers; a `UserError` says why not.
 
     One try at the file or at an endpoint takes at most `patience` seconds.

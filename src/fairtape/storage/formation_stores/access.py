@@ -15,7 +15,7 @@ PASSWORD_MAX: Final = 1_024  # bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
+class EtcdAccess:
     """The way into a store of etcd; by default anybody's. The names are those of the deployment file."""
 
     ca_file: Path | None = None  # who vouches for the cluster; None: the authorities that this machine trusts
@@ -61,7 +61,7 @@ class Access:
         return lines[0]
 
 
-OPEN: Final = Access()  # a store that wants nothing of anybody
+OPEN: Final = EtcdAccess()  # a store that wants nothing of anybody
 
 
 def _no_passphrase() -> str:

@@ -8,7 +8,7 @@ from fairtape.core.formation_log import LogEntry, StoreRequest, StoreResponse
 PATIENCE: Final = 1.0  # seconds before a file that is locked, or an endpoint that is silent, counts as unavailable
 
 
-class Store(Protocol):
+class FormationStore(Protocol):
     """The place where reformation servers meet. It compares and sets, and has no clock."""
 
     def answer(self, question: StoreRequest) -> StoreResponse:

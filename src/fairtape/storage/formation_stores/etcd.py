@@ -32,9 +32,16 @@ from fairtape.core.formation_log import (
     StoreResponse,
     Unavailable,
 )
-from fairtape.storage.formation_stores.access import OPEN, Access
+from fairtape.storage.formation_stores.access import OPEN, EtcdAccess
 from fairtape.storage.formation_stores.contract import PATIENCE, follow_on
-from fairtape.storage.formation_stores.etcd_http import NO_ANSWER, NONSENSE, Endpoint, Gateway, Json, Unreachable
+from fairtape.storage.formation_stores.etcd_http import (
+    NO_ANSWER,
+    NONSENSE,
+    EtcdEndpoint,
+    EtcdHttpClient,
+    Json,
+    Unreachable,
+)
 
 RECORD_TRIES_MAX: Final = 8  # each further one means that another server wrote in the meantime
 
@@ -46,9 +53,9 @@ class EtcdStore:
     """A store in a cluster of etcd."""
 
     def __init__(
-        self, endpoints: Sequence[Endpoint], prefix: str, *, patience: float = PATIENCE, access: Access = OPEN
+        self, endpoints: Sequence[EtcdEndpoint], prefix: str, *, patience: float = PATIENCE, access: EtcdAccess = OPEN
     ) -> None:
-        self._gateway = Gateway(endpoints, patience=patience, access=access)
+        self._gateway = EtcdHttpClient(endpoints, patience=patience, access=access)
         self._keys = _Keys(prefix)
         try:
             self._read()

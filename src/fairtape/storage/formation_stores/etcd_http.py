@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
 from fairtape.core.errors import UserError
-from fairtape.storage.formation_stores.access import Access
+from fairtape.storage.formation_stores.access import EtcdAccess
 
 ENDPOINTS_MAX: Final = 16
 RESPONSE_SIZE_MAX: Final = 64 << 20
@@ -37,7 +37,7 @@ NONSENSE: Final = (AttributeError, LookupError, RecursionError, TypeError, Value
 Json: TypeAlias = Mapping[str, Any]
 
 
-class Endpoint(NamedTuple):
+class EtcdEndpoint(NamedTuple):
     """Where a member of the cluster listens to clients."""
 
     host: str
@@ -52,7 +52,7 @@ class Unreachable(Exception):
     """
 
 
-class TurnedAway(HTTPException):
+class RequestRejected(HTTPException):
     """An endpoint carried out nothing, and says so."""
 
     def __init__(self, status: int, why: str) -> None:
@@ -60,10 +60,10 @@ class TurnedAway(HTTPException):
         self.status = status
 
 
-class Gateway:
+class EtcdHttpClient:
     """A cluster, seen as one. The endpoint that answered last is asked first."""
 
-    def __init__(self, endpoints: Sequence[Endpoint], *, patience: float, access: Access) -> None:
+    def __init__(self, endpoints: Sequence[EtcdEndpoint], *, patience: float, access: EtcdAccess) -> None:
         """Each endpoint gets `patience` seconds to answer, however slowly its bytes come."""
         assert 0 < len(endpoints) <= ENDPOINTS_MAX
         self._lines = deque(_Line(endpoint, patience, access) for endpoint in endpoints)
@@ -85,7 +85,7 @@ class Gateway:
             except (OSError, HTTPException, *NONSENSE) as error:
                 trouble = error
                 self._lines.rotate(-1)
-                if not only_reads and not isinstance(error, TurnedAway):
+                if not only_reads and not isinstance(error, RequestRejected):
                     break
         raise Unreachable(_remedy(trouble))
 
@@ -98,7 +98,7 @@ class Gateway:
 class _Line:
     """One endpoint and the connection to it."""
 
-    def __init__(self, endpoint: Endpoint, patience: float, access: Access) -> None:
+    def __init__(self, endpoint: EtcdEndpoint, patience: float, access: EtcdAccess) -> None:
         self._connection: HTTPConnection
         if endpoint.secure:
             context = access.context()
@@ -123,7 +123,7 @@ class _Line:
         """The answer to a transaction, which is carried out at most once."""
         try:
             return self._ask(_TXN, body)
-        except TurnedAway as away:
+        except RequestRejected as away:
             if self._login is None or away.status not in _NO_LOGIN:
                 raise
         self._connection.connect()
@@ -169,7 +169,7 @@ class _Line:
 def _read(response: HTTPResponse) -> Json:
     content = response.read(RESPONSE_SIZE_MAX)
     if response.status in _TURNED_AWAY:
-        raise TurnedAway(response.status, f"status {response.status}")
+        raise RequestRejected(response.status, f"status {response.status}")
     if response.status != HTTPStatus.OK:
         raise HTTPException(f"status {response.status}")
     if not response.isclosed():
@@ -199,14 +199,14 @@ def _remedy(trouble: Exception | None) -> str:
             return f"the certificate is not trusted ({trouble.verify_message}); name its authority as store.ca_file"
         case ssl.SSLError():
             return f"TLS fails ({trouble.reason}); correct store.url, or store.cert_file and store.key_file"
-        case TurnedAway(status=HTTPStatus.FORBIDDEN):
+        case RequestRejected(status=HTTPStatus.FORBIDDEN):
             return "store.user may not write; grant it a role that reads and writes the keys under the prefix"
-        case TurnedAway(status=HTTPStatus.BAD_REQUEST | HTTPStatus.UNAUTHORIZED):
+        case RequestRejected(status=HTTPStatus.BAD_REQUEST | HTTPStatus.UNAUTHORIZED):
             return "we are turned away; correct store.url (http or https), store.user or store.password_file"
     return NO_ANSWER
 
 
-def endpoints_of(place: str) -> tuple[list[Endpoint], str]:
+def endpoints_of(place: str) -> tuple[list[EtcdEndpoint], str]:
     """The endpoints and the prefix of `http[s]://HOST:PORT[,HOST:PORT…]/PREFIX`."""
     url = f"etcd:{place}"
     scheme = next((scheme for scheme in _SCHEMES if place.startswith(scheme)), None)
@@ -222,7 +222,7 @@ def endpoints_of(place: str) -> tuple[list[Endpoint], str]:
     return endpoints, prefix
 
 
-def _endpoint(place: str, url: str, *, secure: bool) -> Endpoint:
+def _endpoint(place: str, url: str, *, secure: bool) -> EtcdEndpoint:
     try:
         parts = urlsplit(f"//{place}")
         host, port = parts.hostname, parts.port
@@ -230,4 +230,4 @@ def _endpoint(place: str, url: str, *, secure: bool) -> Endpoint:
         host = port = None
     if not host or not port or "@" in place:
         raise UserError(f"store is {url!r}, in which {place!r} is no endpoint; give HOST:PORT, such as 127.0.0.1:2379")
-    return Endpoint(host, port, secure)
+    return EtcdEndpoint(host, port, secure)

@@ -6,15 +6,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
 from fairtape.core.formation_log import StoreRequest, StoreResponse, Unavailable
-from fairtape.storage.formation_stores.contract import Store
+from fairtape.storage.formation_stores.contract import FormationStore
 
 QUESTIONS_MAX: Final = 16  # taken and not yet collected; a reformation server seldom has two
 
 
-class StoreDesk:
+class StoreThread:
     """One worker thread that carries out questions in the order in which they came."""
 
-    def __init__(self, store: Store, nudge: Callable[[], None]) -> None:
+    def __init__(self, store: FormationStore, nudge: Callable[[], None]) -> None:
         """`nudge` is called from the worker's thread as soon as there is an answer to collect."""
         self._store = store
         self._nudge = nudge
