@@ -19,7 +19,7 @@ from fairtape.edge.service.retransmit_server import Server, authentication
 from fairtape.edge.service.settings import EdgeSettings
 from fairtape.formats import moldudp64
 from fairtape.formats import soupbintcp as soup
-from fairtape.formats.moldudp64 import Request, encode_request
+from fairtape.formats.moldudp64 import MoldRequest, encode_request
 from fairtape.net.clock import SharedClock
 from fairtape.net.transports import LOOPBACK
 from loopback.edge_wires import Groups, Hearer, asker, until
@@ -106,7 +106,7 @@ def stand(
 
 def test_what_a_customer_missed_it_gets_by_number_from_the_journal(tmp_path: Path) -> None:
     with stand(tmp_path) as made, asker() as client:
-        client.sendto(encode_request(Request(made.session, 3, 40)), made.requests)
+        client.sendto(encode_request(MoldRequest(made.session, 3, 40)), made.requests)
         found = made.repairs(client, 40)
         assert [found[number] for number in range(3, 43)] == made.wanted(3, 40)
 
@@ -115,7 +115,7 @@ def test_what_two_customers_missed_is_repaired_for_everybody(tmp_path: Path) -> 
     with stand(tmp_path) as made, asker() as one, asker() as other:
         everybody = Hearer(made.plan, "A")
         for client in (one, other):
-            client.sendto(encode_request(Request(made.session, 5, 10)), made.requests)
+            client.sendto(encode_request(MoldRequest(made.session, 5, 10)), made.requests)
         until(
             lambda: len(everybody.messages().get(made.session, {})) == 10,
             made.server.turn,
@@ -131,15 +131,15 @@ def test_malformed_absurd_and_flooding_requests_are_counted_and_the_server_goes_
         for _ in range(200):
             stranger.sendto(chance.randbytes(chance.randrange(60)), made.requests)
         for number, count in ((made.following + 1, 1), (1 << 63, 65_535), (made.following + 10**6, 9)):
-            stranger.sendto(encode_request(Request(made.session, number, count)), made.requests)
-        stranger.sendto(encode_request(Request("ZZ99999999", 1, 1)), made.requests)
+            stranger.sendto(encode_request(MoldRequest(made.session, number, count)), made.requests)
+        stranger.sendto(encode_request(MoldRequest("ZZ99999999", 1, 1)), made.requests)
         until(lambda: made.server.status()["requests"]["requests"] >= 204, made.server.turn)
         counts = made.server.status()["requests"]
         assert counts["malformed"] >= 190
         assert counts["strangers"] >= 1
         assert counts["absurd"] >= 2
         for _ in range(3_000):
-            stranger.sendto(encode_request(Request(made.session, 1, 65_000)), made.requests)
+            stranger.sendto(encode_request(MoldRequest(made.session, 1, 65_000)), made.requests)
         until(lambda: made.server.status()["requests"]["floods"] > 100, made.server.turn)
         with suppress(BlockingIOError):
             while True:
@@ -149,7 +149,7 @@ def test_malformed_absurd_and_flooding_requests_are_counted_and_the_server_goes_
         def ask() -> None:
             nonlocal asked
             if asked % 50 == 0:
-                client.sendto(encode_request(Request(made.session, 7, 3)), made.requests)
+                client.sendto(encode_request(MoldRequest(made.session, 7, 3)), made.requests)
             asked += 1
             made.server.turn()
 

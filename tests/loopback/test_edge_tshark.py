@@ -23,7 +23,7 @@ from fairtape.edge.service.retransmit_server import Server
 from fairtape.edge.service.stripe_plans import Catalogue
 from fairtape.formats import moldudp64
 from fairtape.formats.itch import messages as itch
-from fairtape.formats.moldudp64 import Request, encode_request
+from fairtape.formats.moldudp64 import MoldRequest, encode_request
 from fairtape.net.clock import SharedClock
 from fairtape.net.transports import LOOPBACK
 from loopback.edge_wires import PATIENCE, Groups, asker, until
@@ -142,7 +142,7 @@ def test_a_running_edge_is_captured_and_dissected_without_a_malformed_packet(tmp
                     answers.append(client.recv(65_536))
 
             until(lambda: library.sequence == 241, server.turn)
-            client.sendto(encode_request(Request(session, 3, 20)), server.addresses[0])
+            client.sendto(encode_request(MoldRequest(session, 3, 20)), server.addresses[0])
             until(lambda: sum(len(moldudp64.decode(each).messages) for each in answers) >= 20, hear)
             capture.await_bell()
         finally:
@@ -203,7 +203,7 @@ def test_the_stream_with_heartbeats_and_ends_of_sessions_is_moldudp64(tmp_path: 
 
 def test_a_re_request_and_its_answer_are_moldudp64(tmp_path: Path) -> None:
     with stand(tmp_path) as made, asker() as client:
-        request = encode_request(Request(made.session, 3, 40))
+        request = encode_request(MoldRequest(made.session, 3, 40))
         client.sendto(request, made.requests)
         answers: list[bytes] = []
 

@@ -83,7 +83,7 @@ class Engine:
 
 
 def order(name: str, quantity: int, price: int = 5, account: str | None = None, **other: object) -> fix.NewOrderSingle:
-    terms = {"symbol": "MSFT", "side": fix.Side.BUY, "ord_type": fix.OrdType.LIMIT, **other}
+    terms = {"symbol": "MSFT", "side": fix.FixSide.BUY, "ord_type": fix.OrdType.LIMIT, **other}
     return fix.NewOrderSingle(
         cl_ord_id=name,
         account=account,
@@ -140,8 +140,8 @@ def test_orders_that_cannot_be_are_rejected_with_a_reason_and_change_nothing(tmp
             (order("r1", 1_000_000_000), fix.OrdRejReason.EXCEEDS_LIMIT),
             (order("r2", 1, symbol="IBM"), fix.OrdRejReason.UNKNOWN_SYMBOL),
             (order("r3", 1, account="bob"), fix.OrdRejReason.UNKNOWN_ACCOUNT),
-            (order("r4", 1, side=fix.Side.SELL_SHORT), fix.OrdRejReason.OTHER),
-            (order("r5", 1, time_in_force=fix.TimeInForce.AT_THE_OPENING), fix.OrdRejReason.OTHER),
+            (order("r4", 1, side=fix.FixSide.SELL_SHORT), fix.OrdRejReason.OTHER),
+            (order("r5", 1, time_in_force=fix.FixTimeInForce.AT_THE_OPENING), fix.OrdRejReason.OTHER),
             (order("r6", 1, ex_destination="XNYS"), fix.OrdRejReason.OTHER),
             (order("r7", 1, min_qty=ONE), fix.OrdRejReason.OTHER),
             (order("r8", 1, exec_inst="G"), fix.OrdRejReason.OTHER),
@@ -153,7 +153,7 @@ def test_orders_that_cannot_be_are_rejected_with_a_reason_and_change_nothing(tmp
             assert report.ord_rej_reason is reason
             assert report.text
         cancel = fix.OrderCancelRequest(
-            orig_cl_ord_id="none", cl_ord_id="c1", symbol="MSFT", side=fix.Side.BUY, transact_at=time.time_ns()
+            orig_cl_ord_id="none", cl_ord_id="c1", symbol="MSFT", side=fix.FixSide.BUY, transact_at=time.time_ns()
         )
         ann.send(cancel)
         (refusal,) = await ann.reports(1)
@@ -173,7 +173,7 @@ def test_an_order_is_taken_sequenced_replaced_asked_about_and_cancelled(tmp_path
         assert isinstance(new, fix.ExecutionReport)
         assert (taken.exec_type, new.exec_type) == (fix.ExecType.PENDING_NEW, fix.ExecType.NEW)
         assert new.sequence == int(new.order_id) > 0
-        base: dict[str, Any] = {"symbol": "MSFT", "side": fix.Side.BUY}
+        base: dict[str, Any] = {"symbol": "MSFT", "side": fix.FixSide.BUY}
         now = time.time_ns()
         ann.send(
             fix.OrderCancelReplaceRequest(
@@ -211,7 +211,7 @@ def test_what_happens_while_an_engine_is_away_waits_for_it(tmp_path: Path) -> No
         await ann.reports(2)
         ann.hang_up()
         broker = await Engine("house", SECRET).log_on(port)
-        broker.send(order("c1", 4, account="cyd", side=fix.Side.SELL))
+        broker.send(order("c1", 4, account="cyd", side=fix.FixSide.SELL))
         kinds = [each.exec_type.name for each in await broker.reports(4) if isinstance(each, fix.ExecutionReport)]
         assert kinds == ["PENDING_NEW", "NEW", "TRADE", "ORDER_STATUS"]
         back = await Engine("ann", SECRET, memory).log_on(port)

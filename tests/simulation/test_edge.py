@@ -14,7 +14,7 @@ from fairtape.edge.protocol.retransmitter import RetransmitterOptions
 from fairtape.edge.protocol.session_receiver import CustomerOptions
 from fairtape.edge.protocol.sessions import Edition, Standing
 from fairtape.edge.protocol.stripe_sequencer import Striper
-from fairtape.formats.moldudp64 import Request, encode_request
+from fairtape.formats.moldudp64 import MoldRequest, encode_request
 from simulation.edge_town import SERVERS, Household, Town
 from unit.edge.edge_values import NOON, edition, plan, sequences, tokens, turning
 
@@ -267,9 +267,9 @@ def test_floods_and_nonsense_are_refused_while_others_are_served() -> None:
         for foe in foes:
             server.receive(town.chance.randbytes(20), town.now, origin=foe)
             server.receive(b"short", town.now, origin=foe)
-            server.receive(encode_request(Request(session, 1 << 60, 9)), town.now, origin=foe)
-            server.receive(encode_request(Request(session, 1, 65_535)), town.now, origin=foe)
-            server.receive(encode_request(Request(session, 1, 5)), town.now, origin=foe)
+            server.receive(encode_request(MoldRequest(session, 1 << 60, 9)), town.now, origin=foe)
+            server.receive(encode_request(MoldRequest(session, 1, 65_535)), town.now, origin=foe)
+            server.receive(encode_request(MoldRequest(session, 1, 5)), town.now, origin=foe)
 
     for at in range(NOON, end, MILLISECOND):
         town.at(at, attack)

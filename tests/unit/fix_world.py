@@ -8,11 +8,11 @@ from fairtape.formats.fix.codec import FixMessage, FixStream, encode
 from fairtape.formats.fix.order_messages import (
     ExecType,
     ExecutionReport,
+    FixSide,
     NewOrderSingle,
     OrderEntry,
     OrdStatus,
     OrdType,
-    Side,
     read,
 )
 from fairtape.formats.fix.timestamps import format_instant
@@ -32,7 +32,7 @@ def judge(client: str, username: str, password: str) -> str | None:
 
 def order(name: str) -> NewOrderSingle:
     return NewOrderSingle(
-        cl_ord_id=name, symbol="MSFT", side=Side.BUY, transact_at=START, order_qty=1, ord_type=OrdType.MARKET
+        cl_ord_id=name, symbol="MSFT", side=FixSide.BUY, transact_at=START, order_qty=1, ord_type=OrdType.MARKET
     )
 
 
@@ -44,7 +44,7 @@ def report(name: str) -> ExecutionReport:
         exec_type=ExecType.NEW,
         ord_status=OrdStatus.NEW,
         symbol="MSFT",
-        side=Side.BUY,
+        side=FixSide.BUY,
         leaves_qty=1,
         cum_qty=0,
         avg_px=0,

@@ -17,13 +17,13 @@ from fairtape.formats.fix.codec import FixStream
 from fairtape.formats.fix.order_messages import (
     ExecType,
     ExecutionReport,
+    FixSide,
+    FixTimeInForce,
     NewOrderSingle,
     OrderCancelRequest,
     OrderEntry,
     OrdStatus,
     OrdType,
-    Side,
-    TimeInForce,
     write,
 )
 from fairtape.gateway.session.resending import compose, header
@@ -70,7 +70,7 @@ def _entries(messages: int) -> Iterator[OrderEntry]:
     """Of ten messages six are orders, two cancels and two reports."""
     for number in range(messages):
         at = _BEGIN + number * MILLISECOND
-        name, side = f"T{number:08}", Side.BUY if number % 2 else Side.SELL
+        name, side = f"T{number:08}", FixSide.BUY if number % 2 else FixSide.SELL
         price = (10_000 + number % 500) * SECOND // 100
         quantity = (100 + number % 900) * SECOND
         match number % 10:
@@ -104,7 +104,7 @@ def _entries(messages: int) -> Iterator[OrderEntry]:
                     order_qty=quantity,
                     ord_type=OrdType.LIMIT,
                     price=price,
-                    time_in_force=TimeInForce.DAY,
+                    time_in_force=FixTimeInForce.DAY,
                 )
 
 

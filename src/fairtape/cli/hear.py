@@ -26,7 +26,7 @@ from fairtape.edge.service.session_readers import Readers
 from fairtape.edge.service.stripe_plans import read_plan
 from fairtape.edge.service.subscriber import Ear, feeds_of
 from fairtape.formats.itch.messages import BadItch
-from fairtape.formats.itch.ticker import Canceled, Printed
+from fairtape.formats.itch.ticker import CanceledPrint, PrintedTrade
 from fairtape.market.prices import format_fixed
 from fairtape.market.stripes import StripePlan
 from fairtape.net.clock import SharedClock
@@ -168,9 +168,9 @@ class Printer:
             told = self._readers.of(record.session).read(message)
         except (BadItch, BadMark) as error:
             return {"kind": "unread", **place, "why": str(error)}
-        if isinstance(told, Canceled):
+        if isinstance(told, CanceledPrint):
             return {"kind": "canceled", **place, "sequence": told.number}
-        if not isinstance(told, Printed):
+        if not isinstance(told, PrintedTrade):
             return None
         self.trades += 1
         trade = told.trade

@@ -15,7 +15,7 @@ from fairtape.client.journal_feed import Bunches, first_number
 from fairtape.core.errors import UserError
 from fairtape.core.instants import SECOND
 from fairtape.formats.dbn import write_dbn
-from fairtape.formats.errors import Refused
+from fairtape.formats.errors import FormatError
 from fairtape.formats.framing import frame
 from fairtape.formats.itch.ticker import Listing, TickerItch, fits_directory
 from fairtape.formats.trade_tables import trades_to_arrow
@@ -44,7 +44,7 @@ def export_trades(directory: Path, file: Path) -> str:
         partial.rename(file)
     except OSError as error:
         raise UserError(f"{file} cannot be written: {error.strerror}") from None
-    except Refused as refused:
+    except FormatError as refused:
         raise UserError(f"{file} cannot hold these trades: {refused}; choose .parquet or .itch") from None
     finally:
         partial.unlink(missing_ok=True)

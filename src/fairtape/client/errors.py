@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from fairtape.core.errors import UserError
-from fairtape.formats.errors import Refused
+from fairtape.formats.errors import FormatError
 
 
 class ClientError(ValueError):
@@ -16,5 +16,5 @@ def told() -> Iterator[None]:
     """What the rooms below complain about, as the client says it."""
     try:
         yield
-    except (UserError, Refused) as complaint:
+    except (UserError, FormatError) as complaint:
         raise ClientError(str(complaint)) from None

@@ -4,7 +4,7 @@ Each stripe is in order, and trades carry their numbers of the whole order; betw
 network, and none is made up. What ITCH has no room for is absent: of the times there are the venue's own and the
 receiver's. A `Gap` counts numbers of its stripe, because whatever else they were nobody heard.
 
-A broken trade is a `Canceled`; with the trade that stands in its place, a `Corrected`. ITCH does not say which number a
+A broken trade is a `CanceledPrint`; with the trade that stands in its place, a `Corrected`. ITCH does not say which number a
 cancel itself has in the order: it is told with that of the trade before it in the stripe.
 """
 
@@ -27,7 +27,7 @@ from fairtape.edge.service.session_readers import Readers
 from fairtape.edge.service.stripe_plans import plan_beside, read_plan
 from fairtape.edge.service.subscriber import Ear, feeds_of
 from fairtape.formats.itch.messages import BadItch
-from fairtape.formats.itch.ticker import Canceled, Printed
+from fairtape.formats.itch.ticker import CanceledPrint, PrintedTrade
 from fairtape.market import trades as market
 from fairtape.market.stripes import StripePlan
 from fairtape.market.trades import encode
@@ -170,7 +170,7 @@ class Interpreter:
         self._readers = readers
         self._formation = 0  # the last that was told: every stripe tells of it
         self._parts: dict[str, list[bytes]] = {}  # of each session: the payload that is not whole
-        self._broken: dict[str, Canceled] = {}  # of each session: the trade whose correction comes next
+        self._broken: dict[str, CanceledPrint] = {}  # of each session: the trade whose correction comes next
         self._numbers: dict[str, int] = {}  # of each session: the last number of the order that was told
         self._assemblers: dict[int, Assembler] = {}  # of each source
 
@@ -195,10 +195,10 @@ class Interpreter:
                 yield Fresh(stripe)
 
     def _delivered(self, record: heard.Delivered, at: Instant) -> Iterator[Delivery]:
-        printed: list[tuple[int, Printed]] = []
+        printed: list[tuple[int, PrintedTrade]] = []
         for number, message in enumerate(record.messages, record.first):
             told = self._told(record.session, message)
-            if isinstance(told, Printed):
+            if isinstance(told, PrintedTrade):
                 _keep(self._numbers, record.session, told.number)
                 if record.session not in self._broken:
                     printed.append((number, told))
@@ -214,7 +214,7 @@ class Interpreter:
         if printed:
             yield _lot(printed, record.stripe, at)
 
-    def _told(self, session: str, message: bytes) -> Printed | Canceled | _Other | None:
+    def _told(self, session: str, message: bytes) -> PrintedTrade | CanceledPrint | _Other | None:
         """A trade, the end of one, or another message; None where it is none of them."""
         if message[:1] == MARK:
             return None
@@ -228,23 +228,23 @@ class Interpreter:
             raise ClientError(
                 f"session {session} holds what cannot be read ({error}); is the plan the right one?"
             ) from None
-        return told if isinstance(told, Printed | Canceled) else None
+        return told if isinstance(told, PrintedTrade | CanceledPrint) else None
 
-    def _single(self, told: Printed | Canceled | _Other, session: str, spot: _Spot) -> Single | None:
+    def _single(self, told: PrintedTrade | CanceledPrint | _Other, session: str, spot: _Spot) -> Single | None:
         """What is no trade of its own; None of a trade whose correction is still to come."""
         match told:
             case _Other(sequence, source, payload):
                 return single_of(payload, _place(spot, sequence, source))
-            case Canceled(corrected=True):
+            case CanceledPrint(corrected=True):
                 _keep(self._broken, session, told)
                 return None
-            case Canceled():
+            case CanceledPrint():
                 return self._canceled(told, session, spot)
-            case Printed(number, trade):
+            case PrintedTrade(number, trade):
                 wrong = self._broken.pop(session)
                 return corrected_of(wrong.number, trade, wrong.canceled_at, _place(spot, number, 0))
 
-    def _canceled(self, told: Canceled, session: str, spot: _Spot) -> Single:
+    def _canceled(self, told: CanceledPrint, session: str, spot: _Spot) -> Single:
         symbol, venue = told.listing or ("", "")
         place = _place(spot, self._numbers.get(session, told.number), 0)
         return records.Canceled(number=told.number, symbol=symbol, venue=venue, canceled_at=told.canceled_at, **place)
@@ -284,7 +284,7 @@ def _turned(record: heard.Record, sequence: int, formation: int, stripe: int) ->
     return kind(sequence, formation, None, stripe)
 
 
-def _lot(printed: Sequence[tuple[int, Printed]], stripe: int, at: Instant) -> Lot:
+def _lot(printed: Sequence[tuple[int, PrintedTrade]], stripe: int, at: Instant) -> Lot:
     places = np.zeros(len(printed), PLACE_DTYPE)
     places["sequence"] = [told.number for _, told in printed]
     places["stripe"] = stripe

@@ -27,7 +27,7 @@ from fairtape.edge.protocol.customer import Customer
 from fairtape.edge.protocol.customer_records import Delivered, Gap, Heard, Record, Silent
 from fairtape.edge.protocol.effects import Tell
 from fairtape.edge.protocol.session_receiver import CustomerOptions
-from fairtape.formats.itch.messages import Trade
+from fairtape.formats.itch.messages import ItchTrade
 from fairtape.formats.itch.ticker import WIDE
 from fairtape.formats.moldudp64 import BadMold, Packet, decode
 from fairtape.net.clock import SharedClock
@@ -35,7 +35,7 @@ from fairtape.net.transports import LOOPBACK, Interface
 from fairtape.net.udp import UdpSocket, bind
 
 DATAGRAMS_MAX: Final = 4_096  # that are read from one socket in one turn
-TRADES: Final = (Trade.LETTER.encode("ascii"), WIDE.encode("ascii"))
+TRADES: Final = (ItchTrade.LETTER.encode("ascii"), WIDE.encode("ascii"))
 PATIENT: Final = CustomerOptions(
     patience=None, ask_delay=60 * MILLISECOND, retry_period=250 * MILLISECOND, stale_delay=1_500 * MILLISECOND
 )

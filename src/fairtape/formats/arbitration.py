@@ -1,7 +1,7 @@
 """A/B arbitration: the packets of several feeds of one session become one sequence, each message once and in order.
 
 The first copy of a number counts, whichever feed brought it. What is ahead of a hole is held, within limits, until the
-hole is filled or given up; what is given up becomes a `Gap` in the output, so that delivered and missing together are
+hole is filled or given up; what is given up becomes a `SequenceGap` in the output, so that delivered and missing together are
 always everything up to some number. Runs of messages move as wholes: the work is per packet, and not per message.
 
 Nothing here knows the time. Whoever owns the arbiter decides when to ask for what is `missing` and when to `give_up`.
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from fairtape.formats.moldudp64 import REQUEST_MAX, Packet, Request
+from fairtape.formats.moldudp64 import REQUEST_MAX, MoldRequest, Packet
 
 AHEAD_MAX: Final = 1 << 16  # numbers between the next one to deliver and the farthest one that is held
 HELD_BYTES_MAX: Final = 1 << 24
@@ -43,17 +43,17 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class SequenceGap:
     """Consecutive numbers whose messages are not there."""
 
     first: int
     count: int
 
 
-Output: TypeAlias = Run | Gap
+Output: TypeAlias = Run | SequenceGap
 
 
-class Arbiter:
+class FeedArbitration:
     """One session as a customer hears it. Without a `first` number it begins with whatever it hears first."""
 
     def __init__(
@@ -95,26 +95,26 @@ class Arbiter:
             self._hold(Run(packet.number, packet.messages), self.next)
         return list(self._ready())
 
-    def missing(self) -> Iterator[Gap]:
+    def missing(self) -> Iterator[SequenceGap]:
         """The holes up to the highest number known, as far as what fills them could be held."""
         if self.next is None:
             return
         at, end = self.next, min(self.highest + 1, self.next + self._ahead_max)
         for run in self._held:
             if run.first > at:
-                yield Gap(at, run.first - at)
+                yield SequenceGap(at, run.first - at)
             at = run.following
         if end > at:
-            yield Gap(at, end - at)
+            yield SequenceGap(at, end - at)
 
-    def requests(self, *, count_max: int = REQUEST_MAX, requests_max: int = REQUESTS_MAX) -> list[Request]:
+    def requests(self, *, count_max: int = REQUEST_MAX, requests_max: int = REQUESTS_MAX) -> list[MoldRequest]:
         """What to ask a retransmit server for: the first holes, in requests for at most `count_max` messages."""
-        wanted: list[Request] = []
+        wanted: list[MoldRequest] = []
         for gap in self.missing():
             for first in range(gap.first, gap.first + gap.count, count_max):
                 if len(wanted) == requests_max:
                     return wanted
-                wanted.append(Request(self.session, first, min(count_max, gap.first + gap.count - first)))
+                wanted.append(MoldRequest(self.session, first, min(count_max, gap.first + gap.count - first)))
         return wanted
 
     def give_up(self, through: int) -> list[Output]:
@@ -123,7 +123,7 @@ class Arbiter:
         through = min(through, self.highest)
         while self.next is not None and self.next <= through:
             end = min(self._held[0].first if self._held else through + 1, through + 1)
-            output.append(Gap(self.next, end - self.next))
+            output.append(SequenceGap(self.next, end - self.next))
             self.next = end
             output += self._ready()
         return output

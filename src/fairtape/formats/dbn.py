@@ -27,7 +27,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fairtape.formats.byte_columns import Values
-from fairtape.formats.errors import Refused
+from fairtape.formats.errors import FormatError
 from fairtape.market.prices import FIXED_MAX, ONE, format_fixed
 from fairtape.market.symbols import BadName, checked_symbol, checked_venue
 from fairtape.market.trades import TradeFlag, Trades, blank_trades
@@ -67,11 +67,11 @@ _EDGES: Final = ("start_date", "end_date")
 DAY: Final = 86_400_000_000_000  # nanoseconds
 
 
-class BadDbn(Refused):
+class BadDbn(FormatError):
     """Bytes that are no trades in DBN, or trades that DBN has no room for."""
 
 
-class DbnMissing(Refused):
+class DbnMissing(FormatError):
     """`databento-dbn` is not installed."""
 
 

@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Annotated, Any, ClassVar, Protocol, Self, TypeAlias, get_args, get_type_hints
 
-from fairtape.formats.errors import Refused
+from fairtape.formats.errors import FormatError
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +116,10 @@ class Layout:
 
     message: type[Described]
     fields: tuple[Field, ...]
-    refusal: type[Refused]
+    refusal: type[FormatError]
 
     @classmethod
-    def of(cls, message: type[Described], refusal: type[Refused]) -> Self:
+    def of(cls, message: type[Described], refusal: type[FormatError]) -> Self:
         """Read off the annotations of a class, in the order in which they stand, base classes first."""
         hints = get_type_hints(message, include_extras=True)
         kinds = {name: get_args(hint)[1] for name, hint in hints.items() if name != "LETTER"}
@@ -144,7 +144,7 @@ class Layout:
             if not field.kind.takes(value):
                 raise self.refused(field, repr(value))
 
-    def refused(self, field: Field, found: str) -> Refused:
+    def refused(self, field: Field, found: str) -> FormatError:
         """The sentence about one field."""
         return self.refusal(f"{field.name} of message {self.letter} is {found}; it must be {field.kind.wanted}")
 

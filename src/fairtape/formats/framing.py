@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from fairtape.formats.errors import Refused
+from fairtape.formats.errors import FormatError
 
 Octets: TypeAlias = bytes | bytearray | memoryview
 Positions: TypeAlias = npt.NDArray[np.int64]
@@ -22,7 +22,7 @@ END_MARK: Final = bytes(PREFIX_SIZE)
 _PREFIX: Final = struct.Struct(">H")
 
 
-class BadFraming(Refused):
+class BadFraming(FormatError):
     """Lengths that do not lead from message to message."""
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from fairtape.formats.errors import Refused
+from fairtape.formats.errors import FormatError
 from fairtape.formats.fixed_layout import Text
 from fairtape.formats.framing import PREFIX_SIZE
 
@@ -28,12 +28,12 @@ DATAGRAM_MAX: Final = 1_400  # default: fits a 1,500-byte path with room for tun
 _PREFIX: Final = struct.Struct(">H")
 
 
-class BadMold(Refused):
+class BadMold(FormatError):
     """A datagram that is no packet of MoldUDP64, or values that none can carry."""
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class MoldHeader:
     """The first twenty bytes of a downstream packet."""
 
     session: str
@@ -66,7 +66,7 @@ class Packet:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class MoldRequest:
     """Please send these messages again."""
 
     session: str
@@ -116,12 +116,12 @@ def pack(session: str, number: int, messages: Iterable[bytes], *, datagram_max: 
         yield encode(Packet(session, number, tuple(batch)))
 
 
-def decode_header(datagram: bytes) -> Header:
+def decode_header(datagram: bytes) -> MoldHeader:
     """What a downstream packet says of itself. Its message blocks are `datagram[HEADER_SIZE:]`, and are not checked."""
     if len(datagram) < HEADER_SIZE:
         raise BadMold(f"size is {len(datagram)} bytes; a packet has at least {HEADER_SIZE}")
     session, number, count = HEADER.unpack_from(datagram)
-    header = Header(SESSION.read(session), number, count)
+    header = MoldHeader(SESSION.read(session), number, count)
     _check(header.session, header.number)
     return header
 
@@ -144,14 +144,14 @@ def decode(datagram: bytes) -> Packet:
     return Packet(header.session, header.number, tuple(messages), ended)
 
 
-def encode_request(request: Request) -> bytes:
+def encode_request(request: MoldRequest) -> bytes:
     """The datagram of a request."""
     return HEADER.pack(SESSION.write(request.session), request.number, request.count)
 
 
-def decode_request(datagram: bytes) -> Request:
+def decode_request(datagram: bytes) -> MoldRequest:
     """The request in a datagram. Raises `BadMold` for anything that `encode_request` would not have made."""
     if len(datagram) != HEADER_SIZE:
         raise BadMold(f"size is {len(datagram)} bytes; a request has {HEADER_SIZE}")
     session, number, count = HEADER.unpack(datagram)
-    return Request(SESSION.read(session), number, count)
+    return MoldRequest(SESSION.read(session), number, count)

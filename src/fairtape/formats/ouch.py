@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, ClassVar, Final, TypeAlias, cast
 
-from fairtape.formats.errors import Refused
+from fairtape.formats.errors import FormatError
 from fairtape.formats.fixed_layout import U32, U64, Layout, Letter, Price4, Text, Text4, Text8
 
 Token: TypeAlias = Annotated[str, Text(14)]
@@ -26,7 +26,7 @@ MARKET_HOURS: Final = 99_998
 SYSTEM_HOURS: Final = 99_999
 
 
-class BadOuch(Refused):
+class BadOuch(FormatError):
     """Bytes that are no message of OUCH 4.2, or values that no message can carry."""
 
 

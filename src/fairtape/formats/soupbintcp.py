@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar, Final, TypeAlias
 
-from fairtape.formats.errors import Refused
+from fairtape.formats.errors import FormatError
 from fairtape.formats.fixed_layout import Text, is_ink
 
 LENGTH_MAX: Final = (1 << 16) - 1  # of what follows the length: the letter and the payload
@@ -31,7 +31,7 @@ _LOGIN_SIZES: Final = (46, 51)  # of version 3.00, of version 4.00
 _PREFIX: Final = struct.Struct(">H")
 
 
-class BadSoup(Refused):
+class BadSoup(FormatError):
     """Bytes that are no packet of SoupBinTCP, or values that none can carry."""
 
 

@@ -14,7 +14,7 @@ from fairtape.core.errors import UserError
 from fairtape.core.instants import Instant
 from fairtape.formats.byte_columns import Values
 from fairtape.formats.dbn import read_dbn
-from fairtape.formats.errors import Refused
+from fairtape.formats.errors import FormatError
 from fairtape.formats.itch.columns import to_arrow
 from fairtape.formats.itch.trades import trades_of
 from fairtape.market.trades import Trades
@@ -40,7 +40,7 @@ def is_one_of(path: Path, suffixes: tuple[str, ...]) -> bool:
 
 
 def read_recording(path: Path, *, midnight_at: Instant, venue: str) -> Recording:
-    """A file of DBN or ITCH. `Refused` where it is none.
+    """A file of DBN or ITCH. `FormatError` where it is none.
 
     `midnight_at` and `venue` are what a day of ITCH does not say: where its times begin, and whose it is.
     """
@@ -66,7 +66,7 @@ def recorded_trades(path: Path, *, time_unit: str | None, midnight_at: Instant |
         raise UserError(f"{path} counts its times from midnight; say which one: --midnight 2019-12-30T00:00:00-05:00")
     try:
         return iter([read_recording(path, midnight_at=midnight_at or 0, venue=venue).trades])
-    except Refused as refused:
+    except FormatError as refused:
         raise UserError(f"{path} cannot be read: {refused}") from None
 
 

@@ -155,7 +155,7 @@ def test_a_day_of_itch_is_read_once_its_midnight_is_known(tmp_path: Path) -> Non
 
 
 def test_a_snapshot_of_a_day_of_itch_is_without_its_broken_trades(tmp_path: Path) -> None:
-    broken = itch.encode(itch.BrokenTrade(1, 0, 30_000, 2))
+    broken = itch.encode(itch.ItchBrokenTrade(1, 0, 30_000, 2))
     (tmp_path / "day.itch").write_bytes(itch_of([10_000, 20_000]) + frame([broken]))
     with fairtape.connect(tmp_path / "day.itch", midnight=datetime(2026, 7, 1, tzinfo=UTC)) as tape:
         assert tape.snapshot()["ABC"].trade_id == 1

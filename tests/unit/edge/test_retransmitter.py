@@ -16,7 +16,7 @@ from fairtape.edge.protocol.retransmitter import Retransmitter, RetransmitterOpt
 from fairtape.edge.protocol.sessions import Standing
 from fairtape.edge.protocol.stripe_sequencer import Striper
 from fairtape.formats import moldudp64
-from fairtape.formats.moldudp64 import Request, encode_request
+from fairtape.formats.moldudp64 import MoldRequest, encode_request
 from unit.edge.edge_values import NOON, edition, plan, tokens, turning
 
 ONE: Address = ("10.0.0.1", 5)
@@ -43,7 +43,7 @@ def server(archive: Shelf | None = None, **options: int) -> Retransmitter:
 
 
 def ask(machine: Retransmitter, first: int, count: int, origin: Address = ONE, now: int = NOON) -> None:
-    machine.receive(encode_request(Request(SESSION, first, count)), now, origin=origin)
+    machine.receive(encode_request(MoldRequest(SESSION, first, count)), now, origin=origin)
 
 
 def settle(machine: Retransmitter, until: int = NOON + SECOND) -> list[EdgeEffect]:

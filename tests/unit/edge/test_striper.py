@@ -22,7 +22,7 @@ from fairtape.edge.protocol.session_marks import (
 from fairtape.edge.protocol.sessions import BadSession, Edition, Session, Standing
 from fairtape.edge.protocol.stripe_sequencer import MESSAGE_MAX, Closed, Lot, Opened, Step, Striper
 from fairtape.formats.framing import unframe
-from fairtape.formats.itch.ticker import Canceled, Listing, Printed, TickerReader
+from fairtape.formats.itch.ticker import CanceledPrint, Listing, PrintedTrade, TickerReader
 from fairtape.market.notices import Cancel, Correction, Status, VenueStatus, encode_notice
 from fairtape.market.trades import encode
 from fairtape.wire.blocks import Assembler, split_message
@@ -308,15 +308,15 @@ def test_a_customer_hears_in_plain_itch_that_a_trade_is_void_or_was_another_one(
         if not stripe.opaque:
             told[stripe.number] = [reader.read(message) for message in messages if message[:1] not in (MARK, b"S")]
     at_ibm = told[edition().plan.edge_of("IBM", 0)]
-    assert [each for each in at_ibm if isinstance(each, Printed | Canceled)][:6] == [
-        Printed(1, trade(5, "IBM")),
-        Printed(2, wrong),
-        Canceled(1, NOON, Listing("IBM", "XLON")),
-        Printed(4, trade(7, "IBM")),
-        Canceled(2, NOON + 1, Listing("IBM", right.venue_name), corrected=True),
-        Printed(5, right),
+    assert [each for each in at_ibm if isinstance(each, PrintedTrade | CanceledPrint)][:6] == [
+        PrintedTrade(1, trade(5, "IBM")),
+        PrintedTrade(2, wrong),
+        CanceledPrint(1, NOON, Listing("IBM", "XLON")),
+        PrintedTrade(4, trade(7, "IBM")),
+        CanceledPrint(2, NOON + 1, Listing("IBM", right.venue_name), corrected=True),
+        PrintedTrade(5, right),
     ]
     at_stranger = told[edition().plan.edge_of("STRANGER", 0)]
-    assert [each.number for each in at_stranger if isinstance(each, Canceled)][-1] == 99
+    assert [each.number for each in at_stranger if isinstance(each, CanceledPrint)][-1] == 99
     opaque = sessions_of(steps)[edition().session(3)]
     assert [decode_opaque(message).sequence for message in opaque[1:]] == [6]

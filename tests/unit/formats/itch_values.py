@@ -17,7 +17,7 @@ def values(kind: Kind) -> st.SearchStrategy[Any]:
     return st.text(INK, max_size=kind.width).map(lambda text: text.rstrip(" "))
 
 
-def messages(*types: type[itch.Message]) -> st.SearchStrategy[itch.Message]:
+def messages(*types: type[itch.ItchMessage]) -> st.SearchStrategy[itch.ItchMessage]:
     return st.one_of(
         [st.builds(each, *(values(f.kind) for f in LAYOUTS[each.LETTER].fields)) for each in types or MESSAGES]
     )

@@ -5,8 +5,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairtape.formats.arbitration import Arbiter, Gap, Output, Run
-from fairtape.formats.moldudp64 import Packet, Request
+from fairtape.formats.arbitration import FeedArbitration, Output, Run, SequenceGap
+from fairtape.formats.moldudp64 import MoldRequest, Packet
 
 
 def message(number: int) -> bytes:
@@ -42,7 +42,7 @@ def check_sequence(outputs: list[Output], first: int, following: int) -> None:
             case Run(_, messages):
                 assert messages == tuple(map(message, range(at, at + len(messages))))
                 at += len(messages)
-            case Gap(_, count):
+            case SequenceGap(_, count):
                 assert count > 0
                 at += count
     assert at == following
@@ -52,7 +52,7 @@ def check_sequence(outputs: list[Output], first: int, following: int) -> None:
 def test_each_number_is_told_once_and_in_order(
     heard: list[Packet], ahead_max: int, held_bytes_max: int, data: st.DataObject
 ) -> None:
-    arbiter = Arbiter("S", ahead_max=ahead_max, held_bytes_max=held_bytes_max)
+    arbiter = FeedArbitration("S", ahead_max=ahead_max, held_bytes_max=held_bytes_max)
     outputs: list[Output] = []
     for each in heard:
         outputs += arbiter.receive(each)
@@ -71,7 +71,7 @@ def test_each_number_is_told_once_and_in_order(
 
 @given(feeds())
 def test_with_room_enough_only_what_no_feed_brought_is_missing(heard: list[Packet]) -> None:
-    arbiter = Arbiter("S")
+    arbiter = FeedArbitration("S")
     outputs: list[Output] = []
     for each in heard:
         outputs += arbiter.receive(each)
@@ -88,7 +88,7 @@ def test_with_room_enough_only_what_no_feed_brought_is_missing(heard: list[Packe
 
 @given(feeds())
 def test_answered_requests_leave_nothing_missing(heard: list[Packet]) -> None:
-    arbiter = Arbiter("S", ahead_max=8)
+    arbiter = FeedArbitration("S", ahead_max=8)
     outputs: list[Output] = []
     for each in heard:
         outputs += arbiter.receive(each)
@@ -97,29 +97,29 @@ def test_answered_requests_leave_nothing_missing(heard: list[Packet]) -> None:
             assert request.count <= 3
             outputs += arbiter.receive(packet(request.number, request.count))
     check_sequence(outputs, 1, arbiter.highest + 1)
-    assert not any(isinstance(output, Gap) for output in outputs)
+    assert not any(isinstance(output, SequenceGap) for output in outputs)
 
 
 def test_a_heartbeat_tells_of_what_was_missed() -> None:
-    arbiter = Arbiter("S")
+    arbiter = FeedArbitration("S")
     assert arbiter.receive(packet(1, 2)) == [Run(1, (message(1), message(2)))]
     assert arbiter.receive(Packet("S", 6)) == []
-    assert list(arbiter.missing()) == [Gap(3, 3)]
-    assert arbiter.requests() == [Request("S", 3, 3)]
-    assert arbiter.give_up(4) == [Gap(3, 2)]
-    assert arbiter.give_up(99) == [Gap(5, 1)]
+    assert list(arbiter.missing()) == [SequenceGap(3, 3)]
+    assert arbiter.requests() == [MoldRequest("S", 3, 3)]
+    assert arbiter.give_up(4) == [SequenceGap(3, 2)]
+    assert arbiter.give_up(99) == [SequenceGap(5, 1)]
 
 
 def test_a_late_joiner_begins_with_what_it_hears_first() -> None:
-    arbiter = Arbiter("S", first=None)
+    arbiter = FeedArbitration("S", first=None)
     assert not list(arbiter.missing())
     assert arbiter.receive(packet(70, 2)) == [Run(70, (message(70), message(71)))]
     assert arbiter.receive(packet(68, 3)) == []
 
 
 def test_a_lie_about_the_end_costs_neither_memory_nor_time() -> None:
-    arbiter = Arbiter("S", ahead_max=1_000)
+    arbiter = FeedArbitration("S", ahead_max=1_000)
     arbiter.receive(Packet("S", 1 << 64 - 1))
-    assert list(arbiter.missing()) == [Gap(1, 1_000)]
+    assert list(arbiter.missing()) == [SequenceGap(1, 1_000)]
     assert len(arbiter.requests(count_max=1)) == 64
-    assert arbiter.give_up(1 << 62) == [Gap(1, 1 << 62)]
+    assert arbiter.give_up(1 << 62) == [SequenceGap(1, 1 << 62)]

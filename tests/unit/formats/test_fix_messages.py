@@ -15,12 +15,12 @@ from fairtape.formats.fix.fields import FIXED, INTEGER, TEXT
 from fairtape.formats.fix.order_messages import (
     ExecType,
     ExecutionReport,
+    FixSide,
+    FixTimeInForce,
     NewOrderSingle,
     OrderEntry,
     OrdStatus,
     OrdType,
-    Side,
-    TimeInForce,
     read,
     write,
 )
@@ -30,7 +30,7 @@ from unit.formats.fix_values import entries
 ORDER = NewOrderSingle(
     cl_ord_id="A1",
     symbol="MSFT",
-    side=Side.BUY,
+    side=FixSide.BUY,
     transact_at=1_700_000_000_123_000_000,
     order_qty=100_000_000_000,
     ord_type=OrdType.LIMIT,
@@ -150,11 +150,11 @@ def test_a_field_that_is_missing_or_wrong_is_named(tag: int, value: bytes | None
 
 
 def test_conditions_between_fields_hold() -> None:
-    common: dict[str, Any] = {"cl_ord_id": "A", "symbol": "B", "side": Side.SELL, "transact_at": 0, "order_qty": 1}
+    common: dict[str, Any] = {"cl_ord_id": "A", "symbol": "B", "side": FixSide.SELL, "transact_at": 0, "order_qty": 1}
     with pytest.raises(BadFix, match="stop_px"):
         NewOrderSingle(**common, ord_type=OrdType.STOP)
     with pytest.raises(BadFix, match="expire_at"):
-        NewOrderSingle(**common, ord_type=OrdType.MARKET, time_in_force=TimeInForce.GOOD_TILL_DATE)
+        NewOrderSingle(**common, ord_type=OrdType.MARKET, time_in_force=FixTimeInForce.GOOD_TILL_DATE)
     with pytest.raises(BadFix, match="last_qty"):
         ExecutionReport(
             order_id="1",
@@ -162,7 +162,7 @@ def test_conditions_between_fields_hold() -> None:
             exec_type=ExecType.TRADE,
             ord_status=OrdStatus.FILLED,
             symbol="B",
-            side=Side.BUY,
+            side=FixSide.BUY,
             leaves_qty=0,
             cum_qty=1,
             avg_px=1,
@@ -180,5 +180,7 @@ def test_a_password_is_not_repeated_in_a_refusal() -> None:
 def test_values_without_bytes_are_refused_when_they_are_written() -> None:
     with pytest.raises(BadFix, match="symbol"):
         write(
-            NewOrderSingle(cl_ord_id="A", symbol="", side=Side.BUY, transact_at=0, order_qty=1, ord_type=OrdType.MARKET)
+            NewOrderSingle(
+                cl_ord_id="A", symbol="", side=FixSide.BUY, transact_at=0, order_qty=1, ord_type=OrdType.MARKET
+            )
         )

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairtape.formats import moldudp64
-from fairtape.formats.errors import Refused
+from fairtape.formats.errors import FormatError
 from fairtape.formats.framing import END_MARK, BadFraming, frame, unframe, whole_size
 from fairtape.formats.itch import messages as itch
 from fairtape.formats.itch.columns import from_arrow, symbols_by_locate, to_arrow
@@ -18,18 +18,18 @@ from unit.formats.itch_values import messages, mutated
 FILES = st.lists(messages(), max_size=30)
 
 
-def file_of(*written: itch.Message) -> bytes:
+def file_of(*written: itch.ItchMessage) -> bytes:
     return frame(map(itch.encode, written))
 
 
 @given(FILES, st.booleans())
-def test_a_file_comes_back_byte_by_byte(written: list[itch.Message], ended: bool) -> None:
+def test_a_file_comes_back_byte_by_byte(written: list[itch.ItchMessage], ended: bool) -> None:
     octets = file_of(*written) + (END_MARK if ended else b"")
     assert from_arrow(to_arrow(octets), end_mark=ended) == octets
 
 
 @given(FILES)
-def test_columns_hold_what_the_messages_say(written: list[itch.Message]) -> None:
+def test_columns_hold_what_the_messages_say(written: list[itch.ItchMessage]) -> None:
     rows = {
         row["index"]: (letter, {name: value for name, value in row.items() if name != "index"})
         for letter, table in to_arrow(file_of(*written)).items()
@@ -47,8 +47,8 @@ def test_a_file_is_refused_exactly_when_one_of_its_messages_is(octets: bytes) ->
     try:
         for payload in unframe(octets):
             itch.decode(payload)
-    except Refused:
-        with pytest.raises(Refused):
+    except FormatError:
+        with pytest.raises(FormatError):
             to_arrow(octets)
     else:
         tables = to_arrow(octets)
@@ -56,7 +56,7 @@ def test_a_file_is_refused_exactly_when_one_of_its_messages_is(octets: bytes) ->
 
 
 @given(FILES)
-def test_tables_survive_parquet(written: list[itch.Message]) -> None:
+def test_tables_survive_parquet(written: list[itch.ItchMessage]) -> None:
     octets = file_of(*written)
     stored = {}
     for letter, table in to_arrow(octets).items():
@@ -67,7 +67,7 @@ def test_tables_survive_parquet(written: list[itch.Message]) -> None:
 
 
 def test_the_message_blocks_of_a_packet_are_a_file_whose_index_is_the_sequence_number() -> None:
-    written = [itch.OrderDelete(1, 2, 3, 4), itch.BrokenTrade(1, 2, 3, 9), itch.OrderDelete(1, 2, 3, 5)]
+    written = [itch.OrderDelete(1, 2, 3, 4), itch.ItchBrokenTrade(1, 2, 3, 9), itch.OrderDelete(1, 2, 3, 5)]
     (datagram,) = moldudp64.pack("S1", 1_001, map(itch.encode, written))
     header = moldudp64.decode_header(datagram)
     tables = to_arrow(memoryview(datagram)[moldudp64.HEADER_SIZE :], first_index=header.number)
@@ -76,7 +76,7 @@ def test_the_message_blocks_of_a_packet_are_a_file_whose_index_is_the_sequence_n
 
 
 def test_a_filtered_file_keeps_its_order() -> None:
-    written = [itch.OrderDelete(n, 0, 0, n) for n in range(6)] + [itch.BrokenTrade(6, 0, 0, 6)]
+    written = [itch.OrderDelete(n, 0, 0, n) for n in range(6)] + [itch.ItchBrokenTrade(6, 0, 0, 6)]
     tables = to_arrow(file_of(*written))
     tables["D"] = tables["D"].filter(pa.array([n % 2 == 1 for n in range(6)]))
     assert from_arrow(tables) == file_of(written[1], written[3], written[5], written[6])
@@ -100,7 +100,7 @@ def test_the_directory_says_which_locate_is_which_symbol() -> None:
 
 
 @given(FILES, st.integers(0, 40))
-def test_a_file_can_be_read_in_pieces(written: list[itch.Message], cut: int) -> None:
+def test_a_file_can_be_read_in_pieces(written: list[itch.ItchMessage], cut: int) -> None:
     octets = file_of(*written)
     size = whole_size(octets[:cut])
     assert size <= cut
@@ -118,7 +118,7 @@ def test_a_file_can_be_read_in_pieces(written: list[itch.Message], cut: int) -> 
         (frame([b"S" + bytes(10) + b"\xff"]), BadItch, "event_code of message S is 'ÿ'"),
     ],
 )
-def test_a_refused_file_names_the_message(octets: bytes, refusal: type[Refused], sentence: str) -> None:
+def test_a_refused_file_names_the_message(octets: bytes, refusal: type[FormatError], sentence: str) -> None:
     with pytest.raises(refusal) as raised:
         to_arrow(octets)
     assert sentence in str(raised.value)

@@ -26,7 +26,7 @@ def listed(locate: int, stock: str) -> itch.StockDirectory:
     return itch.StockDirectory(locate, 0, 0, stock, "Q", "N", 100, "N", "C", "Z", "P", "N", "", "1", "N", 0, "N")
 
 
-def day(*messages: itch.Message) -> Trades:
+def day(*messages: itch.ItchMessage) -> Trades:
     return trades_of(to_arrow(frame(map(itch.encode, messages))), midnight_at=MIDNIGHT, venue="XNAS")
 
 
@@ -47,12 +47,12 @@ DAY = (
     itch.OrderReplace(1, 0, 13, 503, 504, 70, 1_895_200),
     itch.OrderExecuted(1, 0, 14, 504, 30, 9_001),
     itch.OrderExecuted(2, 0, 15, 502, 10, 9_002),
-    itch.Trade(1, 0, 16, 0, "B", 5, "AAPL", 1_895_050, 9_003),
+    itch.ItchTrade(1, 0, 16, 0, "B", 5, "AAPL", 1_895_050, 9_003),
     itch.OrderExecutedWithPrice(2, 0, 17, 502, 20, 9_004, "Y", 3_701_400),
     itch.OrderExecutedWithPrice(2, 0, 17, 502, 20, 9_005, "N", 3_701_400),
     itch.CrossTrade(1, 0, 18, 1 << 33, "AAPL", 1_895_000, 9_006, "O"),
     itch.CrossTrade(1, 0, 18, 0, "AAPL", 0, 9_007, "C"),
-    itch.BrokenTrade(1, 0, 19, 9_003),
+    itch.ItchBrokenTrade(1, 0, 19, 9_003),
 )
 
 

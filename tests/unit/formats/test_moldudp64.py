@@ -10,8 +10,8 @@ from fairtape.formats.moldudp64 import (
     DATAGRAM_MAX,
     NUMBER_MAX,
     BadMold,
+    MoldRequest,
     Packet,
-    Request,
     decode,
     decode_request,
     encode,
@@ -26,7 +26,7 @@ MESSAGES = st.lists(st.binary(max_size=40), max_size=20)
 PACKETS = st.builds(Packet, SESSIONS, NUMBERS, MESSAGES.map(tuple)) | st.builds(
     Packet, SESSIONS, NUMBERS, st.just(()), st.booleans()
 )
-REQUESTS = st.builds(Request, SESSIONS, NUMBERS, st.integers(1, 65_535).filter(lambda count: count <= 100))
+REQUESTS = st.builds(MoldRequest, SESSIONS, NUMBERS, st.integers(1, 65_535).filter(lambda count: count <= 100))
 
 
 def test_packets_have_these_bytes() -> None:
@@ -36,7 +36,7 @@ def test_packets_have_these_bytes() -> None:
     assert encode(heartbeat) == b"S         " + bytes.fromhex("0000000000000003 0000")
     end = Packet("S", 3, ended=True)
     assert encode(end) == b"S         " + bytes.fromhex("0000000000000003 ffff")
-    request = Request("S", 3, 500)
+    request = MoldRequest("S", 3, 500)
     assert encode_request(request) == b"S         " + bytes.fromhex("0000000000000003 01f4")
 
 
@@ -46,7 +46,7 @@ def test_what_is_encoded_is_decoded(packet: Packet) -> None:
 
 
 @given(REQUESTS)
-def test_what_is_requested_is_understood(request: Request) -> None:
+def test_what_is_requested_is_understood(request: MoldRequest) -> None:
     assert decode_request(encode_request(request)) == request
 
 

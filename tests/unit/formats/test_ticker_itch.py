@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairtape.formats.errors import Refused
+from fairtape.formats.errors import FormatError
 from fairtape.formats.itch import messages as itch
 from fairtape.formats.itch.messages import BadItch
 from fairtape.formats.itch.ticker import (
     WIDE_SIZE,
-    Canceled,
+    CanceledPrint,
     Listing,
-    Printed,
+    PrintedTrade,
     SessionEvent,
     TickerItch,
     TickerReader,
@@ -39,7 +39,7 @@ def session() -> tuple[TickerItch, TickerReader]:
 
 def test_a_trade_is_this_message() -> None:
     writer, _ = session()
-    assert itch.decode(writer.trade(9_000, TRADE)) == itch.Trade(
+    assert itch.decode(writer.trade(9_000, TRADE)) == itch.ItchTrade(
         stock_locate=1,
         tracking_number=TradeFlag.BOUGHT,
         timestamp_ns=34_200_000_000_123,
@@ -66,7 +66,7 @@ def test_every_trade_is_one_message_that_says_all_of_it(numbered: list[tuple[int
     writer, reader = session()
     numbers = np.array([number for number, _ in numbered], np.uint64)
     written = writer.trades(numbers, as_records([trade for _, trade in numbered]))
-    assert [reader.read(message) for message in written] == [Printed(*each) for each in numbered]
+    assert [reader.read(message) for message in written] == [PrintedTrade(*each) for each in numbered]
     assert written == [writer.trade(number, trade) for number, trade in numbered]
     assert all(message[0] == ord("T") or itch.encode(itch.decode(message)) == message for message in written)
 
@@ -90,20 +90,20 @@ def test_what_itch_has_no_room_for_goes_out_wide(trade: Trade) -> None:
     writer, reader = session()
     message = writer.trade(5, trade)
     assert len(message) == WIDE_SIZE
-    assert reader.read(message) == Printed(5, trade)
+    assert reader.read(message) == PrintedTrade(5, trade)
 
 
 def test_a_cancel_is_a_broken_trade_and_a_correction_a_new_one_besides() -> None:
     writer, reader = session()
-    assert reader.read(writer.cancel(9, at=MIDNIGHT + 7)) == Canceled(9, MIDNIGHT + 7)
+    assert reader.read(writer.cancel(9, at=MIDNIGHT + 7)) == CanceledPrint(9, MIDNIGHT + 7)
     named = Listing("AAPL", "XNYS")
-    assert reader.read(writer.cancel(9, at=MIDNIGHT + 7, listing=named)) == Canceled(9, MIDNIGHT + 7, named)
+    assert reader.read(writer.cancel(9, at=MIDNIGHT + 7, listing=named)) == CanceledPrint(9, MIDNIGHT + 7, named)
     broken, anew = writer.correct(9, at=MIDNIGHT + 8, number=12, trade=TRADE)
-    assert itch.decode(broken) == itch.BrokenTrade(1, 1, 8, 9)
+    assert itch.decode(broken) == itch.ItchBrokenTrade(1, 1, 8, 9)
     told = reader.read(broken)
-    assert isinstance(told, Canceled)
+    assert isinstance(told, CanceledPrint)
     assert told.corrected
-    assert reader.read(anew) == Printed(12, TRADE)
+    assert reader.read(anew) == PrintedTrade(12, TRADE)
 
 
 @given(mutated(trades().map(lambda trade: session()[0].trade(1, trade)) | messages().map(itch.encode)))
@@ -111,7 +111,7 @@ def test_hostile_messages_are_refused_and_nothing_else(message: bytes) -> None:
     _, reader = session()
     try:
         reader.read(message)
-    except Refused:
+    except FormatError:
         return
 
 

@@ -33,7 +33,7 @@ from fairtape.edge.protocol.session_marks import MARK, BadMark, Begun, Over, Ref
 from fairtape.edge.protocol.session_receiver import CustomerOptions, Hearing
 from fairtape.edge.protocol.sessions import Session
 from fairtape.formats.arbitration import Output, Run
-from fairtape.formats.moldudp64 import BadMold, Packet, Request, decode, encode_request
+from fairtape.formats.moldudp64 import BadMold, MoldRequest, Packet, decode, encode_request
 from fairtape.market.stripes import StripePlan
 
 CHAPTERS_MAX: Final = 16  # editions that are heard at once; the oldest is given up where there are more
@@ -325,7 +325,7 @@ class Customer:
             hearing.stale = True
             self._effects.append(Stale(hearing.stripe, max(hearing.heard_at.values())))
 
-    def _ask(self, requests: list[Request], again: bool) -> None:
+    def _ask(self, requests: list[MoldRequest], again: bool) -> None:
         if not requests:
             return
         self._unanswered += again
@@ -355,7 +355,7 @@ class Customer:
                 hearing.told_end = True
             elif not arbiter.ended and self._servers:
                 hearing.probed_through = arbiter.highest + self._options.request_max
-                self._ask([Request(arbiter.session, arbiter.highest + 1, self._options.request_max)], again=True)
+                self._ask([MoldRequest(arbiter.session, arbiter.highest + 1, self._options.request_max)], again=True)
         self._turn_pages()
 
     def _abandon(self, chapter: _Chapter) -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
-from fairtape.formats.moldudp64 import Request
+from fairtape.formats.moldudp64 import MoldRequest
 from fairtape.market.stripes import Endpoint
 
 Address: TypeAlias = tuple[str, int]
@@ -47,7 +47,7 @@ class Refusal:
     """A request of a guaranteed customer that is not served: an operator should know."""
 
     by: Address
-    request: Request
+    request: MoldRequest
     why: Why
 
 

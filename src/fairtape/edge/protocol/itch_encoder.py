@@ -261,7 +261,7 @@ def _templates(listings: Sequence[Listing]) -> Array:
     """A trade message of each listing, in which only the trade is left to be filled in; the first one is of none."""
     rows = np.zeros(len(listings) + 1, NARROW)
     rows["length"] = NARROW.itemsize - 2
-    rows["letter"] = itch.Trade.LETTER.encode("ascii")
+    rows["letter"] = itch.ItchTrade.LETTER.encode("ascii")
     rows["locate"] = np.arange(len(rows))
     rows["stock"] = [b"", *(listing.symbol.ljust(8).encode("ascii") for listing in listings)]
     return rows

@@ -22,7 +22,7 @@ from fairtape.edge.protocol.packing import bare, packets, session_field
 from fairtape.edge.protocol.repair_batching import Repair, Wish, gathered
 from fairtape.edge.protocol.sessions import Session
 from fairtape.formats.framing import frame
-from fairtape.formats.moldudp64 import BadMold, Request, decode_request
+from fairtape.formats.moldudp64 import BadMold, MoldRequest, decode_request
 from fairtape.market.stripes import EdgeStripe, StripePlan
 
 PLANS_MAX: Final = 8  # whose groups are known; the oldest go first
@@ -150,7 +150,7 @@ class Retransmitter:
         effects, self._effects = self._effects, []
         return effects
 
-    def _tell_extent(self, request: Request, extent: Extent, origin: Address, now: Instant) -> None:
+    def _tell_extent(self, request: MoldRequest, extent: Extent, origin: Address, now: Instant) -> None:
         """Whoever asks for the very next number learns that it is the next one, or that there will be none."""
         if request.number > extent.following:
             self.counts.absurd += 1
@@ -159,7 +159,7 @@ class Retransmitter:
         self._pacer.charge(8 * (len(datagram) + OVERHEAD), now)
         self._effects.append(Tell(origin, [datagram]))
 
-    def _has_room(self, request: Request, origin: Address) -> bool:
+    def _has_room(self, request: MoldRequest, origin: Address) -> bool:
         account, options = self.accounts.of(origin[0]), self._options
         queued = len(self._idle) + len(self._urgent)
         if account.waiting >= options.queue_max or self._gathered >= options.gathered_max or queued >= options.jobs_max:
@@ -171,13 +171,13 @@ class Retransmitter:
         self.counts.refused += 1
         return False
 
-    def _refuse(self, origin: Address, request: Request, why: Why) -> None:
+    def _refuse(self, origin: Address, request: MoldRequest, why: Why) -> None:
         account = self.accounts.of(origin[0])
         account.refused += 1
         if account.grade is Grade.GUARANTEED:
             self._effects.append(Refusal(origin, request, why))
 
-    def _gather(self, request: Request, following: int, origin: Address, now: Instant) -> None:
+    def _gather(self, request: MoldRequest, following: int, origin: Address, now: Instant) -> None:
         first, end = request.number, min(request.number + request.count, following)
         while self._lingering and self._lingering[0][0] <= now:
             self._lingering.popleft()

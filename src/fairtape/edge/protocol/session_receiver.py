@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from fairtape.core.instants import MILLISECOND, NEVER, SECOND, Duration, Instant
-from fairtape.formats.arbitration import AHEAD_MAX, HELD_BYTES_MAX, Arbiter, Output
-from fairtape.formats.moldudp64 import Packet, Request
+from fairtape.formats.arbitration import AHEAD_MAX, HELD_BYTES_MAX, FeedArbitration, Output
+from fairtape.formats.moldudp64 import MoldRequest, Packet
 
 _STEPS: Final = 4  # notices within a part of `ask_delay` are one
 
@@ -58,7 +58,9 @@ class Hearing:
         now: Instant,
     ) -> None:
         self.stripe = stripe
-        self.arbiter = Arbiter(session, first=first, ahead_max=options.ahead_max, held_bytes_max=options.held_bytes_max)
+        self.arbiter = FeedArbitration(
+            session, first=first, ahead_max=options.ahead_max, held_bytes_max=options.held_bytes_max
+        )
         self.told_end = False
         self.scheduled_at: Instant = NEVER  # the earliest entry in the customer's schedule
         self.stale = False
@@ -121,7 +123,7 @@ class Hearing:
             outputs += self.arbiter.give_up(self._notices.popleft().highest)
         return outputs
 
-    def requests(self, now: Instant) -> tuple[list[Request], bool]:
+    def requests(self, now: Instant) -> tuple[list[MoldRequest], bool]:
         """What to ask for now, and whether that is for the second time."""
         if not self.asks or not self.missing:
             return [], False
@@ -146,8 +148,8 @@ class Hearing:
         ask_delay = self._options.ask_delay
         return max((notice.highest for notice in self._notices if notice.at + ask_delay <= now), default=0)
 
-    def _ask(self, after: int, through: int, now: Instant) -> list[Request]:
-        wanted: list[Request] = []
+    def _ask(self, after: int, through: int, now: Instant) -> list[MoldRequest]:
+        wanted: list[MoldRequest] = []
         for request in self._wanted(after, through):
             wanted.append(request)
             if len(wanted) == self._options.requests_max:
@@ -158,11 +160,11 @@ class Hearing:
         self._retry_at = min(self._retry_at, now + self._options.retry_period)
         return wanted
 
-    def _wanted(self, after: int, through: int) -> Iterator[Request]:
+    def _wanted(self, after: int, through: int) -> Iterator[MoldRequest]:
         """The holes within these bounds, in requests of a size that a server answers at once."""
         for gap in self.arbiter.missing():
             if gap.first > through:
                 return
             end = min(gap.first + gap.count, through + 1)
             for first in range(max(gap.first, after + 1), end, self._options.request_max):
-                yield Request(self.arbiter.session, first, min(self._options.request_max, end - first))
+                yield MoldRequest(self.arbiter.session, first, min(self._options.request_max, end - first))

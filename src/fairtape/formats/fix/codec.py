@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 from zlib import adler32
 
-from fairtape.formats.errors import Refused
+from fairtape.formats.errors import FormatError
 from fairtape.formats.fix.dictionary import (
     DATA,
     HEADER,
@@ -65,7 +65,7 @@ class Flaw:
     text: str
 
 
-class BadFix(Refused):
+class BadFix(FormatError):
     """Bytes that are no message of FIX, or values that none can carry."""
 
     def __init__(self, text: str, flaw: Flaw | None = None) -> None:

@@ -21,7 +21,7 @@ SEQUENCE_TAG: Final = 20_001
 CERTAINTY_TAG: Final = 20_002
 
 
-class Side(Enum):
+class FixSide(Enum):
     """Side (54)."""
 
     BUY = "1"
@@ -39,7 +39,7 @@ class OrdType(Enum):
     STOP_LIMIT = "4"
 
 
-class TimeInForce(Enum):
+class FixTimeInForce(Enum):
     """TimeInForce (59)."""
 
     DAY = "0"
@@ -150,10 +150,10 @@ Status: TypeAlias = Annotated[OrdStatus, FixField(39, CodeKind(OrdStatus))]
 Type: TypeAlias = Annotated[OrdType, FixField(40, CodeKind(OrdType))]
 OrigClOrdId: TypeAlias = Annotated[str, FixField(41, TEXT)]
 Price: TypeAlias = Annotated[int, FixField(44, FIXED)]
-SideOf: TypeAlias = Annotated[Side, FixField(54, CodeKind(Side))]
+SideOf: TypeAlias = Annotated[FixSide, FixField(54, CodeKind(FixSide))]
 Symbol: TypeAlias = Annotated[str, FixField(55, TEXT)]
 Words: TypeAlias = Annotated[str, FixField(58, TEXT)]
-Force: TypeAlias = Annotated[TimeInForce, FixField(59, CodeKind(TimeInForce))]
+Force: TypeAlias = Annotated[FixTimeInForce, FixField(59, CodeKind(FixTimeInForce))]
 TransactAt: TypeAlias = Annotated[int, FixField(60, INSTANT)]
 StopPx: TypeAlias = Annotated[int, FixField(99, FIXED)]
 ExDestination: TypeAlias = Annotated[str, FixField(100, TEXT)]
@@ -167,7 +167,7 @@ def _check_prices(order: "NewOrderSingle | OrderCancelReplaceRequest") -> None:
         raise _missing(44, f"price is missing; an order of type {order.ord_type.name} must have one")
     if order.ord_type in (OrdType.STOP, OrdType.STOP_LIMIT) and order.stop_px is None:
         raise _missing(99, f"stop_px is missing; an order of type {order.ord_type.name} must have one")
-    if order.time_in_force is TimeInForce.GOOD_TILL_DATE and order.expire_at is None:
+    if order.time_in_force is FixTimeInForce.GOOD_TILL_DATE and order.expire_at is None:
         raise _missing(126, "expire_at is missing; an order that is good till a date must have one")
     if order.order_qty <= 0:
         raise BadFix.of(RejectReason.VALUE_INCORRECT, 38, f"order_qty is {order.order_qty}; it must be more than 0")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar, Final
 
-from fairtape.formats.errors import Refused
+from fairtape.formats.errors import FormatError
 from fairtape.formats.fixed_layout import U16, U32, U48, U64, Layout, Letter, Price4, Price8, Text2, Text4, Text8
 
 TIMESTAMP_MAX: Final = (1 << 48) - 1
@@ -23,12 +23,12 @@ LOCATE_MAX: Final = (1 << 16) - 1
 STOCK_MAX: Final = 8  # characters of a symbol
 
 
-class BadItch(Refused):
+class BadItch(FormatError):
     """Bytes that are no message of ITCH 5.0, or values that no message can carry."""
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class ItchMessage:
     """What every message begins with, after its letter."""
 
     LETTER: ClassVar[str] = ""
@@ -42,7 +42,7 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class SystemEvent(Message):
+class ItchSystemEvent(ItchMessage):
     """Beginnings and ends of the day."""
 
     LETTER = "S"
@@ -50,7 +50,7 @@ class SystemEvent(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class StockDirectory(Message):
+class StockDirectory(ItchMessage):
     """A stock and its locate, for this day."""
 
     LETTER = "R"
@@ -71,7 +71,7 @@ class StockDirectory(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class StockTradingAction(Message):
+class StockTradingAction(ItchMessage):
     """A stock is halted, paused, quoted only, or trades."""
 
     LETTER = "H"
@@ -82,7 +82,7 @@ class StockTradingAction(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class RegShoRestriction(Message):
+class RegShoRestriction(ItchMessage):
     """Whether short sales of a stock are restricted."""
 
     LETTER = "Y"
@@ -91,7 +91,7 @@ class RegShoRestriction(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class MarketParticipantPosition(Message):
+class MarketParticipantPosition(ItchMessage):
     """The standing of one market participant in one stock."""
 
     LETTER = "L"
@@ -103,7 +103,7 @@ class MarketParticipantPosition(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class MwcbDeclineLevel(Message):
+class MwcbDeclineLevel(ItchMessage):
     """The levels of the market-wide circuit breaker."""
 
     LETTER = "V"
@@ -113,7 +113,7 @@ class MwcbDeclineLevel(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class MwcbStatus(Message):
+class MwcbStatus(ItchMessage):
     """A level of the market-wide circuit breaker was breached."""
 
     LETTER = "W"
@@ -121,7 +121,7 @@ class MwcbStatus(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class QuotingPeriodUpdate(Message):
+class QuotingPeriodUpdate(ItchMessage):
     """When quotation of a new issue is expected to begin."""
 
     LETTER = "K"
@@ -132,7 +132,7 @@ class QuotingPeriodUpdate(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class LuldAuctionCollar(Message):
+class LuldAuctionCollar(ItchMessage):
     """The collar of the auction that ends a trading pause."""
 
     LETTER = "J"
@@ -144,7 +144,7 @@ class LuldAuctionCollar(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class OperationalHalt(Message):
+class OperationalHalt(ItchMessage):
     """One market center cannot trade a stock."""
 
     LETTER = "h"
@@ -154,7 +154,7 @@ class OperationalHalt(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class AddOrder(Message):
+class AddOrder(ItchMessage):
     """A new order, whose owner is not named."""
 
     LETTER = "A"
@@ -166,7 +166,7 @@ class AddOrder(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class AddOrderAttributed(Message):
+class AddOrderAttributed(ItchMessage):
     """A new order, whose owner is named."""
 
     LETTER = "F"
@@ -179,7 +179,7 @@ class AddOrderAttributed(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class OrderExecuted(Message):
+class OrderExecuted(ItchMessage):
     """An order was executed, in whole or in part, at its price."""
 
     LETTER = "E"
@@ -189,7 +189,7 @@ class OrderExecuted(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class OrderExecutedWithPrice(Message):
+class OrderExecutedWithPrice(ItchMessage):
     """An order was executed, in whole or in part, at another price."""
 
     LETTER = "C"
@@ -201,7 +201,7 @@ class OrderExecutedWithPrice(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class OrderCancel(Message):
+class OrderCancel(ItchMessage):
     """An order was canceled in part."""
 
     LETTER = "X"
@@ -210,7 +210,7 @@ class OrderCancel(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class OrderDelete(Message):
+class OrderDelete(ItchMessage):
     """An order is gone."""
 
     LETTER = "D"
@@ -218,7 +218,7 @@ class OrderDelete(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class OrderReplace(Message):
+class OrderReplace(ItchMessage):
     """An order gave way to a new one on the same side of the same stock."""
 
     LETTER = "U"
@@ -229,7 +229,7 @@ class OrderReplace(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class Trade(Message):
+class ItchTrade(ItchMessage):
     """A trade against an order that was not displayed."""
 
     LETTER = "P"
@@ -242,7 +242,7 @@ class Trade(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class CrossTrade(Message):
+class CrossTrade(ItchMessage):
     """The result of a cross, all its shares at once."""
 
     LETTER = "Q"
@@ -254,7 +254,7 @@ class CrossTrade(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class BrokenTrade(Message):
+class ItchBrokenTrade(ItchMessage):
     """A trade is void."""
 
     LETTER = "B"
@@ -262,7 +262,7 @@ class BrokenTrade(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class NetOrderImbalance(Message):
+class NetOrderImbalance(ItchMessage):
     """Where a cross would stand now."""
 
     LETTER = "I"
@@ -278,7 +278,7 @@ class NetOrderImbalance(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class RetailInterest(Message):
+class RetailInterest(ItchMessage):
     """On which sides retail price improvement is on offer."""
 
     LETTER = "N"
@@ -287,7 +287,7 @@ class RetailInterest(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class DirectListing(Message):
+class DirectListing(ItchMessage):
     """The search for the price of a direct listing with a capital raise."""
 
     LETTER = "O"
@@ -302,7 +302,7 @@ class DirectListing(Message):
 
 
 MESSAGES: Final = (
-    SystemEvent,
+    ItchSystemEvent,
     StockDirectory,
     StockTradingAction,
     RegShoRestriction,
@@ -319,9 +319,9 @@ MESSAGES: Final = (
     OrderCancel,
     OrderDelete,
     OrderReplace,
-    Trade,
+    ItchTrade,
     CrossTrade,
-    BrokenTrade,
+    ItchBrokenTrade,
     NetOrderImbalance,
     RetailInterest,
     DirectListing,
@@ -329,16 +329,16 @@ MESSAGES: Final = (
 LAYOUTS: Final[Mapping[str, Layout]] = MappingProxyType({each.LETTER: Layout.of(each, BadItch) for each in MESSAGES})
 
 
-def encode(message: Message) -> bytes:
+def encode(message: ItchMessage) -> bytes:
     """The bytes of a message, without a length before them."""
     return LAYOUTS[message.LETTER].encode(message)
 
 
-def decode(payload: bytes) -> Message:
+def decode(payload: bytes) -> ItchMessage:
     """The message in these bytes. Raises `BadItch` for anything that `encode` would not have made."""
     letter = payload[:1].decode("latin-1")
     if letter not in LAYOUTS:
         raise BadItch(f"type is {letter!r}; it must be one of {''.join(LAYOUTS)}")
     message = LAYOUTS[letter].decode(payload)
-    assert isinstance(message, Message)
+    assert isinstance(message, ItchMessage)
     return message

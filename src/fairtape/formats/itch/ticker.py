@@ -53,7 +53,7 @@ CORRECTED: Final = 1  # the tracking number of a broken trade in whose place the
 _U32_MAX: Final = (1 << 32) - 1
 _WIDE_HEAD: Final = struct.Struct(">cHH6sQ")
 WIDE_SIZE: Final = _WIDE_HEAD.size + TRADE_SIZE
-_P: Final = LAYOUTS[itch.Trade.LETTER]
+_P: Final = LAYOUTS[itch.ItchTrade.LETTER]
 
 
 class Listing(NamedTuple):
@@ -64,7 +64,7 @@ class Listing(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Printed:
+class PrintedTrade:
     """A trade of the ticker."""
 
     number: int  # the global sequence number
@@ -72,7 +72,7 @@ class Printed:
 
 
 @dataclass(frozen=True, slots=True)
-class Canceled:
+class CanceledPrint:
     """The trade with this number is void; where it is corrected, the trade that follows stands in its place."""
 
     number: int
@@ -89,7 +89,7 @@ class SessionEvent:
     happened_at: Instant
 
 
-Told: TypeAlias = Printed | Canceled | SessionEvent | Listing
+Told: TypeAlias = PrintedTrade | CanceledPrint | SessionEvent | Listing
 
 
 class TickerItch:
@@ -105,7 +105,7 @@ class TickerItch:
 
     def opening(self, at: Instant) -> list[bytes]:
         """The start of messages and the directory."""
-        messages: list[itch.Message] = [itch.SystemEvent(0, 0, self._since(at), START)]
+        messages: list[itch.ItchMessage] = [itch.ItchSystemEvent(0, 0, self._since(at), START)]
         for locate, listing in enumerate(self._listings, 1):
             messages.append(_directory(locate, self._since(at), listing.symbol))
             if listing.venue:
@@ -115,7 +115,7 @@ class TickerItch:
 
     def closing(self, at: Instant) -> bytes:
         """The end of messages."""
-        return itch.encode(itch.SystemEvent(0, 0, self._since(at), END))
+        return itch.encode(itch.ItchSystemEvent(0, 0, self._since(at), END))
 
     def trade(self, number: int, trade: Trade) -> bytes:
         """One trade."""
@@ -165,7 +165,7 @@ class TickerItch:
 
     def _broken(self, number: int, at: Instant, listing: Listing | None, tracking: int) -> bytes:
         locate = 0 if listing is None else self._locates.get(_key(listing), 0)
-        return itch.encode(itch.BrokenTrade(locate, tracking, self._since(at), number))
+        return itch.encode(itch.ItchBrokenTrade(locate, tracking, self._since(at), number))
 
     def _since(self, at: Instant) -> int:
         return at - self._midnight_at
@@ -254,16 +254,16 @@ class TickerReader:
         if payload[:1] == WIDE.encode("ascii"):
             return self._read_wide(payload)
         match itch.decode(payload):
-            case itch.SystemEvent(_, _, since, code):
+            case itch.ItchSystemEvent(_, _, since, code):
                 return SessionEvent(code, self._midnight_at + since)
             case itch.StockDirectory() as directory:
                 return self._list(directory.stock_locate, Listing(directory.stock, ""))
             case itch.MarketParticipantPosition() as position:
                 return self._list(position.stock_locate, Listing(position.stock, position.mpid))
-            case itch.BrokenTrade(locate, tracking, since, number):
+            case itch.ItchBrokenTrade(locate, tracking, since, number):
                 listing = self._listings.get(locate)
-                return Canceled(number, self._midnight_at + since, listing, corrected=tracking == CORRECTED)
-            case itch.Trade() as trade:
+                return CanceledPrint(number, self._midnight_at + since, listing, corrected=tracking == CORRECTED)
+            case itch.ItchTrade() as trade:
                 return self._read_trade(trade)
             case _:
                 return None
@@ -278,7 +278,7 @@ class TickerReader:
         self._listings[locate] = listing
         return listing
 
-    def _read_trade(self, message: itch.Trade) -> Printed:
+    def _read_trade(self, message: itch.ItchTrade) -> PrintedTrade:
         listing = self._listings.get(message.stock_locate)
         if listing is None or listing.symbol != message.stock:
             known = "nothing" if listing is None else listing.symbol
@@ -301,13 +301,13 @@ class TickerReader:
             raise BadItch(str(error)) from None
         if message.buy_sell != ("S" if trade.flags == TradeFlag.BOUGHT else "B"):
             raise BadItch(f"buy_sell is {message.buy_sell!r}, which the flags {trade.flags} do not say")
-        return Printed(message.match_number, trade)
+        return PrintedTrade(message.match_number, trade)
 
-    def _read_wide(self, payload: bytes) -> Printed:
+    def _read_wide(self, payload: bytes) -> PrintedTrade:
         if len(payload) != WIDE_SIZE:
             raise BadItch(f"message {WIDE} has {len(payload)} bytes; it must have {WIDE_SIZE}")
         *_, number = _WIDE_HEAD.unpack_from(payload)
         try:
-            return Printed(number, market.decode(payload[_WIDE_HEAD.size :]))
+            return PrintedTrade(number, market.decode(payload[_WIDE_HEAD.size :]))
         except BadTrade as error:
             raise BadItch(str(error)) from None

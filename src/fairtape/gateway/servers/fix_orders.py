@@ -281,7 +281,7 @@ class FixOrders:
             ord_rej_reason=fix.OrdRejReason.OTHER if rejected else None,
             account=event.account,
             symbol=event.symbol,
-            side=fix.Side.BUY if event.side is Side.BUY else fix.Side.SELL,
+            side=fix.FixSide.BUY if event.side is Side.BUY else fix.FixSide.SELL,
             order_qty=event.quantity or None,
             price=event.price or None,
             last_qty=event.last_quantity if traded else None,
@@ -310,13 +310,13 @@ _KINDS: Final[Mapping[EventKind, tuple[fix.ExecType, fix.Certainty | None]]] = {
     EventKind.REJECTED: (fix.ExecType.REJECTED, None),
 }
 _TYPES: Final[Mapping[fix.OrdType, OrderType]] = {each: OrderType(int(each.value)) for each in fix.OrdType}
-_TIMES: Final[Mapping[fix.TimeInForce | None, TimeInForce]] = {
+_TIMES: Final[Mapping[fix.FixTimeInForce | None, TimeInForce]] = {
     None: TimeInForce.DAY,
-    fix.TimeInForce.DAY: TimeInForce.DAY,
-    fix.TimeInForce.IMMEDIATE_OR_CANCEL: TimeInForce.IOC,
-    fix.TimeInForce.FILL_OR_KILL: TimeInForce.FOK,
+    fix.FixTimeInForce.DAY: TimeInForce.DAY,
+    fix.FixTimeInForce.IMMEDIATE_OR_CANCEL: TimeInForce.IOC,
+    fix.FixTimeInForce.FILL_OR_KILL: TimeInForce.FOK,
 }
-_SIDES: Final[Mapping[fix.Side, Side]] = {fix.Side.BUY: Side.BUY, fix.Side.SELL: Side.SELL}
+_SIDES: Final[Mapping[fix.FixSide, Side]] = {fix.FixSide.BUY: Side.BUY, fix.FixSide.SELL: Side.SELL}
 
 
 def order_of(account: str, value: fix.NewOrderSingle) -> NewOrder:

@@ -15,7 +15,7 @@ from fairtape.edge.protocol.session_marks import MARK, OPAQUE, BadMark, decode_m
 from fairtape.edge.protocol.sessions import Session
 from fairtape.edge.service.session_readers import Readers
 from fairtape.formats.itch.messages import BadItch
-from fairtape.formats.itch.ticker import Canceled, Printed
+from fairtape.formats.itch.ticker import CanceledPrint, PrintedTrade
 from fairtape.market.trades import Trade, encode, records
 from fairtape.pipeline.schemas import REPLAYED, Arrow
 from fairtape.pipeline.source.payload_columns import trade_columns
@@ -88,9 +88,9 @@ class _Interpreter:
             return _Told(number, OPAQUE_KIND, message, opaque.sequence, opaque.source)
         corrects, self._corrects = self._corrects, False
         match self._reader.read(message):
-            case Printed(sequence, trade):
+            case PrintedTrade(sequence, trade):
                 return _Told(number, CORRECTION if corrects else TRADE, message, sequence, None, trade)
-            case Canceled(corrected=corrected):
+            case CanceledPrint(corrected=corrected):
                 self._corrects = corrected
                 return _Told(number, BROKEN, message)
             case _:
