@@ -8,7 +8,7 @@ import pytest
 
 from fairtape.cli import run
 from fairtape.cli.check import check
-from fairtape.exchange.ledger import Account, Ledger
+from fairtape.exchange.ledger import Ledger, LedgerAccount
 from fairtape.exchange.outputs import Execution
 from fairtape.exchange.trade_book import TradeBook
 from fairtape.simulation.fault_schedule import draw
@@ -65,7 +65,9 @@ def test_a_pass_that_proves_no_other_holder_is_found_out(monkeypatch: pytest.Mon
 def test_a_unit_that_appears_from_nowhere_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     settle = Ledger.settle
 
-    def generous(ledger: Ledger, buyer: Account, seller: Account, symbol: str, quantity: int, amount: int) -> None:
+    def generous(
+        ledger: Ledger, buyer: LedgerAccount, seller: LedgerAccount, symbol: str, quantity: int, amount: int
+    ) -> None:
         settle(ledger, buyer, seller, symbol, quantity, amount)
         seller.cash.available += 1
 

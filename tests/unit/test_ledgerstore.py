@@ -15,7 +15,7 @@ from fairtape.exchange.bookkeeping import Bookkeeper
 from fairtape.exchange.floor import Floor
 from fairtape.exchange.instructions import CASH, Funding
 from fairtape.exchange.order_codec import Message
-from fairtape.exchange.transfers import Batch, Standing
+from fairtape.exchange.transfers import TransferBatch, TransferState
 from fairtape.storage.ledger_tables import LedgerStore
 from unit.floor_values import Script, fixed
 
@@ -54,7 +54,7 @@ def session(seed: int, tokens: int = 40) -> list[Ordered]:
     return script.tokens
 
 
-def batches(tokens: list[Ordered], *, tells_empty: bool = False) -> Iterator[tuple[Batch, Floor]]:
+def batches(tokens: list[Ordered], *, tells_empty: bool = False) -> Iterator[tuple[TransferBatch, Floor]]:
     """What a floor's bookkeeper says, with or without news of empty tokens between."""
     floor = Floor(commit_passes=2)
     books = Bookkeeper(floor.ledger)
@@ -78,7 +78,7 @@ def test_a_ledger_rebuilt_from_the_sequence_is_the_live_one_row_by_row(tmp_path:
     rebuilt.write([batch for batch, _ in batches(tokens)])  # in one transaction, without empty tokens
     rebuilt.write([])
     last = tokens[-1].token + 2
-    final = Batch(last, tokens[-1].sequence + tokens[-1].count)
+    final = TransferBatch(last, tokens[-1].sequence + tokens[-1].count)
     for store in (live, rebuilt):
         store.write([final])
         assert store.imbalance() == []
@@ -132,7 +132,7 @@ def test_the_file_is_synchronised_with_the_disk(tmp_path: Path) -> None:
 def test_what_cannot_be_held_is_said_before_anything_is_written(tmp_path: Path) -> None:
     store = LedgerStore(tmp_path / "ledger.sqlite")
     with pytest.raises(UserError, match="the balance of cash of ann is larger"):
-        store.write([Batch(1, 2, standings=[Standing("ann", "", 1 << 63, 0)])])
+        store.write([TransferBatch(1, 2, standings=[TransferState("ann", "", 1 << 63, 0)])])
     assert store.token == 0
 
 

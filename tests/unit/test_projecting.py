@@ -9,7 +9,7 @@ import pytest
 from fairtape.core.errors import UserError
 from fairtape.deployment.process import ledger_projection as projecting
 from fairtape.deployment.process.ledger_projection import Projector
-from fairtape.exchange.transfers import Batch
+from fairtape.exchange.transfers import TransferBatch
 from fairtape.storage.database import DatabaseUnavailable
 from fairtape.storage.ledger_tables import LedgerStore
 from unit.test_ledgerstore import batches, session
@@ -24,7 +24,7 @@ class Moody(LedgerStore):
         self.asked = 0
         self.failure: Exception | None = None
 
-    def write(self, batches: Sequence[Batch]) -> None:  # type: ignore[override]  # counts what it is given
+    def write(self, batches: Sequence[TransferBatch]) -> None:  # type: ignore[override]  # counts what it is given
         self.asked += 1
         if self.away:
             self.away -= 1
@@ -40,7 +40,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Moody:
     return Moody(tmp_path / "ledger.sqlite")
 
 
-def whole(tmp_path: Path, told: list[Batch]) -> bytes:
+def whole(tmp_path: Path, told: list[TransferBatch]) -> bytes:
     plain = LedgerStore(tmp_path / "plain.sqlite")
     plain.write(told)
     return plain.state_hash()

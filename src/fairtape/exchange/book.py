@@ -94,7 +94,7 @@ class Fill(NamedTuple):
     quantity: Quantity
 
 
-class Why(Enum):
+class RemovalReason(Enum):
     """Why something of an order went without a trade."""
 
     ASKED = "its owner asked for it"
@@ -107,20 +107,20 @@ class Why(Enum):
     CLOSED = "the market closed"
 
 
-class Cut(NamedTuple):
+class Reduction(NamedTuple):
     """So much of an order is gone without a trade; where nothing is left open, so is the order."""
 
     order: Order
     quantity: Quantity
-    why: Why
+    why: RemovalReason
 
 
-def cut(order: Order, quantity: Quantity, why: Why) -> Cut:
+def cut(order: Order, quantity: Quantity, why: RemovalReason) -> Reduction:
     """Take so much away from what is open. Whoever keeps the order in a ladder takes it out when nothing is left."""
     order.open -= quantity
     order.quantity -= quantity
     assert order.open >= 0
-    return new_tuple(Cut, (order, quantity, why))
+    return new_tuple(Reduction, (order, quantity, why))
 
 
 class Ladder:

@@ -20,11 +20,11 @@ from fairtape.exchange.outputs import (
     Sequenced,
     TentativeFill,
 )
-from fairtape.exchange.transfers import Batch, Part, Reason, Settlement, Standing, Transfer
+from fairtape.exchange.transfers import BalancePart, Settlement, Transfer, TransferBatch, TransferReason, TransferState
 from fairtape.market.prices import ONE
 
 _OWNED: Final = (Sequenced, Cancelled, Replaced)  # told of one account's order
-_OPEN, _HELD = Part.AVAILABLE, Part.RESERVED
+_OPEN, _HELD = BalancePart.AVAILABLE, BalancePart.RESERVED
 
 
 class Bookkeeper:
@@ -34,9 +34,9 @@ class Bookkeeper:
         self._ledger = ledger
         self._known: dict[tuple[str, str], tuple[int, int]] = {}
 
-    def keep(self, outputs: Iterable[Output], *, token: int, sequence: int) -> Batch:
+    def keep(self, outputs: Iterable[Output], *, token: int, sequence: int) -> TransferBatch:
         """The batch of a token, after the floor has applied it."""
-        batch = Batch(token, sequence)
+        batch = TransferBatch(token, sequence)
         touched: dict[str, None] = {}
         for output in outputs:
             if isinstance(output, _OWNED):
@@ -52,7 +52,7 @@ class Bookkeeper:
         self._close(batch, touched)
         return batch
 
-    def _close(self, batch: Batch, touched: Iterable[str]) -> None:
+    def _close(self, batch: TransferBatch, touched: Iterable[str]) -> None:
         """Book what moved between available and reserved, and see that nothing else did."""
         moved: defaultdict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
         for _, _, asset, giver, _, taker, _, amount in batch.transfers:
@@ -74,9 +74,9 @@ class Bookkeeper:
                 if held:
                     places = (_OPEN, _HELD) if held > 0 else (_HELD, _OPEN)
                     sides = (name, places[0], name, places[1])
-                    batch.transfers.append(Transfer(Reason.RESERVATION, batch.token, asset, *sides, abs(held)))
+                    batch.transfers.append(Transfer(TransferReason.RESERVATION, batch.token, asset, *sides, abs(held)))
                 self._known[name, asset] = now
-                batch.standings.append(Standing(name, asset, *now))
+                batch.standings.append(TransferState(name, asset, *now))
 
 
 def _settlement(trade: Execution) -> Settlement:
@@ -85,6 +85,6 @@ def _settlement(trade: Execution) -> Settlement:
 
 
 def _funding(funded: Funded) -> Transfer:
-    outside, inside = ("", Part.OUTSIDE), (funded.account, Part.AVAILABLE)
+    outside, inside = ("", BalancePart.OUTSIDE), (funded.account, BalancePart.AVAILABLE)
     giver, taker = (outside, inside) if funded.amount > 0 else (inside, outside)
-    return Transfer(Reason.FUNDING, funded.number, funded.asset, *giver, *taker, abs(funded.amount))
+    return Transfer(TransferReason.FUNDING, funded.number, funded.asset, *giver, *taker, abs(funded.amount))

@@ -30,10 +30,9 @@ from fairtape.exchange.instructions import Action, Control, Funding, OpenMarket,
 from fairtape.exchange.ledger import Ledger
 from fairtape.exchange.market import Market, flaw_of
 from fairtape.exchange.order_codec import decode, encode
-from fairtape.exchange.order_handling import Customer, Desk, FloorLimits
+from fairtape.exchange.order_handling import Customer, FloorLimits, OrderHandler
 from fairtape.exchange.orders import BadOrder, Cancel, NewOrder, Replace
 from fairtape.exchange.outputs import (
-    Broken,
     Committed,
     Evidence,
     Execution,
@@ -42,6 +41,7 @@ from fairtape.exchange.outputs import (
     Output,
     Printed,
     Rejected,
+    SequenceBroken,
     Voided,
 )
 from fairtape.exchange.rules.values import Continuous
@@ -72,7 +72,7 @@ class Floor:
         limits: FloorLimits | None = None,
     ) -> None:
         assert commit_passes >= 0
-        self._desk = Desk(commit_passes=commit_passes, limits=limits or FloorLimits())
+        self._desk = OrderHandler(commit_passes=commit_passes, limits=limits or FloorLimits())
         self._venue = venue
         self._operators = None if operators is None else frozenset(operators)  # None: every source may administer
         self._arbiters = None if arbiters is None else frozenset(arbiters)  # None: every source may report
@@ -115,7 +115,7 @@ class Floor:
         if not change.broken:
             return []
         lost = self.token >= change.token
-        self._desk.outputs.append(Broken(change.token, change.sequence, lost))
+        self._desk.outputs.append(SequenceBroken(change.token, change.sequence, lost))
         self._desk.outputs += [Voided(trade, committed) for trade, committed in self._desk.trades.since(change.token)]
         self._stale = self._stale or lost
         return self._drain()

@@ -54,7 +54,7 @@ class Balance:
         self.available += amount
 
 
-class Account:
+class LedgerAccount:
     """The balances of one account."""
 
     __slots__ = ("balances", "cash", "name")
@@ -78,7 +78,7 @@ class Ledger:
     def __init__(self, *, accounts_max: int = ACCOUNTS_MAX, assets_max: int = ASSETS_MAX) -> None:
         self._accounts_max = accounts_max
         self._assets_max = assets_max
-        self.accounts: dict[str, Account] = {}
+        self.accounts: dict[str, LedgerAccount] = {}
         self.outside: dict[str, int] = {}  # of each asset, the negative of all that came in
 
     def fund(self, name: str, asset: str, amount: int) -> str | None:
@@ -93,14 +93,16 @@ class Ledger:
         if account is None:
             if len(self.accounts) == self._accounts_max:
                 return f"account is {name}; the ledger is full with {self._accounts_max} accounts"
-            account = self.accounts[name] = Account(name)
+            account = self.accounts[name] = LedgerAccount(name)
         if asset not in account.balances and len(account.balances) == self._assets_max:
             return f"asset is {asset}; the account is full with {self._assets_max} assets"
         account.balance(asset).available += amount
         self.outside[asset] = self.outside.get(asset, 0) - amount
         return None
 
-    def settle(self, buyer: Account, seller: Account, symbol: Symbol, quantity: Quantity, amount: int) -> None:
+    def settle(
+        self, buyer: LedgerAccount, seller: LedgerAccount, symbol: Symbol, quantity: Quantity, amount: int
+    ) -> None:
         """A committed trade: the buyer's reserved cash against the seller's reserved shares."""
         shares, cash = seller.balances[symbol], buyer.cash
         assert shares.reserved >= quantity
@@ -156,8 +158,8 @@ class Ledger:
         return ledger
 
 
-def _restored(name: str, balances: _Balances) -> Account:
-    account = Account(name)
+def _restored(name: str, balances: _Balances) -> LedgerAccount:
+    account = LedgerAccount(name)
     for asset, (available, reserved) in balances.items():
         if type(available) is not int or type(reserved) is not int or min(available, reserved) < 0:
             raise BadLedger(f"the balance of {asset or 'cash'} of {name} is {available}, {reserved}")

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from fairtape.core.instants import Instant
-from fairtape.exchange.book import ANY_BUY, ANY_SELL, Book, Cut, Fill, Ladder, Order, Why, cut
+from fairtape.exchange.book import ANY_BUY, ANY_SELL, Book, Fill, Ladder, Order, Reduction, RemovalReason, cut
 from fairtape.exchange.instructions import OpenMarket
 from fairtape.exchange.orders import NewOrder, OrderType, Side, TimeInForce
 from fairtape.exchange.rules import dutch
@@ -76,7 +76,7 @@ class Market:
         self.terms = terms
         self.rule = terms.rule
         self.book = Book()
-        self.cuts: list[Cut] = []
+        self.cuts: list[Reduction] = []
         self.halted = False
         self.last: Price = 0  # of the latest trade; 0: there was none
         self._stops = (Ladder(), Ladder())  # that buy, the lowest stop first; that sell, the highest first
@@ -160,7 +160,7 @@ class Market:
                 (book.bids if order.sign > 0 else book.asks).add(order, order.key)
             else:
                 whole = order.time_in_force is FOK
-                self.cuts.append(cut(order, order.open, Why.NOT_WHOLE if whole else Why.UNFILLED))
+                self.cuts.append(cut(order, order.open, RemovalReason.NOT_WHOLE if whole else RemovalReason.UNFILLED))
         return fills
 
     def _gather(self, order: Order, now: Instant) -> Sequence[Fill]:
@@ -175,7 +175,7 @@ class Market:
         fills += self.advance(now)
         if order.open and (order.is_market or order.time_in_force is not DAY):
             self.book.remove(order)
-            self.cuts.append(cut(order, order.open, Why.UNFILLED))
+            self.cuts.append(cut(order, order.open, RemovalReason.UNFILLED))
         return fills
 
     def stop(self, order: Order) -> None:
@@ -196,7 +196,7 @@ class Market:
                 return order
         return None
 
-    def cancel(self, order: Order, why: Why = Why.ASKED) -> None:
+    def cancel(self, order: Order, why: RemovalReason = RemovalReason.ASKED) -> None:
         """Take a waiting order out, with all that is left of it."""
         if order.stop_price:
             self._stops[order.sign < 0].remove(order, -order.stop_price * order.sign)
@@ -206,7 +206,7 @@ class Market:
 
     def reduce(self, order: Order, quantity: Quantity) -> None:
         """Take so much of a waiting order away; the rest keeps its place."""
-        self.cuts.append(cut(order, quantity, Why.ASKED))
+        self.cuts.append(cut(order, quantity, RemovalReason.ASKED))
         if not order.open:
             self.book.remove(order)
 
@@ -222,7 +222,7 @@ class Market:
     def close(self) -> None:
         """Cancel everything."""
         for order in [*self.book.orders(), *self._stops[0], *self._stops[1]]:
-            self.cancel(order, Why.CLOSED)
+            self.cancel(order, RemovalReason.CLOSED)
 
     # What time and operators do.
 
@@ -247,7 +247,7 @@ class Market:
         elif isinstance(self.rule, SecondPrice):
             fills = award(self.book)
             for order in list(self.book.orders()):
-                self.cancel(order, Why.ROUND_OVER)
+                self.cancel(order, RemovalReason.ROUND_OVER)
         else:
             return None
         if fills:
@@ -345,8 +345,8 @@ class Market:
         return now // self.rule.period if isinstance(self.rule, BatchAuction) else 0
 
 
-def _forbidden(order: Order, opposite: Ladder) -> Why | None:
+def _forbidden(order: Order, opposite: Ladder) -> RemovalReason | None:
     """Why an order that crosses must not take."""
     if order.post_only:
-        return Why.WOULD_TAKE
-    return Why.NOT_WHOLE if fillable(order, opposite) < order.open else None
+        return RemovalReason.WOULD_TAKE
+    return RemovalReason.NOT_WHOLE if fillable(order, opposite) < order.open else None

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fairtape.core.instants import Instant
-from fairtape.exchange.book import Fill, Order, Why, cut
-from fairtape.exchange.ledger import Account, Ledger
+from fairtape.exchange.book import Fill, Order, RemovalReason, cut
+from fairtape.exchange.ledger import Ledger, LedgerAccount
 from fairtape.exchange.market import Market
 from fairtape.exchange.orders import Cancel, NewOrder, OrderType, Replace
 from fairtape.exchange.outputs import (
@@ -48,14 +48,14 @@ class Customer:
 
     __slots__ = ("account", "name", "orders", "used")
 
-    def __init__(self, account: Account) -> None:
+    def __init__(self, account: LedgerAccount) -> None:
         self.account = account
         self.name = account.name
         self.orders: dict[str, tuple[Market, Order]] = {}
         self.used: OrderedDict[str, None] = OrderedDict()
 
 
-class Desk:
+class OrderHandler:
     """All customers and all open orders of a floor."""
 
     def __init__(self, *, commit_passes: int, limits: FloorLimits) -> None:
@@ -156,7 +156,7 @@ class Desk:
             if order.sign > 0 and order.is_market:
                 held = self._reserve(market, order)
                 if held is None:
-                    market.cuts.append(cut(order, order.open, Why.NO_FUNDS))
+                    market.cuts.append(cut(order, order.open, RemovalReason.NO_FUNDS))
                 else:
                     self._work(market, order, held)
             else:

@@ -12,7 +12,7 @@ from fairtape.market.prices import Price, Quantity
 from fairtape.market.symbols import Symbol
 
 
-class Part(IntEnum):
+class BalancePart(IntEnum):
     """Where an amount lies."""
 
     OUTSIDE = 0
@@ -20,7 +20,7 @@ class Part(IntEnum):
     RESERVED = 2
 
 
-class Reason(IntEnum):
+class TransferReason(IntEnum):
     """Why an amount moved."""
 
     FUNDING = 1  # the reference is the place of the message
@@ -31,13 +31,13 @@ class Reason(IntEnum):
 class Transfer(NamedTuple):
     """An amount of one asset on its way from one place to another."""
 
-    reason: Reason
+    reason: TransferReason
     reference: int
     asset: str  # empty: cash
     giver: str  # an account; empty: the outside
-    giver_part: Part
+    giver_part: BalancePart
     taker: str
-    taker_part: Part
+    taker_part: BalancePart
     amount: int  # 1e-9, above zero
 
 
@@ -56,7 +56,7 @@ class Settlement(NamedTuple):
     sell_order: int
 
 
-class Standing(NamedTuple):
+class TransferState(NamedTuple):
     """One asset of one account, after a token."""
 
     account: str
@@ -66,11 +66,11 @@ class Standing(NamedTuple):
 
 
 @dataclass(slots=True)
-class Batch:
+class TransferBatch:
     """What one token did to the ledger: first its settlements, then everything else."""
 
     token: int
     sequence: int  # the number of the next message
     settlements: list[Settlement] = field(default_factory=list)
     transfers: list[Transfer] = field(default_factory=list)
-    standings: list[Standing] = field(default_factory=list)
+    standings: list[TransferState] = field(default_factory=list)

@@ -17,7 +17,6 @@ from fairtape.exchange.floor import Floor
 from fairtape.exchange.instructions import TradeReport
 from fairtape.exchange.order_codec import decode, encode
 from fairtape.exchange.outputs import (
-    Broken,
     Cancelled,
     Committed,
     Evidence,
@@ -28,6 +27,7 @@ from fairtape.exchange.outputs import (
     Printed,
     Rejected,
     Replaced,
+    SequenceBroken,
     Sequenced,
     TentativeFill,
     Voided,
@@ -53,7 +53,7 @@ _COUNTED: Final[Mapping[type[Output], str]] = {
     Committed: "trades committed",
     Printed: "trades printed",
     Voided: "trades void",
-    Broken: "breaks",
+    SequenceBroken: "breaks",
     Evidence: "accusations",
     Funded: "fundings",
     MarketChanged: "market changes",

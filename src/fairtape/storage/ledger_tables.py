@@ -38,8 +38,8 @@ from sqlalchemy import (
 )
 
 from fairtape.core.errors import UserError
-from fairtape.exchange.ledger import Account, Ledger
-from fairtape.exchange.transfers import Batch, Part, Reason, Settlement, Standing, Transfer
+from fairtape.exchange.ledger import Ledger, LedgerAccount
+from fairtape.exchange.transfers import BalancePart, Settlement, Transfer, TransferBatch, TransferReason, TransferState
 from fairtape.storage.database import database_errors, opened
 
 AMOUNT_MAX: Final = (1 << 63) - 1  # what a column holds
@@ -94,7 +94,9 @@ TRADES: Final = Table(
 )
 _PLACES: Final = ("reason", "reference", "asset", "giver", "giver_part", "taker", "taker_part", "amount")
 TRANSFERS: Final[TableClause] = table("transfers", *(column(name) for name in _PLACES))
-_BOTH: Final = f"{Part.RESERVED:d}, {{}}, {Part.AVAILABLE:d}"  # out of what the one reserved, to the other
+_BOTH: Final = (
+    f"{BalancePart.RESERVED:d}, {{}}, {BalancePart.AVAILABLE:d}"  # out of what the one reserved, to the other
+)
 _TRANSFERS_VIEW: Final = f"""CREATE VIEW transfers ({", ".join(_PLACES)}) AS
     SELECT {", ".join(_PLACES)} FROM movements
     UNION ALL
@@ -137,14 +139,14 @@ class LedgerStore:
         """How many trades are settled: their numbers count from 1 without holes."""
         return self._trade_id
 
-    def write(self, batches: Iterable[Batch]) -> None:
+    def write(self, batches: Iterable[TransferBatch]) -> None:
         """Write batches in one transaction; those that are in the tables already change nothing.
 
         Raises `Away` where the database does not answer; the same batches can be handed in again.
         """
         trades: list[Settlement] = []
         movements: list[tuple[Any, ...]] = []
-        standings: dict[tuple[str, str], Standing] = {}
+        standings: dict[tuple[str, str], TransferState] = {}
         token, sequence, movement, trade_id = self.token, self.sequence, self._movement, self._trade_id
         for batch in batches:
             fresh = [settlement for settlement in batch.settlements if settlement.trade_id > trade_id]
@@ -175,10 +177,10 @@ class LedgerStore:
         ledger = Ledger()
         with self._engine.connect() as connection:
             for name, asset, available, reserved in connection.execute(select(BALANCES)):
-                balance = ledger.accounts.setdefault(name, Account(name)).balance(asset)
+                balance = ledger.accounts.setdefault(name, LedgerAccount(name)).balance(asset)
                 balance.available, balance.reserved = available, reserved
-            for row in connection.execute(select(MOVEMENTS).where(MOVEMENTS.c.reason == Reason.FUNDING)):
-                came = row.amount if row.giver_part == Part.OUTSIDE else -row.amount
+            for row in connection.execute(select(MOVEMENTS).where(MOVEMENTS.c.reason == TransferReason.FUNDING)):
+                came = row.amount if row.giver_part == BalancePart.OUTSIDE else -row.amount
                 ledger.outside[row.asset] = ledger.outside.get(row.asset, 0) - came
         return ledger
 
@@ -190,9 +192,11 @@ class LedgerStore:
                 sums[row.giver, row.asset, row.giver_part] -= row.amount
                 sums[row.taker, row.asset, row.taker_part] += row.amount
             for row in connection.execute(select(BALANCES)):
-                sums[row.account, row.asset, Part.AVAILABLE] -= row.available
-                sums[row.account, row.asset, Part.RESERVED] -= row.reserved
-        return sorted({(name, asset) for (name, asset, part), left in sums.items() if left and part != Part.OUTSIDE})
+                sums[row.account, row.asset, BalancePart.AVAILABLE] -= row.available
+                sums[row.account, row.asset, BalancePart.RESERVED] -= row.reserved
+        return sorted(
+            {(name, asset) for (name, asset, part), left in sums.items() if left and part != BalancePart.OUTSIDE}
+        )
 
     def state_hash(self) -> bytes:
         """A digest of all rows: equal for a store that was written live and one that was rebuilt."""
@@ -246,7 +250,7 @@ def _upsert(engine: Engine) -> str:
     return f"{_positional(BALANCES, engine)} ON CONFLICT (account, asset) DO UPDATE SET {changes}"
 
 
-def _check(standings: Iterable[Standing]) -> None:
+def _check(standings: Iterable[TransferState]) -> None:
     for account, asset, available, reserved in standings:
         if max(available, reserved) > AMOUNT_MAX:
             raise UserError(f"the balance of {asset or 'cash'} of {account} is larger than a database can hold")

@@ -30,7 +30,7 @@ from fairtape.deployment.status_files import Bulletin, RunFolder, Status
 from fairtape.exchange.bookkeeping import Bookkeeper
 from fairtape.exchange.instructions import Pulse
 from fairtape.exchange.order_codec import encode
-from fairtape.exchange.transfers import Batch
+from fairtape.exchange.transfers import TransferBatch
 from fairtape.gateway.core.gateway import Gateway
 from fairtape.gateway.servers.authenticator import Doorman
 from fairtape.gateway.servers.fix_orders import FixOrders
@@ -245,7 +245,7 @@ class GatewayProcess:
             for _ in self._tuner.look():
                 pass
         found = self._tuner.patiently(lambda: list(islice(self._following.everything(), ENTRIES_MAX))) or []
-        batches: list[Batch] = []
+        batches: list[TransferBatch] = []
         if found:
             self._heard_at = self._now()
         for each in found:
@@ -257,7 +257,7 @@ class GatewayProcess:
         await asyncio.sleep(0)  # traders and signals have their turn, however much there is to follow
         return bool(found)
 
-    def _apply(self, to: House | Gateway, each: JournalEntry | FormationChanged) -> Iterator[Batch]:
+    def _apply(self, to: House | Gateway, each: JournalEntry | FormationChanged) -> Iterator[TransferBatch]:
         if isinstance(each, FormationChanged):
             to.turn(each.change)
             return
@@ -276,14 +276,14 @@ class GatewayProcess:
         self._following, self._tuner = self._tuned()
         gateway, self._books = self._newborn()
         while found := list(islice(self._following.everything(), ENTRIES_MAX)):
-            batches: list[Batch] = []
+            batches: list[TransferBatch] = []
             for each in found:
                 batches += self._apply(gateway, each)
             await self._write(batches)
             await asyncio.sleep(0)
         self._house.rebuilt(gateway)
 
-    async def _write(self, batches: list[Batch]) -> None:
+    async def _write(self, batches: list[TransferBatch]) -> None:
         if self._projector is not None:
             await self._projector.add(batches)
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Final
 
 from fairtape.core.errors import UserError
-from fairtape.exchange.transfers import Batch
+from fairtape.exchange.transfers import TransferBatch
 from fairtape.storage.database import DatabaseUnavailable
 from fairtape.storage.ledger_tables import LedgerStore
 
@@ -27,7 +27,7 @@ class Projector:
         self._store = store
         self._say = say
         self.stopped = False  # the tables cannot hold what came
-        self._waiting: deque[Batch] = deque()
+        self._waiting: deque[TransferBatch] = deque()
         self._added = asyncio.Event()
         self._written = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -41,7 +41,7 @@ class Projector:
         """From now on."""
         self._task = asyncio.create_task(self._run())
 
-    async def add(self, batches: Iterable[Batch]) -> None:
+    async def add(self, batches: Iterable[TransferBatch]) -> None:
         """Have them written; waits while too many do. Raises what ended the writing, if a fault of ours did."""
         self._waiting.extend(batches)
         self._added.set()

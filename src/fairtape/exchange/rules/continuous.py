@@ -1,12 +1,14 @@
 """Continuous trading: an arriving order takes what crosses it, the best price first, the oldest order first."""
 
-from fairtape.exchange.book import Cut, Fill, Ladder, Order, Why, cut, new_tuple
+from fairtape.exchange.book import Fill, Ladder, Order, Reduction, RemovalReason, cut, new_tuple
 from fairtape.exchange.orders import SelfTrade
 from fairtape.exchange.rules.values import Continuous, Pricing, rounded
 from fairtape.market.prices import Price, Quantity
 
 
-def match(taker: Order, opposite: Ladder, rule: Continuous, tick: Price, fills: list[Fill], cuts: list[Cut]) -> None:
+def match(
+    taker: Order, opposite: Ladder, rule: Continuous, tick: Price, fills: list[Fill], cuts: list[Reduction]
+) -> None:
     """Fill `taker` from the other side as far as its limit reaches.
 
     What self-trade prevention takes away, from either order, is added to `cuts`. What is left of the taker stays in
@@ -55,17 +57,17 @@ def trade_price(maker: Order, taker: Order, rule: Continuous, tick: Price) -> Pr
     return rounded(maker.price + taker.price, rule.step or tick, rule.rounding, upward=upward)
 
 
-def _prevent(maker: Order, taker: Order, cuts: list[Cut]) -> None:
+def _prevent(maker: Order, taker: Order, cuts: list[Reduction]) -> None:
     """Keep an account from trading with itself, as the arriving order's policy says."""
     policy = taker.policy
     if policy is SelfTrade.DECREMENT:
         less = min(maker.open, taker.open)
-        cuts += (cut(maker, less, Why.SELF_TRADE), cut(taker, less, Why.SELF_TRADE))
+        cuts += (cut(maker, less, RemovalReason.SELF_TRADE), cut(taker, less, RemovalReason.SELF_TRADE))
         return
     if policy is not SelfTrade.CANCEL_NEWEST:
-        cuts.append(cut(maker, maker.open, Why.SELF_TRADE))
+        cuts.append(cut(maker, maker.open, RemovalReason.SELF_TRADE))
     if policy is not SelfTrade.CANCEL_OLDEST:
-        cuts.append(cut(taker, taker.open, Why.SELF_TRADE))
+        cuts.append(cut(taker, taker.open, RemovalReason.SELF_TRADE))
 
 
 def fillable(taker: Order, opposite: Ladder) -> Quantity:
