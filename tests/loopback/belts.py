@@ -11,9 +11,9 @@ from fairtape.exchange.instructions import CASH, Funding, OpenMarket, Pulse
 from fairtape.exchange.order_codec import encode
 from fairtape.exchange.rules.values import Continuous
 from fairtape.gateway.core.gateway import Gateway, GatewayLimits
-from fairtape.gateway.servers.order_gateway import House
-from fairtape.gateway.storage.accounts import Accounts
-from fairtape.gateway.storage.order_log import Intake
+from fairtape.gateway.servers.order_gateway import OrderGateway
+from fairtape.gateway.storage.accounts import TradingAccounts
+from fairtape.gateway.storage.order_log import OrderLog
 from fairtape.market.prices import ONE
 from fairtape.wire.blocks import pack_messages
 
@@ -27,7 +27,7 @@ class Belt:
 
     def __init__(self) -> None:
         self.tokens: list[Ordered] = []
-        self.houses: list[House] = []
+        self.houses: list[OrderGateway] = []
         self._batches: list[tuple[int, list[bytes]]] = []
         self._sequence = 1
         self._soon = False
@@ -71,16 +71,16 @@ class Belt:
         self.deliver([(OPERATOR, [encode(message) for message in messages])])
 
     def house(
-        self, me: int, accounts: Accounts, *, intake: Path | None = None, limits: GatewayLimits | None = None
-    ) -> House:
+        self, me: int, accounts: TradingAccounts, *, intake: Path | None = None, limits: GatewayLimits | None = None
+    ) -> OrderGateway:
         """A new life of a gateway: what was delivered is replayed, what was taken is entered again."""
         floor = Floor(commit_passes=COMMIT_PASSES)
         limits = limits or GatewayLimits(requests_per_s=100_000, open_orders_max=100_000)
         gateway = Gateway(me, floor, scope=accounts.acts_for, first_number=time.time_ns(), limits=limits)
         for ordered in self.tokens:
             gateway.apply(ordered)
-        memory = None if intake is None else Intake(intake)
-        house = House(gateway, accounts, publish=self.publisher(me), now=time.time_ns, intake=memory)
+        memory = None if intake is None else OrderLog(intake)
+        house = OrderGateway(gateway, accounts, publish=self.publisher(me), now=time.time_ns, intake=memory)
         house.recover()
         self.houses.append(house)
         return house
@@ -89,14 +89,14 @@ class Belt:
 _made: dict[tuple[object, ...], bytes] = {}  # files of logins: a password takes long to hash, on purpose
 
 
-def accounts_in(folder: Path, *names: str, brokers: dict[str, str] | None = None) -> Accounts:
+def accounts_in(folder: Path, *names: str, brokers: dict[str, str] | None = None) -> TradingAccounts:
     """Logins with one password."""
     path, wanted = folder / "accounts.sqlite", (names, *sorted((brokers or {}).items()))
     if wanted not in _made:
-        accounts = Accounts(path)
+        accounts = TradingAccounts(path)
         for name in names:
             accounts.add(name, SECRET, broker=(brokers or {}).get(name, ""))
         accounts.close()
         _made[wanted] = path.read_bytes()
     path.write_bytes(_made[wanted])
-    return Accounts(path)
+    return TradingAccounts(path)

@@ -9,12 +9,12 @@ import pytest
 
 from fairtape.formats import soupbintcp as soup
 from fairtape.formats.fix.order_messages import write
-from fairtape.gateway.servers.authenticator import Doorman
+from fairtape.gateway.servers.authenticator import Authenticator
 from fairtape.gateway.servers.fix_server import FixServer
-from fairtape.gateway.servers.ouch_server import OuchDesk
+from fairtape.gateway.servers.ouch_server import OuchServer
 from fairtape.gateway.servers.streams import StreamServer
 from fairtape.gateway.servers.tls import server_context
-from fairtape.gateway.session.acceptor import FixDesk
+from fairtape.gateway.session.acceptor import FixAcceptor
 from loopback.belts import Belt, accounts_in
 from loopback.certificates import Authority
 from loopback.test_fix_server import Customer, Market
@@ -36,7 +36,7 @@ def test_a_fix_session_over_tls(tmp_path: Path) -> None:
 
     async def play() -> None:
         market = Market()
-        desk = FixDesk("FLOOR", store_of=lambda _client: market.store, judge=judge)
+        desk = FixAcceptor("FLOOR", store_of=lambda _client: market.store, judge=judge)
         market.server = FixServer(desk, market, sync=market.sync, now=time.time_ns, tls=ours)
         host, port = await market.server.start("127.0.0.1", 0)
         plain = Customer(*await asyncio.open_connection(host, port))
@@ -61,8 +61,8 @@ def test_ouch_over_tls_and_a_trader_who_does_not_know_the_authority(tmp_path: Pa
         accounts.add("ann", PASSWORD)
         belt = Belt()
         belt.open("ann")
-        doorman = Doorman(accounts, now=time.time_ns)
-        server = StreamServer("ouch", OuchDesk(belt.house(101, accounts), doorman).converse, tls=ours)
+        doorman = Authenticator(accounts, now=time.time_ns)
+        server = StreamServer("ouch", OuchServer(belt.house(101, accounts), doorman).converse, tls=ours)
         host, port = await server.start("127.0.0.1", 0)
         with pytest.raises(ssl.SSLCertVerificationError):
             await asyncio.open_connection(host, port, ssl=ssl.create_default_context())

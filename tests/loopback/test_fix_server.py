@@ -14,9 +14,9 @@ from fairtape.formats.fix.codec import FixMessage, FixStream, encode
 from fairtape.formats.fix.order_messages import NewOrderSingle, OrderEntry, write
 from fairtape.formats.fix.timestamps import format_instant
 from fairtape.gateway.servers.fix_server import FixServer
-from fairtape.gateway.session.acceptor import FixDesk
+from fairtape.gateway.session.acceptor import FixAcceptor
 from fairtape.gateway.session.effects import LoggedOff, LoggedOn, Received, SessionEvent
-from fairtape.gateway.session.store import MemoryStore
+from fairtape.gateway.session.store import MemoryFixStore
 from unit.fix_world import SECRET, fields, judge, order, report
 
 
@@ -26,8 +26,8 @@ class Market:
     def __init__(self) -> None:
         self.events: list[object] = []
         self.disk_is_full = False
-        self.store = MemoryStore()
-        desk = FixDesk("FLOOR", store_of=lambda client: self.store if client == "ANN" else None, judge=judge)
+        self.store = MemoryFixStore()
+        desk = FixAcceptor("FLOOR", store_of=lambda client: self.store if client == "ANN" else None, judge=judge)
         self.server = FixServer(desk, self, sync=self.sync, now=time.time_ns)
 
     def sync(self) -> None:

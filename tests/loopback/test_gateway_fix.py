@@ -13,15 +13,15 @@ from fairtape.exchange.orders import Cancel
 from fairtape.formats.fix import order_messages as fix
 from fairtape.formats.fix.order_messages import OrderEntry, read
 from fairtape.gateway.core.gateway import GatewayLimits
-from fairtape.gateway.servers.authenticator import Doorman
+from fairtape.gateway.servers.authenticator import Authenticator
 from fairtape.gateway.servers.fix_orders import FixOrders, last_told
 from fairtape.gateway.servers.fix_server import FixServer
-from fairtape.gateway.servers.order_gateway import House
-from fairtape.gateway.session.acceptor import FixDesk
+from fairtape.gateway.servers.order_gateway import OrderGateway
+from fairtape.gateway.session.acceptor import FixAcceptor
 from fairtape.gateway.session.effects import HangUp, LoggedOff, LoggedOn, Received, SessionEffect, Transmit
-from fairtape.gateway.session.options import FixOptions, Role
+from fairtape.gateway.session.options import FixOptions, FixRole
 from fairtape.gateway.session.session import FixSession
-from fairtape.gateway.session.store import MemoryStore
+from fairtape.gateway.session.store import MemoryFixStore
 from fairtape.market.prices import ONE
 from loopback.belts import SECRET, Belt, accounts_in
 
@@ -29,11 +29,11 @@ from loopback.belts import SECRET, Belt, accounts_in
 class Engine:
     """An initiator on a real connection."""
 
-    def __init__(self, name: str, password: str, store: MemoryStore | None = None) -> None:
+    def __init__(self, name: str, password: str, store: MemoryFixStore | None = None) -> None:
         options = FixOptions(
             accepts=frozenset({b"8", b"9"}), username=name, password=password, heartbeat_period=30 * SECOND
         )
-        self._session = FixSession(name, "FAIRTAPE", store or MemoryStore(), role=Role.INITIATOR, options=options)
+        self._session = FixSession(name, "FAIRTAPE", store or MemoryFixStore(), role=FixRole.INITIATOR, options=options)
         self._effects: list[SessionEffect] = []
 
     async def connect(self, port: int) -> "Engine":
@@ -94,17 +94,17 @@ def order(name: str, quantity: int, price: int = 5, account: str | None = None, 
     )
 
 
-def run(tmp_path: Path, play: Callable[[House, int, dict[str, MemoryStore]], Awaitable[None]]) -> None:
+def run(tmp_path: Path, play: Callable[[OrderGateway, int, dict[str, MemoryFixStore]], Awaitable[None]]) -> None:
     async def act() -> None:
         accounts = accounts_in(tmp_path, "ann", "bob", "house", "cyd", brokers={"cyd": "house"})
         belt = Belt()
         belt.open("ann", "bob", "cyd")
         limits = GatewayLimits(requests_per_s=100_000, open_orders_max=2)
-        house, doorman = belt.house(101, accounts, limits=limits), Doorman(accounts, now=time.time_ns)
-        stores: dict[str, MemoryStore] = {}
-        desk = FixDesk(
+        house, doorman = belt.house(101, accounts, limits=limits), Authenticator(accounts, now=time.time_ns)
+        stores: dict[str, MemoryFixStore] = {}
+        desk = FixAcceptor(
             "FAIRTAPE",
-            store_of=lambda client: stores.setdefault(client, MemoryStore()) if accounts.knows(client) else None,
+            store_of=lambda client: stores.setdefault(client, MemoryFixStore()) if accounts.knows(client) else None,
             judge=doorman.judge,
         )
         application = FixOrders(house)
@@ -121,7 +121,7 @@ def run(tmp_path: Path, play: Callable[[House, int, dict[str, MemoryStore]], Awa
 
 
 def test_a_wrong_password_is_told_and_nothing_else_is(tmp_path: Path) -> None:
-    async def play(house: House, port: int, stores: dict[str, MemoryStore]) -> None:
+    async def play(house: OrderGateway, port: int, stores: dict[str, MemoryFixStore]) -> None:
         wrong = await Engine("ann", "guess").connect(port)
         effects = [await wrong.next(), await wrong.next()]
         assert any("wrong user name or password" in str(effect) for effect in effects)
@@ -133,7 +133,7 @@ def test_a_wrong_password_is_told_and_nothing_else_is(tmp_path: Path) -> None:
 
 
 def test_orders_that_cannot_be_are_rejected_with_a_reason_and_change_nothing(tmp_path: Path) -> None:
-    async def play(house: House, port: int, stores: dict[str, MemoryStore]) -> None:
+    async def play(house: OrderGateway, port: int, stores: dict[str, MemoryFixStore]) -> None:
         ann = await Engine("ann", SECRET).log_on(port)
         before = house.gateway.floor.ledger.state_hash
         for wish, reason in (
@@ -165,7 +165,7 @@ def test_orders_that_cannot_be_are_rejected_with_a_reason_and_change_nothing(tmp
 
 
 def test_an_order_is_taken_sequenced_replaced_asked_about_and_cancelled(tmp_path: Path) -> None:
-    async def play(house: House, port: int, stores: dict[str, MemoryStore]) -> None:
+    async def play(house: OrderGateway, port: int, stores: dict[str, MemoryFixStore]) -> None:
         ann = await Engine("ann", SECRET).log_on(port)
         ann.send(order("a1", 10))
         taken, new = await ann.reports(2)
@@ -204,8 +204,8 @@ def test_an_order_is_taken_sequenced_replaced_asked_about_and_cancelled(tmp_path
 
 
 def test_what_happens_while_an_engine_is_away_waits_for_it(tmp_path: Path) -> None:
-    async def play(house: House, port: int, stores: dict[str, MemoryStore]) -> None:
-        memory = MemoryStore()
+    async def play(house: OrderGateway, port: int, stores: dict[str, MemoryFixStore]) -> None:
+        memory = MemoryFixStore()
         ann = await Engine("ann", SECRET, memory).log_on(port)
         ann.send(order("a1", 10))
         await ann.reports(2)
@@ -227,7 +227,7 @@ def test_what_happens_while_an_engine_is_away_waits_for_it(tmp_path: Path) -> No
 def test_a_cancel_that_two_lives_of_a_gateway_entered_is_told_once(tmp_path: Path) -> None:
     """What a killed gateway had sent may find its place after its next life has entered it again."""
 
-    async def play(house: House, port: int, stores: dict[str, MemoryStore]) -> None:
+    async def play(house: OrderGateway, port: int, stores: dict[str, MemoryFixStore]) -> None:
         ann = await Engine("ann", SECRET).log_on(port)
         ann.send(order("o1", 1))
         await ann.reports(2)
@@ -246,7 +246,7 @@ def test_a_cancel_that_two_lives_of_a_gateway_entered_is_told_once(tmp_path: Pat
 def test_what_is_no_order_of_fix_ends_nothing(tmp_path: Path) -> None:
     """A withdrawal that is refused, names that are far too long: told, or left out, and the next order is taken."""
 
-    async def play(house: House, port: int, stores: dict[str, MemoryStore]) -> None:
+    async def play(house: OrderGateway, port: int, stores: dict[str, MemoryFixStore]) -> None:
         ann = await Engine("ann", SECRET).log_on(port)
         ann.send(order("o1", 1))
         await ann.reports(2)
@@ -261,7 +261,7 @@ def test_what_is_no_order_of_fix_ends_nothing(tmp_path: Path) -> None:
 
 
 def test_many_heartbeats_hide_no_report() -> None:
-    store = MemoryStore()
+    store = MemoryFixStore()
     store.sent(b"8=FIX.4.4\x0135=8\x0117=0.122\x0110=000\x01")
     for _ in range(3_000):
         store.sent(None)

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from fairtape.exchange.orders import NewOrder, Side
-from fairtape.gateway.servers.authenticator import Doorman
+from fairtape.gateway.servers.authenticator import Authenticator
 from fairtape.gateway.servers.fix_orders import FixOrders
 from fairtape.gateway.servers.fix_server import FixServer
-from fairtape.gateway.servers.order_gateway import House
-from fairtape.gateway.session.acceptor import FixDesk
-from fairtape.gateway.storage.accounts import Accounts
+from fairtape.gateway.servers.order_gateway import OrderGateway
+from fairtape.gateway.session.acceptor import FixAcceptor
+from fairtape.gateway.storage.accounts import TradingAccounts
 from fairtape.gateway.storage.fix_store import FixFile
 from fairtape.market.prices import ONE
 from loopback.belts import SECRET, Belt, accounts_in
@@ -36,26 +36,26 @@ BREAKS = 20 if DRILLS else 10
 class Market:
     """The gateway of the test, with lives that come and go."""
 
-    def __init__(self, folder: Path, accounts: Accounts) -> None:
+    def __init__(self, folder: Path, accounts: TradingAccounts) -> None:
         self.belt = Belt()
         self.folder = folder
         self.accounts = accounts
         self.port = 0
-        self.house: House | None = None
+        self.house: OrderGateway | None = None
 
     @asynccontextmanager
-    async def serving(self, *, crashes: bool = False) -> AsyncIterator[House]:
+    async def serving(self, *, crashes: bool = False) -> AsyncIterator[OrderGateway]:
         """Until the end of the context; a crash forgets whatever was not synced."""
         house = self.belt.house(101, self.accounts, intake=self.folder / "intake")
         file = FixFile(self.folder / "sessions.sqlite")
-        doorman = Doorman(self.accounts, now=time.time_ns)
+        doorman = Authenticator(self.accounts, now=time.time_ns)
         application = FixOrders(house)
 
         def sync() -> None:
             house.sync()
             file.sync()
 
-        desk = FixDesk("FAIRTAPE", store_of=self._store_of(file), judge=doorman.judge)
+        desk = FixAcceptor("FAIRTAPE", store_of=self._store_of(file), judge=doorman.judge)
         server = FixServer(desk, application, sync=sync, now=time.time_ns, look=doorman.look)
         _, self.port = await server.start("127.0.0.1", 0)
         application.serve(server, {client: file.session("FAIRTAPE", client) for client in file.clients("FAIRTAPE")})
@@ -88,7 +88,7 @@ async def engine(port: int, orders: int, folder: Path) -> dict[str, Any]:
     return told
 
 
-def offer(house: House) -> None:
+def offer(house: OrderGateway) -> None:
     """Somebody sells as much as the trader will ever buy."""
     ask = NewOrder(0, 0, "maker", "ask", "MSFT", Side.SELL, 1_000_000 * ONE, 101 * ONE + ONE // 4)
     assert house.ask("maker", ask).entered
@@ -96,7 +96,7 @@ def offer(house: House) -> None:
 
 
 def test_a_real_engine_trades_over_breaking_wires_and_a_crash(tmp_path: Path) -> None:
-    async def trade() -> tuple[Market, BreakingWire, dict[str, Any], House]:
+    async def trade() -> tuple[Market, BreakingWire, dict[str, Any], OrderGateway]:
         market = Market(tmp_path, accounts_in(tmp_path, "TRADER", "maker"))
         market.belt.open("TRADER", "maker")
         wire = BreakingWire(lambda: market.port, breaks=BREAKS, seed=7)

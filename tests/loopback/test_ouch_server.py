@@ -10,9 +10,9 @@ from fairtape.exchange.order_codec import encode
 from fairtape.exchange.rules.values import Continuous
 from fairtape.formats import ouch
 from fairtape.formats import soupbintcp as soup
-from fairtape.gateway.servers.authenticator import Doorman
-from fairtape.gateway.servers.order_gateway import House
-from fairtape.gateway.servers.ouch_server import OuchDesk
+from fairtape.gateway.servers.authenticator import Authenticator
+from fairtape.gateway.servers.order_gateway import OrderGateway
+from fairtape.gateway.servers.ouch_server import OuchServer
 from fairtape.gateway.servers.streams import StreamServer
 from fairtape.market.prices import ONE
 from loopback.belts import Belt, accounts_in
@@ -76,15 +76,15 @@ class Client:
         return letters
 
 
-def run(tmp_path: Path, play: Callable[[House, Callable[..., Awaitable[Client]]], Awaitable[None]]) -> None:
+def run(tmp_path: Path, play: Callable[[OrderGateway, Callable[..., Awaitable[Client]]], Awaitable[None]]) -> None:
     async def act() -> None:
         accounts = accounts_in(tmp_path)
         for name in ("ann", "bob"):
             accounts.add(name, PASSWORD)
         belt = Belt()
         belt.open("ann", "bob")
-        house, doorman = belt.house(101, accounts), Doorman(accounts, now=time.time_ns)
-        server = StreamServer("ouch", OuchDesk(house, doorman).converse)
+        house, doorman = belt.house(101, accounts), Authenticator(accounts, now=time.time_ns)
+        server = StreamServer("ouch", OuchServer(house, doorman).converse)
         host, port = await server.start("127.0.0.1", 0)
 
         async def client(*login: object) -> Client:
@@ -103,7 +103,7 @@ def run(tmp_path: Path, play: Callable[[House, Callable[..., Awaitable[Client]]]
 
 
 def test_orders_trade_and_every_message_can_be_asked_for_again(tmp_path: Path) -> None:
-    async def play(house: House, client: Callable[..., Awaitable[Client]]) -> None:
+    async def play(house: OrderGateway, client: Callable[..., Awaitable[Client]]) -> None:
         ann, bob = await client("ann", PASSWORD), await client("bob", PASSWORD)
         welcome = await ann.packet()
         assert isinstance(welcome, soup.LoginAccepted)
@@ -129,7 +129,7 @@ def test_orders_trade_and_every_message_can_be_asked_for_again(tmp_path: Path) -
 
 
 def test_what_cannot_be_taken_is_rejected_with_a_letter(tmp_path: Path) -> None:
-    async def play(house: House, client: Callable[..., Awaitable[Client]]) -> None:
+    async def play(house: OrderGateway, client: Callable[..., Awaitable[Client]]) -> None:
         ann = await client("ann", PASSWORD)
         await ann.packet()
         before = house.gateway.floor.ledger.state_hash
@@ -151,7 +151,7 @@ def test_what_cannot_be_taken_is_rejected_with_a_letter(tmp_path: Path) -> None:
 
 
 def test_logins_that_are_wrong_and_bytes_that_are_none_end_the_connection(tmp_path: Path) -> None:
-    async def play(house: House, client: Callable[..., Awaitable[Client]]) -> None:
+    async def play(house: OrderGateway, client: Callable[..., Awaitable[Client]]) -> None:
         assert house.gateway.payloads() == []
         wrong = await client("ann", "guess")
         assert await wrong.packet() == soup.LoginRejected("A")
@@ -173,7 +173,7 @@ def test_logins_that_are_wrong_and_bytes_that_are_none_end_the_connection(tmp_pa
 
 
 def test_a_market_whose_trades_ouch_cannot_tell_takes_no_order(tmp_path: Path) -> None:
-    async def play(house: House, client: Callable[..., Awaitable[Client]]) -> None:
+    async def play(house: OrderGateway, client: Callable[..., Awaitable[Client]]) -> None:
         halves = OpenMarket(1, 1_000, "HALF", Continuous(), ONE // 100, ONE // 2)
         finest = OpenMarket(1, 1_001, "FINE", Continuous(), ONE // 100_000, ONE)
         house._publish([encode(halves), encode(finest)])

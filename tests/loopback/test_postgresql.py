@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from fairtape.core.errors import UserError
-from fairtape.gateway.storage.accounts import Accounts
+from fairtape.gateway.storage.accounts import TradingAccounts
 from fairtape.storage.database import DatabaseUnavailable
 from fairtape.storage.ledger_tables import LedgerStore
 from loopback.postgres import Postgres, running_postgres
@@ -54,7 +54,7 @@ def test_the_ledger_has_the_same_rows_as_in_sqlite_through_a_crash_of_the_databa
 
 
 def test_logins_are_shared_by_gateways_on_several_machines(postgres: Postgres) -> None:
-    one, other = Accounts(postgres.url), Accounts(postgres.url)
+    one, other = TradingAccounts(postgres.url), TradingAccounts(postgres.url)
     one.add("ann", "correct horse battery")
     token = one.issue_token("ann")
     other.refresh()

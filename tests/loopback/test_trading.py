@@ -15,11 +15,11 @@ from fairtape.client import AsyncTrader, ClientError, OrderRefused
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.gateway.core.events import OrderEvent
 from fairtape.gateway.core.gateway import GatewayLimits
-from fairtape.gateway.servers.authenticator import Doorman
-from fairtape.gateway.servers.native_server import NativeDesk
-from fairtape.gateway.servers.order_gateway import House
+from fairtape.gateway.servers.authenticator import Authenticator
+from fairtape.gateway.servers.native_server import NativeServer
+from fairtape.gateway.servers.order_gateway import OrderGateway
 from fairtape.gateway.servers.streams import StreamServer
-from fairtape.gateway.storage.accounts import Accounts
+from fairtape.gateway.storage.accounts import TradingAccounts
 from loopback.belts import SECRET, Belt, accounts_in
 
 T = TypeVar("T")
@@ -30,16 +30,16 @@ class Town:
 
     def __init__(self, folder: Path) -> None:
         self.belt = Belt()
-        self.accounts: Accounts = accounts_in(folder, "ann", "bob", "house", "cyd", brokers={"cyd": "house"})
+        self.accounts: TradingAccounts = accounts_in(folder, "ann", "bob", "house", "cyd", brokers={"cyd": "house"})
         self.belt.open("ann", "bob", "cyd")
-        self.doorman = Doorman(self.accounts, now=time.time_ns)
+        self.doorman = Authenticator(self.accounts, now=time.time_ns)
 
     @asynccontextmanager
     async def gateway(
         self, me: int = 101, limits: GatewayLimits | None = None, **options: Any
-    ) -> AsyncIterator[tuple[House, StreamServer, str]]:
+    ) -> AsyncIterator[tuple[OrderGateway, StreamServer, str]]:
         house = self.belt.house(me, self.accounts, limits=limits)
-        server = StreamServer("entry", NativeDesk(house, self.doorman).converse, **options)
+        server = StreamServer("entry", NativeServer(house, self.doorman).converse, **options)
         host, port = await server.start("127.0.0.1", 0)
         try:
             yield house, server, f"{host}:{port}"

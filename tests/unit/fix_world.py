@@ -17,9 +17,9 @@ from fairtape.formats.fix.order_messages import (
 )
 from fairtape.formats.fix.timestamps import format_instant
 from fairtape.gateway.session.effects import HangUp, Received, SessionEffect, SessionEvent, Transmit
-from fairtape.gateway.session.options import FixOptions, Role, State
+from fairtape.gateway.session.options import FixOptions, FixRole, FixState
 from fairtape.gateway.session.session import FixSession
-from fairtape.gateway.session.store import MemoryStore
+from fairtape.gateway.session.store import MemoryFixStore
 
 START: Instant = 1_700_000_000 * SECOND
 SECRET = "open sesame"  # noqa: S105 - of nobody
@@ -56,7 +56,7 @@ class End:
     """One session, what it told its application, and what is on its way to the other side."""
 
     session: FixSession
-    store: MemoryStore
+    store: MemoryFixStore
     events: list[SessionEvent] = field(default_factory=list)
     outgoing: bytearray = field(default_factory=bytearray)
     hung_up: list[str] = field(default_factory=list)
@@ -88,9 +88,9 @@ class Pair:
 
     def __init__(self, *, ann: FixOptions = ANN_KNOWS, messages_max: int = 1_000) -> None:
         self.now = START
-        store, other = MemoryStore(messages_max=messages_max), MemoryStore(messages_max=messages_max)
-        self.ann = End(FixSession("ANN", "FLOOR", store, role=Role.INITIATOR, options=ann), store)
-        self.floor = End(FixSession("FLOOR", "ANN", other, role=Role.ACCEPTOR, judge=judge), other)
+        store, other = MemoryFixStore(messages_max=messages_max), MemoryFixStore(messages_max=messages_max)
+        self.ann = End(FixSession("ANN", "FLOOR", store, role=FixRole.INITIATOR, options=ann), store)
+        self.floor = End(FixSession("FLOOR", "ANN", other, role=FixRole.ACCEPTOR, judge=judge), other)
         self.sides = (self.ann, self.floor)
 
     def connect(self) -> None:
@@ -134,7 +134,7 @@ class Pair:
 
     @property
     def logged_on(self) -> bool:
-        return all(side.session.state is State.LOGGED_ON for side in self.sides)
+        return all(side.session.state is FixState.LOGGED_ON for side in self.sides)
 
 
 class Stranger:
@@ -142,9 +142,9 @@ class Stranger:
 
     def __init__(self, *, options: FixOptions | None = None) -> None:
         self.now = START
-        self.store = MemoryStore()
+        self.store = MemoryFixStore()
         self.session = FixSession(
-            "FLOOR", "ANN", self.store, role=Role.ACCEPTOR, judge=judge, options=options or FixOptions()
+            "FLOOR", "ANN", self.store, role=FixRole.ACCEPTOR, judge=judge, options=options or FixOptions()
         )
         self.session.connected(self.now)
         self.stream = FixStream()
@@ -185,7 +185,7 @@ class Stranger:
         return [effect for effect in self.effects if isinstance(effect, Received)]
 
     @property
-    def snapshot(self) -> tuple[State, int, int]:
+    def snapshot(self) -> tuple[FixState, int, int]:
         return self.session.state, self.store.next_in, self.store.next_out
 
 

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from fairtape.core.errors import UserError
-from fairtape.gateway.storage.accounts import Accounts, hashed
+from fairtape.gateway.storage.accounts import TradingAccounts, hashed
 
 SECRET = "secret-of-nobody"  # noqa: S105 - of nobody
 
 
 def test_passwords_and_tokens_let_in_and_nothing_else_does(tmp_path: Path) -> None:
-    accounts = Accounts(tmp_path / "accounts.sqlite")
+    accounts = TradingAccounts(tmp_path / "accounts.sqlite")
     accounts.add("ann", SECRET)
     token = accounts.issue_token("ann")
     assert accounts.verify("ann", SECRET)
@@ -31,7 +31,7 @@ def test_passwords_and_tokens_let_in_and_nothing_else_does(tmp_path: Path) -> No
 
 
 def test_a_broker_acts_for_its_own_customers_only(tmp_path: Path) -> None:
-    accounts = Accounts(tmp_path / "accounts.sqlite")
+    accounts = TradingAccounts(tmp_path / "accounts.sqlite")
     accounts.add("house", SECRET)
     accounts.add("ann", SECRET, broker="house")
     accounts.add("bob", SECRET)
@@ -48,7 +48,7 @@ def test_a_broker_acts_for_its_own_customers_only(tmp_path: Path) -> None:
 
 
 def test_what_another_process_changes_is_noticed(tmp_path: Path) -> None:
-    first, second = (Accounts(tmp_path / "accounts.sqlite") for _ in range(2))
+    first, second = (TradingAccounts(tmp_path / "accounts.sqlite") for _ in range(2))
     first.add("ann", SECRET)
     assert second.verify("ann", SECRET)
     first.close_login("ann")
@@ -69,7 +69,7 @@ def test_what_another_process_changes_is_noticed(tmp_path: Path) -> None:
     ],
 )
 def test_a_login_that_cannot_be_is_told_in_one_sentence(tmp_path: Path, name: str, password: str, said: str) -> None:
-    accounts = Accounts(tmp_path / "accounts.sqlite")
+    accounts = TradingAccounts(tmp_path / "accounts.sqlite")
     accounts.add("bob", SECRET)
     with pytest.raises(UserError, match=said):
         accounts.add(name, password)
@@ -82,7 +82,7 @@ def test_equal_passwords_are_kept_differently() -> None:
 
 
 def test_half_a_character_is_no_password_and_no_fault(tmp_path: Path) -> None:
-    accounts = Accounts(tmp_path / "accounts.sqlite")
+    accounts = TradingAccounts(tmp_path / "accounts.sqlite")
     accounts.add("ann", "correct horse battery")
     assert not accounts.verify("ann", "\ud800")
     with pytest.raises(UserError, match="no text"):

@@ -6,10 +6,10 @@ from fairtape.formats.fix.codec import FixMessage, FixStream, encode
 from fairtape.formats.fix.dictionary import BusinessReason
 from fairtape.formats.fix.order_messages import write
 from fairtape.formats.fix.timestamps import format_instant
-from fairtape.gateway.session.acceptor import FixDesk
+from fairtape.gateway.session.acceptor import FixAcceptor
 from fairtape.gateway.session.effects import DeskEffect, FromClient, LoggedOff, LoggedOn, Received
 from fairtape.gateway.session.session import AGAIN_AT_ONCE
-from fairtape.gateway.session.store import FixStore, MemoryStore
+from fairtape.gateway.session.store import FixStore, MemoryFixStore
 from unit.fix_world import SECRET, START, fields, order, report
 
 ORDER = tuple(write(order("A"))[1:])
@@ -20,8 +20,8 @@ class Door:
 
     def __init__(self, *, connections_max: int = 10) -> None:
         self.now = START
-        self.stores = {"ANN": MemoryStore(), "BOB": MemoryStore()}
-        self.desk = FixDesk("FLOOR", store_of=self._store, judge=self._judge, connections_max=connections_max)
+        self.stores = {"ANN": MemoryFixStore(), "BOB": MemoryFixStore()}
+        self.desk = FixAcceptor("FLOOR", store_of=self._store, judge=self._judge, connections_max=connections_max)
 
     def _store(self, client: str) -> FixStore | None:
         return self.stores.get(client)

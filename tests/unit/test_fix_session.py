@@ -6,8 +6,8 @@ from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.formats.fix.codec import encode
 from fairtape.formats.fix.order_messages import write
 from fairtape.formats.fix.timestamps import format_instant
-from fairtape.gateway.session.effects import LoggedOff, LoggedOn, Refused
-from fairtape.gateway.session.options import FixOptions, State
+from fairtape.gateway.session.effects import LoggedOff, LoggedOn, LogonRefused
+from fairtape.gateway.session.options import FixOptions, FixState
 from fairtape.gateway.session.session import AGAIN_AT_ONCE
 from unit.fix_world import ANN_KNOWS, SECRET, START, Pair, Stranger, fields, order, report
 
@@ -109,7 +109,7 @@ def test_an_answered_test_keeps_the_connection() -> None:
     stranger.say(b"0", 2, (112, test.get(112) or b""))
     stranger.now += 35 * SECOND
     stranger.session.wake(stranger.now)
-    assert stranger.session.state is State.LOGGED_ON
+    assert stranger.session.state is FixState.LOGGED_ON
 
 
 def test_a_test_request_is_answered_with_its_name() -> None:
@@ -171,7 +171,7 @@ def test_a_number_too_low_ends_the_session_unless_it_is_a_repetition() -> None:
     assert len(stranger.received) == 1
     (logout,) = stranger.say(b"D", 2, *ORDER)
     assert fields(logout, 35, 58) == (b"5", b"MsgSeqNum too low, expecting 3 but received 2")
-    assert stranger.session.state is State.DISCONNECTED
+    assert stranger.session.state is FixState.DISCONNECTED
 
 
 def test_a_logon_with_a_number_too_low_is_refused() -> None:
@@ -402,7 +402,7 @@ def test_a_reject_of_ours_is_told_to_the_application() -> None:
     stranger.log_on()
     stranger.say(b"3", 2, (45, b"1"), (373, b"5"))
     stranger.say(b"j", 3, (372, b"8"), (380, b"0"))
-    assert sum(isinstance(effect, Refused) for effect in stranger.effects) == 2
+    assert sum(isinstance(effect, LogonRefused) for effect in stranger.effects) == 2
 
 
 def test_both_sides_may_log_out() -> None:
@@ -411,7 +411,7 @@ def test_both_sides_may_log_out() -> None:
         pair.connect()
         pair.sides[leaver].session.logout("enough", pair.now)
         pair.run()
-        assert [side.session.state for side in pair.sides] == [State.DISCONNECTED] * 2
+        assert [side.session.state for side in pair.sides] == [FixState.DISCONNECTED] * 2
         assert all(side.hung_up for side in pair.sides)
         pair.connect()
         assert pair.logged_on

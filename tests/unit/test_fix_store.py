@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from fairtape.core.errors import UserError
-from fairtape.gateway.session.store import FixStore, MemoryStore
+from fairtape.gateway.session.store import FixStore, MemoryFixStore
 from fairtape.gateway.storage.fix_store import PRUNE_PERIOD, FixFile
 
 Make = Callable[[Path], FixStore]
 
 
 def in_memory(_folder: Path) -> FixStore:
-    return MemoryStore()
+    return MemoryFixStore()
 
 
 def in_a_file(folder: Path) -> FixStore:
@@ -63,7 +63,7 @@ def test_a_file_keeps_about_as_many_messages_as_it_should(tmp_path: Path) -> Non
 
 
 def test_memory_keeps_as_many_messages_as_it_should() -> None:
-    store = MemoryStore(messages_max=3)
+    store = MemoryFixStore(messages_max=3)
     for number in range(9):
         store.sent(b"%d" % number)
     assert [number for number, _ in store.kept(1, 9)] == [7, 8, 9]

@@ -9,29 +9,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairtape.core.errors import UserError
-from fairtape.gateway.storage.order_log import MAGIC, Intake
+from fairtape.gateway.storage.order_log import MAGIC, OrderLog
 
 
 def test_what_was_taken_and_has_no_place_is_there_after_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "intake"
-    intake = Intake(path)
+    intake = OrderLog(path)
     for number in (3, 1, 2):
         intake.take(number, b"request %d" % number)
     intake.sync()
     intake.place([2, 7])
     intake.close()
-    again = Intake(path)
+    again = OrderLog(path)
     assert again.waiting() == [b"request 1", b"request 3"]
     again.place([1, 3])
     again.close()
-    assert Intake(path).waiting() == []
+    assert OrderLog(path).waiting() == []
 
 
 @settings(max_examples=30)
 @given(cut=st.integers(0, 200))
 def test_a_torn_end_takes_only_what_was_never_answered(tmp_path_factory: pytest.TempPathFactory, cut: int) -> None:
     path = tmp_path_factory.mktemp("intake") / "file"
-    intake = Intake(path)
+    intake = OrderLog(path)
     sizes = [len(MAGIC)]
     for number in range(1, 6):
         intake.take(number, b"request %d" % number)
@@ -41,39 +41,39 @@ def test_a_torn_end_takes_only_what_was_never_answered(tmp_path_factory: pytest.
     whole = path.read_bytes()
     kept = max(len(whole) - cut, 0)
     path.write_bytes(whole[:kept])
-    torn = Intake(path)
+    torn = OrderLog(path)
     expected = sum(kept >= size for size in sizes[1:])
     assert torn.waiting() == [b"request %d" % number for number in range(1, expected + 1)]
     torn.take(9, b"next")
     torn.close()
-    assert Intake(path).waiting()[-1] == b"next"
+    assert OrderLog(path).waiting()[-1] == b"next"
 
 
 def test_the_file_stays_small_however_much_passes_through(tmp_path: Path) -> None:
     path = tmp_path / "intake"
-    intake = Intake(path, file_max=1_024)
+    intake = OrderLog(path, file_max=1_024)
     for number in range(1, 200):
         intake.take(number, bytes(50))
         intake.sync()
         intake.place([number - 1])
     assert path.stat().st_size < 3 * 1_024
     intake.close()
-    assert len(Intake(path).waiting()) == 1
+    assert len(OrderLog(path).waiting()) == 1
 
 
 def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "intake"
     path.write_bytes(b"somebody's poem")
     with pytest.raises(UserError, match="a file of something else"):
-        Intake(path)
+        OrderLog(path)
     assert path.read_bytes() == b"somebody's poem"
     with pytest.raises(UserError, match="cannot hold a gateway's requests"):
-        Intake(tmp_path / "no" / "folder")
+        OrderLog(tmp_path / "no" / "folder")
 
 
 def test_a_disk_that_takes_a_part_leaves_no_torn_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "intake"
-    intake = Intake(path)
+    intake = OrderLog(path)
     intake.take(1, b"a" * 50)
     intake.sync()
     write, room = os.write, [30]
@@ -95,4 +95,4 @@ def test_a_disk_that_takes_a_part_leaves_no_torn_record(tmp_path: Path, monkeypa
     intake.sync()
     monkeypatch.undo()
     intake.close()
-    assert Intake(path).waiting() == [b"a" * 50, b"b" * 50, b"c" * 50]
+    assert OrderLog(path).waiting() == [b"a" * 50, b"b" * 50, b"c" * 50]

@@ -20,7 +20,7 @@ from typing import Any, Final, Self, TypeAlias, TypeVar
 from fairtape.client.errors import ClientError
 from fairtape.exchange.orders import Cancel, NewOrder, OrderType, Replace, SelfTrade, Side, TimeInForce
 from fairtape.gateway.core.events import Cause, EventKind, OrderEvent
-from fairtape.gateway.servers.native_messages import event_of, line_of, words_of, words_of_request
+from fairtape.gateway.servers.native_messages import encode_line, event_of, parse_line, request_fields
 from fairtape.market.prices import BadNumber, parse_fixed
 
 LINE_MAX: Final = 64 << 10  # bytes of a server's line
@@ -226,7 +226,7 @@ class AsyncTrader:
         self._asked += 1
         self._unanswered[self._asked] = asked
         envelope = {"session": self._session, "request": self._asked}
-        self._writer.write(line_of(words_of_request(asked.request) | envelope))
+        self._writer.write(encode_line(request_fields(asked.request) | envelope))
 
     async def _run(self, reader: asyncio.StreamReader) -> None:
         """Hear, and come back after every loss, until the trader is closed or nobody lets it in."""
@@ -246,7 +246,7 @@ class AsyncTrader:
 
     async def _hear(self, reader: asyncio.StreamReader) -> None:
         while line := await reader.readline():
-            words = words_of(line)
+            words = parse_line(line)
             match words.get("is"):
                 case "event":
                     event = event_of(words)
@@ -277,7 +277,7 @@ class AsyncTrader:
     async def _ping(self) -> None:
         while self._writer is not None:
             await asyncio.sleep(PING_PERIOD)
-            self._writer.write(line_of({"do": "ping"}))
+            self._writer.write(encode_line({"do": "ping"}))
 
     def _lose(self) -> None:
         if self._writer is not None:
@@ -322,7 +322,7 @@ class AsyncTrader:
         era, number = self._heard_era, self._heard
         login = {"do": "login", "login": self._login, "password": self._password, "era": era, "after": number}
         try:
-            writer.write(line_of(login))
+            writer.write(encode_line(login))
             self._begin(writer, _welcome(await reader.readline()))
         except BaseException:
             writer.close()
@@ -355,7 +355,7 @@ class AsyncTrader:
 
 
 def _welcome(line: bytes) -> dict[str, Any]:
-    words = words_of(line or b"{}")
+    words = parse_line(line or b"{}")
     if words.get("is") == "closed" and words.get("cause") == "busy":
         raise OSError(str(words.get("reason")))  # it comes back later, as from a gateway that is not there
     if words.get("is") == "closed":

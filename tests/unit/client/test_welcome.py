@@ -3,19 +3,19 @@
 import pytest
 
 from fairtape.client.async_trader import LockedOut, _welcome
-from fairtape.gateway.servers.native_messages import BadWords, line_of, words_of
+from fairtape.gateway.servers.native_messages import BadNativeMessage, encode_line, parse_line
 
 
 def test_a_gateway_that_is_busy_is_one_to_come_back_to() -> None:
     with pytest.raises(OSError, match="try again"):
-        _welcome(line_of({"is": "closed", "cause": "busy", "reason": "too many are at the door; try again"}))
+        _welcome(encode_line({"is": "closed", "cause": "busy", "reason": "too many are at the door; try again"}))
 
 
 def test_a_wrong_password_is_final() -> None:
     with pytest.raises(LockedOut, match="wrong user name"):
-        _welcome(line_of({"is": "closed", "cause": "login", "reason": "wrong user name or password"}))
+        _welcome(encode_line({"is": "closed", "cause": "login", "reason": "wrong user name or password"}))
 
 
 def test_a_line_of_brackets_is_no_object() -> None:
-    with pytest.raises(BadWords, match="no JSON"):
-        words_of(b"[" * 100_000)
+    with pytest.raises(BadNativeMessage, match="no JSON"):
+        parse_line(b"[" * 100_000)

@@ -32,19 +32,19 @@ from fairtape.exchange.instructions import Pulse
 from fairtape.exchange.order_codec import encode
 from fairtape.exchange.transfers import TransferBatch
 from fairtape.gateway.core.gateway import Gateway
-from fairtape.gateway.servers.authenticator import Doorman
+from fairtape.gateway.servers.authenticator import Authenticator
 from fairtape.gateway.servers.fix_orders import FixOrders
 from fairtape.gateway.servers.fix_server import FixServer
-from fairtape.gateway.servers.native_server import NativeDesk
-from fairtape.gateway.servers.order_gateway import House
-from fairtape.gateway.servers.ouch_server import SILENCE_MAX, OuchDesk
+from fairtape.gateway.servers.native_server import NativeServer
+from fairtape.gateway.servers.order_gateway import OrderGateway
+from fairtape.gateway.servers.ouch_server import SILENCE_MAX, OuchServer
 from fairtape.gateway.servers.streams import StreamServer
 from fairtape.gateway.servers.tls import server_context
-from fairtape.gateway.session.acceptor import FixDesk
+from fairtape.gateway.session.acceptor import FixAcceptor
 from fairtape.gateway.session.store import FixStore
-from fairtape.gateway.storage.accounts import Accounts
+from fairtape.gateway.storage.accounts import TradingAccounts
 from fairtape.gateway.storage.fix_store import FixFile
-from fairtape.gateway.storage.order_log import Intake
+from fairtape.gateway.storage.order_log import OrderLog
 from fairtape.journal import FormationChanged, JournalEntry
 from fairtape.net.udp import Address
 from fairtape.storage.database import DatabaseUnavailable
@@ -60,11 +60,11 @@ PATIENT_PERIOD: Final = 0.1  # seconds between two looks for a site to follow
 REFRESH_PERIOD: Final = 2 * SECOND  # between two looks at the logins
 
 
-def accounts_of(folder: Path, address: str | None = None) -> Accounts:
+def accounts_of(folder: Path, address: str | None = None) -> TradingAccounts:
     """The logins of a deployment."""
     if address is None:
         _floor_folder(folder)
-    return Accounts(address or folder / FLOOR / "accounts.sqlite")
+    return TradingAccounts(address or folder / FLOOR / "accounts.sqlite")
 
 
 def _floor_folder(folder: Path) -> Path:
@@ -106,14 +106,16 @@ class GatewayProcess:
             opening.callback(self._postman.close)
             self._now = self._postman.clock.now
             self._projector = None if options.ledger is None else Projector(LedgerStore(options.ledger), bulletin.note)
-            intake = Intake(floor / f"{name}.intake")
+            intake = OrderLog(floor / f"{name}.intake")
             self._sessions = FixFile(floor / f"{name}.fix.sqlite")
             opening.callback(self._sessions.close)
-            self._doorman = Doorman(self._accounts, now=self._now)
+            self._doorman = Authenticator(self._accounts, now=self._now)
             opening.callback(self._doorman.close)
             self._following, self._tuner = self._tuned()
             gateway, self._books = self._newborn()
-            self._house = House(gateway, self._accounts, publish=self._postman.publish, now=self._now, intake=intake)
+            self._house = OrderGateway(
+                gateway, self._accounts, publish=self._postman.publish, now=self._now, intake=intake
+            )
             opening.callback(self._house.close)
             self._closing = opening.pop_all()
 
@@ -195,18 +197,18 @@ class GatewayProcess:
     async def _serve(self, servers: ExitStack) -> None:
         options = self._options
         if options.entry is not None:
-            native = StreamServer("entry", NativeDesk(self._house, self._doorman).converse, tls=self._tls)
+            native = StreamServer("entry", NativeServer(self._house, self._doorman).converse, tls=self._tls)
             self.addresses["entry"] = await native.start(*options.entry)
             servers.callback(native.close)
         if options.ouch is not None:
-            desk = OuchDesk(self._house, self._doorman)
+            desk = OuchServer(self._house, self._doorman)
             ouch = StreamServer("ouch", desk.converse, silence_max=SILENCE_MAX, tls=self._tls)
             self.addresses["ouch"] = await ouch.start(*options.ouch)
             servers.callback(ouch.close)
         if options.fix is not None:
             application = FixOrders(self._house)
             ours = options.comp_id
-            desk_of_fix = FixDesk(ours, store_of=self._session_of, judge=self._doorman.judge)
+            desk_of_fix = FixAcceptor(ours, store_of=self._session_of, judge=self._doorman.judge)
             look = self._doorman.look
             fix = FixServer(desk_of_fix, application, sync=self._sync, now=self._now, look=look, tls=self._tls)
             self.addresses["fix"] = await fix.start(*options.fix)
@@ -257,13 +259,13 @@ class GatewayProcess:
         await asyncio.sleep(0)  # traders and signals have their turn, however much there is to follow
         return bool(found)
 
-    def _apply(self, to: House | Gateway, each: JournalEntry | FormationChanged) -> Iterator[TransferBatch]:
+    def _apply(self, to: OrderGateway | Gateway, each: JournalEntry | FormationChanged) -> Iterator[TransferBatch]:
         if isinstance(each, FormationChanged):
             to.turn(each.change)
             return
         ordered = each.ordered
         to.apply(ordered)
-        gateway = to.gateway if isinstance(to, House) else to
+        gateway = to.gateway if isinstance(to, OrderGateway) else to
         if self._projector is not None:
             sequence = ordered.sequence + ordered.count
             yield self._books.keep(gateway.outputs, token=ordered.token, sequence=sequence)

@@ -11,7 +11,7 @@ from typing import Final
 
 from fairtape.core.instants import SECOND, Duration, Instant
 from fairtape.edge.protocol.pacing import Pacer
-from fairtape.gateway.storage.accounts import Accounts
+from fairtape.gateway.storage.accounts import TradingAccounts
 
 THREADS: Final = 2
 CHECKS_MAX: Final = 64  # at once
@@ -25,10 +25,10 @@ BUSY: Final = "too many are at the door; try again"
 TOO_OFTEN: Final = "too many attempts; wait a little"
 
 
-class Doorman:
+class Authenticator:
     """One for all servers of a gateway."""
 
-    def __init__(self, accounts: Accounts, *, now: Callable[[], Instant]) -> None:
+    def __init__(self, accounts: TradingAccounts, *, now: Callable[[], Instant]) -> None:
         self._accounts = accounts
         self._now = now
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="doorman")

@@ -20,7 +20,7 @@ from fairtape.formats.fix import order_messages as fix
 from fairtape.formats.fix.dictionary import BusinessReason
 from fairtape.gateway.core.events import Answer, Asked, Cause, EventKind, OrderEvent
 from fairtape.gateway.servers.fix_server import FixServer
-from fairtape.gateway.servers.order_gateway import House
+from fairtape.gateway.servers.order_gateway import OrderGateway
 from fairtape.gateway.session.effects import LoggedOn, Received, SessionEvent
 from fairtape.gateway.session.store import FixStore
 
@@ -50,7 +50,7 @@ class Unsupported(ValueError):
 class FixOrders:
     """The application behind the sessions of one acceptor."""
 
-    def __init__(self, house: House) -> None:
+    def __init__(self, house: OrderGateway) -> None:
         self._house = house
         self._server: FixServer | None = None
         self._told: dict[str, int] = {}  # of each client, the number of the last event

@@ -22,7 +22,7 @@ from fairtape.formats.fix.codec import BadFix, FixMessage, FixStream, Flaw
 from fairtape.formats.fix.dictionary import BusinessReason, RejectReason, Tag
 from fairtape.formats.fix.order_messages import OrderEntry, read
 from fairtape.gateway.servers.streams import nowhere, secured
-from fairtape.gateway.session.acceptor import UNKNOWN_BODY_MAX, FixDesk
+from fairtape.gateway.session.acceptor import UNKNOWN_BODY_MAX, FixAcceptor
 from fairtape.gateway.session.effects import FromClient, Received, SessionEvent
 from fairtape.net.udp import Address
 
@@ -64,7 +64,7 @@ class FixServer:
 
     def __init__(
         self,
-        desk: FixDesk,
+        desk: FixAcceptor,
         application: Application,
         *,
         sync: Sync,

@@ -25,23 +25,23 @@ _KNOWN: Final = {
 _ENVELOPE: Final = frozenset({"do", "session", "request"})
 
 
-class BadWords(ValueError):
+class BadNativeMessage(ValueError):
     """A line that is none of this protocol; the sentence names the field, what was found and what is expected."""
 
 
-def line_of(words: Mapping[str, Any]) -> bytes:
+def encode_line(words: Mapping[str, Any]) -> bytes:
     """An object as a line."""
     return json.dumps(words, separators=(",", ":")).encode() + b"\n"
 
 
-def words_of(line: bytes) -> dict[str, Any]:
+def parse_line(line: bytes) -> dict[str, Any]:
     """The object in a line."""
     try:
         words = json.loads(line)
     except (ValueError, RecursionError):
-        raise BadWords("the line is no JSON; each line is one object") from None
+        raise BadNativeMessage("the line is no JSON; each line is one object") from None
     if not isinstance(words, dict):
-        raise BadWords("the line is JSON but no object; each line is one object")
+        raise BadNativeMessage("the line is JSON but no object; each line is one object")
     return words
 
 
@@ -49,7 +49,7 @@ def request_of(words: Mapping[str, Any], login: str) -> NewOrder | Cancel | Repl
     """The request that an object asks for. Without an account it is for the login's own."""
     kind = words["do"]
     if unknown := words.keys() - _KNOWN[kind] - _ENVELOPE:
-        raise BadWords(f"field {min(unknown)!r} is not known in {kind!r}")
+        raise BadNativeMessage(f"field {min(unknown)!r} is not known in {kind!r}")
     account, name = _text(words, "account", login), _text(words, "client_id")
     match kind:
         case "order":
@@ -75,7 +75,7 @@ def request_of(words: Mapping[str, Any], login: str) -> NewOrder | Cancel | Repl
             return Replace(0, 0, account, name, new_name, _fixed(words, "quantity"), _fixed(words, "price"))
 
 
-def words_of_request(request: NewOrder | Cancel | Replace) -> dict[str, Any]:
+def request_fields(request: NewOrder | Cancel | Replace) -> dict[str, Any]:
     """What `request_of` reads."""
     match request:
         case NewOrder():
@@ -106,7 +106,7 @@ def words_of_request(request: NewOrder | Cancel | Replace) -> dict[str, Any]:
             }
 
 
-def words_of_event(event: OrderEvent) -> dict[str, Any]:
+def event_fields(event: OrderEvent) -> dict[str, Any]:
     """An event as an object."""
     words: dict[str, Any] = event._asdict()
     words |= {name: format_fixed(words[name]) for name in _FIXED}
@@ -116,7 +116,7 @@ def words_of_event(event: OrderEvent) -> dict[str, Any]:
 
 
 def event_of(words: Mapping[str, Any]) -> OrderEvent:
-    """The event in an object. Raises `BadWords` for anything that `words_of_event` would not have made."""
+    """The event in an object. Raises `BadNativeMessage` for anything that `event_fields` would not have made."""
     try:
         values = {name: words[name] for name in OrderEvent._fields}
         values |= {name: parse_fixed(values[name]) for name in _FIXED}
@@ -126,13 +126,13 @@ def event_of(words: Mapping[str, Any]) -> OrderEvent:
         values |= {"kind": EventKind(values["kind"]), "asked": Asked(values["asked"]), "spent": int(values["spent"])}
         return OrderEvent(**values)
     except (KeyError, ValueError, TypeError, AttributeError) as error:
-        raise BadWords(f"the event cannot be read: {error}") from None
+        raise BadNativeMessage(f"the event cannot be read: {error}") from None
 
 
 def _text(words: Mapping[str, Any], name: str, default: str | None = None) -> str:
     value = words.get(name, default)
     if not isinstance(value, str) or not value:
-        raise BadWords(f"{name} is {value!r}; give text")
+        raise BadNativeMessage(f"{name} is {value!r}; give text")
     return value
 
 
@@ -141,11 +141,11 @@ def _fixed(words: Mapping[str, Any], name: str, default: int | None = None) -> i
         return default
     value = words.get(name)
     if not isinstance(value, str):
-        raise BadWords(f"{name} is {value!r}; give decimal text such as '101.25'")
+        raise BadNativeMessage(f"{name} is {value!r}; give decimal text such as '101.25'")
     try:
         return parse_fixed(value)
     except BadNumber as error:
-        raise BadWords(f"{name} is refused: {error}") from None
+        raise BadNativeMessage(f"{name} is refused: {error}") from None
 
 
 def _choice(words: Mapping[str, Any], name: str, choices: Any, default: int | None = None) -> int:
@@ -154,5 +154,5 @@ def _choice(words: Mapping[str, Any], name: str, choices: Any, default: int | No
         return default
     known = {choice.name.lower(): int(choice) for choice in choices}
     if not isinstance(value, str) or value not in known:
-        raise BadWords(f"{name} is {value!r}; give one of {', '.join(known)}")
+        raise BadNativeMessage(f"{name} is {value!r}; give one of {', '.join(known)}")
     return known[value]

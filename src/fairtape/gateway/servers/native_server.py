@@ -11,10 +11,17 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from fairtape.gateway.core.events import EventKind, OrderEvent
-from fairtape.gateway.servers.authenticator import BUSY, TOO_OFTEN, Doorman
-from fairtape.gateway.servers.native_messages import LINE_MAX, BadWords, line_of, request_of, words_of, words_of_event
-from fairtape.gateway.servers.order_gateway import House
-from fairtape.gateway.servers.streams import Line
+from fairtape.gateway.servers.authenticator import BUSY, TOO_OFTEN, Authenticator
+from fairtape.gateway.servers.native_messages import (
+    LINE_MAX,
+    BadNativeMessage,
+    encode_line,
+    event_fields,
+    parse_line,
+    request_of,
+)
+from fairtape.gateway.servers.order_gateway import OrderGateway
+from fairtape.gateway.servers.streams import StreamWriter
 
 REQUESTS: Final = ("order", "cancel", "replace")
 SESSION_BYTES: Final = 8
@@ -22,22 +29,22 @@ EVENTS_AT_ONCE: Final = 512
 NEWEST: Final = -1  # an event number that says: only what comes
 
 
-class NativeDesk:
+class NativeServer:
     """All conversations of one server."""
 
-    def __init__(self, house: House, doorman: Doorman) -> None:
+    def __init__(self, house: OrderGateway, doorman: Authenticator) -> None:
         self.house = house
         self.doorman = doorman
-        self._conversations: set[NativeConversation] = set()
+        self._conversations: set[NativeSession] = set()
         house.listen(self)
 
-    def converse(self, line: Line) -> "NativeConversation":
+    def converse(self, line: StreamWriter) -> "NativeSession":
         """Somebody connected."""
-        conversation = NativeConversation(self, line)
+        conversation = NativeSession(self, line)
         self._conversations.add(conversation)
         return conversation
 
-    def forget(self, conversation: "NativeConversation") -> None:
+    def forget(self, conversation: "NativeSession") -> None:
         """Somebody is gone."""
         self._conversations.discard(conversation)
 
@@ -54,10 +61,10 @@ class NativeDesk:
             conversation.broke()
 
 
-class NativeConversation:
+class NativeSession:
     """One client."""
 
-    def __init__(self, desk: NativeDesk, line: Line) -> None:
+    def __init__(self, desk: NativeServer, line: StreamWriter) -> None:
         self._desk = desk
         self._line = line
         self._rest = bytearray()
@@ -83,16 +90,16 @@ class NativeConversation:
                 line = bytes(self._rest[:end])
                 del self._rest[: end + 1]
                 if len(line) > LINE_MAX:
-                    raise BadWords(f"a line has {len(line)} bytes; it must have at most {LINE_MAX}")  # noqa: TRY301
-                if (answer := self._take(words_of(line))) is not None:
+                    raise BadNativeMessage(f"a line has {len(line)} bytes; it must have at most {LINE_MAX}")  # noqa: TRY301
+                if (answer := self._take(parse_line(line))) is not None:
                     answers.append(answer)
             if len(self._rest) > LINE_MAX and self._checking is None:
-                raise BadWords(f"a line has more than {LINE_MAX} bytes")  # noqa: TRY301
-        except BadWords as error:
+                raise BadNativeMessage(f"a line has more than {LINE_MAX} bytes")  # noqa: TRY301
+        except BadNativeMessage as error:
             answers.append({"is": "closed", "reason": str(error)})
         if answers:
             self._desk.house.sync()
-            self._line.write(b"".join(map(line_of, answers)))
+            self._line.write(b"".join(map(encode_line, answers)))
             if answers[-1]["is"] == "closed":
                 self._line.close()
 
@@ -105,11 +112,11 @@ class NativeConversation:
         while self._told < blotter.last and self._line.can_write:
             lines: list[bytes] = []
             if self._told < blotter.forgotten:
-                lines.append(line_of({"is": "forgotten", "number": blotter.forgotten}))
+                lines.append(encode_line({"is": "forgotten", "number": blotter.forgotten}))
                 self._told = blotter.forgotten
             through = blotter.last
             for event in blotter.since(self._told, scope):
-                lines.append(line_of(words_of_event(event)))
+                lines.append(encode_line(event_fields(event)))
                 if len(lines) >= EVENTS_AT_ONCE:
                     through = event.number
                     break
@@ -129,14 +136,14 @@ class NativeConversation:
         scope = self._desk.house.accounts.scope(self._login) if self._login else frozenset[str]()
         for event in events:
             if event.account in scope:
-                self._line.write(line_of(words_of_event(event)))
+                self._line.write(encode_line(event_fields(event)))
 
     def broke(self) -> None:
         """A Break took events back: the client forgets them, too."""
         if self._login:
             blotter = self._desk.house.gateway.blotter
             self._told = min(self._told, blotter.last)
-            self._line.write(line_of({"is": "broken", "era": blotter.era, "number": self._told}))
+            self._line.write(encode_line({"is": "broken", "era": blotter.era, "number": self._told}))
             self.writable()
 
     # Inside.
@@ -151,19 +158,21 @@ class NativeConversation:
             return {"is": "pong"}
         if do in REQUESTS and self._login:
             return self._ask(words)
-        raise BadWords(f"do is {do!r}; {'give order, cancel, replace or ping' if self._login else 'log in first'}")
+        raise BadNativeMessage(
+            f"do is {do!r}; {'give order, cancel, replace or ping' if self._login else 'log in first'}"
+        )
 
     def _ask(self, words: dict[str, Any]) -> dict[str, Any]:
         number = words.get("request")
         if words.get("session") != self._session or number != self._requests + 1:
-            raise BadWords(
+            raise BadNativeMessage(
                 f"request is {number!r} of session {words.get('session')!r}; "
                 f"expected {self._requests + 1} of {self._session!r}: it was played again, or one is missing"
             )
         self._requests += 1
         try:
             request = request_of(words, self._login)
-        except BadWords as error:
+        except BadNativeMessage as error:
             return {"is": "refused", "request": number, "cause": "value", "reason": str(error)}
         answer = self._desk.house.ask(self._login, request)
         if answer.cause is not None:
@@ -180,7 +189,7 @@ class NativeConversation:
         self._checking = None
         if reason is not None:
             cause = "busy" if reason in (BUSY, TOO_OFTEN) else "login"
-            self._line.write(line_of({"is": "closed", "cause": cause, "reason": reason}))
+            self._line.write(encode_line({"is": "closed", "cause": cause, "reason": reason}))
             self._line.close()
             return
         assert isinstance(name, str)
@@ -200,5 +209,5 @@ class NativeConversation:
             "era": blotter.era,
             "number": self._told,
         }
-        self._line.write(line_of(welcome))
+        self._line.write(encode_line(welcome))
         self.writable()

@@ -14,11 +14,11 @@ from fairtape.exchange.order_codec import decode
 from fairtape.exchange.orders import Cancel, NewOrder, Replace
 from fairtape.gateway.core.events import Answer, OrderEvent
 from fairtape.gateway.core.gateway import Gateway
-from fairtape.gateway.storage.accounts import Accounts
-from fairtape.gateway.storage.order_log import Intake
+from fairtape.gateway.storage.accounts import TradingAccounts
+from fairtape.gateway.storage.order_log import OrderLog
 
 
-class Listener(Protocol):
+class EventListener(Protocol):
     """A server that tells traders what became of their orders."""
 
     def happened(self, events: Sequence[OrderEvent]) -> None:
@@ -28,26 +28,26 @@ class Listener(Protocol):
         """A Break took events back: whoever heard them goes on behind the last one that stands."""
 
 
-class House:
+class OrderGateway:
     """One gateway, its accounts, and everybody who listens."""
 
     def __init__(
         self,
         gateway: Gateway,
-        accounts: Accounts,
+        accounts: TradingAccounts,
         *,
         publish: Callable[[list[bytes]], None],
         now: Callable[[], Instant],
-        intake: Intake | None = None,
+        intake: OrderLog | None = None,
     ) -> None:
         self.gateway = gateway
         self.accounts = accounts
         self.now = now
         self._publish = publish
         self._intake = intake
-        self._listeners: list[Listener] = []
+        self._listeners: list[EventListener] = []
 
-    def listen(self, listener: Listener) -> None:
+    def listen(self, listener: EventListener) -> None:
         """Let a server hear what becomes of orders."""
         self._listeners.append(listener)
 

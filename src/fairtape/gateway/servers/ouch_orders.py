@@ -40,17 +40,17 @@ _NO_WEIGHT: Final = ""
 _Terms: TypeAlias = tuple[str, str, int, str, int, int, str, str, int, str, str, int, str, str]
 
 
-class Untold(ValueError):
+class NotExpressible(ValueError):
     """A wish that this market does not know, with the letter of its rejection."""
 
 
 def order_of(account: str, message: ouch.EnterOrder) -> NewOrder:
-    """The order that a client enters. Raises `Untold` for what this market does not know."""
+    """The order that a client enters. Raises `NotExpressible` for what this market does not know."""
     if message.side not in _SIDES or message.cross_type != "N" or message.minimum_quantity:
-        raise Untold("X")
+        raise NotExpressible("X")
     immediate = message.time_in_force == ouch.IMMEDIATE
     if not immediate and message.time_in_force not in (ouch.MARKET_HOURS, ouch.SYSTEM_HOURS):
-        raise Untold("X")
+        raise NotExpressible("X")
     market = message.price == ouch.MARKET_PRICE
     return NewOrder(
         0,
@@ -69,10 +69,10 @@ def order_of(account: str, message: ouch.EnterOrder) -> NewOrder:
 
 
 def check_tellable(terms: OpenMarket) -> None:
-    """Raise `Untold` for a market whose trades OUCH could not tell: parts of shares, or prices finer than its own."""
+    """Raise `NotExpressible` for a market whose trades OUCH could not tell: parts of shares, or prices finer than its own."""
     step = terms.rule.step if isinstance(terms.rule, Continuous) and terms.rule.step else terms.tick
     if terms.lot % ONE or step % PRICE_UNIT or terms.price_max > U32_MAX * PRICE_UNIT:
-        raise Untold("X")
+        raise NotExpressible("X")
 
 
 def replace_of(account: str, message: ouch.ReplaceOrder) -> Replace:
@@ -82,9 +82,9 @@ def replace_of(account: str, message: ouch.ReplaceOrder) -> Replace:
 
 
 def cancel_of(account: str, message: ouch.CancelOrder) -> Cancel:
-    """Take an order out. Raises `Untold` where some of it should stay: a replace says that better."""
+    """Take an order out. Raises `NotExpressible` where some of it should stay: a replace says that better."""
     if message.shares:
-        raise Untold("X")
+        raise NotExpressible("X")
     return Cancel(0, 0, account, message.order_token)
 
 

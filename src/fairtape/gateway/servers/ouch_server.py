@@ -17,10 +17,10 @@ from fairtape.core.instants import SECOND, Duration, Instant
 from fairtape.formats import ouch
 from fairtape.formats import soupbintcp as soup
 from fairtape.gateway.core.events import Answer, Cause, EventKind, OrderEvent
-from fairtape.gateway.servers.authenticator import Doorman
-from fairtape.gateway.servers.order_gateway import House
+from fairtape.gateway.servers.authenticator import Authenticator
+from fairtape.gateway.servers.order_gateway import OrderGateway
 from fairtape.gateway.servers.ouch_orders import (
-    Untold,
+    NotExpressible,
     cancel_of,
     check_tellable,
     message_of,
@@ -28,7 +28,7 @@ from fairtape.gateway.servers.ouch_orders import (
     rejected,
     replace_of,
 )
-from fairtape.gateway.servers.streams import Line
+from fairtape.gateway.servers.streams import StreamWriter
 
 FROM_CLIENT_MAX: Final = 256  # bytes of a packet: the longest that has a meaning has 51
 OUTBOX_MAX: Final = 1 << 16  # messages that are kept for one login
@@ -41,7 +41,7 @@ _UNAUTHORISED: Final = "A"
 _NO_SESSION: Final = "S"
 
 
-class Outbox:
+class OuchOutbox:
     """The sequenced messages of one login."""
 
     def __init__(self) -> None:
@@ -67,32 +67,32 @@ class Outbox:
             yield self._messages[index]
 
 
-class OuchDesk:
+class OuchServer:
     """All conversations of one server."""
 
-    def __init__(self, house: House, doorman: Doorman) -> None:
+    def __init__(self, house: OrderGateway, doorman: Authenticator) -> None:
         self.house = house
         self.doorman = doorman
         self.session = str(house.now() // SECOND % _SESSION_SPAN)
-        self._outboxes: dict[str, Outbox] = {}
-        self._conversations: set[OuchConversation] = set()
+        self._outboxes: dict[str, OuchOutbox] = {}
+        self._conversations: set[OuchSession] = set()
         house.listen(self)
 
-    def converse(self, line: Line) -> "OuchConversation":
+    def converse(self, line: StreamWriter) -> "OuchSession":
         """Somebody connected."""
-        conversation = OuchConversation(self, line)
+        conversation = OuchSession(self, line)
         self._conversations.add(conversation)
         return conversation
 
-    def forget(self, conversation: "OuchConversation") -> None:
+    def forget(self, conversation: "OuchSession") -> None:
         """Somebody is gone."""
         self._conversations.discard(conversation)
 
-    def outbox(self, login: str) -> Outbox | None:
+    def outbox(self, login: str) -> OuchOutbox | None:
         """The messages of a login, from the beginning on; None where there is no room for one more login."""
         outbox = self._outboxes.get(login)
         if outbox is None and len(self._outboxes) < LOGINS_MAX:
-            outbox = self._outboxes[login] = Outbox()
+            outbox = self._outboxes[login] = OuchOutbox()
             self._fill(login, outbox)
         return outbox
 
@@ -111,7 +111,7 @@ class OuchDesk:
         for outbox in self._outboxes.values():
             outbox.told = min(outbox.told, self.house.gateway.blotter.last)
 
-    def _fill(self, login: str, outbox: Outbox) -> None:
+    def _fill(self, login: str, outbox: OuchOutbox) -> None:
         blotter = self.house.gateway.blotter
         if outbox.told < blotter.last:
             for event in blotter.since(outbox.told, {login}):
@@ -119,15 +119,15 @@ class OuchDesk:
             outbox.told = blotter.last
 
 
-class OuchConversation:
+class OuchSession:
     """One client."""
 
-    def __init__(self, desk: OuchDesk, line: Line) -> None:
+    def __init__(self, desk: OuchServer, line: StreamWriter) -> None:
         self._desk = desk
         self._line = line
         self._stream = soup.SoupStream(allowed=soup.FROM_CLIENT, payload_max=FROM_CLIENT_MAX)
         self._login = ""
-        self._outbox: Outbox | None = None
+        self._outbox: OuchOutbox | None = None
         self._number = 0  # of the next sequenced message
         self._held: deque[soup.Packet] = deque()
         self._checking: asyncio.Task[None] | None = None
@@ -189,7 +189,7 @@ class OuchConversation:
             self._desk.house.sync()
             self.writable()
 
-    def _ask(self, message: bytes, outbox: Outbox) -> None:
+    def _ask(self, message: bytes, outbox: OuchOutbox) -> None:
         """Enter a request. What OUCH cannot say no to is ignored, as it prescribes."""
         now = self._desk.house.now()
         try:
@@ -205,16 +205,16 @@ class OuchConversation:
             case ouch.CancelOrder():
                 try:
                     self._desk.house.ask(self._login, cancel_of(self._login, request))
-                except Untold:
+                except NotExpressible:
                     outbox.add(ouch.CancelReject(now % (86_400 * SECOND), request.order_token))
 
-    def _enter(self, request: ouch.EnterOrder, outbox: Outbox, now: Instant) -> None:
+    def _enter(self, request: ouch.EnterOrder, outbox: OuchOutbox, now: Instant) -> None:
         market = self._desk.house.gateway.floor.markets.get(request.stock)
         try:
             if market is not None:
                 check_tellable(market.terms)
             answer = self._desk.house.ask(self._login, order_of(self._login, request))
-        except Untold:
+        except NotExpressible:
             answer = Answer(0, Cause.VALUE)
         if answer.cause is not None and answer.cause is not Cause.DUPLICATE:  # a token that was used is ignored
             outbox.add(rejected(request.order_token, answer.cause, now))
@@ -243,7 +243,7 @@ class OuchConversation:
         self._beating = asyncio.get_running_loop().call_later(HEARTBEAT_PERIOD / SECOND, self._beat)
 
 
-def _put(outbox: Outbox, event: OrderEvent) -> None:
+def _put(outbox: OuchOutbox, event: OrderEvent) -> None:
     """An event whose names are too long for OUCH is one of an order that came another way."""
     with suppress(ouch.BadOuch):
         if (message := message_of(event)) is not None:

@@ -23,7 +23,7 @@ LOGIN_DELAY: Final[Duration] = 10 * SECOND
 SILENCE_MAX: Final[Duration] = 60 * SECOND
 
 
-class Conversation(Protocol):
+class StreamSession(Protocol):
     """What one server says to one client."""
 
     @property
@@ -40,7 +40,7 @@ class Conversation(Protocol):
         """The client is gone."""
 
 
-class Line:
+class StreamWriter:
     """One connection, as a conversation sees it."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
@@ -74,7 +74,7 @@ class Line:
         self._transport.close()
 
 
-Converse: TypeAlias = Callable[[Line], Conversation]
+Converse: TypeAlias = Callable[[StreamWriter], StreamSession]
 
 
 class StreamServer:
@@ -137,7 +137,7 @@ class _Connection(asyncio.Protocol):
 
     def __init__(self, server: StreamServer) -> None:
         self._server = server
-        self._conversation: Conversation | None = None
+        self._conversation: StreamSession | None = None
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._heard = False
@@ -151,7 +151,7 @@ class _Connection(asyncio.Protocol):
             transport.abort()
             return
         server.connections.add(self)
-        self._conversation = server.converse(Line(transport))
+        self._conversation = server.converse(StreamWriter(transport))
         self._wait(server.login_delay)
 
     def data_received(self, data: bytes) -> None:

@@ -20,11 +20,11 @@ from fairtape.gateway.session.effects import (
     HangUp,
     LoggedOff,
     LoggedOn,
+    LogonRefused,
     Received,
-    Refused,
     Transmit,
 )
-from fairtape.gateway.session.options import FixOptions, Judge, Role, State
+from fairtape.gateway.session.options import FixOptions, FixRole, FixState, Judge
 from fairtape.gateway.session.session import FixSession
 from fairtape.gateway.session.store import FixStore
 
@@ -37,7 +37,7 @@ StoreOf: TypeAlias = Callable[[str], FixStore | None]
 
 
 @dataclass(slots=True)
-class DeskCounts:
+class AcceptorCounts:
     """What came of the connections."""
 
     connections: int = 0
@@ -56,7 +56,7 @@ class _Connection:
     session: FixSession | None = None
 
 
-class FixDesk:
+class FixAcceptor:
     """The acceptor `ours`, and whoever connects to it."""
 
     def __init__(
@@ -68,7 +68,7 @@ class FixDesk:
         options: FixOptions | None = None,
         connections_max: int = CONNECTIONS_MAX,
     ) -> None:
-        self.counts = DeskCounts()
+        self.counts = AcceptorCounts()
         self._ours = ours
         self._store_of = store_of
         self._judge = judge
@@ -180,7 +180,7 @@ class FixDesk:
         if session is None:
             self.counts.strangers += 1
             self._close(connection, "the first message is no Logon of a known client", now)
-        elif session.state is not State.DISCONNECTED:
+        elif session.state is not FixState.DISCONNECTED:
             self.counts.doubled += 1
             self._close(connection, f"{client} is connected already", now)
         else:
@@ -192,7 +192,7 @@ class FixDesk:
         if session is None and client and client.isascii() and client.isprintable():
             store = self._store_of(client)
             if store is not None and len(self._sessions) < CLIENTS_MAX:
-                role, options = Role.ACCEPTOR, self._options
+                role, options = FixRole.ACCEPTOR, self._options
                 session = FixSession(self._ours, client, store, role=role, options=options, judge=self._judge)
                 self._sessions[client] = session
         return session
@@ -208,7 +208,7 @@ class FixDesk:
                 case HangUp(reason):
                     self._effects.append(Close(self._numbers[client], reason))
                     self._forget(self._numbers[client])
-                case Received() | Refused() | LoggedOn() | LoggedOff():
+                case Received() | LogonRefused() | LoggedOn() | LoggedOff():
                     self._effects.append(FromClient(client, effect))
                     if isinstance(effect, LoggedOn):
                         self._connections[self._numbers[client]].stream.body_max = MESSAGE_MAX

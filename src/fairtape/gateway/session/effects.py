@@ -32,7 +32,7 @@ class Received:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class LogonRefused:
     """The other side does not take a message of ours: a Reject (3). Nothing in FIX repairs that, so a person should."""
 
     message: FixMessage
@@ -50,7 +50,7 @@ class LoggedOff:
     reason: str
 
 
-SessionEvent: TypeAlias = Received | Refused | LoggedOn | LoggedOff
+SessionEvent: TypeAlias = Received | LogonRefused | LoggedOn | LoggedOff
 SessionEffect: TypeAlias = Transmit | HangUp | SessionEvent
 
 

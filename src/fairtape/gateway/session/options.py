@@ -12,14 +12,14 @@ Judge: TypeAlias = Callable[[str, str, str], str | None]
 """A client's CompID, its user name and its password; the answer is why it may not come in, or None."""
 
 
-class Role(Enum):
+class FixRole(Enum):
     """Who speaks first."""
 
     ACCEPTOR = "acceptor"
     INITIATOR = "initiator"
 
 
-class State(Enum):
+class FixState(Enum):
     """Where a session stands."""
 
     DISCONNECTED = "disconnected"

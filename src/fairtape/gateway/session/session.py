@@ -36,9 +36,17 @@ from fairtape.formats.fix.codec import BEGIN_STRING, BadFix, FixMessage, FixStre
 from fairtape.formats.fix.dictionary import ADMIN_TYPES, APPLICATION_TYPES, BusinessReason, RejectReason, Tag
 from fairtape.formats.fix.fields import POSITIVE, TEXT
 from fairtape.formats.fix.order_messages import OrderEntry, write
-from fairtape.gateway.session.effects import HangUp, LoggedOff, LoggedOn, Received, Refused, SessionEffect, Transmit
+from fairtape.gateway.session.effects import (
+    HangUp,
+    LoggedOff,
+    LoggedOn,
+    LogonRefused,
+    Received,
+    SessionEffect,
+    Transmit,
+)
 from fairtape.gateway.session.headers import header_flaw, repetition_flaw
-from fairtape.gateway.session.options import FixOptions, Judge, Role, State
+from fairtape.gateway.session.options import FixOptions, FixRole, FixState, Judge
 from fairtape.gateway.session.resending import compose, header, repetitions
 from fairtape.gateway.session.store import FixStore
 
@@ -55,13 +63,13 @@ class FixSession:
         theirs: str,
         store: FixStore,
         *,
-        role: Role,
+        role: FixRole,
         options: FixOptions | None = None,
         judge: Judge | None = None,
     ) -> None:
         self.ours = ours
         self.theirs = theirs
-        self.state = State.DISCONNECTED
+        self.state = FixState.DISCONNECTED
         self._store = store
         self._role = role
         self._options = options or FixOptions()
@@ -86,14 +94,14 @@ class FixSession:
 
     def connected(self, now: Instant, stream: FixStream | None = None) -> None:
         """There is a connection; somebody may have begun to read from it."""
-        assert self.state is State.DISCONNECTED
+        assert self.state is FixState.DISCONNECTED
         self._stream = stream or FixStream()
         self._gap_through, self._asked_at, self._tested_at = 0, NEVER, NEVER
         self._again, self._full = None, False
         self._heartbeat_period = self._options.heartbeat_period
-        self._become(State.LOGGING_ON, now)
+        self._become(FixState.LOGGING_ON, now)
         self._heard_at = self._spoke_at = now
-        if self._role is Role.INITIATOR:
+        if self._role is FixRole.INITIATOR:
             if self._options.reset_on_logon:
                 self._store.reset()
             self._send_logon(reset=self._options.reset_on_logon, now=now)
@@ -109,7 +117,7 @@ class FixSession:
 
     def take(self, message: FixMessage, now: Instant) -> None:
         """Take one message of the other side. What comes after a hang-up is not heard."""
-        if self.state is State.DISCONNECTED:
+        if self.state is FixState.DISCONNECTED:
             return
         number = POSITIVE.read(message.get(Tag.MSG_SEQ_NUM) or b"")
         if number is None:
@@ -118,9 +126,9 @@ class FixSession:
             self._heard_at, self._tested_at = now, NEVER
             if message.msg_type == Logon.MSG_TYPE:
                 self._take_logon(message, number, now)
-            elif self.state is not State.LOGGING_ON:
+            elif self.state is not FixState.LOGGING_ON:
                 self._take_numbered(message, number, now)
-            elif message.msg_type == Logout.MSG_TYPE and self._role is Role.INITIATOR:
+            elif message.msg_type == Logout.MSG_TYPE and self._role is FixRole.INITIATOR:
                 self._take_refusal(message, number, now)
             else:
                 self._fail("the first message must be a Logon", now)
@@ -139,18 +147,18 @@ class FixSession:
 
     def logout(self, text: str | None, now: Instant) -> None:
         """Say goodbye, and wait for the answer."""
-        if self.state is State.LOGGED_ON:
+        if self.state is FixState.LOGGED_ON:
             self._send(LOGOUT.write(Logout(text=text)), now)
-            self._become(State.LOGGING_OUT, now)
+            self._become(FixState.LOGGING_OUT, now)
 
     def wake(self, now: Instant) -> None:
         """Heartbeats, and the patience with whoever is silent."""
         options = self._options
-        if self.state is State.LOGGING_ON and now >= self._since + options.logon_delay:
+        if self.state is FixState.LOGGING_ON and now >= self._since + options.logon_delay:
             self._fail("no Logon came in time", now)
-        elif self.state is State.LOGGING_OUT and now >= self._since + options.logout_delay:
+        elif self.state is FixState.LOGGING_OUT and now >= self._since + options.logout_delay:
             self._leave("no answer to Logout came in time", now, hang_up=True)
-        elif self.state is State.LOGGED_ON:
+        elif self.state is FixState.LOGGED_ON:
             self._go_on_again(now)
             self._mind_silence(now)
 
@@ -161,11 +169,11 @@ class FixSession:
     def deadline(self) -> Instant:
         """When `wake` is wanted next; 0, at once."""
         match self.state:
-            case State.LOGGING_ON:
+            case FixState.LOGGING_ON:
                 return self._since + self._options.logon_delay
-            case State.LOGGING_OUT:
+            case FixState.LOGGING_OUT:
                 return self._since + self._options.logout_delay
-            case State.LOGGED_ON:
+            case FixState.LOGGED_ON:
                 if self._again is not None and not self._full:
                     return 0
                 listening_since = self._heard_at if self._tested_at == NEVER else self._tested_at
@@ -190,7 +198,7 @@ class FixSession:
         )
         if flaw is None:
             return True
-        if self.state is not State.LOGGING_ON:
+        if self.state is not FixState.LOGGING_ON:
             self._reject(message, number, flaw, now)
         self._fail(flaw.text, now)
         return False
@@ -206,21 +214,21 @@ class FixSession:
         except BadFix as refusal:
             self._fail(str(refusal), now)
             return
-        if self.state is not State.LOGGING_ON:
+        if self.state is not FixState.LOGGING_ON:
             self._take_second_logon(logon, number, now)
             return
         refusal_text = self._logon_refusal(logon, number)
         if refusal_text is not None:
             self._send_logout_and_leave(refusal_text, now)
             return
-        if logon.reset_seq_num and self._role is Role.ACCEPTOR:
+        if logon.reset_seq_num and self._role is FixRole.ACCEPTOR:
             self._store.reset()
         if number < self._store.next_in:
             self._refuse_low(number, now)
             return
         self._heartbeat_period = logon.heart_bt_int * SECOND
-        self._become(State.LOGGED_ON, now)
-        if self._role is Role.ACCEPTOR:
+        self._become(FixState.LOGGED_ON, now)
+        if self._role is FixRole.ACCEPTOR:
             self._send_logon(reset=bool(logon.reset_seq_num), now=now)
         self._effects.append(LoggedOn())
         self._note_logon(number, now)
@@ -234,7 +242,7 @@ class FixSession:
     def _logon_refusal(self, logon: Logon, number: int) -> str | None:
         """Why this logon is not taken."""
         options = self._options
-        asked_to_reset = self._role is Role.INITIATOR and options.reset_on_logon
+        asked_to_reset = self._role is FixRole.INITIATOR and options.reset_on_logon
         if logon.encrypt_method != ENCRYPT_NONE:
             return "EncryptMethod (98) must be 0"
         if not options.heartbeat_min <= logon.heart_bt_int * SECOND <= options.heartbeat_max:
@@ -242,7 +250,7 @@ class FixSession:
             return f"HeartBtInt (108) is {logon.heart_bt_int}; it must be from {least} to {most}"
         if logon.reset_seq_num and number != 1:
             return "ResetSeqNumFlag (141) is Y; MsgSeqNum (34) must then be 1"
-        if self._role is Role.INITIATOR and bool(logon.reset_seq_num) != asked_to_reset:
+        if self._role is FixRole.INITIATOR and bool(logon.reset_seq_num) != asked_to_reset:
             return "ResetSeqNumFlag (141) is not what was asked for"
         if self._judge is None:
             return None
@@ -250,7 +258,7 @@ class FixSession:
 
     def _take_second_logon(self, logon: Logon, number: int, now: Instant) -> None:
         """A logon within the session asks for a reset, by whoever logged on already."""
-        if self.state is not State.LOGGED_ON or not logon.reset_seq_num or number != 1:
+        if self.state is not FixState.LOGGED_ON or not logon.reset_seq_num or number != 1:
             self._fail("a second Logon must come with ResetSeqNumFlag (141) and the number 1", now)
             return
         self._store.reset()
@@ -259,7 +267,7 @@ class FixSession:
         self._store.expect(2)
 
     def _send_logon(self, *, reset: bool, now: Instant) -> None:
-        options, initiates = self._options, self._role is Role.INITIATOR
+        options, initiates = self._options, self._role is FixRole.INITIATOR
         logon = Logon(
             heart_bt_int=self._heartbeat_period // SECOND,
             reset_seq_num=True if reset else None,
@@ -276,7 +284,7 @@ class FixSession:
         self._leave(f"the logon was refused: {text.decode('ascii', 'backslashreplace')}", now, hang_up=True)
 
     def _take_logout(self, now: Instant) -> None:
-        if self.state is State.LOGGED_ON:
+        if self.state is FixState.LOGGED_ON:
             self._send(LOGOUT.write(Logout()), now)
         self._leave("the other side logged out", now, hang_up=True)
 
@@ -287,7 +295,7 @@ class FixSession:
 
     def _fail(self, reason: str, now: Instant) -> None:
         """End the connection; whoever has logged on is told why."""
-        if self.state is State.LOGGED_ON:
+        if self.state is FixState.LOGGED_ON:
             self._send_logout_and_leave(reason, now)
         else:
             self._leave(reason, now, hang_up=True)
@@ -297,15 +305,15 @@ class FixSession:
         self._leave(reason, now, hang_up=True)
 
     def _leave(self, reason: str, now: Instant, *, hang_up: bool = False) -> None:
-        if self.state is State.DISCONNECTED:
+        if self.state is FixState.DISCONNECTED:
             return
         if hang_up:
             self._effects.append(HangUp(reason))
-        if self.state is not State.LOGGING_ON or self._role is Role.INITIATOR:
+        if self.state is not FixState.LOGGING_ON or self._role is FixRole.INITIATOR:
             self._effects.append(LoggedOff(reason))
-        self._become(State.DISCONNECTED, now)
+        self._become(FixState.DISCONNECTED, now)
 
-    def _become(self, state: State, now: Instant) -> None:
+    def _become(self, state: FixState, now: Instant) -> None:
         self.state, self._since = state, now
 
     # Numbers.
@@ -373,7 +381,7 @@ class FixSession:
         elif kind == ResendRequest.MSG_TYPE:
             self._send_again(RESEND_REQUEST.read(message), now)
         elif kind in (Reject.MSG_TYPE, BusinessReject.MSG_TYPE):
-            self._effects.append(Refused(message))
+            self._effects.append(LogonRefused(message))
         elif kind == Logout.MSG_TYPE:
             self._take_logout(now)
         elif kind in APPLICATION_TYPES:
@@ -455,12 +463,12 @@ class FixSession:
         octets = compose(fields, header(self.ours, self.theirs, number, now))
         admin = kind in ADMIN_TYPES
         self._store.sent(None if admin else octets)
-        if self._again is not None and self.state is State.LOGGED_ON and kind != Logout.MSG_TYPE:
+        if self._again is not None and self.state is FixState.LOGGED_ON and kind != Logout.MSG_TYPE:
             self._again = self._again[0], number
             self._spoke_at = now
             return number
         self._again = None
-        if self.state is State.LOGGED_ON or (admin and self.state is not State.DISCONNECTED):
+        if self.state is FixState.LOGGED_ON or (admin and self.state is not FixState.DISCONNECTED):
             self._transmit(octets, now)
         return number
 

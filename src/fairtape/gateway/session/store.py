@@ -36,7 +36,7 @@ class FixStore(Protocol):
         """Forget everything: both sides begin at 1."""
 
 
-class MemoryStore:
+class MemoryFixStore:
     """A memory that ends with the process: for tests, and for sessions that are reset at every logon."""
 
     def __init__(self, *, messages_max: int = MESSAGES_MAX) -> None:

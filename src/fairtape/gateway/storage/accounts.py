@@ -59,7 +59,7 @@ class Login:
     closed: bool
 
 
-class Accounts:
+class TradingAccounts:
     """All logins of a deployment."""
 
     def __init__(self, address: str | Path) -> None:

@@ -27,7 +27,7 @@ _HEAD: Final = struct.Struct("<II")  # length and check sum of what follows
 _RECORD: Final = struct.Struct("<BQ")
 
 
-class Intake:
+class OrderLog:
     """The file of one gateway."""
 
     def __init__(self, path: Path, *, file_max: int = FILE_MAX) -> None:
