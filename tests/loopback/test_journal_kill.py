@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fairtape.core.entries import JournalEntry as Content
+from fairtape.core.entries import Entry as Content
 from fairtape.journal import JournalEntry, JournalReader, JournalWriter, SyncPolicy, verify
 from unit import journal_values as values
 

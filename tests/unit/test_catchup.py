@@ -47,12 +47,12 @@ class Site:
 
 
 def answer(site: Site, *, known: int, complete: int = 300, ends: Position | None = None, chunks: int = 0) -> str:
-    learner = CatchUpClient(me=1, stripe=0, postbox=cast("Postbox", None))
+    learner = CatchUpClient(me=1, stripe=0, postbox=cast("MessageAuthenticator", None))
     learner.reader.start(NOW)
     end = site.journal_end if ends is None else ends
     data = b"piece" if chunks else PLACE.pack(*end)
     past = HistoryChunk(0, site.position.formation, 2, site.position.token, complete, complete, known, 0, chunks, data)
-    return learner.take(past, cast("GovernedReceiver", cast("Any", site)), NOW)
+    return learner.take(past, cast("ReconfigurableReceiver", cast("Any", site)), NOW)
 
 
 @pytest.mark.parametrize("chunks", [0, 2])

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairtape.core.effects import FormationChange, Ordered, Recovered
-from fairtape.core.entries import JournalEntry as Content
+from fairtape.core.entries import Entry as Content
 from fairtape.core.entries import encode_entry
 from fairtape.journal import Damaged, JournalEntry, JournalReader, SyncPolicy, verify
 from fairtape.journal.truncation import PLAN_NAME, plan_truncation, truncate

@@ -11,7 +11,7 @@ import pytest
 
 from fairtape.core.effects import FormationChange, Ordered, Recovered
 from fairtape.core.entries import LAYOUT_MAX, close_head
-from fairtape.core.entries import JournalEntry as Content
+from fairtape.core.entries import Entry as Content
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND
 from fairtape.journal import Damaged, JournalEntry, JournalReader, JournalWriter, SyncPolicy, WriteFailed, verify
@@ -231,7 +231,7 @@ def test_cut_at_every_byte_a_journal_reopens_to_a_valid_prefix_and_goes_on(tmp_p
     for size in range(len(content)):
         (torn / segment.name).write_bytes(content[:size])
         with open_writer(torn) as writer:
-            cut, kept = writer.cut, kept_of(history, writer.recovered)
+            cut, kept = writer.torn_tail, kept_of(history, writer.recovered)
             assert cut is None or cut.offset + cut.size == size
             assert cut is None or cut.kept_in.read_bytes() == content[cut.offset : size]
             assert contents(torn) == history[:kept]
@@ -266,8 +266,8 @@ def test_a_segment_torn_at_its_birth_is_set_aside_as_a_whole(tmp_path: Path) -> 
         with open_writer(torn) as writer:
             assert writer.tip is not None
             assert writer.tip.sequence == int(last.stem)
-            assert writer.cut is not None
-            assert writer.cut.kept_in.stat().st_size == size
+            assert writer.torn_tail is not None
+            assert writer.torn_tail.kept_in.stat().st_size == size
         assert values.segments(torn)[-1].name == before.name
         report = verify(torn)
         assert report.sound
@@ -313,7 +313,7 @@ def test_a_missing_checkpoint_is_made_up_for_from_the_segment_before(tmp_path: P
     without_checkpoint(values.copy(one, both) / before.name)
     for directory in (one, both):
         with open_writer(directory) as writer:
-            assert writer.cut is None
+            assert writer.torn_tail is None
             assert writer.recovered.streams == values.streams_after(history)
         assert sorted((directory / last.name).read_bytes()) == sorted(whole)
         assert verify(directory).sound

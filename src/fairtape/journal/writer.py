@@ -98,7 +98,7 @@ class JournalWriter:
         self._change: FormationChange | None = None
         self._output: Output | None = None
         self._number = -1  # of the last segment
-        self._cut: TornTail | None = None
+        self._torn_tail: TornTail | None = None
         self._unsynced_since: Instant | None = None
         self._background = ThreadPoolExecutor(1, thread_name_prefix="journal")  # one thread: tasks end in their order
         self._spare: Future[Output] | None = None  # the next segment
@@ -158,9 +158,9 @@ class JournalWriter:
         )
 
     @property
-    def truncate(self) -> TornTail | None:
+    def torn_tail(self) -> TornTail | None:
         """What opening cut off, if anything was torn."""
-        return self._cut
+        return self._torn_tail
 
     def append(self, ordered: Ordered, now: Instant) -> None:
         """Write Msg(e). Under the policy `token`, returns only when the disk has confirmed it."""
@@ -407,7 +407,7 @@ class JournalWriter:
     def _resume(self) -> None:
         """Go on where the journal ended, once what a crash left unfinished there has been cut off."""
         resumption, torn = recover(self.directory, stripe=self._stripe, site=self._site)
-        self._cut = self._cut or torn
+        self._torn_tail = self._cut or torn
         self._tip, self._ordered_through, self._streams, self._change, self._number = None, 0, {}, None, -1
         if resumption is None:
             return

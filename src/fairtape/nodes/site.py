@@ -259,7 +259,7 @@ class Site:
             sender=self.me,
             loop=loop,
             posture=self._loops.posture(loop) if loop else self.posture,
-            requested_membership=requested_membership(self.receiver, self._loops, loop, in_time=in_time)
+            wish=requested_membership(self.receiver, self._loops, loop, in_time=in_time)
             if at_home
             else MembershipRequest.NOTHING,
             prepared=self._prepared.number if self._prepared is not None and loop == 0 else 0,

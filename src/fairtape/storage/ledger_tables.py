@@ -100,9 +100,9 @@ _BOTH: Final = (
 _TRANSFERS_VIEW: Final = f"""CREATE VIEW transfers ({", ".join(_PLACES)}) AS
     SELECT {", ".join(_PLACES)} FROM movements
     UNION ALL
-    SELECT {Reason.SETTLEMENT:d}, trade_id, '', buyer, {_BOTH.format("seller")}, amount FROM trades
+    SELECT {TransferReason.SETTLEMENT:d}, trade_id, '', buyer, {_BOTH.format("seller")}, amount FROM trades
     UNION ALL
-    SELECT {Reason.SETTLEMENT:d}, trade_id, symbol, seller, {_BOTH.format("buyer")}, quantity FROM trades
+    SELECT {TransferReason.SETTLEMENT:d}, trade_id, symbol, seller, {_BOTH.format("buyer")}, quantity FROM trades
 """  # noqa: S608 - our own names
 _NOTHING: Final = {"token": 0, "sequence": 1, "trade_id": 0, "movement": 0}
 

@@ -16,24 +16,24 @@ from fairtape.market.trades import encode
 from fairtape.tape.batches import Lot
 from fairtape.tape.decoding import Opener
 from fairtape.tape.feed import Delivery
-from fairtape.tape.records import Break, Gap, JournalMessage, Reformation, Trade
+from fairtape.tape.records import Break, Gap, Message, Reformation, Trade
 from unit.client.tape_values import order, ordered, trade, write
 
 AT = 77
 
 
-def spelled(deliveries: Iterable[Delivery]) -> list[Trade | JournalMessage | Break | Reformation | Gap]:
-    found: list[Trade | JournalMessage | Break | Reformation | Gap] = []
+def spelled(deliveries: Iterable[Delivery]) -> list[Trade | Message | Break | Reformation | Gap]:
+    found: list[Trade | Message | Break | Reformation | Gap] = []
     for each in deliveries:
         if isinstance(each, Lot):
             found += each.records()
         else:
-            assert isinstance(each, JournalMessage | Break | Reformation | Gap)
+            assert isinstance(each, Message | Break | Reformation | Gap)
             found.append(each)
     return found
 
 
-def opened(folder: Path, due: int = 1) -> list[Trade | JournalMessage | Break | Reformation | Gap]:
+def opened(folder: Path, due: int = 1) -> list[Trade | Message | Break | Reformation | Gap]:
     with JournalReader.open(folder).entries(from_sequence=due) as cursor:
         return spelled(Opener(due).opened(list(cursor.everything()), AT))
 
@@ -54,7 +54,7 @@ def test_any_message_is_told_as_the_journal_tells_it(seed: int, count: int) -> N
                 )
                 continue
             assert isinstance(told, Told)
-            assert isinstance(each, JournalMessage)
+            assert isinstance(each, Message)
             assert (each.sequence, each.source, each.source_number) == (told.sequence, told.source, told.number)
             assert (each.payload, each.late, each.received_at) == (told.payload, told.late, AT)
             times = each.acknowledged_at, each.commit_at, each.released_at

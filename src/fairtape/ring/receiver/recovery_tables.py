@@ -109,7 +109,7 @@ def _negation(guard: Guard) -> Guard:
     return lambda recovery: not guard(recovery)
 
 
-def _figure(overdue: Event, ack_left: Guard, message_left: Guard) -> "Table[Recovery]":
+def _figure(overdue: Event, ack_left: Guard, message_left: Guard) -> "StateTable[Recovery]":
     no_ack_left, no_message_left = _negation(ack_left), _negation(message_left)
     # fmt: off
     edges: tuple[Edge[Recovery], ...] = (
