@@ -13,7 +13,7 @@ import pytest
 
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND
-from fairtape.edge.protocol.replay import SoupDeskOptions
+from fairtape.edge.protocol.replay import ReplayOptions
 from fairtape.edge.service.replay_archive import Library
 from fairtape.edge.service.retransmit_server import Server, authentication
 from fairtape.edge.service.settings import EdgeSettings
@@ -29,7 +29,7 @@ from unit.edge_runtime.edge_journals import SETTINGS, catalogue, history, writte
 class Stand:
     """A server over a journal, and what it must say."""
 
-    def __init__(self, folder: Path, settings: EdgeSettings, options: SoupDeskOptions | None, size: int) -> None:
+    def __init__(self, folder: Path, settings: EdgeSettings, options: ReplayOptions | None, size: int) -> None:
         self.plan = Groups().plan()
         told = history(count=150, size=size)
         self.library = Library(
@@ -94,7 +94,7 @@ def data_of(packets: list[soup.Packet]) -> list[bytes]:
 
 @contextmanager
 def stand(
-    folder: Path, settings: EdgeSettings = SETTINGS, *, options: SoupDeskOptions | None = None, size: int = 4
+    folder: Path, settings: EdgeSettings = SETTINGS, *, options: ReplayOptions | None = None, size: int = 4
 ) -> Iterator[Stand]:
     """A server over a journal of 150 tokens of so many trades."""
     made = Stand(folder, settings, options, size)
@@ -195,7 +195,7 @@ def test_absurd_logins_and_ranges_over_a_stream_are_refused_and_counted(tmp_path
 
 
 def test_half_open_and_senseless_connections_are_shown_the_door(tmp_path: Path) -> None:
-    options = SoupDeskOptions(login_delay=100 * MILLISECOND, connections_max=8)
+    options = ReplayOptions(login_delay=100 * MILLISECOND, connections_max=8)
     with stand(tmp_path, options=options) as made:
         clients = [made.customer() for _ in range(12)]
         clients[0].send(b"GET / HTTP/1.1\r\n\r\n")
@@ -214,7 +214,7 @@ def test_half_open_and_senseless_connections_are_shown_the_door(tmp_path: Path) 
 
 def test_a_client_that_does_not_read_costs_little_holds_up_nobody_and_can_go_on_where_it_was(tmp_path: Path) -> None:
     buffer_max, chunk = 20_000, 32
-    options = SoupDeskOptions(buffer_max=buffer_max, stall_period=100 * MILLISECOND, chunk_messages_max=chunk)
+    options = ReplayOptions(buffer_max=buffer_max, stall_period=100 * MILLISECOND, chunk_messages_max=chunk)
     with stand(tmp_path, options=options, size=300) as made:
         waited: list[int] = []
         sluggard = socket.socket()

@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from fairtape.core.effects import Deliver, FormationChange
-from fairtape.edge.protocol.archive import Shelf
+from fairtape.edge.protocol.archive import RecentMessages
 from fairtape.edge.protocol.feed_assignment import Region, feeds_of
-from fairtape.edge.protocol.sessions import Edition, Standing
-from fairtape.edge.protocol.stripe_sequencer import Lot, Striper
+from fairtape.edge.protocol.sessions import Edition, StripePosition
+from fairtape.edge.protocol.stripe_sequencer import StripeMessages, StripeSequencer
 from fairtape.edge.service.publisher import Station
 from fairtape.edge.service.settings import EdgeSettings
 from fairtape.edge.service.stripe_plans import Catalogue
@@ -86,7 +86,7 @@ def hearer(plan: StripePlan, feed: str = "A") -> Iterator[Hearer]:
 
 def expected(plan: StripePlan, told: Sequence[Content], second: StripePlan | None = None) -> dict[str, list[bytes]]:
     """What every session must hold, worked out in memory."""
-    shelf, striper = Shelf(), Striper(Standing.fresh(Edition("FT", plan, 0)))
+    shelf, striper = RecentMessages(), StripeSequencer(StripePosition.fresh(Edition("FT", plan, 0)))
     steps = striper.begin()
     names: dict[str, None] = {}
     for each in told:
@@ -98,7 +98,7 @@ def expected(plan: StripePlan, told: Sequence[Content], second: StripePlan | Non
             steps += striper.deliver(each)
         for step in steps:
             shelf.take(step, striper.at)
-            if isinstance(step, Lot):
+            if isinstance(step, StripeMessages):
                 names[step.session] = None
         steps = []
     return {name: list(shelf.messages(name, 1, 1 << 20)) for name in names}

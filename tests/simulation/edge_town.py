@@ -13,14 +13,14 @@ from random import Random
 from fairtape.core.effects import Ordered
 from fairtape.core.instants import MICROSECOND, MILLISECOND, Duration, Instant
 from fairtape.core.link_faults import LinkFaults, fates
-from fairtape.edge.protocol.archive import Shelf
+from fairtape.edge.protocol.archive import RecentMessages
 from fairtape.edge.protocol.customer import Customer
 from fairtape.edge.protocol.customer_records import Delivered, Gap, Record
-from fairtape.edge.protocol.effects import Address, Cast, EdgeEffect, Tell
-from fairtape.edge.protocol.remulticast import Outlet, OutletOptions
+from fairtape.edge.protocol.effects import Address, EdgeEffect, SendMulticast, SendUnicast
+from fairtape.edge.protocol.remulticast import Remulticaster, RemulticastOptions
 from fairtape.edge.protocol.retransmitter import Retransmitter, RetransmitterOptions
 from fairtape.edge.protocol.session_marks import MARK, OPAQUE, decode_opaque
-from fairtape.edge.protocol.sessions import Edition, Standing
+from fairtape.edge.protocol.sessions import Edition, StripePosition
 from fairtape.market.stripes import Endpoint, StripePlan
 from unit.edge.edge_values import NOON, delivery
 
@@ -33,9 +33,9 @@ class Station:
     """A receiver's side of the edge: its outlet, and the retransmit server beside it."""
 
     name: str  # of the feed on which it is at home; a spare one has another name
-    outlet: Outlet
+    outlet: Remulticaster
     server: Retransmitter
-    shelf: Shelf
+    shelf: RecentMessages
     alive: bool = True
     mute: bool = False  # the server does not answer
 
@@ -91,7 +91,7 @@ class Town:
         seed: int = 1,
         loss: float = 0.0,
         spares: bool = False,
-        outlet_options: OutletOptions | None = None,
+        outlet_options: RemulticastOptions | None = None,
         server_options: RetransmitterOptions | None = None,
     ) -> None:
         """With `spares` there are receivers who speak on no feed until one is left to them."""
@@ -104,9 +104,9 @@ class Town:
         self._events: list[tuple[Instant, int, Callable[[], None]]] = []
         self._ticket = count()
         for name in SERVERS if spares else FEEDS:
-            shelf, at_home = Shelf(), name in FEEDS
-            outlet = Outlet(
-                Standing.fresh(edition), feeds=[name] if at_home else [], options=outlet_options, shelf=shelf
+            shelf, at_home = RecentMessages(), name in FEEDS
+            outlet = Remulticaster(
+                StripePosition.fresh(edition), feeds=[name] if at_home else [], options=outlet_options, shelf=shelf
             )
             server = Retransmitter(shelf, feed=name if at_home else FEEDS[0], options=server_options)
             server.follow(edition.plan)
@@ -156,7 +156,7 @@ class Town:
             if self.now == until and not self._events:
                 return
 
-    def _machines(self) -> Iterable[Outlet | Retransmitter | Customer]:
+    def _machines(self) -> Iterable[Remulticaster | Retransmitter | Customer]:
         for station in self.stations.values():
             if station.alive:
                 yield station.outlet
@@ -179,19 +179,19 @@ class Town:
         for home in self.households:
             home.customer.wake(self.now)
             for said in home.customer.drain():
-                if isinstance(said, Tell):
+                if isinstance(said, SendUnicast):
                     self._ask(home, said)
                 else:
                     home.records.append(said)
 
     def _carry(self, effect: EdgeEffect) -> None:
         match effect:
-            case Cast(to, datagrams):
+            case SendMulticast(to, datagrams):
                 for home in self.households:
                     if to in home.joined:
                         for datagram in datagrams:
                             self._cross(self.weather, home, datagram, home.joined[to])
-            case Tell(to, datagrams):
+            case SendUnicast(to, datagrams):
                 for home in self.households:
                     if home.address == to:
                         for datagram in datagrams:
@@ -201,7 +201,7 @@ class Town:
         for delay in fates(weather, self.chance):
             self.at(self.now + delay, lambda: home.customer.receive(datagram, self.now, feed=feed))
 
-    def _ask(self, home: Household, effect: Tell) -> None:
+    def _ask(self, home: Household, effect: SendUnicast) -> None:
         for station in self.stations.values():
             if SERVERS[station.name] == effect.to and station.alive and not station.mute:
                 for datagram in effect.datagrams:
@@ -213,5 +213,5 @@ def _received(server: Retransmitter, datagram: bytes, town: Town, origin: Addres
     return lambda: server.receive(datagram, town.now, origin=origin)
 
 
-def _deadline(machine: Outlet | Retransmitter | Customer) -> Instant | None:
+def _deadline(machine: Remulticaster | Retransmitter | Customer) -> Instant | None:
     return machine.deadline()

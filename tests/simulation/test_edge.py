@@ -7,13 +7,22 @@ import pytest
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.core.link_faults import CALM
 from fairtape.edge.protocol.customer import Customer
-from fairtape.edge.protocol.customer_records import Break, Delivered, Ended, Gap, PlanChange, Reformation, Silent, Stale
+from fairtape.edge.protocol.customer_records import (
+    Break,
+    Delivered,
+    FeedSilent,
+    Gap,
+    PlanChange,
+    Reformation,
+    SessionEnded,
+    Stale,
+)
 from fairtape.edge.protocol.effects import Grade, Refusal
-from fairtape.edge.protocol.remulticast import OutletOptions
+from fairtape.edge.protocol.remulticast import RemulticastOptions
 from fairtape.edge.protocol.retransmitter import RetransmitterOptions
 from fairtape.edge.protocol.session_receiver import CustomerOptions
-from fairtape.edge.protocol.sessions import Edition, Standing
-from fairtape.edge.protocol.stripe_sequencer import Striper
+from fairtape.edge.protocol.sessions import Edition, StripePosition
+from fairtape.edge.protocol.stripe_sequencer import StripeSequencer
 from fairtape.formats.moldudp64 import MoldRequest, encode_request
 from simulation.edge_town import SERVERS, Household, Town
 from unit.edge.edge_values import NOON, edition, plan, sequences, tokens, turning
@@ -100,7 +109,7 @@ def test_nothing_is_missed_when_one_receiver_falls_silent() -> None:
     (home,) = town.households
     assert home.missing() == 0
     assert sorted(home.numbers()) == sequences(orders)
-    assert {record.feed for record in home.all_of(Silent) if isinstance(record, Silent)} == {"A"}
+    assert {record.feed for record in home.all_of(FeedSilent) if isinstance(record, FeedSilent)} == {"A"}
     assert not home.all_of(Stale)
     town.stations["B"].alive = False
     town.run(end + 10 * SECOND)
@@ -143,7 +152,7 @@ def test_a_plan_changes_under_load_without_a_lost_or_doubled_message(loss: float
     assert sorted(numbers) == sequences(orders)
     turn = next(place for place, number in enumerate(numbers) if number >= middle)
     assert max(numbers[:turn]) < middle <= min(numbers[turn:])
-    ends = [record for record in home.records if isinstance(record, Ended)]
+    ends = [record for record in home.records if isinstance(record, SessionEnded)]
     assert [record.complete for record in ends] == [True, True]
 
 
@@ -203,7 +212,7 @@ def test_a_late_joiner_begins_where_it_joins_and_one_that_resumes_where_it_left(
 
 
 def test_who_returns_after_a_plan_and_a_break_came_and_went_still_gets_everything() -> None:
-    farewell = OutletOptions(farewell_period=50 * MILLISECOND)
+    farewell = RemulticastOptions(farewell_period=50 * MILLISECOND)
     town = Town(edition(), loss=0.1, seed=13, outlet_options=farewell)
     new = plan(2, stripes=3)
     town.start()
@@ -232,7 +241,7 @@ def test_a_restarted_outlet_goes_on_with_the_same_numbers() -> None:
     orders = tokens(400, 3)
     town.release(orders[:200])
     town.run(NOON + 200 * MILLISECOND)
-    striper = Striper(Standing.fresh(edition()))
+    striper = StripeSequencer(StripePosition.fresh(edition()))
     striper.begin()
     for ordered in orders[:250]:
         striper.deliver(ordered)

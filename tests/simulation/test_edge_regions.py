@@ -9,12 +9,12 @@ import pytest
 from fairtape.core.effects import Ordered
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.edge.protocol.customer import Customer
-from fairtape.edge.protocol.customer_records import Heard, Reformation, Silent, Stale
+from fairtape.edge.protocol.customer_records import FeedHeard, FeedSilent, Reformation, Stale
 from fairtape.edge.protocol.feed_assignment import Region, feeds_of
-from fairtape.edge.protocol.remulticast import OutletOptions
+from fairtape.edge.protocol.remulticast import RemulticastOptions
 from fairtape.edge.protocol.session_receiver import CustomerOptions
-from fairtape.edge.protocol.sessions import Standing
-from fairtape.edge.protocol.stripe_sequencer import Striper
+from fairtape.edge.protocol.sessions import StripePosition
+from fairtape.edge.protocol.stripe_sequencer import StripeSequencer
 from simulation.edge_town import FEEDS, SERVERS, Household, Town
 from unit.edge.edge_values import NOON, edition, sequences, tokens, turning
 
@@ -24,7 +24,7 @@ REGION = Region(name="town", feeds=FEEDS, receivers=tuple(NUMBERS.values()))
 NOTICE_TOKENS = 60  # from a death to the formation without the dead
 GUARANTEED = CustomerOptions(patience=None, retry_period=10 * MILLISECOND, stale_delay=250 * MILLISECOND)
 ATTENTIVE = CustomerOptions(stale_delay=250 * MILLISECOND)
-LIVELY = OutletOptions(heartbeat_period=50 * MILLISECOND)
+LIVELY = RemulticastOptions(heartbeat_period=50 * MILLISECOND)
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,9 @@ class Reformations:
                 if self.reassigns:
                     station.outlet.speak_on(feeds_of(NUMBERS[name], [REGION], members), self.town.now)
 
-    def _recovered(self, number: int) -> Standing:
+    def _recovered(self, number: int) -> StripePosition:
         """What the journal proves to a receiver that comes back."""
-        striper = Striper(Standing.fresh(edition()))
+        striper = StripeSequencer(StripePosition.fresh(edition()))
         striper.begin()
         told = 1
         for place, ordered in enumerate(self.orders[:number]):
@@ -93,9 +93,9 @@ class Reformations:
 def silent_at_the_end(home: Household) -> set[tuple[int, str]]:
     silent: set[tuple[int, str]] = set()
     for record in home.records:
-        if isinstance(record, Silent):
+        if isinstance(record, FeedSilent):
             silent.add((record.stripe, record.feed))
-        elif isinstance(record, Heard):
+        elif isinstance(record, FeedHeard):
             silent.discard((record.stripe, record.feed))
     return silent
 

@@ -9,10 +9,10 @@ from fairtape.core.effects import FormationChange, Ordered
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.edge.protocol.customer import Customer
 from fairtape.edge.protocol.customer_records import Delivered, Gap, PlanChange
-from fairtape.edge.protocol.remulticast import Outlet, OutletOptions
+from fairtape.edge.protocol.remulticast import Remulticaster, RemulticastOptions
 from fairtape.edge.protocol.session_receiver import CustomerOptions
-from fairtape.edge.protocol.sessions import Standing
-from fairtape.edge.protocol.stripe_sequencer import Striper
+from fairtape.edge.protocol.sessions import StripePosition
+from fairtape.edge.protocol.stripe_sequencer import StripeSequencer
 from fairtape.market.stripes import StripePlan
 from simulation.edge_town import FEEDS, SERVERS, Household, Town
 from unit.edge.edge_values import NOON, edition, plan, sequences, tokens, turning
@@ -26,7 +26,7 @@ class Upheaval:
     def __init__(self, seed: int) -> None:
         chance = Random(seed)
         self.orders = tokens(TOKENS, chance.randrange(1, 6))
-        farewell = OutletOptions(farewell_period=chance.choice([30 * MILLISECOND, 30 * SECOND]))
+        farewell = RemulticastOptions(farewell_period=chance.choice([30 * MILLISECOND, 30 * SECOND]))
         loss = chance.choice([0.0, 0.05, 0.2, 0.4])
         self.town = Town(edition(), seed=seed, loss=loss, outlet_options=farewell)
         places = sorted(chance.sample(range(10, TOKENS), 5))
@@ -72,9 +72,9 @@ class Upheaval:
         for home in town.households:
             self._follow(home)
 
-    def _recovered(self, number: int) -> Standing:
+    def _recovered(self, number: int) -> StripePosition:
         """What a journal proves to a receiver that returns."""
-        striper = Striper(Standing.fresh(edition()))
+        striper = StripeSequencer(StripePosition.fresh(edition()))
         striper.begin()
         for place, change in self.changes:
             if place < number:
@@ -83,7 +83,9 @@ class Upheaval:
             striper.deliver(ordered)
         return striper.standing
 
-    def _tell(self, listener: Striper | Outlet, change: FormationChange | StripePlan, place: int) -> None:
+    def _tell(
+        self, listener: StripeSequencer | Remulticaster, change: FormationChange | StripePlan, place: int
+    ) -> None:
         if isinstance(change, StripePlan):
             sequence = self.orders[place].sequence
             listener.change_plan(change, at_sequence=sequence, at=NOON + sequence)

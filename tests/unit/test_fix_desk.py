@@ -1,7 +1,7 @@
 """The acceptor's desk: who is let in, who is not, and that one client's connections never mix."""
 
 from fairtape.core.instants import SECOND
-from fairtape.edge.protocol.effects import Close, Write
+from fairtape.edge.protocol.effects import CloseConnection, WriteConnection
 from fairtape.formats.fix.codec import FixMessage, FixStream, encode
 from fairtape.formats.fix.dictionary import BusinessReason
 from fairtape.formats.fix.order_messages import write
@@ -45,12 +45,12 @@ class Door:
 
 
 def written(effects: list[DeskEffect], connection: int) -> list[FixMessage]:
-    octets = [each.octets for each in effects if isinstance(each, Write) and each.connection == connection]
+    octets = [each.octets for each in effects if isinstance(each, WriteConnection) and each.connection == connection]
     return FixStream().feed(b"".join(octets))
 
 
 def closed(effects: list[DeskEffect]) -> list[tuple[int, str]]:
-    return [(each.connection, each.reason) for each in effects if isinstance(each, Close)]
+    return [(each.connection, each.reason) for each in effects if isinstance(each, CloseConnection)]
 
 
 def test_clients_are_told_apart_by_their_first_message() -> None:
@@ -72,7 +72,7 @@ def test_a_stranger_is_shown_the_door_without_a_word() -> None:
         door = Door()
         door.come(1)
         effects = door.say(1, client or "x", kind, 1, (98, b"0"), (108, b"30"))
-        assert effects == [Close(1, "the first message is no Logon of a known client")]
+        assert effects == [CloseConnection(1, "the first message is no Logon of a known client")]
         assert door.desk.counts.strangers == 1
 
 
@@ -97,7 +97,7 @@ def test_a_second_connection_of_a_client_does_not_disturb_the_first() -> None:
     door = Door()
     door.come(1, 2)
     door.log_on(1, "ANN")
-    assert door.log_on(2, "ANN", 2) == [Close(2, "ANN is connected already")]
+    assert door.log_on(2, "ANN", 2) == [CloseConnection(2, "ANN is connected already")]
     assert door.stores["ANN"].next_in == 2
     assert isinstance(door.say(1, "ANN", b"D", 2, *ORDER)[0], FromClient)
 
@@ -140,10 +140,10 @@ def test_a_lost_connection_ends_in_a_word_to_the_application() -> None:
 
 def test_whoever_says_nothing_is_let_go_and_so_is_whoever_is_one_too_many() -> None:
     door = Door(connections_max=1)
-    assert door.come(1, 2) == [Close(2, "no room for more connections")]
+    assert door.come(1, 2) == [CloseConnection(2, "no room for more connections")]
     assert door.desk.deadline() == START + 10 * SECOND
     door.desk.wake(START + 10 * SECOND)
-    assert door.desk.drain() == [Close(1, "no Logon came in time")]
+    assert door.desk.drain() == [CloseConnection(1, "no Logon came in time")]
     assert door.desk.deadline() is None
     assert (door.desk.counts.half_open, door.desk.counts.turned_away) == (1, 1)
 

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from fairtape.demo.customers import Account, RegionAccounts
 from fairtape.demo.world import EdgePlan
-from fairtape.edge.protocol.sessions import Edition, Standing
-from fairtape.edge.protocol.stripe_sequencer import Lot, Step, Striper
+from fairtape.edge.protocol.sessions import Edition, StripePosition
+from fairtape.edge.protocol.stripe_sequencer import Step, StripeMessages, StripeSequencer
 from fairtape.formats.framing import unframe
 from fairtape.journal import FormationChanged, JournalReader
 
@@ -39,7 +39,7 @@ def _missed(account: Account, released: Mapping[int, tuple[int, bytes]]) -> int:
 def _released(plan: EdgePlan, journal: Path) -> dict[int, tuple[int, bytes]]:
     """Of each stripe: how many messages, and the digest of their bytes, numbered once more from the journal."""
     edition = Edition(plan.settings.tag, plan.stripes, plan.settings.core)
-    striper = Striper(Standing.fresh(edition))
+    striper = StripeSequencer(StripePosition.fresh(edition))
     counts = [0] * len(edition.stripes)
     digests = [blake2b() for _ in edition.stripes]
     _take(striper.begin(), counts, digests)
@@ -55,6 +55,6 @@ def _released(plan: EdgePlan, journal: Path) -> dict[int, tuple[int, bytes]]:
 
 def _take(steps: Sequence[Step], counts: list[int], digests: list[Any]) -> None:
     for step in steps:
-        if isinstance(step, Lot):
+        if isinstance(step, StripeMessages):
             counts[step.stripe] += step.count
             digests[step.stripe].update(b"".join(unframe(step.framed)))

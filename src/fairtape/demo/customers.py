@@ -24,8 +24,8 @@ from fairtape.demo.world import REGIONS, EdgePlan, WorldPlan
 from fairtape.deployment.process.children import Link, Ready
 from fairtape.deployment.process.temporary_site import Rounds
 from fairtape.edge.protocol.customer import Customer
-from fairtape.edge.protocol.customer_records import Delivered, Gap, Heard, Record, Silent
-from fairtape.edge.protocol.effects import Tell
+from fairtape.edge.protocol.customer_records import Delivered, FeedHeard, FeedSilent, Gap, Record
+from fairtape.edge.protocol.effects import SendUnicast
 from fairtape.edge.protocol.session_receiver import CustomerOptions
 from fairtape.formats.itch.messages import ItchTrade
 from fairtape.formats.itch.ticker import WIDE
@@ -127,9 +127,9 @@ class _Ear:
                 self.digests.setdefault(stripe, blake2b()).update(b"".join(messages))
             case Gap():
                 self.gaps += record.count
-            case Silent(stripe, feed, _):
+            case FeedSilent(stripe, feed, _):
                 self.silent.add((stripe, feed))
-            case Heard(stripe, feed):
+            case FeedHeard(stripe, feed):
                 self.silent.discard((stripe, feed))
 
 
@@ -186,7 +186,7 @@ class Town:
         for ear in self._ears:
             ear.customer.wake(now)
             for effect in ear.customer.drain():
-                if isinstance(effect, Tell):
+                if isinstance(effect, SendUnicast):
                     ear.repairs.send(effect.datagrams, effect.to)
                 else:
                     ear.note(effect)

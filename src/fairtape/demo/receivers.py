@@ -14,10 +14,10 @@ from fairtape.deployment.process.children import Link, Ready
 from fairtape.deployment.process.site_traces import SiteTraces
 from fairtape.deployment.process.temporary_site import Diary, Rounds
 from fairtape.deployment.ring_plan import gather_period
-from fairtape.edge.protocol.effects import Cast
+from fairtape.edge.protocol.effects import SendMulticast
 from fairtape.edge.protocol.feed_assignment import feeds_of
-from fairtape.edge.protocol.remulticast import Outlet, OutletOptions
-from fairtape.edge.protocol.sessions import Edition, Standing
+from fairtape.edge.protocol.remulticast import Remulticaster, RemulticastOptions
+from fairtape.edge.protocol.sessions import Edition, StripePosition
 from fairtape.journal import History, JournalWriter
 from fairtape.market.prices import Quantity
 from fairtape.net.clock import Clock, SharedClock
@@ -34,7 +34,7 @@ from fairtape.wire.frames import NUMBER_MAX, NodeId
 
 SALES_MAX: Final = 16  # of one piece of news: the busiest symbols
 # Heartbeats only where a token brings nothing: on a machine that is a whole world, dozens of customers hear each.
-SPEECH: Final = OutletOptions(heartbeat_delay=300 * MILLISECOND, heartbeat_period=600 * MILLISECOND)
+SPEECH: Final = RemulticastOptions(heartbeat_delay=300 * MILLISECOND, heartbeat_period=600 * MILLISECOND)
 # Two cores cannot release at nine sites and speak to all regions in one instant. So all sites release first, and those
 # who speak do so at the same instant as one another, a moment later; those who do not, when it disturbs nobody.
 SPEECH_DELAY: Final = 10 * MILLISECOND
@@ -132,7 +132,7 @@ class Speaker:
         self._consumers = [consumer]
         self._heralds: list[Callable[[FormationChange], None]] = []
         edition = Edition(plan.settings.tag, plan.stripes, plan.settings.core)
-        self._outlet = Outlet(Standing.fresh(edition), feeds=(), options=SPEECH)
+        self._outlet = Remulticaster(StripePosition.fresh(edition), feeds=(), options=SPEECH)
         self._delay: Duration = SILENT_DELAY
         self._waiting: deque[tuple[Instant, Deliver]] = deque()  # what was released and is not said yet
         own = bind(LOOPBACK, 0)
@@ -185,7 +185,7 @@ class Speaker:
 
     def _carry_out(self) -> None:
         for effect in self._outlet.drain():
-            if isinstance(effect, Cast):
+            if isinstance(effect, SendMulticast):
                 self._socket.send(effect.datagrams, self._routes[effect.to])
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
 from fairtape.core.effects import FormationChange, Ordered, Release, Span
-from fairtape.core.entries import Head, Position, decode_entry, position_of
 from fairtape.core.entries import Entry as Content
+from fairtape.core.entries import Head, Position, decode_entry, position_of
 from fairtape.core.instants import Duration
 from fairtape.journal.format import (
     GENESIS,

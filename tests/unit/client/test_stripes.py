@@ -4,9 +4,9 @@ import pytest
 
 from fairtape.client.stripe_feed import Interpreter
 from fairtape.edge.protocol import customer_records as heard
-from fairtape.edge.protocol.sessions import Standing
-from fairtape.edge.protocol.stripe_sequencer import Lot as Numbered
-from fairtape.edge.protocol.stripe_sequencer import Striper
+from fairtape.edge.protocol.sessions import StripePosition
+from fairtape.edge.protocol.stripe_sequencer import StripeMessages as Numbered
+from fairtape.edge.protocol.stripe_sequencer import StripeSequencer
 from fairtape.edge.service.session_readers import Readers
 from fairtape.formats.framing import unframe
 from fairtape.market import notices
@@ -30,7 +30,7 @@ PAYLOADS = [
 
 
 def delivered() -> list[heard.Delivered]:
-    striper = Striper(Standing.fresh(edition()))
+    striper = StripeSequencer(StripePosition.fresh(edition()))
     stripes = {edition().session(stripe.number): stripe.number for stripe in edition().stripes}
     steps = [*striper.begin(), *striper.deliver(token(1, PAYLOADS))]
     return [

@@ -6,30 +6,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND
-from fairtape.edge.protocol.effects import Adrift, Cast
+from fairtape.edge.protocol.effects import SendMulticast, SequenceLost
 from fairtape.edge.protocol.pacing import OVERHEAD, Pacer
 from fairtape.edge.protocol.packing import packets, session_field
-from fairtape.edge.protocol.remulticast import Outlet, OutletOptions
-from fairtape.edge.protocol.sessions import Standing
+from fairtape.edge.protocol.remulticast import Remulticaster, RemulticastOptions
+from fairtape.edge.protocol.sessions import StripePosition
 from fairtape.formats import moldudp64
 from fairtape.formats.framing import frame
 from fairtape.market.trades import encode
 from unit.edge.edge_values import NOON, delivery, edition, plan, token, tokens, trade
 
 
-def outlet(*, cap: int = 10**9, **options: int) -> Outlet:
-    made = Outlet(Standing.fresh(edition(cap=cap)), feeds=["A"], options=OutletOptions(**options))
+def outlet(*, cap: int = 10**9, **options: int) -> Remulticaster:
+    made = Remulticaster(StripePosition.fresh(edition(cap=cap)), feeds=["A"], options=RemulticastOptions(**options))
     made.start(NOON)
     return made
 
 
-def run(machine: Outlet, until: int) -> list[tuple[int, moldudp64.Packet, int]]:
+def run(machine: Remulticaster, until: int) -> list[tuple[int, moldudp64.Packet, int]]:
     """Everything that is sent up to an instant: when, what, and how many bits."""
     sent = []
     now = NOON
     while True:
         for effect in machine.drain():
-            assert isinstance(effect, Cast)
+            assert isinstance(effect, SendMulticast)
             sent += [(now, moldudp64.decode(d), 8 * (len(d) + OVERHEAD)) for d in effect.datagrams]
         deadline = machine.deadline()
         if deadline is None or deadline > until:
@@ -148,7 +148,7 @@ def test_an_outlet_whose_order_has_a_hole_is_silent_and_says_why() -> None:
     machine.drain()
     machine.deliver(delivery(third), NOON)
     machine.deliver(delivery(third), NOON)
-    assert machine.drain() == [Adrift(3, 5)]
+    assert machine.drain() == [SequenceLost(3, 5)]
     assert machine.adrift
     assert machine.counts.strayed == 2
     assert not run(machine, NOON + 10 * SECOND)
@@ -175,12 +175,12 @@ def test_on_another_feed_it_goes_on_with_the_same_numbers_and_is_heard_at_once()
     machine.drain()
     machine.speak_on(["A", "B"], NOON)
     machine.wake(NOON)
-    assert {effect.to for effect in machine.drain() if isinstance(effect, Cast)} >= {
+    assert {effect.to for effect in machine.drain() if isinstance(effect, SendMulticast)} >= {
         stripe.endpoint("A"),
         stripe.endpoint("B"),
     }
     machine.deliver(delivery(second), NOON)
-    casts = [effect for effect in machine.drain() if isinstance(effect, Cast)]
+    casts = [effect for effect in machine.drain() if isinstance(effect, SendMulticast)]
     by_group = {cast.to: cast.datagrams for cast in casts}
     assert by_group[stripe.endpoint("A")] == by_group[stripe.endpoint("B")]
     machine.speak_on([], NOON)

@@ -4,9 +4,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairtape.edge.protocol.itch_encoder import Press
+from fairtape.edge.protocol.itch_encoder import ItchEncoder
 from fairtape.edge.protocol.sessions import Edition
-from fairtape.edge.protocol.symbol_lookup import NameTable
+from fairtape.edge.protocol.symbol_lookup import SymbolLookup
 from fairtape.formats.framing import unframe
 from fairtape.formats.itch.ticker import Listing, TickerItch, fits_directory
 from fairtape.market.trades import TRADE_SIZE, BadTrade, Trade, decode, encode
@@ -45,7 +45,7 @@ SPOILT = st.tuples(PLAIN, st.integers(0, TRADE_SIZE - 1), st.integers(0, 255)).m
 
 @given(st.lists((PLAIN | ODD | trades()).map(encode) | SPOILT, min_size=1, max_size=20))
 def test_a_token_is_printed_as_its_trades_are_one_by_one(payloads: list[bytes]) -> None:
-    press = Press(EDITION.plan, 0)
+    press = ItchEncoder(EDITION.plan, 0)
     shares, strays = press.press(b"".join(payloads), np.arange(1, len(payloads) + 1, dtype=np.uint64))
     wanted = expected(payloads)
     for share in shares:
@@ -60,7 +60,7 @@ def test_a_token_is_printed_as_its_trades_are_one_by_one(payloads: list[bytes]) 
 
 
 def test_a_directory_names_the_listings_of_its_own_stripe() -> None:
-    pages = Press(EDITION.plan, 0).openings(5)
+    pages = ItchEncoder(EDITION.plan, 0).openings(5)
     everything = TickerItch(listings(EDITION), midnight_at=MIDNIGHT).opening(MIDNIGHT + 5)
     assert sorted(message for page in pages for message in page[1:]) == sorted(everything[1:])
     for page, stripe in zip(pages, EDITION.stripes, strict=True):
@@ -74,7 +74,7 @@ def test_a_directory_names_the_listings_of_its_own_stripe() -> None:
     st.lists(st.binary(min_size=28, max_size=28)),
 )
 def test_every_name_of_a_table_is_found_and_no_other(names: list[bytes], others: list[bytes]) -> None:
-    table = NameTable(names)
+    table = SymbolLookup(names)
     looked_up = [*names, *others]
     records = b"".join(b"\1\2\3\4" + name + bytes(32) for name in looked_up)
     found = table.find(np.frombuffer(records, "<u8").reshape(-1, 8))
@@ -83,7 +83,7 @@ def test_every_name_of_a_table_is_found_and_no_other(names: list[bytes], others:
 
 def test_a_trade_of_an_unknown_venue_goes_out_wide_in_the_stripe_of_its_symbol() -> None:
     stranger = Trade(0, "AAPL", 10**9, 10**9, MIDNIGHT, other_venue="MARS")
-    shares, strays = Press(EDITION.plan, 0).press(encode(stranger), np.array([9], np.uint64))
+    shares, strays = ItchEncoder(EDITION.plan, 0).press(encode(stranger), np.array([9], np.uint64))
     assert not strays
     (share,) = shares
     assert EDITION.stripes[share.stripe].number == EDITION.plan.edge_of("AAPL")

@@ -7,14 +7,22 @@ from hypothesis import strategies as st
 
 from fairtape.core.effects import FormationChange, Ordered
 from fairtape.core.instants import MILLISECOND, SECOND
-from fairtape.edge.protocol.archive import Extent, Shelf
-from fairtape.edge.protocol.customer_accounts import Accounts
-from fairtape.edge.protocol.effects import Address, Cast, EdgeEffect, Grade, Refusal, Tell, Why
-from fairtape.edge.protocol.message_index import Places, reread
-from fairtape.edge.protocol.repair_batching import Wish, gathered
+from fairtape.edge.protocol.archive import RecentMessages, SessionExtent
+from fairtape.edge.protocol.customer_accounts import CustomerAccounts
+from fairtape.edge.protocol.effects import (
+    Address,
+    EdgeEffect,
+    Grade,
+    Refusal,
+    RefusalReason,
+    SendMulticast,
+    SendUnicast,
+)
+from fairtape.edge.protocol.message_index import MessageIndex, reread
+from fairtape.edge.protocol.repair_batching import RepairRequest, batched
 from fairtape.edge.protocol.retransmitter import Retransmitter, RetransmitterOptions
-from fairtape.edge.protocol.sessions import Standing
-from fairtape.edge.protocol.stripe_sequencer import Striper
+from fairtape.edge.protocol.sessions import StripePosition
+from fairtape.edge.protocol.stripe_sequencer import StripeSequencer
 from fairtape.formats import moldudp64
 from fairtape.formats.moldudp64 import MoldRequest, encode_request
 from unit.edge.edge_values import NOON, edition, plan, tokens, turning
@@ -24,8 +32,8 @@ OTHER: Address = ("10.0.0.2", 5)
 SESSION = edition().session(1)
 
 
-def shelf(count: int = 10, *, bytes_max: int = 1 << 20, finished: bool = False) -> Shelf:
-    kept, striper = Shelf(bytes_max=bytes_max), Striper(Standing.fresh(edition()))
+def shelf(count: int = 10, *, bytes_max: int = 1 << 20, finished: bool = False) -> RecentMessages:
+    kept, striper = RecentMessages(bytes_max=bytes_max), StripeSequencer(StripePosition.fresh(edition()))
     for step in striper.begin():
         kept.take(step, striper.at)
     for ordered in tokens(count, 6):
@@ -36,7 +44,7 @@ def shelf(count: int = 10, *, bytes_max: int = 1 << 20, finished: bool = False) 
     return kept
 
 
-def server(archive: Shelf | None = None, **options: int) -> Retransmitter:
+def server(archive: RecentMessages | None = None, **options: int) -> Retransmitter:
     made = Retransmitter(archive or shelf(), feed="A", options=RetransmitterOptions(**options))
     made.follow(edition().plan)
     return made
@@ -55,7 +63,7 @@ def settle(machine: Retransmitter, until: int = NOON + SECOND) -> list[EdgeEffec
 
 
 def carried(effect: EdgeEffect) -> list[bytes]:
-    assert isinstance(effect, Tell | Cast)
+    assert isinstance(effect, SendUnicast | SendMulticast)
     return [message for datagram in effect.datagrams for message in moldudp64.decode(datagram).messages]
 
 
@@ -64,7 +72,7 @@ def test_what_one_misses_goes_to_that_one() -> None:
     machine = server(kept)
     ask(machine, 5, 3)
     (effect,) = settle(machine)
-    assert isinstance(effect, Tell)
+    assert isinstance(effect, SendUnicast)
     assert effect.to == ONE
     assert carried(effect) == list(kept.messages(SESSION, 5, 3))
     assert moldudp64.decode(effect.datagrams[0]).number == 5
@@ -78,10 +86,10 @@ def test_what_several_miss_goes_to_everybody_once_and_the_rest_to_each() -> None
     ask(machine, 7, 4, OTHER)
     found = {}
     for effect in settle(machine):
-        assert isinstance(effect, Tell | Cast)
-        to = effect.to if isinstance(effect, Tell) else None
+        assert isinstance(effect, SendUnicast | SendMulticast)
+        to = effect.to if isinstance(effect, SendUnicast) else None
         found[to] = carried(effect)
-        if isinstance(effect, Cast):
+        if isinstance(effect, SendMulticast):
             assert effect.to == edition().plan.stripes[1].endpoint("A")
     assert found == {
         ONE: list(kept.messages(SESSION, 5, 2)),
@@ -110,13 +118,13 @@ def test_the_very_next_number_is_answered_with_how_far_the_session_is() -> None:
         assert extent is not None
         ask(machine, extent.following, 1)
         (effect,) = machine.drain()
-        assert isinstance(effect, Tell)
+        assert isinstance(effect, SendUnicast)
         assert moldudp64.decode(effect.datagrams[0]) == moldudp64.Packet(SESSION, extent.following, ended=finished)
 
 
 def test_what_was_not_released_is_not_served() -> None:
     machine = server()
-    following = machine._archive.extent(SESSION) or Extent(0, ended=False)
+    following = machine._archive.extent(SESSION) or SessionExtent(0, ended=False)
     ask(machine, following.following + 1, 5)
     ask(machine, 1 << 60, 65_535)
     ask(machine, following.following - 1, 65_535)
@@ -135,7 +143,7 @@ def test_a_large_repair_takes_turns_with_others() -> None:
     machine = server(shelf(400), turn_datagrams_max=2, multicast_min=9)
     ask(machine, 1, 400)
     ask(machine, 7, 1, OTHER)
-    effects = [effect for effect in settle(machine) if isinstance(effect, Tell)]
+    effects = [effect for effect in settle(machine) if isinstance(effect, SendUnicast)]
     assert [effect.to for effect in effects[:3]] == [ONE, OTHER, ONE]
     assert sum(len(carried(effect)) for effect in effects) == 401
 
@@ -156,7 +164,7 @@ def test_a_flood_of_one_host_is_refused_and_others_are_served() -> None:
         ask(machine, 5, 1)
     ask(machine, 6, 1, OTHER)
     assert machine.counts.floods > 900
-    assert OTHER in {effect.to for effect in settle(machine) if isinstance(effect, Tell)}
+    assert OTHER in {effect.to for effect in settle(machine) if isinstance(effect, SendUnicast)}
 
 
 def test_one_host_with_two_ports_does_not_fill_the_queue_of_repairs_for_everybody() -> None:
@@ -177,7 +185,7 @@ def test_a_refusal_of_a_guaranteed_customer_is_told_and_never_silent() -> None:
     for _ in range(20):
         ask(machine, 5, 1)
     refusals = [effect for effect in machine.drain() if isinstance(effect, Refusal)]
-    assert {refusal.why for refusal in refusals} <= {Why.FLOOD, Why.QUEUE}
+    assert {refusal.why for refusal in refusals} <= {RefusalReason.FLOOD, RefusalReason.QUEUE}
     assert len(refusals) == machine.counts.floods + machine.counts.refused > 0
 
 
@@ -189,7 +197,7 @@ def test_under_load_best_effort_is_refused_and_the_guaranteed_wait() -> None:
     machine.wake(NOON + 2 * MILLISECOND)
     ask(machine, 2, 1, OTHER, NOON + 2 * MILLISECOND)
     assert machine.counts.refused == 1
-    told = [effect for effect in settle(machine, NOON + 60 * SECOND) if isinstance(effect, Tell)]
+    told = [effect for effect in settle(machine, NOON + 60 * SECOND) if isinstance(effect, SendUnicast)]
     assert sum(len(carried(effect)) for effect in told if effect.to == ONE) == 10
     assert machine.deadline() is None
 
@@ -200,14 +208,14 @@ def test_a_customer_that_has_had_enough_waits_and_others_do_not() -> None:
         ask(machine, first, 40)
     ask(machine, 3, 1, OTHER)
     early = settle(machine, NOON + 10 * MILLISECOND)
-    assert OTHER in {effect.to for effect in early if isinstance(effect, Tell)}
+    assert OTHER in {effect.to for effect in early if isinstance(effect, SendUnicast)}
     late = settle(machine, NOON + 60 * SECOND)
     assert late
     assert sum(len(carried(effect)) for effect in early + late) == 401
 
 
 def test_accounts_of_strangers_are_bounded_and_registered_ones_stay() -> None:
-    accounts = Accounts(requests_per_s=1, bits_per_s=1, strangers_max=10)
+    accounts = CustomerAccounts(requests_per_s=1, bits_per_s=1, strangers_max=10)
     accounts.register("friend", Grade.GUARANTEED)
     for host in range(1_000):
         accounts.of(str(host))
@@ -222,10 +230,10 @@ def test_accounts_of_strangers_are_bounded_and_registered_ones_stay() -> None:
 def test_gathered_repairs_give_everybody_what_they_want_once(
     drawn: list[tuple[int, int, int]], multicast_min: int
 ) -> None:
-    wishes = [Wish((str(host), 1), first, first + count) for host, first, count in drawn]
+    wishes = [RepairRequest((str(host), 1), first, first + count) for host, first, count in drawn]
     wanting = {(wish.by, number) for wish in wishes for number in range(wish.first, wish.end)}
     crowds = Counter(number for _, number in wanting)
-    repairs = gathered(wishes, multicast_min=multicast_min)
+    repairs = batched(wishes, multicast_min=multicast_min)
     sent = Counter((repair.to, number) for repair in repairs for number in range(repair.first, repair.end))
     assert max(sent.values(), default=1) == 1
     assert {number for to, number in sent if to is None} == {n for n, crowd in crowds.items() if crowd >= multicast_min}
@@ -258,7 +266,9 @@ def test_a_time_of_day_leads_to_the_first_message_of_its_token() -> None:
     assert int.from_bytes(first[36:44], "big") >= order.sequence
     before = kept.messages(SESSION, number - 1, 1)[0]
     assert int.from_bytes(before[36:44], "big") < order.sequence
-    assert kept.number_since(SESSION, since + SECOND) == (kept.extent(SESSION) or Extent(0, ended=False)).following
+    assert (
+        kept.number_since(SESSION, since + SECOND) == (kept.extent(SESSION) or SessionExtent(0, ended=False)).following
+    )
 
 
 @settings(max_examples=20)
@@ -272,9 +282,9 @@ def test_messages_are_read_again_from_the_order_by_the_index(
     entries: list[Ordered | FormationChange] = [*orders[:7], turning(orders[7].sequence, 2), *orders[7:20], boundary]
     entries += orders[20:]
     places, striper, kept = (
-        Places(spacing=spacing, numbers_max=numbers_max),
-        Striper(Standing.fresh(edition())),
-        Shelf(),
+        MessageIndex(spacing=spacing, numbers_max=numbers_max),
+        StripeSequencer(StripePosition.fresh(edition())),
+        RecentMessages(),
     )
     striper.change_plan(plan(2), at_sequence=orders[20].sequence, at=NOON)
     for step in striper.begin():

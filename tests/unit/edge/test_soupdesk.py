@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairtape.core.instants import MILLISECOND, SECOND
-from fairtape.edge.protocol.archive import Shelf
-from fairtape.edge.protocol.effects import Close, Write
-from fairtape.edge.protocol.replay import SoupDesk, SoupDeskOptions
-from fairtape.edge.protocol.sessions import Standing
-from fairtape.edge.protocol.stripe_sequencer import Striper
+from fairtape.edge.protocol.archive import RecentMessages
+from fairtape.edge.protocol.effects import CloseConnection, WriteConnection
+from fairtape.edge.protocol.replay import ReplayOptions, ReplayServer
+from fairtape.edge.protocol.sessions import StripePosition
+from fairtape.edge.protocol.stripe_sequencer import StripeSequencer
 from fairtape.formats import soupbintcp as soup
 from unit.edge.edge_values import NOON, edition, tokens
 
@@ -26,9 +26,9 @@ def login(number: int = 1, session: str = SESSION, word: str = "right", **more: 
 class Office:
     """A desk with an archive that grows, and clients that read as much as they like."""
 
-    desk: SoupDesk
-    shelf: Shelf
-    striper: Striper
+    desk: ReplayServer
+    shelf: RecentMessages
+    striper: StripeSequencer
     now: int = NOON
     heard: dict[int, list[soup.Packet]] = field(default_factory=dict)
     closed: dict[int, str] = field(default_factory=dict)
@@ -61,12 +61,12 @@ class Office:
     def _carry(self) -> None:
         for effect in self.desk.drain():
             match effect:
-                case Write(connection, octets):
+                case WriteConnection(connection, octets):
                     stream = self.streams.setdefault(connection, soup.SoupStream(allowed=soup.FROM_SERVER))
                     self.heard.setdefault(connection, []).extend(stream.feed(octets))
                     if self.reading:
                         self.desk.flushed(connection, len(octets), self.now)
-                case Close(connection, reason):
+                case CloseConnection(connection, reason):
                     self.closed[connection] = reason
 
     def messages(self, connection: int) -> list[bytes]:
@@ -77,11 +77,11 @@ class Office:
 
 
 def office(tokens_before: int = 20, **options: int) -> Office:
-    shelf, striper = Shelf(), Striper(Standing.fresh(edition()))
-    desk = SoupDesk(
+    shelf, striper = RecentMessages(), StripeSequencer(StripePosition.fresh(edition()))
+    desk = ReplayServer(
         shelf,
         authenticate=lambda _, word: word == "right",
-        options=SoupDeskOptions(**options),
+        options=ReplayOptions(**options),
     )
     made = Office(desk, shelf, striper)
     for step in striper.begin():

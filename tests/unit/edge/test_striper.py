@@ -19,8 +19,15 @@ from fairtape.edge.protocol.session_marks import (
     encode_mark,
     encode_opaque,
 )
-from fairtape.edge.protocol.sessions import BadSession, Edition, Session, Standing
-from fairtape.edge.protocol.stripe_sequencer import MESSAGE_MAX, Closed, Lot, Opened, Step, Striper
+from fairtape.edge.protocol.sessions import BadSession, Edition, Session, StripePosition
+from fairtape.edge.protocol.stripe_sequencer import (
+    MESSAGE_MAX,
+    SessionClosed,
+    SessionOpened,
+    Step,
+    StripeMessages,
+    StripeSequencer,
+)
 from fairtape.formats.framing import unframe
 from fairtape.formats.itch.ticker import CanceledPrint, Listing, PrintedTrade, TickerReader
 from fairtape.market.notices import Cancel, Correction, Status, VenueStatus, encode_notice
@@ -39,15 +46,15 @@ PAYLOADS = st.one_of(
 )
 
 
-def fresh() -> Striper:
-    return Striper(Standing.fresh(edition()))
+def fresh() -> StripeSequencer:
+    return StripeSequencer(StripePosition.fresh(edition()))
 
 
 def sessions_of(steps: Sequence[Step]) -> dict[str, list[bytes]]:
     """The messages of every session, once it is checked that they are numbered from 1 on without a hole."""
     found: dict[str, list[bytes]] = {}
     for step in steps:
-        if isinstance(step, Lot):
+        if isinstance(step, StripeMessages):
             messages = list(unframe(step.framed))
             known = found.setdefault(step.session, [])
             assert step.first == len(known) + 1
@@ -80,8 +87,8 @@ def test_a_striper_that_resumes_goes_on_with_the_same_numbers(place: int) -> Non
     steps = whole.begin() + [step for each in orders for step in whole.deliver(each)]
     first = fresh()
     parts = first.begin() + [step for each in orders[:place] for step in first.deliver(each)]
-    second = Striper(first.standing)
-    parts += [step for step in second.begin() if not isinstance(step, Opened)]
+    second = StripeSequencer(first.standing)
+    parts += [step for step in second.begin() if not isinstance(step, SessionOpened)]
     parts += [step for each in orders[place:] for step in second.deliver(each)]
     assert sessions_of(parts) == sessions_of(steps)
     assert second.standing == whole.standing
@@ -128,7 +135,11 @@ def test_one_session_ends_where_the_next_begins() -> None:
         assert messages[0][:1] == MARK
         numbers = [int.from_bytes(message[36:44], "big") for message in messages if message[:1] == b"P"]
         assert all((number < 13) is (session.version == 1) for number in numbers)
-    assert [type(step) for step in steps if not isinstance(step, Lot)] == [Opened, Closed, Opened]
+    assert [type(step) for step in steps if not isinstance(step, StripeMessages)] == [
+        SessionOpened,
+        SessionClosed,
+        SessionOpened,
+    ]
 
 
 def test_a_break_begins_new_sessions_even_where_numbers_were_used_before() -> None:
@@ -137,9 +148,15 @@ def test_a_break_begins_new_sessions_even_where_numbers_were_used_before() -> No
     striper.deliver(tokens(1, 9)[0])
     striper.turn(turning(4, 2, broken=True))
     steps = striper.deliver(tokens(1, 3, first=4)[0])
-    (opened,) = [step for step in steps if isinstance(step, Opened)]
+    (opened,) = [step for step in steps if isinstance(step, SessionOpened)]
     assert (opened.edition.breaks, opened.edition.sequence, striper.sequence) == (1, 4, 7)
-    marks = [decode_mark(m) for step in steps if isinstance(step, Lot) for m in unframe(step.framed) if m[:1] == MARK]
+    marks = [
+        decode_mark(m)
+        for step in steps
+        if isinstance(step, StripeMessages)
+        for m in unframe(step.framed)
+        if m[:1] == MARK
+    ]
     assert marks.count(Reformed(4, 2, broken=True)) == len(opened.edition.stripes)
 
 
@@ -191,7 +208,7 @@ def sessions_of_opaque(steps: list[Step]) -> list[bytes]:
     return [
         m
         for step in steps
-        if isinstance(step, Lot) and step.session == edition().session(3)
+        if isinstance(step, StripeMessages) and step.session == edition().session(3)
         for m in unframe(step.framed)
     ]
 
@@ -255,7 +272,7 @@ def test_a_journal_that_is_read_again_changes_nothing() -> None:
     striper.change_plan(plan(2), at_sequence=orders[3].sequence, at=NOON)
     for ordered in orders[:5]:
         striper.deliver(ordered)
-    again = Striper(striper.standing)
+    again = StripeSequencer(striper.standing)
     for change in changes:
         again.turn(change)
     again.change_plan(plan(2), at_sequence=orders[3].sequence, at=NOON)
@@ -281,7 +298,7 @@ def test_a_change_is_noted_once_however_often_it_is_told() -> None:
     change: FormationChange = turning(1, 2)
     striper.turn(change)
     striper.turn(change)
-    marks = [step for step in striper.deliver(tokens(1, 1)[0]) if isinstance(step, Lot) and step.size == 0]
+    marks = [step for step in striper.deliver(tokens(1, 1)[0]) if isinstance(step, StripeMessages) and step.size == 0]
     assert len(marks) == len(edition().stripes)
 
 

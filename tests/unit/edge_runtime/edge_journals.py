@@ -7,9 +7,9 @@ from pathlib import Path
 from fairtape.core.effects import FormationChange, Ordered, Release
 from fairtape.core.instants import MILLISECOND
 from fairtape.core.timing import PROFILES
-from fairtape.edge.protocol.archive import Shelf
-from fairtape.edge.protocol.sessions import Edition, Standing
-from fairtape.edge.protocol.stripe_sequencer import Striper
+from fairtape.edge.protocol.archive import RecentMessages
+from fairtape.edge.protocol.sessions import Edition, StripePosition
+from fairtape.edge.protocol.stripe_sequencer import StripeSequencer
 from fairtape.edge.service.settings import EdgeSettings, StationPlace
 from fairtape.edge.service.stripe_plans import Catalogue, mark_of
 from fairtape.journal import JournalWriter, SyncPolicy
@@ -93,9 +93,11 @@ def catalogue(folder: Path, *plans: StripePlan) -> Catalogue:
     return made
 
 
-def twin(told: Sequence[Content], *, second: StripePlan | None = None) -> tuple[Striper, dict[str, list[bytes]]]:
+def twin(
+    told: Sequence[Content], *, second: StripePlan | None = None
+) -> tuple[StripeSequencer, dict[str, list[bytes]]]:
     """What every session holds in the end."""
-    shelf, striper = Shelf(), Striper(Standing.fresh(Edition("FT", plan(), 0)))
+    shelf, striper = RecentMessages(), StripeSequencer(StripePosition.fresh(Edition("FT", plan(), 0)))
     sessions: set[str] = set()
     steps = striper.begin()
     for each in told:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairtape.core.effects import Ordered
-from fairtape.edge.protocol.sessions import Standing
+from fairtape.edge.protocol.sessions import StripePosition
 from fairtape.edge.service.checkpoints import Checkpoint, load, save
 from fairtape.edge.service.publisher_recovery import recover
 from fairtape.edge.service.stripe_plans import Catalogue, Unplanned
@@ -115,7 +115,7 @@ def test_before_anything_was_released_the_sessions_have_to_be_opened(tmp_path: P
     (tmp_path / "s1").mkdir()
     found = recover(JournalReader(tmp_path / "s1"), tmp_path / "none", SETTINGS, catalogue(tmp_path))
     assert found.checkpoint is not None
-    assert found.checkpoint.standing == Standing.fresh(edition())
+    assert found.checkpoint.standing == StripePosition.fresh(edition())
 
 
 def test_without_any_plan_there_is_nothing_to_say(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, Protocol
 
 from fairtape.core.instants import Duration, Instant
 from fairtape.edge.protocol.sessions import Edition
-from fairtape.edge.protocol.stripe_sequencer import Closed, Lot, Opened, Step
+from fairtape.edge.protocol.stripe_sequencer import SessionClosed, SessionOpened, Step, StripeMessages
 from fairtape.formats.framing import PREFIX_SIZE
 
 SHELF_BYTES_MAX: Final = 256 << 20
@@ -20,20 +20,20 @@ SESSIONS_MAX: Final = 16_384  # that a shelf knows; the oldest that are over go 
 LOT_COST: Final = 200  # bytes that a lot takes beside its messages
 
 
-class Extent(NamedTuple):
+class SessionExtent(NamedTuple):
     """How far a session is."""
 
     following: int  # the number after the last message that was released
     ended: bool
 
 
-class Archive(Protocol):
+class MessageArchive(Protocol):
     """Released messages."""
 
     def current(self, stripe: int) -> str | None:
         """The session that a stripe is in."""
 
-    def extent(self, session: str) -> Extent | None:
+    def extent(self, session: str) -> SessionExtent | None:
         """How far a session is; None where it is unknown."""
 
     def messages(self, session: str, first: int, count: int) -> Sequence[bytes]:
@@ -58,10 +58,10 @@ class _Session:
     lots: deque[_Kept] = field(default_factory=deque)
 
 
-class Shelf:
+class RecentMessages:
     """An archive of the latest messages of all stripes, in memory; what it no longer has is asked of an older one."""
 
-    def __init__(self, *, bytes_max: int = SHELF_BYTES_MAX, older: Archive | None = None) -> None:
+    def __init__(self, *, bytes_max: int = SHELF_BYTES_MAX, older: MessageArchive | None = None) -> None:
         self._bytes_max = bytes_max
         self._older = older
         self._bytes = 0
@@ -72,16 +72,16 @@ class Shelf:
     def take(self, step: Step, at: Instant) -> None:
         """Keep what was just released, under the timestamp of its token."""
         match step:
-            case Lot():
+            case StripeMessages():
                 self._keep(step, at)
-            case Opened(edition, following):
+            case SessionOpened(edition, following):
                 for stripe, number in zip(edition.stripes, following, strict=True):
                     name = edition.session(stripe.number)
                     known = self._sessions.setdefault(name, _Session(edition, number))
                     self._move(known, number)
                     self._current[stripe.number] = name
                 self._forget_sessions()
-            case Closed(edition):
+            case SessionClosed(edition):
                 for stripe in edition.stripes:
                     self._sessions[edition.session(stripe.number)].ended = True
 
@@ -89,12 +89,12 @@ class Shelf:
         """The session that a stripe is in."""
         return self._current.get(stripe)
 
-    def extent(self, session: str) -> Extent | None:
+    def extent(self, session: str) -> SessionExtent | None:
         """How far a session is."""
         known = self._sessions.get(session)
         if known is None:
             return self._older.extent(session) if self._older else None
-        return Extent(known.following, known.ended)
+        return SessionExtent(known.following, known.ended)
 
     def messages(self, session: str, first: int, count: int) -> Sequence[bytes]:
         """From the shelf, or from the older archive where the first one is not here any more."""
@@ -122,7 +122,7 @@ class Shelf:
                 return known.lots[place].first
         return self._older.number_since(session, since) if self._older else None
 
-    def _keep(self, lot: Lot, at: Instant) -> None:
+    def _keep(self, lot: StripeMessages, at: Instant) -> None:
         known = self._sessions[lot.session]
         known.lots.append(_Kept(lot.first, lot.size, lot.framed, at))
         known.following = lot.first + lot.count

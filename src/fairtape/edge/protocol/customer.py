@@ -18,19 +18,19 @@ from fairtape.core.instants import NEVER, Instant
 from fairtape.edge.protocol.customer_records import (
     Break,
     Delivered,
-    Ended,
+    FeedHeard,
+    FeedSilent,
     Fresh,
     Gap,
-    Heard,
     PlanChange,
     Record,
     Reformation,
-    Silent,
+    SessionEnded,
     Stale,
 )
-from fairtape.edge.protocol.effects import Address, Tell
+from fairtape.edge.protocol.effects import Address, SendUnicast
 from fairtape.edge.protocol.session_marks import MARK, BadMark, Begun, Over, Reformed, decode_mark
-from fairtape.edge.protocol.session_receiver import CustomerOptions, Hearing
+from fairtape.edge.protocol.session_receiver import CustomerOptions, SessionReceiver
 from fairtape.edge.protocol.sessions import Session
 from fairtape.formats.arbitration import Output, Run
 from fairtape.formats.moldudp64 import BadMold, MoldRequest, Packet, decode, encode_request
@@ -39,7 +39,7 @@ from fairtape.market.stripes import StripePlan
 CHAPTERS_MAX: Final = 16  # editions that are heard at once; the oldest is given up where there are more
 REPAIR: Final = "repair"  # the feed of answers from a retransmit server
 
-CustomerEffect: TypeAlias = Record | Tell
+CustomerEffect: TypeAlias = Record | SendUnicast
 
 
 @dataclass(slots=True)
@@ -60,7 +60,7 @@ class _Chapter:
     version: int
     breaks: int
     stripes: tuple[int, ...]
-    hearings: dict[str, Hearing]
+    hearings: dict[str, SessionReceiver]
     begun_at: Instant = NEVER  # when it was first heard
     waiting: list[Record] = field(default_factory=list)
     waiting_bytes: int = 0
@@ -204,7 +204,7 @@ class Customer:
         for stripe in stripes:
             name = str(Session(self._deployment, version, breaks, stripe))
             first = 1 if starts is None else starts.get(stripe)
-            hearing = Hearing(stripe, name, first=first, feeds=self._feeds, options=self._options, now=now)
+            hearing = SessionReceiver(stripe, name, first=first, feeds=self._feeds, options=self._options, now=now)
             hearing.asks = bool(self._servers)
             hearings[name] = hearing
         chapter = _Chapter(version, breaks, stripes, hearings)
@@ -241,7 +241,7 @@ class Customer:
         if chapter is not self._chapters[0]:
             self._probe_at = min(self._probe_at, now + self._options.retry_period)
 
-    def _tell(self, chapter: _Chapter, hearing: Hearing, outputs: list[Output]) -> None:
+    def _tell(self, chapter: _Chapter, hearing: SessionReceiver, outputs: list[Output]) -> None:
         """Hand records over, or let them wait for the end of an older chapter."""
         records: list[Record] = []
         stripe, session = hearing.stripe, hearing.arbiter.session
@@ -255,7 +255,7 @@ class Customer:
                 records.append(Gap(stripe, session, output.first, output.count))
         if hearing.arbiter.complete and not hearing.told_end:
             hearing.told_end = True
-            records.append(Ended(stripe, session, hearing.arbiter.highest + 1, complete=True))
+            records.append(SessionEnded(stripe, session, hearing.arbiter.highest + 1, complete=True))
         if chapter is self._chapters[0]:
             self._effects += records
         else:
@@ -303,7 +303,7 @@ class Customer:
             self._announced = version
             self._effects.append(PlanChange(version, sequence))
 
-    def _hears(self, hearing: Hearing, feed: str, now: Instant) -> None:
+    def _hears(self, hearing: SessionReceiver, feed: str, now: Instant) -> None:
         if feed not in hearing.heard_at:
             return
         hearing.heard_at[feed] = now
@@ -312,15 +312,15 @@ class Customer:
             self._effects.append(Fresh(hearing.stripe))
         if feed in hearing.silent:
             hearing.silent.remove(feed)
-            self._effects.append(Heard(hearing.stripe, feed))
+            self._effects.append(FeedHeard(hearing.stripe, feed))
 
-    def _mind_silence(self, hearing: Hearing, now: Instant) -> None:
+    def _mind_silence(self, hearing: SessionReceiver, now: Instant) -> None:
         if hearing.told_end:
             return
         for feed, heard_at in hearing.heard_at.items():
             if feed not in hearing.silent and now >= heard_at + self._options.stale_delay:
                 hearing.silent.add(feed)
-                self._effects.append(Silent(hearing.stripe, feed, heard_at))
+                self._effects.append(FeedSilent(hearing.stripe, feed, heard_at))
         if not hearing.stale and len(hearing.silent) == len(hearing.heard_at):
             hearing.stale = True
             self._effects.append(Stale(hearing.stripe, max(hearing.heard_at.values())))
@@ -334,7 +334,7 @@ class Customer:
             self._server += 1
         self.counts.requests += len(requests)
         server = self._servers[self._server % len(self._servers)]
-        self._effects.append(Tell(server, [encode_request(request) for request in requests]))
+        self._effects.append(SendUnicast(server, [encode_request(request) for request in requests]))
 
     def _leave_old_chapter(self, now: Instant) -> None:
         """The end of an old session was not heard, and the next chapter is: ask for that end, or do without it."""
@@ -366,10 +366,10 @@ class Customer:
             if not hearing.told_end:
                 hearing.told_end = True
                 arbiter = hearing.arbiter
-                self._effects.append(Ended(hearing.stripe, arbiter.session, arbiter.highest + 1, complete=False))
+                self._effects.append(SessionEnded(hearing.stripe, arbiter.session, arbiter.highest + 1, complete=False))
         self._turn_pages()
 
-    def _plan_wake(self, chapter: _Chapter, hearing: Hearing) -> None:
+    def _plan_wake(self, chapter: _Chapter, hearing: SessionReceiver) -> None:
         """At most one useful entry per session: an earlier one is looked at again when its time comes."""
         due_at = hearing.due_at
         if self._is_open(chapter):

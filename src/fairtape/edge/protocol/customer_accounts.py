@@ -15,7 +15,7 @@ STRANGERS_MAX: Final = 10_000  # accounts of hosts that nobody registered; the o
 REGISTERED_MAX: Final = 100_000
 
 
-class Account:
+class CustomerAccount:
     """One host."""
 
     __slots__ = ("bits", "grade", "refused", "requests", "waiting")
@@ -28,7 +28,7 @@ class Account:
         self.refused = 0
 
 
-class Accounts:
+class CustomerAccounts:
     """All hosts that asked lately, and those that were registered."""
 
     def __init__(
@@ -43,15 +43,15 @@ class Accounts:
         self._bits_per_s = bits_per_s
         self._burst_period = burst_period
         self._strangers_max = strangers_max
-        self._registered: dict[str, Account] = {}
-        self._strangers: OrderedDict[str, Account] = OrderedDict()
+        self._registered: dict[str, CustomerAccount] = {}
+        self._strangers: OrderedDict[str, CustomerAccount] = OrderedDict()
 
     def register(self, host: str, grade: Grade, *, bits_per_s: int | None = None) -> None:
         """Whoever asks from this host gets this grade."""
         assert len(self._registered) < REGISTERED_MAX or host in self._registered
         self._registered[host] = self._account(grade, bits_per_s or self._bits_per_s)
 
-    def of(self, host: str) -> Account:
+    def of(self, host: str) -> CustomerAccount:
         """The account of a host; a stranger has best effort."""
         account = self._registered.get(host) or self._strangers.get(host)
         if account is None:
@@ -62,7 +62,7 @@ class Accounts:
             self._strangers.move_to_end(host)
         return account
 
-    def _account(self, grade: Grade, bits_per_s: int) -> Account:
-        return Account(
+    def _account(self, grade: Grade, bits_per_s: int) -> CustomerAccount:
+        return CustomerAccount(
             grade, requests_per_s=self._requests_per_s, bits_per_s=bits_per_s, burst_period=self._burst_period
         )

@@ -53,7 +53,7 @@ class PlanChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class SessionEnded:
     """The session of a stripe is over. Complete: all of it was delivered or is a gap, to its very end."""
 
     stripe: int
@@ -63,7 +63,7 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Silent:
+class FeedSilent:
     """One feed of a stripe is silent; the other ones are heard."""
 
     stripe: int
@@ -72,7 +72,7 @@ class Silent:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class FeedHeard:
     """A feed that was silent is heard again."""
 
     stripe: int
@@ -94,4 +94,6 @@ class Fresh:
     stripe: int
 
 
-Record: TypeAlias = Delivered | Gap | Reformation | Break | PlanChange | Ended | Silent | Heard | Stale | Fresh
+Record: TypeAlias = (
+    Delivered | Gap | Reformation | Break | PlanChange | SessionEnded | FeedSilent | FeedHeard | Stale | Fresh
+)

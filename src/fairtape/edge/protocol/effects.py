@@ -19,7 +19,7 @@ class Grade(Enum):
 
 
 @dataclass(slots=True)
-class Cast:
+class SendMulticast:
     """Send these datagrams, in this order, to a group."""
 
     to: Endpoint
@@ -27,14 +27,14 @@ class Cast:
 
 
 @dataclass(slots=True)
-class Tell:
+class SendUnicast:
     """Send these datagrams, in this order, to one address."""
 
     to: Address
     datagrams: list[bytes]
 
 
-class Why(Enum):
+class RefusalReason(Enum):
     """Why a request was not served."""
 
     FLOOD = "more requests than the customer may make"
@@ -48,11 +48,11 @@ class Refusal:
 
     by: Address
     request: MoldRequest
-    why: Why
+    why: RefusalReason
 
 
 @dataclass(frozen=True, slots=True)
-class Adrift:
+class SequenceLost:
     """The outlet's order has a hole, or a change was told too late: it is silent until it is given its place again."""
 
     expected: int  # sequence
@@ -60,7 +60,7 @@ class Adrift:
 
 
 @dataclass(slots=True)
-class Write:
+class WriteConnection:
     """Send these bytes on a connection, behind those before."""
 
     connection: int
@@ -68,11 +68,11 @@ class Write:
 
 
 @dataclass(slots=True)
-class Close:
+class CloseConnection:
     """Close a connection, after what was written to it."""
 
     connection: int
     reason: str
 
 
-EdgeEffect: TypeAlias = Cast | Tell | Refusal | Adrift | Write | Close
+EdgeEffect: TypeAlias = SendMulticast | SendUnicast | Refusal | SequenceLost | WriteConnection | CloseConnection

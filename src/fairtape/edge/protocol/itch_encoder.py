@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fairtape.core.instants import Instant
-from fairtape.edge.protocol.symbol_lookup import NameTable
+from fairtape.edge.protocol.symbol_lookup import SymbolLookup
 from fairtape.formats.itch import messages as itch
 from fairtape.formats.itch.messages import TIMESTAMP_MAX
 from fairtape.formats.itch.ticker import WIDE, Listing, TickerItch, fits_directory
@@ -79,7 +79,7 @@ class _Page:
     narrow: Array  # it has room in an ITCH trade message
 
 
-class Press:
+class ItchEncoder:
     """Prints the trades of one core stripe under one plan."""
 
     def __init__(self, plan: StripePlan, core: int) -> None:
@@ -97,7 +97,7 @@ class Press:
         listed = [(position, listing) for position, listing in listed if fits_directory(listing)]
         self._listings = [listing for _, listing in listed]
         self._stripe_of = np.array([0, *(position for position, _ in listed)], np.uint16)
-        self._names = NameTable([_name(listing) for listing in self._listings])
+        self._names = SymbolLookup([_name(listing) for listing in self._listings])
         self._templates = _templates(self._listings)
         self._writer = writer = TickerItch(self._listings, midnight_at=self._midnight_at)
         first, *directory = writer.opening(self._midnight_at)

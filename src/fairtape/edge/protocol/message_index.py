@@ -11,24 +11,24 @@ from typing import Final
 
 from fairtape.core.effects import FormationChange, Ordered
 from fairtape.core.instants import Instant
-from fairtape.edge.protocol.archive import Shelf
-from fairtape.edge.protocol.itch_encoder import Press
-from fairtape.edge.protocol.sessions import Edition, Standing
-from fairtape.edge.protocol.stripe_sequencer import Striper
+from fairtape.edge.protocol.archive import RecentMessages
+from fairtape.edge.protocol.itch_encoder import ItchEncoder
+from fairtape.edge.protocol.sessions import Edition, StripePosition
+from fairtape.edge.protocol.stripe_sequencer import StripeSequencer
 
 NUMBERS_MAX: Final = 1 << 20  # numbers of stripes in all places together
 SPACING: Final = 4_096  # messages between two places, at first
 EDITIONS_MAX: Final = 1_024
 
 
-class Places:
+class MessageIndex:
     """All editions of one core stripe."""
 
     def __init__(self, *, numbers_max: int = NUMBERS_MAX, spacing: int = SPACING) -> None:
         self._numbers_max = numbers_max
         self._numbers = 0
         self._spacing = spacing
-        self._places: list[Standing] = []
+        self._places: list[StripePosition] = []
         self._editions: list[Edition] = []
 
     @property
@@ -37,7 +37,7 @@ class Places:
         return self._editions
 
     @property
-    def standings(self) -> Sequence[Standing]:
+    def standings(self) -> Sequence[StripePosition]:
         """The places, in order."""
         return self._places
 
@@ -47,7 +47,7 @@ class Places:
         return self._spacing
 
     @classmethod
-    def restored(cls, editions: Iterable[Edition], standings: Iterable[Standing], spacing: int) -> "Places":
+    def restored(cls, editions: Iterable[Edition], standings: Iterable[StripePosition], spacing: int) -> "MessageIndex":
         """An index as it was; its standings are of these very editions."""
         places = cls(spacing=spacing)
         places._editions = list(editions)
@@ -55,7 +55,7 @@ class Places:
         places._numbers = sum(len(place.following) for place in places._places)
         return places
 
-    def note(self, standing: Standing) -> None:
+    def note(self, standing: StripePosition) -> None:
         """Remember a place, unless it is near the last one. Called once per token, in order."""
         if not self._editions or self._editions[-1] is not standing.edition:
             self._editions = [*self._editions[1 - EDITIONS_MAX :], standing.edition]
@@ -68,7 +68,7 @@ class Places:
             self._numbers = sum(len(place.following) for place in self._places)
             self._spacing *= 2
 
-    def before(self, session: str, number: int) -> Standing | None:
+    def before(self, session: str, number: int) -> StripePosition | None:
         """The last place from which on this number is still to come."""
         found = self._within(session)
         if found is None:
@@ -76,7 +76,7 @@ class Places:
         places, position = found
         return places[bisect_right(places, number, key=lambda place: place.following[position]) - 1]
 
-    def before_time(self, session: str, at: Instant) -> Standing | None:
+    def before_time(self, session: str, at: Instant) -> StripePosition | None:
         """The last place at which no token of this time or later had been numbered."""
         found = self._within(session)
         if found is None:
@@ -91,32 +91,32 @@ class Places:
                 return other
         return None
 
-    def _within(self, session: str) -> tuple[list[Standing], int] | None:
+    def _within(self, session: str) -> tuple[list[StripePosition], int] | None:
         """The places of a session's edition, and the position of its stripe."""
         for edition in reversed(self._editions):
             names = [edition.session(stripe.number) for stripe in edition.stripes]
             if session in names:
                 places = [place for place in self._places if place.edition is edition]
-                return [Standing.fresh(edition), *places], names.index(session)
+                return [StripePosition.fresh(edition), *places], names.index(session)
         return None
 
 
 def reread(
-    place: Standing,
+    place: StripePosition,
     entries: Iterable[Ordered | FormationChange],
     session: str,
     first: int,
     count: int,
     successor: Edition | None = None,
-    presses: Mapping[int, Press] | None = None,
+    presses: Mapping[int, ItchEncoder] | None = None,
 ) -> list[bytes]:
     """The messages of a session, out of what a journal holds from a place on; as many as the entries yield.
 
     `presses`, by the versions of their plans, are there for whoever reads often: to set one up takes a while.
     """
     known = presses or {}
-    shelf = Shelf()
-    striper = Striper(place, press=known.get(place.edition.plan.version))
+    shelf = RecentMessages()
+    striper = StripeSequencer(place, press=known.get(place.edition.plan.version))
     for step in striper.begin():
         shelf.take(step, striper.at)
     if successor is not None and successor.plan.version != place.edition.plan.version:

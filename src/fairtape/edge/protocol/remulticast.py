@@ -17,18 +17,18 @@ from heapq import heappop, heappush
 
 from fairtape.core.effects import Deliver, FormationChange
 from fairtape.core.instants import MILLISECOND, NEVER, SECOND, Duration, Instant
-from fairtape.edge.protocol.archive import Shelf
-from fairtape.edge.protocol.effects import Adrift, Cast, EdgeEffect
-from fairtape.edge.protocol.itch_encoder import Press
+from fairtape.edge.protocol.archive import RecentMessages
+from fairtape.edge.protocol.effects import EdgeEffect, SendMulticast, SequenceLost
+from fairtape.edge.protocol.itch_encoder import ItchEncoder
 from fairtape.edge.protocol.pacing import OVERHEAD, QUEUE_BYTES_MAX, PacedQueue, Pacer
 from fairtape.edge.protocol.packing import bare, packets, session_field
-from fairtape.edge.protocol.sessions import Standing
-from fairtape.edge.protocol.stripe_sequencer import Closed, Lot, Opened, Step, Striper
+from fairtape.edge.protocol.sessions import StripePosition
+from fairtape.edge.protocol.stripe_sequencer import SessionClosed, SessionOpened, Step, StripeMessages, StripeSequencer
 from fairtape.market.stripes import EdgeStripe, Endpoint, StripePlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutletOptions:
+class RemulticastOptions:
     """How an outlet speaks."""
 
     burst_period: Duration = 20 * MILLISECOND  # of a stripe's rate that may go out at once
@@ -47,7 +47,7 @@ class OutletOptions:
 
 
 @dataclass(slots=True)
-class OutletCounts:
+class RemulticastCounts:
     """What an operator wants to see."""
 
     messages: int = 0
@@ -61,7 +61,7 @@ class OutletCounts:
 class _Stream:
     """One session on its way out."""
 
-    def __init__(self, stripe: EdgeStripe, session: str, number: int, options: OutletOptions) -> None:
+    def __init__(self, stripe: EdgeStripe, session: str, number: int, options: RemulticastOptions) -> None:
         self.field = session_field(session)
         self.stripe = stripe
         self.number = number  # of the next message
@@ -81,24 +81,24 @@ class _Stream:
         return self.queue.due_at if len(self.queue) else self.quiet_at
 
 
-class Outlet:
+class Remulticaster:
     """Remulticasts one core stripe on the feeds of its receiver."""
 
     def __init__(
         self,
-        standing: Standing,
+        standing: StripePosition,
         *,
         feeds: Iterable[str],
-        options: OutletOptions | None = None,
-        shelf: Shelf | None = None,
-        press: Press | None = None,
+        options: RemulticastOptions | None = None,
+        shelf: RecentMessages | None = None,
+        press: ItchEncoder | None = None,
     ) -> None:
         """A `shelf` gets everything at the instant at which it is released, and no earlier."""
-        self.counts = OutletCounts()
-        self._options = options or OutletOptions()
+        self.counts = RemulticastCounts()
+        self._options = options or RemulticastOptions()
         self._feeds = tuple(feeds)
         self._shelf = shelf
-        self._striper = Striper(standing, press=press)
+        self._striper = StripeSequencer(standing, press=press)
         self._told_adrift = False
         self._streams: dict[str, _Stream] = {}
         self._touched: list[_Stream] = []
@@ -106,7 +106,7 @@ class Outlet:
         self._effects: list[EdgeEffect] = []
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> StripePosition:
         """What to `resume` from after a restart."""
         return self._striper.standing
 
@@ -119,7 +119,7 @@ class Outlet:
         """Speak: open the sessions where they are new, go on where they are not."""
         self._take(self._striper.begin(), now)
 
-    def resume(self, standing: Standing, now: Instant) -> None:
+    def resume(self, standing: StripePosition, now: Instant) -> None:
         """Go on from another place, which a journal proves; changes behind it must be told again."""
         self._striper.resume(standing)
         self._told_adrift = False
@@ -134,13 +134,13 @@ class Outlet:
             self.counts.strayed += 1
             if not self._told_adrift:
                 self._told_adrift = True
-                self._effects.append(Adrift(expected, delivery.ordered.sequence))
+                self._effects.append(SequenceLost(expected, delivery.ordered.sequence))
 
     def turn(self, change: FormationChange) -> None:
         """A formation takes over at its place in the order; after a Break all sessions begin anew there."""
         self._striper.turn(change)
 
-    def change_plan(self, plan: StripePlan, *, at_sequence: int, at: Instant, press: Press | None = None) -> None:
+    def change_plan(self, plan: StripePlan, *, at_sequence: int, at: Instant, press: ItchEncoder | None = None) -> None:
         """Another plan takes over at this place of the order, which is where a formation begins."""
         assert set(self._feeds) <= set(plan.feeds)
         self._striper.change_plan(plan, at_sequence=at_sequence, at=at, press=press)
@@ -185,20 +185,20 @@ class Outlet:
             if self._shelf is not None:
                 self._shelf.take(step, self._striper.at)
             match step:
-                case Lot():
+                case StripeMessages():
                     self._send(step, now)
-                case Opened(edition, following):
+                case SessionOpened(edition, following):
                     for stripe, number in zip(edition.stripes, following, strict=True):
                         name = edition.session(stripe.number)
                         stream = self._streams[name] = _Stream(stripe, name, number, self._options)
                         self._spoke(stream, now)
                         self._plan_wake(stream, name)
-                case Closed(edition):
+                case SessionClosed(edition):
                     for stripe in edition.stripes:
                         self._close(edition.session(stripe.number), now)
         self._flush()
 
-    def _send(self, lot: Lot, now: Instant) -> None:
+    def _send(self, lot: StripeMessages, now: Instant) -> None:
         stream = self._streams[lot.session]
         counts = self.counts
         for datagram, count in packets(stream.field, lot.first, lot.framed, lot.size):
@@ -260,7 +260,7 @@ class Outlet:
     def _flush(self) -> None:
         """One effect for each feed of each stripe that speaks in this turn."""
         for stream in self._touched:
-            self._effects += [Cast(to, stream.out) for to in self._endpoints(stream)]
+            self._effects += [SendMulticast(to, stream.out) for to in self._endpoints(stream)]
             stream.out = []
         self._touched.clear()
 

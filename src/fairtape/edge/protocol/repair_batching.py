@@ -11,7 +11,7 @@ from typing import NamedTuple
 from fairtape.edge.protocol.effects import Address
 
 
-class Wish(NamedTuple):
+class RepairRequest(NamedTuple):
     """Somebody wants these numbers."""
 
     by: Address
@@ -28,7 +28,7 @@ class Repair(NamedTuple):
     hosts: frozenset[str] = frozenset()  # who wanted what everybody gets: it counts as waiting for each of them
 
 
-def gathered(wishes: Iterable[Wish], *, multicast_min: int) -> list[Repair]:
+def batched(wishes: Iterable[RepairRequest], *, multicast_min: int) -> list[Repair]:
     """What at least so many customers want goes to everybody, the rest to each who wants it; no number twice to one."""
     repairs: dict[Address | None, list[Repair]] = {}
     for first, end, wanting in _segments(wishes):
@@ -41,7 +41,7 @@ def gathered(wishes: Iterable[Wish], *, multicast_min: int) -> list[Repair]:
     return [repair for each in repairs.values() for repair in each]
 
 
-def _segments(wishes: Iterable[Wish]) -> Iterator[tuple[int, int, Counter[Address]]]:
+def _segments(wishes: Iterable[RepairRequest]) -> Iterator[tuple[int, int, Counter[Address]]]:
     """The numbers cut wherever a wish begins or ends, and who wants each piece."""
     edges = sorted(edge for wish in wishes for edge in ((wish.first, 1, wish.by), (wish.end, -1, wish.by)))
     wanting: Counter[Address] = Counter()

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from fairtape.core.instants import MILLISECOND, NEVER, SECOND, Duration, Instant
-from fairtape.edge.protocol.archive import Archive
-from fairtape.edge.protocol.effects import Close, EdgeEffect, Write
+from fairtape.edge.protocol.archive import MessageArchive
+from fairtape.edge.protocol.effects import CloseConnection, EdgeEffect, WriteConnection
 from fairtape.edge.protocol.pacing import Pacer
 from fairtape.formats import soupbintcp as soup
 from fairtape.formats.framing import frame
@@ -30,7 +30,7 @@ Authenticate: TypeAlias = Callable[[str, str], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SoupDeskOptions:
+class ReplayOptions:
     """How much service there is."""
 
     connections_max: int = 1_024
@@ -47,7 +47,7 @@ class SoupDeskOptions:
 
 
 @dataclass(slots=True)
-class SoupDeskCounts:
+class ReplayCounts:
     """What came of the connections."""
 
     connections: int = 0
@@ -65,7 +65,7 @@ class SoupDeskCounts:
 class _Customer:
     """Everything that one user name does."""
 
-    def __init__(self, options: SoupDeskOptions) -> None:
+    def __init__(self, options: ReplayOptions) -> None:
         self.connections = 0
         self.pacer = Pacer(options.customer_bits_per_s, options.burst_period)
 
@@ -89,12 +89,14 @@ class _Connection:
         self.timeout: Duration = 0
 
 
-class SoupDesk:
+class ReplayServer:
     """All connections of one server. Connections are numbered by the driver."""
 
-    def __init__(self, archive: Archive, *, authenticate: Authenticate, options: SoupDeskOptions | None = None) -> None:
-        self.counts = SoupDeskCounts()
-        self._options = options or SoupDeskOptions()
+    def __init__(
+        self, archive: MessageArchive, *, authenticate: Authenticate, options: ReplayOptions | None = None
+    ) -> None:
+        self.counts = ReplayCounts()
+        self._options = options or ReplayOptions()
         self._archive = archive
         self._authenticate = authenticate
         self._connections: dict[int, _Connection] = {}
@@ -107,7 +109,7 @@ class SoupDesk:
         self.counts.connections += 1
         if len(self._connections) >= self._options.connections_max:
             self.counts.turned_away += 1
-            self._effects.append(Close(connection, "no room for more connections"))
+            self._effects.append(CloseConnection(connection, "no room for more connections"))
             return
         self._connections[connection] = _Connection(now)
         self._due_at = min(self._due_at, now + self._options.login_delay)
@@ -235,7 +237,7 @@ class SoupDesk:
 
     def _reject(self, connection: int, reason: str) -> None:
         self.counts.rejected += 1
-        self._effects.append(Write(connection, soup.encode(soup.LoginRejected(reason))))
+        self._effects.append(WriteConnection(connection, soup.encode(soup.LoginRejected(reason))))
         self._close(connection, "the login was rejected")
 
     def _mind(self, connection: int, known: _Connection, now: Instant) -> None:
@@ -282,10 +284,10 @@ class SoupDesk:
         known.unflushed += len(octets)
         if known.unflushed >= self._options.buffer_max:
             known.stalled_at = now
-        self._effects.append(Write(connection, octets))
+        self._effects.append(WriteConnection(connection, octets))
 
     def _close(self, connection: int, reason: str) -> None:
-        self._effects.append(Close(connection, reason))
+        self._effects.append(CloseConnection(connection, reason))
         self.disconnected(connection)
 
     def _next(self, known: _Connection) -> Instant:

@@ -14,12 +14,20 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from fairtape.core.instants import MILLISECOND, NEVER, Duration, Instant
-from fairtape.edge.protocol.archive import Archive, Extent
-from fairtape.edge.protocol.customer_accounts import Accounts
-from fairtape.edge.protocol.effects import Address, Cast, EdgeEffect, Grade, Refusal, Tell, Why
+from fairtape.edge.protocol.archive import MessageArchive, SessionExtent
+from fairtape.edge.protocol.customer_accounts import CustomerAccounts
+from fairtape.edge.protocol.effects import (
+    Address,
+    EdgeEffect,
+    Grade,
+    Refusal,
+    RefusalReason,
+    SendMulticast,
+    SendUnicast,
+)
 from fairtape.edge.protocol.pacing import OVERHEAD, Pacer
 from fairtape.edge.protocol.packing import bare, packets, session_field
-from fairtape.edge.protocol.repair_batching import Repair, Wish, gathered
+from fairtape.edge.protocol.repair_batching import Repair, RepairRequest, batched
 from fairtape.edge.protocol.sessions import Session
 from fairtape.formats.framing import frame
 from fairtape.formats.moldudp64 import BadMold, MoldRequest, decode_request
@@ -76,10 +84,10 @@ class _Job(NamedTuple):
 class Retransmitter:
     """Serves one region."""
 
-    def __init__(self, archive: Archive, *, feed: str, options: RetransmitterOptions | None = None) -> None:
+    def __init__(self, archive: MessageArchive, *, feed: str, options: RetransmitterOptions | None = None) -> None:
         self.counts = RetransmitterCounts()
         self._options = options or RetransmitterOptions()
-        self.accounts = Accounts(
+        self.accounts = CustomerAccounts(
             requests_per_s=self._options.requests_per_s, bits_per_s=self._options.customer_bits_per_s
         )
         self._archive = archive
@@ -87,7 +95,7 @@ class Retransmitter:
         self._plans: dict[int, StripePlan] = {}
         self._pacer = Pacer(self._options.bits_per_s, self._options.burst_period)
         self._gather_at: Instant = NEVER
-        self._gathering: dict[str, list[Wish]] = {}
+        self._gathering: dict[str, list[RepairRequest]] = {}
         self._gathered = 0
         self._urgent: deque[_Job] = deque()  # of guaranteed customers
         self._idle: deque[_Job] = deque()  # of the others
@@ -119,7 +127,7 @@ class Retransmitter:
         account = self.accounts.of(origin[0])
         if not account.requests.takes(1, now):
             self.counts.floods += 1
-            self._refuse(origin, request, Why.FLOOD)
+            self._refuse(origin, request, RefusalReason.FLOOD)
             return
         extent = self._archive.extent(request.session)
         if extent is None:
@@ -150,28 +158,28 @@ class Retransmitter:
         effects, self._effects = self._effects, []
         return effects
 
-    def _tell_extent(self, request: MoldRequest, extent: Extent, origin: Address, now: Instant) -> None:
+    def _tell_extent(self, request: MoldRequest, extent: SessionExtent, origin: Address, now: Instant) -> None:
         """Whoever asks for the very next number learns that it is the next one, or that there will be none."""
         if request.number > extent.following:
             self.counts.absurd += 1
             return
         datagram = bare(session_field(request.session), extent.following, ended=extent.ended)
         self._pacer.charge(8 * (len(datagram) + OVERHEAD), now)
-        self._effects.append(Tell(origin, [datagram]))
+        self._effects.append(SendUnicast(origin, [datagram]))
 
     def _has_room(self, request: MoldRequest, origin: Address) -> bool:
         account, options = self.accounts.of(origin[0]), self._options
         queued = len(self._idle) + len(self._urgent)
         if account.waiting >= options.queue_max or self._gathered >= options.gathered_max or queued >= options.jobs_max:
-            self._refuse(origin, request, Why.QUEUE)
+            self._refuse(origin, request, RefusalReason.QUEUE)
         elif account.grade is Grade.BEST_EFFORT and queued >= options.best_effort_max:
-            self._refuse(origin, request, Why.LOAD)
+            self._refuse(origin, request, RefusalReason.LOAD)
         else:
             return True
         self.counts.refused += 1
         return False
 
-    def _refuse(self, origin: Address, request: MoldRequest, why: Why) -> None:
+    def _refuse(self, origin: Address, request: MoldRequest, why: RefusalReason) -> None:
         account = self.accounts.of(origin[0])
         account.refused += 1
         if account.grade is Grade.GUARANTEED:
@@ -188,7 +196,7 @@ class Retransmitter:
             self.counts.crossed += 1
             return
         end = min(end, first + self._options.answer_messages_max)
-        self._gathering.setdefault(request.session, []).append(Wish(origin, first, end))
+        self._gathering.setdefault(request.session, []).append(RepairRequest(origin, first, end))
         self._gathered += 1
         self.accounts.of(origin[0]).waiting += 1
         self._gather_at = min(self._gather_at, now + self._options.gather_delay)
@@ -203,7 +211,7 @@ class Retransmitter:
                     guaranteed.add(wish.by)
             stripe = self._stripe(session)
             multicast_min = self._options.multicast_min if stripe else len(wishes) + 1
-            for repair in gathered(wishes, multicast_min=multicast_min):
+            for repair in batched(wishes, multicast_min=multicast_min):
                 urgent = repair.to in guaranteed or (repair.to is None and guaranteed)
                 (self._urgent if urgent else self._idle).append(_Job(session, repair, stripe))
                 for host in _hosts(repair):
@@ -275,12 +283,12 @@ class Retransmitter:
         if to is not None:
             self.counts.unicasts += 1
             self.accounts.of(to[0]).bits.charge(bits, now)
-            self._effects.append(Tell(to, datagrams))
+            self._effects.append(SendUnicast(to, datagrams))
         else:
             assert stripe is not None
             self.counts.multicasts += 1
             self._group_pacer(job).charge(bits, now)
-            self._effects.append(Cast(stripe.endpoint(self._feed), datagrams))
+            self._effects.append(SendMulticast(stripe.endpoint(self._feed), datagrams))
             self._lingering.append((now + self._options.linger_period, session, first, end))
 
     def _stripe(self, session: str) -> EdgeStripe | None:

@@ -44,7 +44,7 @@ class _Notice(NamedTuple):
     at: Instant
 
 
-class Hearing:
+class SessionReceiver:
     """One session of one stripe."""
 
     def __init__(

@@ -107,7 +107,7 @@ class Edition:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class StripePosition:
     """A place in an edition: all that a restarted receiver needs to go on with the same numbers."""
 
     edition: Edition
@@ -117,7 +117,7 @@ class Standing:
     formation: int = 0  # the last one that was told
 
     @classmethod
-    def fresh(cls, edition: Edition) -> "Standing":
+    def fresh(cls, edition: Edition) -> "StripePosition":
         """The very beginning of an edition."""
         return cls(edition, edition.sequence, (1,) * len(edition.stripes), formation=edition.formation)
 

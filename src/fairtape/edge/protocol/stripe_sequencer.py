@@ -16,9 +16,9 @@ import numpy as np
 
 from fairtape.core.effects import FormationChange, Ordered, Span
 from fairtape.core.instants import Instant
-from fairtape.edge.protocol.itch_encoder import Press
+from fairtape.edge.protocol.itch_encoder import ItchEncoder
 from fairtape.edge.protocol.session_marks import Begun, Mark, Over, Reformed, encode_mark, encode_opaque
-from fairtape.edge.protocol.sessions import Edition, Standing
+from fairtape.edge.protocol.sessions import Edition, StripePosition
 from fairtape.formats.framing import frame
 from fairtape.formats.moldudp64 import DATAGRAM_MAX, HEADER_SIZE
 from fairtape.market.notices import is_notice
@@ -32,7 +32,7 @@ _RECORDS: Final = TRADE_SIZE.to_bytes(2, "big")  # how a body of trade records b
 
 
 @dataclass(frozen=True, slots=True)
-class Lot:
+class StripeMessages:
     """Messages of one session with consecutive numbers."""
 
     stripe: int  # its position in the edition
@@ -44,7 +44,7 @@ class Lot:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class SessionOpened:
     """The sessions of this edition begin, or go on after a restart."""
 
     edition: Edition
@@ -52,13 +52,13 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True)
-class Closed:
+class SessionClosed:
     """The sessions of this edition are over; nothing will be added to them."""
 
     edition: Edition
 
 
-Step: TypeAlias = Lot | Opened | Closed
+Step: TypeAlias = StripeMessages | SessionOpened | SessionClosed
 
 
 class _Due(NamedTuple):
@@ -81,10 +81,10 @@ class _Other(NamedTuple):
     fragment: bool
 
 
-class Striper:
+class StripeSequencer:
     """Numbers the messages of all stripes of one core stripe."""
 
-    def __init__(self, standing: Standing, *, press: Press | None = None) -> None:
+    def __init__(self, standing: StripePosition, *, press: ItchEncoder | None = None) -> None:
         """Whoever has a `press` for the plan of this place saves the time to set one up."""
         assert press is None or press.plan == standing.edition.plan
         self.repeated = 0  # tokens that came again
@@ -92,14 +92,14 @@ class Striper:
         self.at: Instant = 0  # the timestamp of the last token
         self._due: list[_Due] = []
         # Of the plan in force, and of those to come.
-        self._presses: dict[int, Press] = {} if press is None else {press.plan.version: press}
+        self._presses: dict[int, ItchEncoder] = {} if press is None else {press.plan.version: press}
         self._edition = standing.edition
         self.resume(standing)
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> StripePosition:
         """Where it is; what is still due is not part of it."""
-        return Standing(self._edition, self._sequence, tuple(self._following), self.at, self._formation)
+        return StripePosition(self._edition, self._sequence, tuple(self._following), self.at, self._formation)
 
     @property
     def edition(self) -> Edition:
@@ -111,7 +111,7 @@ class Striper:
         """The number in the order that is expected next."""
         return self._sequence
 
-    def resume(self, standing: Standing) -> None:
+    def resume(self, standing: StripePosition) -> None:
         """Go on from another place. What is due behind it must be told again, as a journal tells it."""
         self.lost = False
         self._due.clear()
@@ -122,7 +122,7 @@ class Striper:
 
     def begin(self) -> list[Step]:
         """What comes before the first token: the opening of the sessions, unless it was numbered before."""
-        steps: list[Step] = [Opened(self._edition, tuple(self._following))]
+        steps: list[Step] = [SessionOpened(self._edition, tuple(self._following))]
         if self.standing.is_fresh:
             steps += self._opening()
         return steps
@@ -137,7 +137,7 @@ class Striper:
         self.lost |= change.sequence < self._sequence and not change.broken
         self._note(_Due(change.sequence, 0, change.formation, change, None, change.installed_at))
 
-    def change_plan(self, plan: StripePlan, *, at_sequence: int, at: Instant, press: Press | None = None) -> None:
+    def change_plan(self, plan: StripePlan, *, at_sequence: int, at: Instant, press: ItchEncoder | None = None) -> None:
         """Another plan takes over at a place to come. `at` goes into the sessions, so it must be equal everywhere.
 
         A `press` for that plan takes a while to set up; whoever is in a hurry brings one.
@@ -145,7 +145,7 @@ class Striper:
         if plan.version <= self._edition.plan.version:
             return
         self.lost |= at_sequence < self._sequence
-        self._presses[plan.version] = press or Press(plan, self._edition.core)
+        self._presses[plan.version] = press or ItchEncoder(plan, self._edition.core)
         self._note(_Due(at_sequence, 1, plan.version, None, plan, at))
 
     def _note(self, due: _Due) -> None:
@@ -181,7 +181,7 @@ class Striper:
                 steps += self._carry_out(due)
         self._due.clear()
         self.lost = True
-        return [*steps, *self._closing(Over(self._sequence, 0, 0), at), Closed(self._edition)]
+        return [*steps, *self._closing(Over(self._sequence, 0, 0), at), SessionClosed(self._edition)]
 
     def _carry_out(self, due: _Due) -> list[Step]:
         if due.plan is not None:
@@ -203,10 +203,10 @@ class Striper:
         formation = self._formation
         edition = self._edition.following(plan, sequence=due.sequence, at=due.at, formation=formation)
         over = Over(edition.sequence, edition.plan.version, edition.breaks)
-        steps: list[Step] = [*self._closing(over, edition.begun_at or 0), Closed(self._edition)]
+        steps: list[Step] = [*self._closing(over, edition.begun_at or 0), SessionClosed(self._edition)]
         self._following = [1] * len(edition.stripes)
         self._take_over(edition)
-        opened = Opened(edition, tuple(self._following))
+        opened = SessionOpened(edition, tuple(self._following))
         return [*steps, opened, *self._opening()]
 
     def _take_over(self, edition: Edition) -> None:
@@ -214,16 +214,16 @@ class Striper:
         self._sessions = [edition.session(stripe.number) for stripe in edition.stripes]
         self._opaque = next(position for position, stripe in enumerate(edition.stripes) if stripe.opaque)
         version = edition.plan.version
-        press = self._presses.get(version) or Press(edition.plan, edition.core)
+        press = self._presses.get(version) or ItchEncoder(edition.plan, edition.core)
         self._press = press
         self._presses = {number: each for number, each in self._presses.items() if number > version} | {version: press}
 
-    def _opening(self) -> Iterator[Lot]:
+    def _opening(self) -> Iterator[StripeMessages]:
         since, mark = self._edition.stamp, Begun(self._edition.sequence, *self._edition.after)
         for position, messages in enumerate(self._press.openings(since)):
             yield self._lot(position, [encode_mark(mark, since), *messages])
 
-    def _closing(self, mark: Over, at: Instant) -> Iterator[Lot]:
+    def _closing(self, mark: Over, at: Instant) -> Iterator[StripeMessages]:
         since = self._edition.since_midnight(at)
         for position, messages in enumerate(self._press.closings(since)):
             yield self._lot(position, [*messages, encode_mark(mark, since)])
@@ -233,7 +233,7 @@ class Striper:
         message = encode_mark(mark, self._edition.since_midnight(at))
         return [self._lot(position, [message]) for position in range(len(self._sessions))]
 
-    def _print(self, ordered: Ordered) -> Iterator[Lot]:
+    def _print(self, ordered: Ordered) -> Iterator[StripeMessages]:
         octets = _all_records(ordered)
         others: list[_Other] = []
         if octets is not None:
@@ -249,7 +249,7 @@ class Striper:
 
     def _press_trades(
         self, octets: bytes, listed: Sequence[int], ordered: Ordered, others: list[_Other]
-    ) -> Iterator[Lot]:
+    ) -> Iterator[StripeMessages]:
         """Records of a trade's size; those that are none are added to `others`."""
         numbers = np.array(listed, np.uint64)
         shares, strays = self._press.press(octets, numbers)
@@ -260,7 +260,7 @@ class Striper:
             source = _source_of(ordered.spans, sequence)
             others.append(_Other(sequence, source, octets[start : start + TRADE_SIZE], fragment=False))
 
-    def _print_notice(self, piece: _Other, others: list[_Other]) -> Iterator[Lot]:
+    def _print_notice(self, piece: _Other, others: list[_Other]) -> Iterator[StripeMessages]:
         """What is said about a trade goes where the trade went, behind it; what ITCH has no word for is opaque."""
         printed = self._press.notice(piece.payload, piece.sequence)
         if printed is None:
@@ -278,13 +278,13 @@ class Striper:
             )
         return messages
 
-    def _lot(self, position: int, messages: list[bytes]) -> Lot:
+    def _lot(self, position: int, messages: list[bytes]) -> StripeMessages:
         return self._numbered(position, len(messages), frame(messages), 0)
 
-    def _numbered(self, position: int, count: int, framed: bytes, size: int) -> Lot:
+    def _numbered(self, position: int, count: int, framed: bytes, size: int) -> StripeMessages:
         first = self._following[position]
         self._following[position] = first + count
-        return Lot(position, self._sessions[position], first, count, framed, size)
+        return StripeMessages(position, self._sessions[position], first, count, framed, size)
 
 
 def _place(due: _Due) -> tuple[int, int, int]:

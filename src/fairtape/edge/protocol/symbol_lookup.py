@@ -19,7 +19,7 @@ _FACTORS: Final = np.array(
 _HALF: Final = np.uint64(32)
 
 
-class NameTable:
+class SymbolLookup:
     """Numbers names from 1 on."""
 
     def __init__(self, names: Sequence[bytes]) -> None:

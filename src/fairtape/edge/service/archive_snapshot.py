@@ -13,8 +13,8 @@ from zlib import crc32
 
 import numpy as np
 
-from fairtape.edge.protocol.archive import Extent
-from fairtape.edge.protocol.sessions import BadSession, Edition, Standing
+from fairtape.edge.protocol.archive import SessionExtent
+from fairtape.edge.protocol.sessions import BadSession, Edition, StripePosition
 from fairtape.edge.service.checkpoints import Checkpoint, edition_fields, edition_of, write_whole
 from fairtape.edge.service.settings import EdgeSettings
 from fairtape.edge.service.stripe_plans import Catalogue, Unplanned
@@ -30,7 +30,7 @@ class Chapter:
     """An edition, and how far each of its sessions came."""
 
     edition: Edition
-    extents: tuple[Extent, ...]
+    extents: tuple[SessionExtent, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Memory:
 
     checkpoint: Checkpoint
     chapters: Sequence[Chapter]
-    standings: Sequence[Standing]  # the places of the index, and the spacing between them
+    standings: Sequence[StripePosition]  # the places of the index, and the spacing between them
     spacing: int
 
 
@@ -93,17 +93,17 @@ def _memory(head: dict[str, Any], numbers: bytes, settings: EdgeSettings, catalo
 
 def _chapter(fields: dict[str, Any], settings: EdgeSettings, catalogue: Catalogue) -> Chapter:
     edition = edition_of(fields["edition"], settings, catalogue)
-    extents = tuple(Extent(int(following), bool(ended)) for following, ended in fields["extents"])
+    extents = tuple(SessionExtent(int(following), bool(ended)) for following, ended in fields["extents"])
     if len(extents) != len(edition.stripes):
         raise ValueError("not of this plan")
     return Chapter(edition, extents)
 
 
-def _numbers(place: Standing, editions: dict[int, int]) -> tuple[int, ...]:
+def _numbers(place: StripePosition, editions: dict[int, int]) -> tuple[int, ...]:
     return editions[id(place.edition)], place.sequence, place.at, place.formation, *place.following
 
 
-def _standings(numbers: list[int], chapters: Sequence[Chapter]) -> Iterator[Standing]:
+def _standings(numbers: list[int], chapters: Sequence[Chapter]) -> Iterator[StripePosition]:
     start = 0
     while start < len(numbers):
         edition = chapters[numbers[start]].edition
@@ -111,5 +111,5 @@ def _standings(numbers: list[int], chapters: Sequence[Chapter]) -> Iterator[Stan
         _, sequence, at, formation, *following = numbers[start:end]
         if len(following) != len(edition.stripes):
             raise ValueError("cut off")
-        yield Standing(edition, sequence, tuple(following), at, formation)
+        yield StripePosition(edition, sequence, tuple(following), at, formation)
         start = end

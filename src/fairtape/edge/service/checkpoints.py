@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from fairtape.edge.protocol.sessions import BadSession, Edition, Standing
+from fairtape.edge.protocol.sessions import BadSession, Edition, StripePosition
 from fairtape.edge.service.settings import EdgeSettings
 from fairtape.edge.service.stripe_plans import Catalogue, Unplanned, mark_of
 
@@ -22,7 +22,7 @@ _VERSION: Final = 2
 class Checkpoint:
     """A standing, and the formation and token of the last entry before it."""
 
-    standing: Standing
+    standing: StripePosition
     formation: int
     token: int
 
@@ -84,7 +84,7 @@ def _checkpoint(fields: dict[str, Any], settings: EdgeSettings, catalogue: Catal
     if len(following) != len(edition.stripes):
         return None
     formation, token = map(int, fields["entry"])
-    standing = Standing(edition, int(fields["sequence"]), following, int(fields["at"]), int(fields["formation"]))
+    standing = StripePosition(edition, int(fields["sequence"]), following, int(fields["at"]), int(fields["formation"]))
     return Checkpoint(standing, formation, token)
 
 

@@ -19,8 +19,8 @@ from typing import Any, Final
 from fairtape.core.effects import Deliver, FormationChange
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
-from fairtape.edge.protocol.effects import Adrift, Cast
-from fairtape.edge.protocol.remulticast import Outlet, OutletCounts
+from fairtape.edge.protocol.effects import SendMulticast, SequenceLost
+from fairtape.edge.protocol.remulticast import RemulticastCounts, Remulticaster
 from fairtape.edge.service.checkpoints import Checkpoint, save
 from fairtape.edge.service.publisher_recovery import Astray, Found, recover
 from fairtape.edge.service.settings import EdgeSettings
@@ -35,7 +35,7 @@ LOOK_PERIOD: Final = 20 * MILLISECOND  # between two looks at what the thread is
 CHORE_PERIOD: Final = 1 * SECOND  # between two checkpoints, and two looks for new plans
 SWITCH_PERIOD: Final = 0.000_5  # seconds for which the thread may keep the driver waiting
 
-_Work = tuple[Found, Outlet | None]
+_Work = tuple[Found, Remulticaster | None]
 
 
 class Station:
@@ -70,8 +70,8 @@ class Station:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="edge")
         self._searching: Future[_Work] | None = None
         self._chore: Future[None] | None = None
-        self._outlet: Outlet | None = None
-        self._counts = OutletCounts()  # of outlets that are gone
+        self._outlet: Remulticaster | None = None
+        self._counts = RemulticastCounts()  # of outlets that are gone
         self._idle = False  # no plan is in force
         self._words = "looks for its place"
         self._kept: list[Deliver | FormationChange] = []
@@ -167,9 +167,9 @@ class Station:
         """Send what the outlet wants sent; whether it is sure of its place."""
         assert self._outlet is not None
         for effect in self._outlet.drain():
-            if isinstance(effect, Cast):
+            if isinstance(effect, SendMulticast):
                 self._socket.send(effect.datagrams, (effect.to.address, effect.to.port))
-            elif isinstance(effect, Adrift):
+            elif isinstance(effect, SequenceLost):
                 self._fall_silent(f"expected sequence {effect.expected} and was given {effect.found}")
                 return False
         return True
@@ -237,13 +237,13 @@ class Station:
             for feed in feeds:
                 if feed not in plan.feeds:
                     raise Unplanned(f"plan {plan.version} has no feed {feed}; its feeds are {', '.join(plan.feeds)}")
-            return found, Outlet(standing, feeds=feeds, press=press)
+            return found, Remulticaster(standing, feeds=feeds, press=press)
 
     def _kept_from(self) -> int:
         """The first sequence number that is kept. A release is kept before the journal says that it was one."""
         return next((each.ordered.sequence for each in self._kept if isinstance(each, Deliver)), NUMBER_MAX)
 
-    def _settle(self, found: Found, outlet: Outlet | None, now: Instant) -> None:
+    def _settle(self, found: Found, outlet: Remulticaster | None, now: Instant) -> None:
         """Speak from the place that was found; first what was released since."""
         if self._overflowed:
             return  # it took too long, but there is a checkpoint now, and the next search is shorter
@@ -289,7 +289,7 @@ class Station:
                 self._save(checkpoint)
             self._catalogue.prepare(version)
 
-    def _checkpoint(self, outlet: Outlet) -> Checkpoint:
+    def _checkpoint(self, outlet: Remulticaster) -> Checkpoint:
         return Checkpoint(outlet.standing, *self._entry)
 
     def _save(self, checkpoint: Checkpoint) -> None:

@@ -18,10 +18,10 @@ from typing import Final
 from fairtape.core.effects import FormationChange, Ordered
 from fairtape.core.errors import UserError
 from fairtape.core.instants import Duration
-from fairtape.edge.protocol.archive import SHELF_BYTES_MAX, Extent, Shelf
-from fairtape.edge.protocol.message_index import Places, reread
-from fairtape.edge.protocol.sessions import Edition, Session, Standing
-from fairtape.edge.protocol.stripe_sequencer import Closed, Opened, Step
+from fairtape.edge.protocol.archive import SHELF_BYTES_MAX, RecentMessages, SessionExtent
+from fairtape.edge.protocol.message_index import MessageIndex, reread
+from fairtape.edge.protocol.sessions import Edition, Session, StripePosition
+from fairtape.edge.protocol.stripe_sequencer import SessionClosed, SessionOpened, Step
 from fairtape.edge.service.archive_snapshot import Chapter, Memory, load, save
 from fairtape.edge.service.checkpoints import Checkpoint
 from fairtape.edge.service.publisher_recovery import is_proved
@@ -96,7 +96,7 @@ class Library:
         """The session that a stripe is in."""
         return self._shelf.current(stripe)
 
-    def extent(self, session: str) -> Extent | None:
+    def extent(self, session: str) -> SessionExtent | None:
         """How far a session is; None where it is unknown."""
         return self._shelf.extent(session)
 
@@ -133,7 +133,7 @@ class Library:
         places = self._places
         return Memory(Checkpoint(standing, *self._entry), chapters, tuple(places.standings), places.spacing)
 
-    def _extents(self, edition: Edition) -> tuple[Extent, ...] | None:
+    def _extents(self, edition: Edition) -> tuple[SessionExtent, ...] | None:
         """How far the sessions of an edition are; None where the shelf has forgotten one of them."""
         found = [self._shelf.extent(edition.session(stripe.number)) for stripe in edition.stripes]
         known = tuple(extent for extent in found if extent is not None)
@@ -146,12 +146,14 @@ class Library:
             return False
 
     def _begin(self, memory: Memory | None = None) -> None:
-        self._places = Places(spacing=SPACING)
+        self._places = MessageIndex(spacing=SPACING)
         if memory is not None:
             editions = [chapter.edition for chapter in memory.chapters]
-            self._places = Places.restored(editions, memory.standings, memory.spacing)
+            self._places = MessageIndex.restored(editions, memory.standings, memory.spacing)
         self._entry: tuple[int, int] | None = None  # formation and token of the last one that was taken in
-        self._shelf = Shelf(bytes_max=self._shelf_bytes_max, older=_Past(self._journal, self._places, self._catalogue))
+        self._shelf = RecentMessages(
+            bytes_max=self._shelf_bytes_max, older=_Past(self._journal, self._places, self._catalogue)
+        )
         standing = None if memory is None else memory.checkpoint.standing
         if memory is not None:
             self._entry = memory.checkpoint.formation, memory.checkpoint.token
@@ -164,9 +166,9 @@ class Library:
     def _reopen(self, chapters: Sequence[Chapter]) -> None:
         for edition, extents in ((each.edition, each.extents) for each in chapters):
             self.plans[edition.plan.version] = edition.plan
-            self._shelf.take(Opened(edition, tuple(extent.following for extent in extents)), 0)
+            self._shelf.take(SessionOpened(edition, tuple(extent.following for extent in extents)), 0)
             if all(extent.ended for extent in extents):
-                self._shelf.take(Closed(edition), 0)
+                self._shelf.take(SessionClosed(edition), 0)
 
     def _restart(self) -> None:
         self.restarts += 1
@@ -202,16 +204,16 @@ class Library:
 
     def _shelve(self, steps: list[Step]) -> None:
         for step in steps:
-            if isinstance(step, Opened):
+            if isinstance(step, SessionOpened):
                 self.plans[step.edition.plan.version] = step.edition.plan
-                self._places.note(Standing.fresh(step.edition))
+                self._places.note(StripePosition.fresh(step.edition))
             self._shelf.take(step, self._reckoning.at)
 
 
 class _Past:
     """What the shelf no longer has, out of the journal."""
 
-    def __init__(self, journal: JournalReader, places: Places, catalogue: Catalogue) -> None:
+    def __init__(self, journal: JournalReader, places: MessageIndex, catalogue: Catalogue) -> None:
         self._journal = journal
         self._places = places
         self._catalogue = catalogue
@@ -219,7 +221,7 @@ class _Past:
     def current(self, _stripe: int) -> str | None:
         return None
 
-    def extent(self, _session: str) -> Extent | None:
+    def extent(self, _session: str) -> SessionExtent | None:
         return None
 
     def messages(self, session: str, first: int, count: int) -> Sequence[bytes]:
@@ -244,7 +246,7 @@ def _contents(cursor: Cursor) -> Iterator[Ordered | FormationChange]:
     return (each.change if isinstance(each, FormationChanged) else each.ordered for each in cursor.everything())
 
 
-def _number(place: Standing, session: str) -> int | None:
+def _number(place: StripePosition, session: str) -> int | None:
     """Where a session stands in a place."""
     edition = place.edition
     for stripe, number in zip(edition.stripes, place.following, strict=True):

@@ -9,8 +9,8 @@ from typing import Final
 
 from fairtape.core.errors import UserError
 from fairtape.core.instants import NEVER, SECOND, Duration, Instant
-from fairtape.edge.protocol.effects import Close, EdgeEffect, Write
-from fairtape.edge.protocol.replay import SoupDesk
+from fairtape.edge.protocol.effects import CloseConnection, EdgeEffect, WriteConnection
+from fairtape.edge.protocol.replay import ReplayServer
 from fairtape.net.udp import Address
 
 BACKLOG: Final = 128
@@ -32,7 +32,7 @@ class _Client:
 class Connections:
     """The listening socket and the streams of one desk, in a selector."""
 
-    def __init__(self, at: Address, desk: SoupDesk, selector: selectors.BaseSelector) -> None:
+    def __init__(self, at: Address, desk: ReplayServer, selector: selectors.BaseSelector) -> None:
         """A `UserError` where nothing can listen there."""
         self.refused = 0  # the system had no room for more
         self._desk = desk
@@ -67,11 +67,11 @@ class Connections:
     def carry_out(self, effect: EdgeEffect, now: Instant) -> None:
         """Write to a client, or show it the door."""
         match effect:
-            case Write(connection, octets) if connection in self._clients:
+            case WriteConnection(connection, octets) if connection in self._clients:
                 client = self._clients[connection]
                 client.out += octets
                 self._flush(client, now)
-            case Close(connection, _) if connection in self._clients:
+            case CloseConnection(connection, _) if connection in self._clients:
                 client = self._clients[connection]
                 client.closes_at = now + LINGER_PERIOD
                 self._flush(client, now)

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
-from fairtape.edge.protocol.effects import Cast, Grade, Refusal, Tell
-from fairtape.edge.protocol.replay import Authenticate, SoupDesk, SoupDeskOptions
+from fairtape.edge.protocol.effects import Grade, Refusal, SendMulticast, SendUnicast
+from fairtape.edge.protocol.replay import Authenticate, ReplayOptions, ReplayServer
 from fairtape.edge.protocol.retransmitter import Retransmitter
 from fairtape.edge.service.replay_archive import Library
 from fairtape.edge.service.replay_connections import Connections
@@ -42,7 +42,7 @@ class Server:
         clock: Clock,
         *,
         interface: str,
-        replay_options: SoupDeskOptions | None = None,
+        replay_options: ReplayOptions | None = None,
     ) -> None:
         """A `UserError` where a socket cannot be had."""
         self.refusals = 0  # of guaranteed customers
@@ -53,7 +53,7 @@ class Server:
         self._retransmitter = Retransmitter(library, feed=place.feed)
         for host in settings.guaranteed:
             self._retransmitter.accounts.register(host, Grade.GUARANTEED)
-        self._desk = SoupDesk(library, authenticate=authentication(settings.customers), options=replay_options)
+        self._desk = ReplayServer(library, authenticate=authentication(settings.customers), options=replay_options)
         self._selector = selectors.DefaultSelector()
         own = bind(*place.requests)
         try:
@@ -91,9 +91,9 @@ class Server:
             machine.wake(now)
             for effect in machine.drain():
                 match effect:
-                    case Cast(to, datagrams):
+                    case SendMulticast(to, datagrams):
                         self._requests.send(datagrams, (to.address, to.port))
-                    case Tell(address, datagrams):
+                    case SendUnicast(address, datagrams):
                         self._requests.send(datagrams, address)
                     case Refusal():
                         self.refusals += 1

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
-from fairtape.edge.protocol.itch_encoder import Press
+from fairtape.edge.protocol.itch_encoder import ItchEncoder
 from fairtape.edge.protocol.sessions import Session
 from fairtape.formats.itch.ticker import TickerReader
 from fairtape.market.stripes import StripePlan
@@ -18,7 +18,7 @@ class Readers:
         """`plans` finds a plan by its version."""
         self._plans = plans
         self._readers: dict[str, TickerReader] = {}
-        self._presses: dict[tuple[int, int], Press] = {}
+        self._presses: dict[tuple[int, int], ItchEncoder] = {}
 
     def of(self, session: str) -> TickerReader:
         """The reader of a session. It knows the directory, which whoever joins late did not hear, from the plan."""
@@ -37,6 +37,6 @@ class Readers:
         stripe = plan.stripes.get(number)
         if stripe is None:
             return
-        press = self._presses.setdefault((plan.version, stripe.core), Press(plan, stripe.core))
+        press = self._presses.setdefault((plan.version, stripe.core), ItchEncoder(plan, stripe.core))
         for message in press.openings(0)[plan.of_core(stripe.core).index(stripe)]:
             reader.read(message)

@@ -6,8 +6,8 @@ the same numbers, whenever they work them out.
 """
 
 from fairtape.core.effects import FormationChange, Ordered
-from fairtape.edge.protocol.sessions import Edition, Standing
-from fairtape.edge.protocol.stripe_sequencer import Step, Striper
+from fairtape.edge.protocol.sessions import Edition, StripePosition
+from fairtape.edge.protocol.stripe_sequencer import Step, StripeSequencer
 from fairtape.edge.service.settings import EdgeSettings
 from fairtape.edge.service.stripe_plans import Catalogue, mark_in, version_of
 from fairtape.market.stripes import StripePlan
@@ -16,20 +16,20 @@ from fairtape.market.stripes import StripePlan
 class Reckoning:
     """Numbers one core stripe, from the beginning or from a standing on. Raises `Unplanned` where a plan is missing."""
 
-    def __init__(self, settings: EdgeSettings, catalogue: Catalogue, standing: Standing | None = None) -> None:
+    def __init__(self, settings: EdgeSettings, catalogue: Catalogue, standing: StripePosition | None = None) -> None:
         self._settings = settings
         self._catalogue = catalogue
-        self._striper: Striper | None = None
+        self._striper: StripeSequencer | None = None
         self._begun: list[Step] = []
-        self._unopened: Standing | None = None  # a fresh standing, until the first token
+        self._unopened: StripePosition | None = None  # a fresh standing, until the first token
         if standing is None and settings.first_plan:
             plan, _ = catalogue.by_version(settings.first_plan)
-            standing = Standing.fresh(Edition(settings.tag, plan, settings.core))
+            standing = StripePosition.fresh(Edition(settings.tag, plan, settings.core))
         if standing is not None:
             self._begin(standing)
 
     @property
-    def standing(self) -> Standing | None:
+    def standing(self) -> StripePosition | None:
         """Where it is; None while no plan is in force. Before the first token whoever goes on has to open, too."""
         return self._unopened if self._unopened is not None or self._striper is None else self._striper.standing
 
@@ -54,7 +54,7 @@ class Reckoning:
         if self._striper is None:
             if mark:
                 plan, _ = self._catalogue.by_mark(mark)
-                self._begin(Standing.fresh(first_edition(self._settings, plan, change)))
+                self._begin(StripePosition.fresh(first_edition(self._settings, plan, change)))
             return
         newer = version_of(mark) > self._striper.edition.plan.version
         planned = self._catalogue.by_mark(mark) if newer else None
@@ -70,9 +70,9 @@ class Reckoning:
             self._unopened = None
         return steps
 
-    def _begin(self, standing: Standing) -> None:
+    def _begin(self, standing: StripePosition) -> None:
         _, press = self._catalogue.by_version(standing.edition.plan.version)
-        self._striper = Striper(standing, press=press)
+        self._striper = StripeSequencer(standing, press=press)
         self._begun = self._striper.begin()
         self._unopened = standing if standing.is_fresh else None
 

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from fairtape.core.effects import FormationChange
 from fairtape.core.errors import UserError
-from fairtape.edge.protocol.itch_encoder import Press
+from fairtape.edge.protocol.itch_encoder import ItchEncoder
 from fairtape.market.stripe_files import TEXT_MAX, digest, from_toml, to_toml
 from fairtape.market.stripes import VERSION_MAX, BadPlan, StripePlan
 from fairtape.ring.membership.layout import decode_formation
@@ -73,7 +73,7 @@ def plan_beside(path: Path, version: int) -> StripePlan | None:
 
 class _Kept(NamedTuple):
     plan: StripePlan
-    press: Press
+    press: ItchEncoder
     mark: int
 
 
@@ -89,7 +89,7 @@ class Catalogue:
         self._kept: Mapping[int, _Kept] = {}  # by version
 
     @property
-    def presses(self) -> dict[int, Press]:
+    def presses(self) -> dict[int, ItchEncoder]:
         """Those that are set up, by the versions of their plans."""
         return {version: kept.press for version, kept in self._kept.items()}
 
@@ -107,7 +107,7 @@ class Catalogue:
         names = [path.stem for path in self.folder.glob("*.toml")]
         return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
-    def by_version(self, version: int) -> tuple[StripePlan, Press]:
+    def by_version(self, version: int) -> tuple[StripePlan, ItchEncoder]:
         """A plan and a press for it. Setting that up takes a while: nothing that is called when a release is due."""
         kept = self._set_up(version)
         return kept.plan, kept.press
@@ -127,12 +127,12 @@ class Catalogue:
             raise Unplanned(f"{path}: version is {plan.version}; expected {version}, as the file is called")
         if not plan.of_core(self._core):
             raise Unplanned(f"{path} has no core stripe {self._core}, which this deployment is; add it")
-        made = _Kept(plan, Press(plan, self._core), mark_of(plan))
+        made = _Kept(plan, ItchEncoder(plan, self._core), mark_of(plan))
         latest = sorted({*self._kept, version})[-KEPT_MAX:]
         self._kept = {each: made if each == version else self._kept[each] for each in latest}
         return made
 
-    def by_mark(self, mark: int) -> tuple[StripePlan, Press]:
+    def by_mark(self, mark: int) -> tuple[StripePlan, ItchEncoder]:
         """The same, for the very plan that a formation names."""
         version = version_of(mark)
         kept = self._set_up(version)
@@ -141,7 +141,7 @@ class Catalogue:
             raise Unplanned(f"{self.path(version)} is another plan than the one that was ordered; replace it")
         return kept.plan, kept.press
 
-    def at_hand(self, mark: int) -> tuple[StripePlan, Press] | None:
+    def at_hand(self, mark: int) -> tuple[StripePlan, ItchEncoder] | None:
         """The same, without setting anything up."""
         known = self._kept.get(version_of(mark))
         return (known.plan, known.press) if known is not None and known.mark == mark else None

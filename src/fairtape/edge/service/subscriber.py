@@ -9,7 +9,7 @@ from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, Duration, Instant
 from fairtape.edge.protocol.customer import REPAIR, Customer
 from fairtape.edge.protocol.customer_records import PlanChange, Record
-from fairtape.edge.protocol.effects import Tell
+from fairtape.edge.protocol.effects import SendUnicast
 from fairtape.edge.protocol.session_receiver import CustomerOptions
 from fairtape.market.stripes import StripePlan
 from fairtape.net.clock import Clock
@@ -110,7 +110,7 @@ class Ear:
     def _records(self) -> list[Record]:
         records: list[Record] = []
         for effect in self.customer.drain():
-            if isinstance(effect, Tell):
+            if isinstance(effect, SendUnicast):
                 self._repairs.send(effect.datagrams, effect.to)
                 continue
             if isinstance(effect, PlanChange):

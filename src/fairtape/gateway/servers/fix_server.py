@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeAlias
 
 from fairtape.core.instants import SECOND, Instant
-from fairtape.edge.protocol.effects import Close, Write
+from fairtape.edge.protocol.effects import CloseConnection, WriteConnection
 from fairtape.formats.fix.admin_messages import Logon
 from fairtape.formats.fix.codec import BadFix, FixMessage, FixStream, Flaw
 from fairtape.formats.fix.dictionary import BusinessReason, RejectReason, Tag
@@ -220,16 +220,16 @@ class FixServer:
         self._turn_soon = None
         self._set_timer(now)
 
-    def _answers(self, now: Instant) -> list[Write | Close]:
+    def _answers(self, now: Instant) -> list[WriteConnection | CloseConnection]:
         """Let the application hear what came; what is then to be written."""
         self._desk.wake(now)
-        outgoing: list[Write | Close] = []
+        outgoing: list[WriteConnection | CloseConnection] = []
         while effects := self._desk.drain():
             for effect in effects:
                 match effect:
                     case FromClient(client, event):
                         self._tell(client, event, now)
-                    case Write() | Close():
+                    case WriteConnection() | CloseConnection():
                         outgoing.append(effect)
         return outgoing
 
@@ -246,11 +246,11 @@ class FixServer:
         else:
             self._application.entered(client, value, event, now)
 
-    def _carry_out(self, effect: Write | Close) -> None:
+    def _carry_out(self, effect: WriteConnection | CloseConnection) -> None:
         stream = self._streams.get(effect.connection)
         if stream is None or stream.is_closing():
             return
-        if isinstance(effect, Close):
+        if isinstance(effect, CloseConnection):
             stream.close()
         else:
             stream.write(effect.octets)

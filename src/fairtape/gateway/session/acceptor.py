@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from fairtape.core.instants import NEVER, Instant
-from fairtape.edge.protocol.effects import Close, Write
+from fairtape.edge.protocol.effects import CloseConnection, WriteConnection
 from fairtape.formats.fix.admin_messages import Logon
 from fairtape.formats.fix.codec import MESSAGE_MAX, FixMessage, FixStream, Flaw
 from fairtape.formats.fix.dictionary import BusinessReason, Tag
@@ -85,7 +85,7 @@ class FixAcceptor:
         self.counts.connections += 1
         if len(self._connections) >= self._connections_max:
             self.counts.turned_away += 1
-            self._effects.append(Close(connection, "no room for more connections"))
+            self._effects.append(CloseConnection(connection, "no room for more connections"))
             return
         self._connections[connection] = _Connection(now)
         self._due_at = min(self._due_at, now + self._options.logon_delay)
@@ -204,9 +204,9 @@ class FixAcceptor:
         for effect in session.drain():
             match effect:
                 case Transmit(octets):
-                    self._effects.append(Write(self._numbers[client], octets))
+                    self._effects.append(WriteConnection(self._numbers[client], octets))
                 case HangUp(reason):
-                    self._effects.append(Close(self._numbers[client], reason))
+                    self._effects.append(CloseConnection(self._numbers[client], reason))
                     self._forget(self._numbers[client])
                 case Received() | LogonRefused() | LoggedOn() | LoggedOff():
                     self._effects.append(FromClient(client, effect))
@@ -224,5 +224,5 @@ class FixAcceptor:
         return known
 
     def _close(self, connection: int, reason: str, now: Instant) -> None:
-        self._effects.append(Close(connection, reason))
+        self._effects.append(CloseConnection(connection, reason))
         self.disconnected(connection, now)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from fairtape.edge.protocol.effects import Close, Write
+from fairtape.edge.protocol.effects import CloseConnection, WriteConnection
 from fairtape.formats.fix.codec import FixMessage
 
 
@@ -62,4 +62,4 @@ class FromClient:
     event: SessionEvent
 
 
-DeskEffect: TypeAlias = Write | Close | FromClient
+DeskEffect: TypeAlias = WriteConnection | CloseConnection | FromClient
