@@ -22,7 +22,7 @@ from fairtape.deployment.process.edge import catalogue_of, edge_of
 from fairtape.edge.protocol.customer_records import Break, Delivered, Gap
 from fairtape.edge.protocol.session_receiver import CustomerOptions
 from fairtape.edge.service.stripe_plans import read_plan
-from fairtape.edge.service.subscriber import Ear
+from fairtape.edge.service.subscriber import MulticastSubscriber
 from fairtape.formats import soupbintcp as soup
 from fairtape.market.stripes import StripePlan
 from fairtape.net.clock import SharedClock
@@ -48,7 +48,7 @@ class Listener:
         settings, self._catalogue = edge_of(deployed), catalogue_of(deployed)
         first = self._plan(1)
         assert first is not None
-        self._ear = Ear(
+        self._ear = MulticastSubscriber(
             settings.tag,
             feeds=first.feeds,
             servers=[place.requests for place in settings.stations.values()],

@@ -4,7 +4,7 @@ import resource
 import selectors
 import socket
 
-from fairtape.edge.service.replay_connections import PAUSE_PERIOD, Connections
+from fairtape.edge.service.replay_connections import PAUSE_PERIOD, ReplayConnections
 
 
 class Desk:
@@ -22,7 +22,7 @@ class Desk:
 
 def test_a_system_without_room_is_asked_again_after_a_pause_and_not_at_once() -> None:
     desk, selector = Desk(), selectors.DefaultSelector()
-    connections = Connections(("127.0.0.1", 0), desk, selector)  # type: ignore[arg-type]  # all that is asked
+    connections = ReplayConnections(("127.0.0.1", 0), desk, selector)  # type: ignore[arg-type]  # all that is asked
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with socket.create_connection(connections.address):
         ((key, events),) = selector.select(5)

@@ -7,9 +7,9 @@ import pytest
 
 from fairtape import cli
 from fairtape.core.effects import FormationChange
-from fairtape.edge.service.replay_archive import Library
-from fairtape.edge.service.retransmit_server import Server
-from fairtape.edge.service.stripe_plans import Catalogue
+from fairtape.edge.service.replay_archive import ReplayArchive
+from fairtape.edge.service.retransmit_server import RetransmitServer
+from fairtape.edge.service.stripe_plans import StripePlanStore
 from fairtape.market.stripe_files import to_toml
 from fairtape.net.clock import SharedClock
 from fairtape.net.transports import LOOPBACK
@@ -25,8 +25,8 @@ def test_the_file_of_a_plan_a_tag_and_a_server_are_all_that_a_customer_needs(tmp
     told = history(second=second)
     plans = catalogue(tmp_path, plan, second)
     with post(tmp_path, plans) as site:
-        library = Library(tmp_path / "s1", SETTINGS, Catalogue(tmp_path, 0))
-        server = Server(SETTINGS, SETTINGS.stations["s1"], library, SharedClock(), interface=LOOPBACK)
+        library = ReplayArchive(tmp_path / "s1", SETTINGS, StripePlanStore(tmp_path, 0))
+        server = RetransmitServer(SETTINGS, SETTINGS.stations["s1"], library, SharedClock(), interface=LOOPBACK)
         (host, port), _ = server.addresses
         asked = ("--server", f"{host}:{port}", "--grade", "guaranteed")
         process = start("hear", plans.path(1), "--tag", "FT", "--feeds", "A", "--trades", 240, "--json", *asked)

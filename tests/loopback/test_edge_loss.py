@@ -9,11 +9,11 @@ from random import Random
 from fairtape.core.instants import MILLISECOND
 from fairtape.edge.protocol.customer_records import Delivered, Gap
 from fairtape.edge.protocol.session_receiver import CustomerOptions
-from fairtape.edge.service.replay_archive import Library
-from fairtape.edge.service.retransmit_server import Server
-from fairtape.edge.service.settings import StationPlace
-from fairtape.edge.service.stripe_plans import Catalogue
-from fairtape.edge.service.subscriber import Ear
+from fairtape.edge.service.replay_archive import ReplayArchive
+from fairtape.edge.service.retransmit_server import RetransmitServer
+from fairtape.edge.service.settings import PublisherPlace
+from fairtape.edge.service.stripe_plans import StripePlanStore
+from fairtape.edge.service.subscriber import MulticastSubscriber
 from fairtape.formats import moldudp64
 from fairtape.market.stripes import StripePlan
 from fairtape.net.clock import SharedClock
@@ -27,7 +27,7 @@ LOSS = 0.2
 TOKENS = 700
 PATIENCE = 250 * MILLISECOND  # of best effort: more than the other feed may need on a busy machine
 PLACES = {
-    name: StationPlace(feed=feed, requests=ANYWHERE, replays=ANYWHERE) for name, feed in (("s1", "A"), ("s2", "B"))
+    name: PublisherPlace(feed=feed, requests=ANYWHERE, replays=ANYWHERE) for name, feed in (("s1", "A"), ("s2", "B"))
 }
 
 
@@ -77,7 +77,7 @@ class Listener:
 
     def __init__(self, plan: StripePlan, servers: list[Address], plans: Callable[[int], StripePlan | None]) -> None:
         options = CustomerOptions(patience=None if servers else PATIENCE)
-        self.ear = Ear(
+        self.ear = MulticastSubscriber(
             "FT",
             feeds=("A", "B"),
             servers=servers,
@@ -111,8 +111,8 @@ def test_a_fifth_lost_on_each_feed_leaves_a_twenty_fifth_told_as_gaps_or_nothing
     settings = replace(SETTINGS, stations=PLACES)
     relay = Relay(near, far)
     with post(tmp_path, plans, settings=settings) as one, post(tmp_path, plans, settings=settings, name="s2") as other:
-        library = Library(tmp_path / "s1", SETTINGS, Catalogue(tmp_path, 0))
-        server = Server(SETTINGS, SETTINGS.stations["s1"], library, SharedClock(), interface=LOOPBACK)
+        library = ReplayArchive(tmp_path / "s1", SETTINGS, StripePlanStore(tmp_path, 0))
+        server = RetransmitServer(SETTINGS, SETTINGS.stations["s1"], library, SharedClock(), interface=LOOPBACK)
         effort, surety = Listener(far, [], lambda _: far), Listener(far, [server.addresses[0]], lambda _: far)
         try:
             until(lambda: one.speaks and other.speaks, one.wake, other.wake)

@@ -14,8 +14,8 @@ import pytest
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND
 from fairtape.edge.protocol.replay import ReplayOptions
-from fairtape.edge.service.replay_archive import Library
-from fairtape.edge.service.retransmit_server import Server, authentication
+from fairtape.edge.service.replay_archive import ReplayArchive
+from fairtape.edge.service.retransmit_server import RetransmitServer, authentication
 from fairtape.edge.service.settings import EdgeSettings
 from fairtape.formats import moldudp64
 from fairtape.formats import soupbintcp as soup
@@ -32,11 +32,13 @@ class Stand:
     def __init__(self, folder: Path, settings: EdgeSettings, options: ReplayOptions | None, size: int) -> None:
         self.plan = Groups().plan()
         told = history(count=150, size=size)
-        self.library = Library(
+        self.library = ReplayArchive(
             written(folder / "s1", told), settings, catalogue(folder, self.plan), shelf_bytes_max=4_000
         )
         place = settings.stations["s1"]
-        self.server = Server(settings, place, self.library, SharedClock(), interface=LOOPBACK, replay_options=options)
+        self.server = RetransmitServer(
+            settings, place, self.library, SharedClock(), interface=LOOPBACK, replay_options=options
+        )
         until(lambda: self.library.sequence == 150 * size + 1, self.server.turn)
         session = self.library.current(1)
         assert session is not None

@@ -10,9 +10,9 @@ from fairtape.edge.protocol.archive import RecentMessages
 from fairtape.edge.protocol.feed_assignment import Region, feeds_of
 from fairtape.edge.protocol.sessions import Edition, StripePosition
 from fairtape.edge.protocol.stripe_sequencer import StripeMessages, StripeSequencer
-from fairtape.edge.service.publisher import Station
+from fairtape.edge.service.publisher import EdgePublisher
 from fairtape.edge.service.settings import EdgeSettings
-from fairtape.edge.service.stripe_plans import Catalogue
+from fairtape.edge.service.stripe_plans import StripePlanStore
 from fairtape.journal import JournalWriter, SyncPolicy
 from fairtape.market.stripes import StripePlan
 from fairtape.net.clock import SharedClock
@@ -28,10 +28,12 @@ class Post:
     """A site's seat, as far as a station notices it: the journal is written, then the herald is told; a release is
     handed over, then marked."""
 
-    def __init__(self, folder: Path, plans: Catalogue, *, settings: EdgeSettings = SETTINGS, name: str = "s1") -> None:
+    def __init__(
+        self, folder: Path, plans: StripePlanStore, *, settings: EdgeSettings = SETTINGS, name: str = "s1"
+    ) -> None:
         self.writer = JournalWriter.open(folder / name, stripe=0, site=1, sync=SyncPolicy.NEVER)
         self.said: list[str] = []
-        self.station = Station(
+        self.station = EdgePublisher(
             settings,
             name,
             catalogue=plans,
@@ -67,7 +69,9 @@ class Post:
 
 
 @contextmanager
-def post(folder: Path, plans: Catalogue, *, settings: EdgeSettings = SETTINGS, name: str = "s1") -> Iterator[Post]:
+def post(
+    folder: Path, plans: StripePlanStore, *, settings: EdgeSettings = SETTINGS, name: str = "s1"
+) -> Iterator[Post]:
     made = Post(folder, plans, settings=settings, name=name)
     try:
         yield made

@@ -18,9 +18,9 @@ from typing import IO
 import pytest
 
 from fairtape.edge.protocol.session_marks import MARK
-from fairtape.edge.service.replay_archive import Library
-from fairtape.edge.service.retransmit_server import Server
-from fairtape.edge.service.stripe_plans import Catalogue
+from fairtape.edge.service.replay_archive import ReplayArchive
+from fairtape.edge.service.retransmit_server import RetransmitServer
+from fairtape.edge.service.stripe_plans import StripePlanStore
 from fairtape.formats import moldudp64
 from fairtape.formats.itch import messages as itch
 from fairtape.formats.moldudp64 import MoldRequest, encode_request
@@ -124,8 +124,8 @@ def test_a_running_edge_is_captured_and_dissected_without_a_malformed_packet(tmp
     wanted = expected(plan, told)
     plans = catalogue(tmp_path, plan)
     with post(tmp_path, plans) as site, hearer(plan) as heard, asker() as client:
-        library = Library(tmp_path / "s1", SETTINGS, Catalogue(tmp_path, 0))
-        server = Server(SETTINGS, SETTINGS.stations["s1"], library, SharedClock(), interface=LOOPBACK)
+        library = ReplayArchive(tmp_path / "s1", SETTINGS, StripePlanStore(tmp_path, 0))
+        server = RetransmitServer(SETTINGS, SETTINGS.stations["s1"], library, SharedClock(), interface=LOOPBACK)
         capture = Capture([*(each.endpoint("A").port for each in plan.edge), server.addresses[0][1]])
         try:
             capture.await_bell()

@@ -8,9 +8,9 @@ import pytest
 
 import fairtape
 from fairtape.client import ClientError, Record, Reformation, Tape, Trade
-from fairtape.edge.service.replay_archive import Library
-from fairtape.edge.service.retransmit_server import Server
-from fairtape.edge.service.stripe_plans import Catalogue
+from fairtape.edge.service.replay_archive import ReplayArchive
+from fairtape.edge.service.retransmit_server import RetransmitServer
+from fairtape.edge.service.stripe_plans import StripePlanStore
 from fairtape.market.stripe_files import to_toml
 from fairtape.market.symbols import VENUE_NAMES
 from fairtape.net.clock import SharedClock
@@ -24,16 +24,16 @@ COUNT = 240
 
 
 @contextmanager
-def server_of(folder: Path) -> Iterator[Server]:
-    library = Library(folder / "s1", SETTINGS, Catalogue(folder, 0))
-    made = Server(SETTINGS, SETTINGS.stations["s1"], library, SharedClock(), interface=LOOPBACK)
+def server_of(folder: Path) -> Iterator[RetransmitServer]:
+    library = ReplayArchive(folder / "s1", SETTINGS, StripePlanStore(folder, 0))
+    made = RetransmitServer(SETTINGS, SETTINGS.stations["s1"], library, SharedClock(), interface=LOOPBACK)
     try:
         yield made
     finally:
         made.close()
 
 
-def release(site: Post, server: Server, tape: Tape, told: list[object]) -> None:
+def release(site: Post, server: RetransmitServer, tape: Tape, told: list[object]) -> None:
     """Tell the site all of it, while its server serves and the tape listens."""
     for each in told:
         site.tell(each)  # type: ignore[arg-type]  # what `history` makes

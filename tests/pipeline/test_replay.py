@@ -13,7 +13,7 @@ import pytest
 
 from fairtape.core.effects import FormationChange
 from fairtape.core.errors import UserError
-from fairtape.edge.service.stripe_plans import Catalogue, mark_of
+from fairtape.edge.service.stripe_plans import StripePlanStore, mark_of
 from fairtape.market.stripe_planning import plan_by_rate
 from fairtape.market.stripes import DAY, Endpoint, StripePlan
 from fairtape.ring.membership.layout import decode_formation, encode_formation
@@ -54,7 +54,7 @@ class Stage:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.journal = folder / "0-1"
-        plans = Catalogue(folder, 0)
+        plans = StripePlanStore(folder, 0)
         plans.add(planned(1, 2))
         plans.add(planned(2, 3))
         self.plan = plans.path(1)

@@ -22,9 +22,9 @@ from fairtape.edge.protocol.customer_records import Delivered, Record
 from fairtape.edge.protocol.session_marks import MARK, OPAQUE, BadMark, decode_opaque
 from fairtape.edge.protocol.session_receiver import CustomerOptions
 from fairtape.edge.protocol.sessions import Session
-from fairtape.edge.service.session_readers import Readers
+from fairtape.edge.service.session_readers import SessionReaders
 from fairtape.edge.service.stripe_plans import read_plan
-from fairtape.edge.service.subscriber import Ear, feeds_of
+from fairtape.edge.service.subscriber import MulticastSubscriber, feeds_of
 from fairtape.formats.itch.messages import BadItch
 from fairtape.formats.itch.ticker import CanceledPrint, PrintedTrade
 from fairtape.market.prices import format_fixed
@@ -121,11 +121,11 @@ def hear(
     ctx.exit(EXIT_MISSED if counts.missing else 0)
 
 
-def _ear(found: Target, feeds: str, grade: str, patience_ms: int, stripes: tuple[int, ...]) -> Ear:
+def _ear(found: Target, feeds: str, grade: str, patience_ms: int, stripes: tuple[int, ...]) -> MulticastSubscriber:
     if grade == "guaranteed" and not found.servers:
         raise UserError("--grade is guaranteed, and there is nobody to ask; name a retransmit server with --server")
     patience = None if grade == "guaranteed" else patience_ms * MILLISECOND
-    return Ear(
+    return MulticastSubscriber(
         found.tag,
         feeds=feeds_of(found.plan, [each for each in feeds.split(",") if each]),
         servers=found.servers,
@@ -143,7 +143,7 @@ class Printer:
     def __init__(self, plans: Callable[[int], StripePlan | None], *, as_json: bool) -> None:
         self.trades = 0
         self._as_json = as_json
-        self._readers = Readers(plans)
+        self._readers = SessionReaders(plans)
 
     def lines(self, records: list[Record]) -> Iterator[str]:
         """What there is to print."""

@@ -23,9 +23,9 @@ from fairtape.core.instants import Instant
 from fairtape.edge.protocol import customer_records as heard
 from fairtape.edge.protocol.session_marks import MARK, OPAQUE, BadMark, Opaque, decode_opaque
 from fairtape.edge.protocol.session_receiver import CustomerOptions
-from fairtape.edge.service.session_readers import Readers
+from fairtape.edge.service.session_readers import SessionReaders
 from fairtape.edge.service.stripe_plans import plan_beside, read_plan
-from fairtape.edge.service.subscriber import Ear, feeds_of
+from fairtape.edge.service.subscriber import MulticastSubscriber, feeds_of
 from fairtape.formats.itch.messages import BadItch
 from fairtape.formats.itch.ticker import CanceledPrint, PrintedTrade
 from fairtape.market import trades as market
@@ -105,7 +105,7 @@ class StripeFeed:
         for number in self._wanted:
             if number not in self._plan.stripes:
                 raise ClientError(f"stripes names {number}; plan {self._plan.version} has {[*self._plan.stripes]}")
-        self._ear = Ear(
+        self._ear = MulticastSubscriber(
             target.tag,
             feeds=feeds_of(self._plan, target.feeds),
             servers=target.servers,
@@ -115,7 +115,7 @@ class StripeFeed:
             plans=target.plan,
             wanted=self._wanted,
         )
-        self._interpreter = Interpreter(Readers(target.plan))
+        self._interpreter = Interpreter(SessionReaders(target.plan))
         self._stopped = False
 
     def open(self, start: Start) -> None:
@@ -166,7 +166,7 @@ class _Spot(NamedTuple):
 class Interpreter:
     """What a customer of the edge hears, as deliveries."""
 
-    def __init__(self, readers: Readers) -> None:
+    def __init__(self, readers: SessionReaders) -> None:
         self._readers = readers
         self._formation = 0  # the last that was told: every stripe tells of it
         self._parts: dict[str, list[bytes]] = {}  # of each session: the payload that is not whole

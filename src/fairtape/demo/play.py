@@ -16,7 +16,7 @@ from fairtape.demo.retransmitters import run_retransmitters
 from fairtape.demo.tally import Tally
 from fairtape.demo.world import REFORMER, REGIONS, SITES, TIMING, VICTIM, World, WorldPlan, name_of
 from fairtape.deployment.process.children import Crew, Deserted, Interrupts
-from fairtape.edge.service.stripe_plans import Catalogue
+from fairtape.edge.service.stripe_plans import StripePlanStore
 from fairtape.net.clock import SharedClock
 
 HEAR_PERIOD_MAX: Final = 20 * MILLISECOND
@@ -70,7 +70,7 @@ def journals_in(folder: Path) -> dict[str, Path]:
 def _start(crew: Crew, world: World, plan: WorldPlan, journals: Mapping[str, Path]) -> None:
     """Start everyone, and wait until everyone has started."""
     plan.edge.folder.mkdir()
-    Catalogue(plan.edge.folder, plan.edge.settings.core).add(plan.edge.stripes)
+    StripePlanStore(plan.edge.folder, plan.edge.settings.core).add(plan.edge.stripes)
     names = {FLOORS_NAME, name_of(REFORMER), *journals}
     crew.start(name_of(REFORMER), run_reformer)
     for position, (node, city) in enumerate(SITES.items()):

@@ -7,9 +7,9 @@ from pathlib import Path
 from fairtape.demo.priority import give_way
 from fairtape.demo.world import REGIONS, WorldPlan, name_of, stations_of
 from fairtape.deployment.process.children import Link, Ready
-from fairtape.edge.service.replay_archive import Library
-from fairtape.edge.service.retransmit_server import Server
-from fairtape.edge.service.stripe_plans import Catalogue
+from fairtape.edge.service.replay_archive import ReplayArchive
+from fairtape.edge.service.retransmit_server import RetransmitServer
+from fairtape.edge.service.stripe_plans import StripePlanStore
 from fairtape.net.clock import SharedClock
 from fairtape.net.transports import LOOPBACK
 
@@ -26,8 +26,10 @@ def run_retransmitters(link: Link, region: int, journals: Mapping[str, Path]) ->
         servers = []
         for site in stations_of(REGIONS[region]):
             name = name_of(site)
-            library = Library(journals[name], edge.settings, Catalogue(edge.folder, edge.settings.core))
-            server = Server(edge.settings, edge.settings.stations[name], library, SharedClock(), interface=LOOPBACK)
+            library = ReplayArchive(journals[name], edge.settings, StripePlanStore(edge.folder, edge.settings.core))
+            server = RetransmitServer(
+                edge.settings, edge.settings.stations[name], library, SharedClock(), interface=LOOPBACK
+            )
             closing.callback(server.close)
             servers.append(server)
         while not link.stopped:

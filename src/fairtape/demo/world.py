@@ -13,7 +13,7 @@ from fairtape.core.timing import PROFILES
 from fairtape.deployment.config.loopback import free_ports, loopback_book
 from fairtape.deployment.ring_plan import RingPlan
 from fairtape.edge.protocol.feed_assignment import Region
-from fairtape.edge.service.settings import EdgeSettings, StationPlace
+from fairtape.edge.service.settings import EdgeSettings, PublisherPlace
 from fairtape.market.stripe_planning import plan_by_rate
 from fairtape.market.stripes import DAY, Endpoint, StripePlan
 from fairtape.market.symbols import VENUES, Venue, universe
@@ -139,7 +139,7 @@ def _edge_plan(folder: Path, groups: Groups | None) -> EdgePlan:
         base=Endpoint(f"239.196.{SystemRandom().randrange(1, 255)}.1", port),
     ).plan
     stations = {
-        name_of(site): StationPlace(feed=feed, requests=(LOOPBACK, ports.pop()), replays=(LOOPBACK, ports.pop()))
+        name_of(site): PublisherPlace(feed=feed, requests=(LOOPBACK, ports.pop()), replays=(LOOPBACK, ports.pop()))
         for region in REGIONS
         for feed, site in zip(region.feeds, stations_of(region), strict=True)
     }

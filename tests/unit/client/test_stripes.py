@@ -7,7 +7,7 @@ from fairtape.edge.protocol import customer_records as heard
 from fairtape.edge.protocol.sessions import StripePosition
 from fairtape.edge.protocol.stripe_sequencer import StripeMessages as Numbered
 from fairtape.edge.protocol.stripe_sequencer import StripeSequencer
-from fairtape.edge.service.session_readers import Readers
+from fairtape.edge.service.session_readers import SessionReaders
 from fairtape.formats.framing import unframe
 from fairtape.market import notices
 from fairtape.market.notices import Cancel, Correction, Status, encode_notice
@@ -41,7 +41,7 @@ def delivered() -> list[heard.Delivered]:
 
 
 def interpreted(records: list[heard.Record]) -> list[Delivery]:
-    interpreter = Interpreter(Readers(lambda version: plan(version)))
+    interpreter = Interpreter(SessionReaders(lambda version: plan(version)))
     return [each for record in records for each in interpreter.deliveries(record, 77)]
 
 

@@ -10,8 +10,8 @@ from fairtape.core.timing import PROFILES
 from fairtape.edge.protocol.archive import RecentMessages
 from fairtape.edge.protocol.sessions import Edition, StripePosition
 from fairtape.edge.protocol.stripe_sequencer import StripeSequencer
-from fairtape.edge.service.settings import EdgeSettings, StationPlace
-from fairtape.edge.service.stripe_plans import Catalogue, mark_of
+from fairtape.edge.service.settings import EdgeSettings, PublisherPlace
+from fairtape.edge.service.stripe_plans import StripePlanStore, mark_of
 from fairtape.journal import JournalWriter, SyncPolicy
 from fairtape.market.stripes import StripePlan
 from fairtape.ring.membership.formation import Formation
@@ -23,7 +23,7 @@ ANYWHERE = ("127.0.0.1", 0)
 SETTINGS = EdgeSettings(
     tag="FT",
     core=0,
-    stations={"s1": StationPlace(feed="A", requests=ANYWHERE, replays=ANYWHERE)},
+    stations={"s1": PublisherPlace(feed="A", requests=ANYWHERE, replays=ANYWHERE)},
     first_plan=1,
     ttl=0,
 )
@@ -85,9 +85,9 @@ def release_of(ordered: Ordered) -> Release:
     return Release(ordered.token, ordered.sequence, ordered.count, commit_at, commit_at, False, 0)
 
 
-def catalogue(folder: Path, *plans: StripePlan) -> Catalogue:
+def catalogue(folder: Path, *plans: StripePlan) -> StripePlanStore:
     folder.mkdir(exist_ok=True)
-    made = Catalogue(folder, 0)
+    made = StripePlanStore(folder, 0)
     for each in plans or (plan(),):
         made.add(each)
     return made

@@ -7,7 +7,7 @@ import pytest
 from fairtape.core.errors import UserError
 from fairtape.deployment.config.description import FILE, Deployment, read_deployment
 from fairtape.deployment.config.draft import Draft, create_deployment
-from fairtape.edge.service.stripe_plans import Catalogue, Unplanned, mark_in, mark_of, read_plan, version_of
+from fairtape.edge.service.stripe_plans import PlanUnknown, StripePlanStore, mark_in, mark_of, read_plan, version_of
 from fairtape.market.stripe_files import to_toml
 from unit.edge.edge_values import plan, turning
 from unit.edge_runtime.edge_journals import catalogue
@@ -48,10 +48,10 @@ def test_a_file_that_is_no_plan_or_another_one_is_not_taken(tmp_path: Path) -> N
     plans.prepare(0)
     assert list(map(version_of, plans.marks)) == [1]
     for version, why in ((2, "is no TOML"), (3, "version is 1; expected 3"), (4, "holds no text"), (5, "is not here")):
-        with pytest.raises(Unplanned, match=why):
+        with pytest.raises(PlanUnknown, match=why):
             plans.by_version(version)
-    with pytest.raises(Unplanned, match="has no core stripe 5"):
-        Catalogue(tmp_path, 5).by_version(1)
+    with pytest.raises(PlanUnknown, match="has no core stripe 5"):
+        StripePlanStore(tmp_path, 5).by_version(1)
     with pytest.raises(UserError, match="cannot be read"):
         read_plan(tmp_path / "nowhere.toml")
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from fairtape.core.effects import FormationChange, Ordered
-from fairtape.edge.service.replay_archive import Library
-from fairtape.edge.service.stripe_plans import Catalogue, Unplanned
+from fairtape.edge.service.replay_archive import ReplayArchive
+from fairtape.edge.service.stripe_plans import PlanUnknown, StripePlanStore
 from fairtape.journal import JournalWriter, SyncPolicy
 from unit.edge.edge_values import NOON, edition, plan, tokens
 from unit.edge_runtime.edge_journals import SETTINGS, catalogue, change, history, release_of, twin, write, written
@@ -15,8 +15,8 @@ from unit.edge_runtime.edge_journals import SETTINGS, catalogue, change, history
 SECOND_PLAN = plan(2, stripes=3)
 
 
-def opened(journal: Path, plans: Catalogue, *, shelf_bytes_max: int = 1 << 20) -> Library:
-    library = Library(journal, SETTINGS, plans, shelf_bytes_max=shelf_bytes_max)
+def opened(journal: Path, plans: StripePlanStore, *, shelf_bytes_max: int = 1 << 20) -> ReplayArchive:
+    library = ReplayArchive(journal, SETTINGS, plans, shelf_bytes_max=shelf_bytes_max)
     while library.keep_up():
         pass
     return library
@@ -80,14 +80,14 @@ def test_a_plan_that_is_missing_is_waited_for(tmp_path: Path) -> None:
 
 def test_without_its_first_plan_there_is_no_library(tmp_path: Path) -> None:
     (tmp_path / "s1").mkdir()
-    with pytest.raises(Unplanned, match="plan 1 is not here; put it at"):
-        Library(tmp_path / "s1", SETTINGS, Catalogue(tmp_path, 0))
+    with pytest.raises(PlanUnknown, match="plan 1 is not here; put it at"):
+        ReplayArchive(tmp_path / "s1", SETTINGS, StripePlanStore(tmp_path, 0))
 
 
 def test_without_a_first_plan_the_numbers_begin_with_the_first_that_is_ordered(tmp_path: Path) -> None:
     told = history(second=SECOND_PLAN)
     journal = written(tmp_path / "s1", told)
-    library = Library(journal, replace(SETTINGS, first_plan=0), catalogue(tmp_path, SECOND_PLAN))
+    library = ReplayArchive(journal, replace(SETTINGS, first_plan=0), catalogue(tmp_path, SECOND_PLAN))
     while library.keep_up():
         pass
     assert library.plan == 2

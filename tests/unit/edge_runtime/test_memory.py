@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from fairtape.edge.service.replay_archive import Library
-from fairtape.edge.service.stripe_plans import Catalogue
+from fairtape.edge.service.replay_archive import ReplayArchive
+from fairtape.edge.service.stripe_plans import StripePlanStore
 from fairtape.journal import JournalReader, JournalWriter, SyncPolicy
 from unit.edge.edge_values import edition, plan, tokens
 from unit.edge_runtime.edge_journals import SETTINGS, Content, catalogue, change, history, twin, write
@@ -14,20 +14,20 @@ from unit.edge_runtime.edge_journals import SETTINGS, Content, catalogue, change
 SECOND_PLAN = plan(2, stripes=3)
 
 
-def caught_up(folder: Path, plans: Catalogue) -> Library:
-    library = Library(folder / "s1", SETTINGS, plans, memory=folder / "edge" / "s1.memory", shelf_bytes_max=2_000)
+def caught_up(folder: Path, plans: StripePlanStore) -> ReplayArchive:
+    library = ReplayArchive(folder / "s1", SETTINGS, plans, memory=folder / "edge" / "s1.memory", shelf_bytes_max=2_000)
     while library.keep_up():
         pass
     return library
 
 
-def remember(library: Library) -> None:
+def remember(library: ReplayArchive) -> None:
     write = library.remembering()
     assert write is not None
     write()
 
 
-def held(library: Library, sessions: dict[str, list[bytes]]) -> dict[str, list[bytes]]:
+def held(library: ReplayArchive, sessions: dict[str, list[bytes]]) -> dict[str, list[bytes]]:
     """Every message of these sessions, asked for in small."""
     found: dict[str, list[bytes]] = {}
     for session, messages in sessions.items():
@@ -114,5 +114,5 @@ def test_a_file_that_makes_no_sense_is_as_good_as_none(tmp_path: Path, spoil: st
 
 
 def test_nothing_is_written_down_before_anything_was_released(tmp_path: Path) -> None:
-    library = Library(tmp_path / "s1", SETTINGS, catalogue(tmp_path), memory=tmp_path / "edge" / "s1.memory")
+    library = ReplayArchive(tmp_path / "s1", SETTINGS, catalogue(tmp_path), memory=tmp_path / "edge" / "s1.memory")
     assert library.remembering() is None

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from fairtape.core.effects import Ordered
 from fairtape.edge.protocol.sessions import StripePosition
-from fairtape.edge.service.checkpoints import Checkpoint, load, save
+from fairtape.edge.service.checkpoints import EdgeCheckpoint, load, save
 from fairtape.edge.service.publisher_recovery import recover
-from fairtape.edge.service.stripe_plans import Catalogue, Unplanned
+from fairtape.edge.service.stripe_plans import PlanUnknown, StripePlanStore
 from fairtape.journal import JournalReader
 from unit.edge.edge_values import edition, plan
 from unit.edge_runtime.edge_journals import SETTINGS, Content, catalogue, change, history, twin, written
@@ -59,7 +59,7 @@ def test_a_checkpoint_saves_time_and_changes_nothing(
     plans = catalogue(folder, plan(), SECOND_PLAN)
     striper, _ = twin(until(told, at), second=SECOND_PLAN)
     last = ordered(told)[at - 1]
-    save(folder / "sidecar", Checkpoint(striper.standing, last.formation, last.token))
+    save(folder / "sidecar", EdgeCheckpoint(striper.standing, last.formation, last.token))
     loaded = load(folder / "sidecar", SETTINGS, plans)
     assert loaded is not None
     assert loaded.standing == striper.standing
@@ -71,7 +71,7 @@ def test_a_checkpoint_of_what_was_cut_off_is_not_believed(tmp_path: Path) -> Non
     told = history()
     lost, _ = twin(told)
     last = ordered(told)[-1]
-    save(tmp_path / "sidecar", Checkpoint(lost.standing, last.formation, last.token))
+    save(tmp_path / "sidecar", EdgeCheckpoint(lost.standing, last.formation, last.token))
     kept = until(told, 50)
     following = [replace(each, formation=9) for each in ordered(told)[50:]]
     survived = [*kept, change(following[0], 9, broken=True), *following]
@@ -92,7 +92,7 @@ def test_a_sidecar_that_says_nothing_is_as_good_as_none(tmp_path: Path, text: st
 def test_a_sidecar_of_another_deployment_is_not_believed(tmp_path: Path) -> None:
     told = history()
     striper, _ = twin(told)
-    save(tmp_path / "sidecar", Checkpoint(striper.standing, 3, ordered(told)[-1].token))
+    save(tmp_path / "sidecar", EdgeCheckpoint(striper.standing, 3, ordered(told)[-1].token))
     assert load(tmp_path / "sidecar", replace(SETTINGS, tag="XY"), catalogue(tmp_path)) is None
     fields = json.loads((tmp_path / "sidecar").read_text())
     (tmp_path / "sidecar").write_text(json.dumps({**fields, "following": [1]}))
@@ -101,13 +101,13 @@ def test_a_sidecar_of_another_deployment_is_not_believed(tmp_path: Path) -> None
 
 def test_where_a_plan_is_missing_there_is_no_place(tmp_path: Path) -> None:
     journal = JournalReader(written(tmp_path / "s1", history(second=SECOND_PLAN)))
-    with pytest.raises(Unplanned, match="plan 2 is not here"):
+    with pytest.raises(PlanUnknown, match="plan 2 is not here"):
         recover(journal, tmp_path / "none", SETTINGS, catalogue(tmp_path, plan()))
 
 
 def test_another_plan_of_the_same_version_is_not_the_one_that_was_ordered(tmp_path: Path) -> None:
     journal = JournalReader(written(tmp_path / "s1", history(second=SECOND_PLAN)))
-    with pytest.raises(Unplanned, match="is another plan than the one that was ordered"):
+    with pytest.raises(PlanUnknown, match="is another plan than the one that was ordered"):
         recover(journal, tmp_path / "none", SETTINGS, catalogue(tmp_path, plan(), plan(2, stripes=2)))
 
 
@@ -120,5 +120,5 @@ def test_before_anything_was_released_the_sessions_have_to_be_opened(tmp_path: P
 
 def test_without_any_plan_there_is_nothing_to_say(tmp_path: Path) -> None:
     journal = JournalReader(written(tmp_path / "s1", history()))
-    found = recover(journal, tmp_path / "none", replace(SETTINGS, first_plan=0), Catalogue(tmp_path, 0))
+    found = recover(journal, tmp_path / "none", replace(SETTINGS, first_plan=0), StripePlanStore(tmp_path, 0))
     assert found.checkpoint is None

@@ -15,7 +15,7 @@ from fairtape.deployment.config.floor_settings import COMMIT_PASSES, COMMIT_PASS
 from fairtape.deployment.config.gateway_options import LIMITS, GatewayOptions, limits_of
 from fairtape.deployment.config.toml_table import Table
 from fairtape.edge.protocol.feed_assignment import BadRegion, Region
-from fairtape.edge.service.settings import EdgeSettings, StationPlace
+from fairtape.edge.service.settings import EdgeSettings, PublisherPlace
 from fairtape.journal import SyncPolicy
 from fairtape.journal.writer import SYNC_PERIOD
 from fairtape.market.stripes import FEED_NAME_MAX, VERSION_MAX
@@ -385,7 +385,7 @@ def _source(table: Table, field: str, name: str, nodes: Mapping[str, Node]) -> N
     return nodes[name].number
 
 
-def _regions(regions: Table, places: Mapping[str, StationPlace], nodes: Mapping[str, Node]) -> Iterator[Region]:
+def _regions(regions: Table, places: Mapping[str, PublisherPlace], nodes: Mapping[str, Node]) -> Iterator[Region]:
     for name, fields in regions.items():
         feeds, sites = fields.names("feeds"), fields.names("sites")
         for site in sites:
@@ -398,14 +398,14 @@ def _regions(regions: Table, places: Mapping[str, StationPlace], nodes: Mapping[
             raise UserError(f"{regions.file}: edge.regions: {bad}") from None
 
 
-def _station(stations: Table, name: str, fields: Table, nodes: Mapping[str, Node]) -> StationPlace:
+def _station(stations: Table, name: str, fields: Table, nodes: Mapping[str, Node]) -> PublisherPlace:
     if name not in nodes or nodes[name].kind is not Kind.SITE:
         known = ", ".join(node.name for node in nodes.values() if node.kind is Kind.SITE)
         raise stations.wrong(name, name, f"expected one of the sites {known}")
     feed = fields.take("feed", str)
     if not _FEED.fullmatch(feed):
         raise fields.wrong("feed", feed, "expected the name of a feed of the stripe plans, such as A")
-    place = StationPlace(feed=feed, requests=_address(fields, "requests"), replays=_address(fields, "replays"))
+    place = PublisherPlace(feed=feed, requests=_address(fields, "requests"), replays=_address(fields, "replays"))
     fields.finish()
     return place
 

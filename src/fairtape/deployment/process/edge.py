@@ -12,11 +12,11 @@ from fairtape.deployment.process.children import Interrupts
 from fairtape.deployment.process.supervisor import BESIDE
 from fairtape.deployment.status_files import Bulletin, RunFolder, Status
 from fairtape.edge.service.checkpoints import checkpoint_path, memory_path
-from fairtape.edge.service.publisher import Station
-from fairtape.edge.service.replay_archive import Library
-from fairtape.edge.service.retransmit_server import Server
+from fairtape.edge.service.publisher import EdgePublisher
+from fairtape.edge.service.replay_archive import ReplayArchive
+from fairtape.edge.service.retransmit_server import RetransmitServer
 from fairtape.edge.service.settings import EdgeSettings
-from fairtape.edge.service.stripe_plans import Catalogue, Unplanned
+from fairtape.edge.service.stripe_plans import PlanUnknown, StripePlanStore
 from fairtape.net.file_limit import allow_files
 
 JOURNALS: Final = "journals"
@@ -38,9 +38,9 @@ def edge_names(deployment: Deployment) -> list[str]:
     return [] if deployment.edge is None else [f"{site}{BESIDE}" for site in deployment.edge.stations]
 
 
-def catalogue_of(deployment: Deployment) -> Catalogue:
+def catalogue_of(deployment: Deployment) -> StripePlanStore:
     """Its stripe plans."""
-    return Catalogue(deployment.folder, deployment.stripe)
+    return StripePlanStore(deployment.folder, deployment.stripe)
 
 
 class HushedStation:
@@ -77,13 +77,13 @@ class HushedStation:
 
 def open_station(
     deployment: Deployment, node: Node, journal: Path, log: Callable[[str], None]
-) -> Station | HushedStation | None:
+) -> EdgePublisher | HushedStation | None:
     """The outlet of a site; None where the deployment gives it none."""
     settings = deployment.edge
     if settings is None or node.name not in settings.stations:
         return None
     try:
-        return Station(
+        return EdgePublisher(
             settings,
             node.name,
             catalogue=catalogue_of(deployment),
@@ -109,10 +109,10 @@ def run_edge(deployment: Deployment, node: Node) -> None:
     clock = deployment.clock()
     try:
         memory = memory_path(deployment.folder, node.name)
-        library = Library(journal, settings, catalogue_of(deployment), memory=memory)
-    except Unplanned as missing:
+        library = ReplayArchive(journal, settings, catalogue_of(deployment), memory=memory)
+    except PlanUnknown as missing:
         raise UserError(str(missing)) from None
-    server = Server(settings, place, library, clock, interface=interface_at(node.host))
+    server = RetransmitServer(settings, place, library, clock, interface=interface_at(node.host))
     name = f"{node.name}{BESIDE}"
     bulletin = Bulletin(RunFolder(deployment.folder), name)
 

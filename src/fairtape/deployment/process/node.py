@@ -22,7 +22,7 @@ from fairtape.deployment.process.scheduling import Scheduling
 from fairtape.deployment.process.site_traces import SiteTraces
 from fairtape.deployment.status_files import Bulletin, Orders, RunFolder, Status
 from fairtape.edge.protocol.feed_assignment import feeds_of
-from fairtape.edge.service.publisher import Station
+from fairtape.edge.service.publisher import EdgePublisher
 from fairtape.journal import History, JournalWriter, SyncPolicy
 from fairtape.net.clock import SharedClock, SystemClock
 from fairtape.net.driver import Driver, tune_gc
@@ -130,7 +130,7 @@ def _traces(deployment: Deployment, node: Node, directory: Path, bulletin: Bulle
 def _chores(
     deployment: Deployment,
     site: Site,
-    station: Station | HushedStation | None,
+    station: EdgePublisher | HushedStation | None,
     scheduling: Scheduling,
     clock: SharedClock | SystemClock,
     traces: SiteTraces,
@@ -160,7 +160,7 @@ def _post(deployment: Deployment, node: Node, run: RunFolder) -> SiteConfig:
     )
 
 
-def _consumer(diary: "Diary", station: Station | HushedStation | None) -> Callable[[Deliver], None]:
+def _consumer(diary: "Diary", station: EdgePublisher | HushedStation | None) -> Callable[[Deliver], None]:
     """The customers first: what they see is when it was released."""
     if station is None:
         return diary.delivered
@@ -172,7 +172,7 @@ def _consumer(diary: "Diary", station: Station | HushedStation | None) -> Callab
     return delivered
 
 
-def _herald(bulletin: Bulletin, station: Station | HushedStation | None) -> Callable[[FormationChange], None]:
+def _herald(bulletin: Bulletin, station: EdgePublisher | HushedStation | None) -> Callable[[FormationChange], None]:
     def turned(change: FormationChange) -> None:
         if station is not None:
             station.turned(change)

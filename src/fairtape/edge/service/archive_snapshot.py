@@ -15,9 +15,9 @@ import numpy as np
 
 from fairtape.edge.protocol.archive import SessionExtent
 from fairtape.edge.protocol.sessions import BadSession, Edition, StripePosition
-from fairtape.edge.service.checkpoints import Checkpoint, edition_fields, edition_of, write_whole
+from fairtape.edge.service.checkpoints import EdgeCheckpoint, edition_fields, edition_of, write_whole
 from fairtape.edge.service.settings import EdgeSettings
-from fairtape.edge.service.stripe_plans import Catalogue, Unplanned
+from fairtape.edge.service.stripe_plans import PlanUnknown, StripePlanStore
 
 SIZE_MAX: Final = 64 << 20  # bytes of a file
 _VERSION: Final = 1
@@ -26,7 +26,7 @@ _FIXED: Final = 4  # numbers of a place before those of its stripes: edition, se
 
 
 @dataclass(frozen=True, slots=True)
-class Chapter:
+class SessionExtents:
     """An edition, and how far each of its sessions came."""
 
     edition: Edition
@@ -34,16 +34,16 @@ class Chapter:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class ArchiveSnapshot:
     """Everything: the last chapter is the one that goes on."""
 
-    checkpoint: Checkpoint
-    chapters: Sequence[Chapter]
+    checkpoint: EdgeCheckpoint
+    chapters: Sequence[SessionExtents]
     standings: Sequence[StripePosition]  # the places of the index, and the spacing between them
     spacing: int
 
 
-def save(path: Path, memory: Memory) -> None:
+def save(path: Path, memory: ArchiveSnapshot) -> None:
     """Write it whole or not at all. Raises OSError."""
     editions = {id(chapter.edition): number for number, chapter in enumerate(memory.chapters)}
     kept = [each for each in memory.standings if id(each.edition) in editions]
@@ -63,18 +63,20 @@ def save(path: Path, memory: Memory) -> None:
     write_whole(path, json.dumps(head).encode(), b"\n", numbers)
 
 
-def load(path: Path, settings: EdgeSettings, catalogue: Catalogue) -> Memory | None:
+def load(path: Path, settings: EdgeSettings, catalogue: StripePlanStore) -> ArchiveSnapshot | None:
     """What was saved; None where it is not there, or not of this edge."""
     try:
         with path.open("rb") as file:
             content = file.read(SIZE_MAX + 1)
         head, _, numbers = content.partition(b"\n")
         return _memory(json.loads(head), numbers, settings, catalogue)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, BadSession, Unplanned):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, BadSession, PlanUnknown):
         return None
 
 
-def _memory(head: dict[str, Any], numbers: bytes, settings: EdgeSettings, catalogue: Catalogue) -> Memory | None:
+def _memory(
+    head: dict[str, Any], numbers: bytes, settings: EdgeSettings, catalogue: StripePlanStore
+) -> ArchiveSnapshot | None:
     if (head["version"], head["tag"], head["core"], head["check"]) != (
         _VERSION,
         settings.tag,
@@ -88,22 +90,22 @@ def _memory(head: dict[str, Any], numbers: bytes, settings: EdgeSettings, catalo
     editions = [chapter.edition for chapter in chapters]
     if last.edition is not editions[-1]:
         return None
-    return Memory(Checkpoint(last, formation, token), chapters, standings, int(head["spacing"]))
+    return ArchiveSnapshot(EdgeCheckpoint(last, formation, token), chapters, standings, int(head["spacing"]))
 
 
-def _chapter(fields: dict[str, Any], settings: EdgeSettings, catalogue: Catalogue) -> Chapter:
+def _chapter(fields: dict[str, Any], settings: EdgeSettings, catalogue: StripePlanStore) -> SessionExtents:
     edition = edition_of(fields["edition"], settings, catalogue)
     extents = tuple(SessionExtent(int(following), bool(ended)) for following, ended in fields["extents"])
     if len(extents) != len(edition.stripes):
         raise ValueError("not of this plan")
-    return Chapter(edition, extents)
+    return SessionExtents(edition, extents)
 
 
 def _numbers(place: StripePosition, editions: dict[int, int]) -> tuple[int, ...]:
     return editions[id(place.edition)], place.sequence, place.at, place.formation, *place.following
 
 
-def _standings(numbers: list[int], chapters: Sequence[Chapter]) -> Iterator[StripePosition]:
+def _standings(numbers: list[int], chapters: Sequence[SessionExtents]) -> Iterator[StripePosition]:
     start = 0
     while start < len(numbers):
         edition = chapters[numbers[start]].edition

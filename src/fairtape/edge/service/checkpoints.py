@@ -12,14 +12,14 @@ from typing import Any, Final
 
 from fairtape.edge.protocol.sessions import BadSession, Edition, StripePosition
 from fairtape.edge.service.settings import EdgeSettings
-from fairtape.edge.service.stripe_plans import Catalogue, Unplanned, mark_of
+from fairtape.edge.service.stripe_plans import PlanUnknown, StripePlanStore, mark_of
 
 EDGE: Final = "edge"
 _VERSION: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class EdgeCheckpoint:
     """A standing, and the formation and token of the last entry before it."""
 
     standing: StripePosition
@@ -37,7 +37,7 @@ def memory_path(folder: Path, site: str) -> Path:
     return folder / EDGE / f"{site}.memory"
 
 
-def save(path: Path, checkpoint: Checkpoint) -> None:
+def save(path: Path, checkpoint: EdgeCheckpoint) -> None:
     """Write it whole or not at all. Raises OSError."""
     write_whole(path, json.dumps(_fields(checkpoint)).encode())
 
@@ -53,15 +53,15 @@ def write_whole(path: Path, *content: bytes) -> None:
     partial.replace(path)
 
 
-def load(path: Path, settings: EdgeSettings, catalogue: Catalogue) -> Checkpoint | None:
+def load(path: Path, settings: EdgeSettings, catalogue: StripePlanStore) -> EdgeCheckpoint | None:
     """What was saved; None where it is not there, or not of this edge."""
     try:
         return _checkpoint(json.loads(path.read_text()), settings, catalogue)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, BadSession, Unplanned):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, BadSession, PlanUnknown):
         return None
 
 
-def _fields(checkpoint: Checkpoint) -> dict[str, Any]:
+def _fields(checkpoint: EdgeCheckpoint) -> dict[str, Any]:
     standing, edition = checkpoint.standing, checkpoint.standing.edition
     return {
         "version": _VERSION,
@@ -76,7 +76,7 @@ def _fields(checkpoint: Checkpoint) -> dict[str, Any]:
     }
 
 
-def _checkpoint(fields: dict[str, Any], settings: EdgeSettings, catalogue: Catalogue) -> Checkpoint | None:
+def _checkpoint(fields: dict[str, Any], settings: EdgeSettings, catalogue: StripePlanStore) -> EdgeCheckpoint | None:
     if (fields["version"], fields["tag"], fields["core"]) != (_VERSION, settings.tag, settings.core):
         return None
     edition = edition_of(fields["edition"], settings, catalogue)
@@ -85,7 +85,7 @@ def _checkpoint(fields: dict[str, Any], settings: EdgeSettings, catalogue: Catal
         return None
     formation, token = map(int, fields["entry"])
     standing = StripePosition(edition, int(fields["sequence"]), following, int(fields["at"]), int(fields["formation"]))
-    return Checkpoint(standing, formation, token)
+    return EdgeCheckpoint(standing, formation, token)
 
 
 def edition_fields(edition: Edition) -> dict[str, Any]:
@@ -100,8 +100,8 @@ def edition_fields(edition: Edition) -> dict[str, Any]:
     }
 
 
-def edition_of(fields: dict[str, Any], settings: EdgeSettings, catalogue: Catalogue) -> Edition:
-    """The edition in these fields. Raises `Unplanned`, or whatever nonsense raises."""
+def edition_of(fields: dict[str, Any], settings: EdgeSettings, catalogue: StripePlanStore) -> Edition:
+    """The edition in these fields. Raises `PlanUnknown`, or whatever nonsense raises."""
     plan, _ = catalogue.by_mark(int(fields["plan"]))
     one, other = fields["after"]
     return Edition(

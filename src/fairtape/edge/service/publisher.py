@@ -21,10 +21,10 @@ from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
 from fairtape.edge.protocol.effects import SendMulticast, SequenceLost
 from fairtape.edge.protocol.remulticast import RemulticastCounts, Remulticaster
-from fairtape.edge.service.checkpoints import Checkpoint, save
-from fairtape.edge.service.publisher_recovery import Astray, Found, recover
+from fairtape.edge.service.checkpoints import EdgeCheckpoint, save
+from fairtape.edge.service.publisher_recovery import PositionLost, RecoveredPosition, recover
 from fairtape.edge.service.settings import EdgeSettings
-from fairtape.edge.service.stripe_plans import Catalogue, Unplanned, mark_in, version_of
+from fairtape.edge.service.stripe_plans import PlanUnknown, StripePlanStore, mark_in, version_of
 from fairtape.journal import JournalReader
 from fairtape.net.transports import Interface
 from fairtape.net.udp import UdpSocket, bind
@@ -35,10 +35,10 @@ LOOK_PERIOD: Final = 20 * MILLISECOND  # between two looks at what the thread is
 CHORE_PERIOD: Final = 1 * SECOND  # between two checkpoints, and two looks for new plans
 SWITCH_PERIOD: Final = 0.000_5  # seconds for which the thread may keep the driver waiting
 
-_Work = tuple[Found, Remulticaster | None]
+_Work = tuple[RecoveredPosition, Remulticaster | None]
 
 
-class Station:
+class EdgePublisher:
     """One site's outlet: a consumer, a herald and a producer of its seat."""
 
     def __init__(
@@ -46,7 +46,7 @@ class Station:
         settings: EdgeSettings,
         site: str,
         *,
-        catalogue: Catalogue,
+        catalogue: StripePlanStore,
         journal: Path,
         sidecar: Path,
         interface: str,
@@ -215,7 +215,7 @@ class Station:
             searching, self._searching = self._searching, None
             try:
                 found, outlet = searching.result()
-            except (Unplanned, Astray, UserError, OSError) as trouble:
+            except (PlanUnknown, PositionLost, UserError, OSError) as trouble:
                 self._say(str(trouble))
             else:
                 self._settle(found, outlet, now)
@@ -236,14 +236,14 @@ class Station:
             feeds = self._feeds
             for feed in feeds:
                 if feed not in plan.feeds:
-                    raise Unplanned(f"plan {plan.version} has no feed {feed}; its feeds are {', '.join(plan.feeds)}")
+                    raise PlanUnknown(f"plan {plan.version} has no feed {feed}; its feeds are {', '.join(plan.feeds)}")
             return found, Remulticaster(standing, feeds=feeds, press=press)
 
     def _kept_from(self) -> int:
         """The first sequence number that is kept. A release is kept before the journal says that it was one."""
         return next((each.ordered.sequence for each in self._kept if isinstance(each, Deliver)), NUMBER_MAX)
 
-    def _settle(self, found: Found, outlet: Remulticaster | None, now: Instant) -> None:
+    def _settle(self, found: RecoveredPosition, outlet: Remulticaster | None, now: Instant) -> None:
         """Speak from the place that was found; first what was released since."""
         if self._overflowed:
             return  # it took too long, but there is a checkpoint now, and the next search is shorter
@@ -283,16 +283,16 @@ class Station:
         version = 0 if outlet is None else outlet.standing.edition.plan.version
         self._chore = self._thread.submit(self._chores, checkpoint, version)
 
-    def _chores(self, checkpoint: Checkpoint | None, version: int) -> None:
+    def _chores(self, checkpoint: EdgeCheckpoint | None, version: int) -> None:
         with _giving_way():
             if checkpoint is not None:
                 self._save(checkpoint)
             self._catalogue.prepare(version)
 
-    def _checkpoint(self, outlet: Remulticaster) -> Checkpoint:
-        return Checkpoint(outlet.standing, *self._entry)
+    def _checkpoint(self, outlet: Remulticaster) -> EdgeCheckpoint:
+        return EdgeCheckpoint(outlet.standing, *self._entry)
 
-    def _save(self, checkpoint: Checkpoint) -> None:
+    def _save(self, checkpoint: EdgeCheckpoint) -> None:
         """Where it cannot be written, the next start takes longer."""
         try:
             save(self._sidecar, checkpoint)

@@ -11,23 +11,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairtape.core.effects import FormationChange
-from fairtape.edge.service.checkpoints import Checkpoint, load
+from fairtape.edge.service.checkpoints import EdgeCheckpoint, load
 from fairtape.edge.service.settings import EdgeSettings
-from fairtape.edge.service.stripe_numbering import Reckoning
-from fairtape.edge.service.stripe_plans import Catalogue
+from fairtape.edge.service.stripe_numbering import StripeNumbering
+from fairtape.edge.service.stripe_plans import StripePlanStore
 from fairtape.journal import JournalEntry, JournalReader
 from fairtape.wire.frames import NUMBER_MAX
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RecoveredPosition:
     """Where the released order ends, and the changes of formation that are noted behind it."""
 
-    checkpoint: Checkpoint | None  # None: no plan is in force
+    checkpoint: EdgeCheckpoint | None  # None: no plan is in force
     changes: tuple[FormationChange, ...]
 
 
-class Astray(Exception):
+class PositionLost(Exception):
     """The journal does not follow on; it is being cut, or is damaged."""
 
 
@@ -35,18 +35,18 @@ def recover(
     journal: JournalReader,
     sidecar: Path,
     settings: EdgeSettings,
-    catalogue: Catalogue,
+    catalogue: StripePlanStore,
     *,
     before: Callable[[], int] = lambda: NUMBER_MAX,
-) -> Found:
-    """Find the place. Raises `Unplanned`, `Astray`, `Damaged` or OSError where there is none to be had now.
+) -> RecoveredPosition:
+    """Find the place. Raises `Unplanned`, `PositionLost`, `Damaged` or OSError where there is none to be had now.
 
     A site that releases meanwhile says from which sequence number on it keeps what it releases: the place is `before`.
     """
     checkpoint = load(sidecar, settings, catalogue)
     if checkpoint is not None and (checkpoint.standing.sequence > before() or not is_proved(checkpoint, journal)):
         checkpoint = None
-    reckoning = Reckoning(settings, catalogue, None if checkpoint is None else checkpoint.standing)
+    reckoning = StripeNumbering(settings, catalogue, None if checkpoint is None else checkpoint.standing)
     formation, token = (0, 0) if checkpoint is None else (checkpoint.formation, checkpoint.token)
     begin = 1 if checkpoint is None else checkpoint.standing.sequence
     changes: list[FormationChange] = []
@@ -64,15 +64,15 @@ def recover(
                 reckoning.deliver(each.ordered)
                 formation, token = each.ordered.formation, each.ordered.token
                 if reckoning.lost:
-                    raise Astray(f"sequence {each.ordered.sequence} does not follow on")
+                    raise PositionLost(f"sequence {each.ordered.sequence} does not follow on")
     if reckoning.standing is None:
         for change in changes:
             reckoning.turn(change)  # one of them may name the first plan of all
     standing = reckoning.standing
-    return Found(None if standing is None else Checkpoint(standing, formation, token), tuple(changes))
+    return RecoveredPosition(None if standing is None else EdgeCheckpoint(standing, formation, token), tuple(changes))
 
 
-def is_proved(checkpoint: Checkpoint, journal: JournalReader) -> bool:
+def is_proved(checkpoint: EdgeCheckpoint, journal: JournalReader) -> bool:
     """Whether the entry that a checkpoint counts in last stands where it says, and was released."""
     sequence = checkpoint.standing.sequence
     if sequence <= 1:

@@ -22,12 +22,12 @@ from fairtape.edge.protocol.archive import SHELF_BYTES_MAX, RecentMessages, Sess
 from fairtape.edge.protocol.message_index import MessageIndex, reread
 from fairtape.edge.protocol.sessions import Edition, Session, StripePosition
 from fairtape.edge.protocol.stripe_sequencer import SessionClosed, SessionOpened, Step
-from fairtape.edge.service.archive_snapshot import Chapter, Memory, load, save
-from fairtape.edge.service.checkpoints import Checkpoint
+from fairtape.edge.service.archive_snapshot import ArchiveSnapshot, SessionExtents, load, save
+from fairtape.edge.service.checkpoints import EdgeCheckpoint
 from fairtape.edge.service.publisher_recovery import is_proved
 from fairtape.edge.service.settings import EdgeSettings
-from fairtape.edge.service.stripe_numbering import Reckoning
-from fairtape.edge.service.stripe_plans import Catalogue, Unplanned
+from fairtape.edge.service.stripe_numbering import StripeNumbering
+from fairtape.edge.service.stripe_plans import PlanUnknown, StripePlanStore
 from fairtape.journal import Cursor, Damaged, FormationChanged, JournalEntry, JournalReader
 from fairtape.market.stripes import StripePlan
 
@@ -36,14 +36,14 @@ SPACING: Final = 512  # messages between two places: so much is read again for w
 DAMAGES_MAX: Final = 3  # turns in a row that found the journal damaged, before it is read from the beginning
 
 
-class Library:
-    """An archive of one site. Raises `Unplanned` at birth where the first plan is missing."""
+class ReplayArchive:
+    """An archive of one site. Raises `PlanUnknown` at birth where the first plan is missing."""
 
     def __init__(
         self,
         journal: Path,
         settings: EdgeSettings,
-        catalogue: Catalogue,
+        catalogue: StripePlanStore,
         *,
         memory: Path | None = None,
         shelf_bytes_max: int = SHELF_BYTES_MAX,
@@ -120,18 +120,20 @@ class Library:
         """Give the files back."""
         self._cursor.close()
 
-    def _told(self) -> Memory | None:
+    def _told(self) -> ArchiveSnapshot | None:
         """All that is known; None in the middle of a change, and before anything was released."""
         standing = self._reckoning.standing
         editions = self._places.editions
         if standing is None or self._entry is None or not editions or standing.edition is not editions[-1]:
             return None
-        chapters = [Chapter(edition, extents) for edition in editions if (extents := self._extents(edition))]
+        chapters = [SessionExtents(edition, extents) for edition in editions if (extents := self._extents(edition))]
         known = bool(chapters) and chapters[-1].edition is standing.edition
         if not known:
             return None
         places = self._places
-        return Memory(Checkpoint(standing, *self._entry), chapters, tuple(places.standings), places.spacing)
+        return ArchiveSnapshot(
+            EdgeCheckpoint(standing, *self._entry), chapters, tuple(places.standings), places.spacing
+        )
 
     def _extents(self, edition: Edition) -> tuple[SessionExtent, ...] | None:
         """How far the sessions of an edition are; None where the shelf has forgotten one of them."""
@@ -139,13 +141,13 @@ class Library:
         known = tuple(extent for extent in found if extent is not None)
         return known if len(known) == len(found) else None
 
-    def _proves(self, checkpoint: Checkpoint) -> bool:
+    def _proves(self, checkpoint: EdgeCheckpoint) -> bool:
         try:
             return is_proved(checkpoint, self._journal)
         except UserError:
             return False
 
-    def _begin(self, memory: Memory | None = None) -> None:
+    def _begin(self, memory: ArchiveSnapshot | None = None) -> None:
         self._places = MessageIndex(spacing=SPACING)
         if memory is not None:
             editions = [chapter.edition for chapter in memory.chapters]
@@ -158,12 +160,12 @@ class Library:
         if memory is not None:
             self._entry = memory.checkpoint.formation, memory.checkpoint.token
             self._reopen(memory.chapters)
-        self._reckoning = Reckoning(self._settings, self._catalogue, standing)
+        self._reckoning = StripeNumbering(self._settings, self._catalogue, standing)
         self._cursor: Cursor = self._journal.entries(from_sequence=1 if standing is None else standing.sequence)
         self._found: deque[JournalEntry | FormationChanged] = deque()  # in the journal, and not taken in yet
         self._shelve(self._reckoning.begun())
 
-    def _reopen(self, chapters: Sequence[Chapter]) -> None:
+    def _reopen(self, chapters: Sequence[SessionExtents]) -> None:
         for edition, extents in ((each.edition, each.extents) for each in chapters):
             self.plans[edition.plan.version] = edition.plan
             self._shelf.take(SessionOpened(edition, tuple(extent.following for extent in extents)), 0)
@@ -185,7 +187,7 @@ class Library:
                 self._take(self._found[0])
                 self._found.popleft()
                 grew = True
-        except Unplanned as missing:
+        except PlanUnknown as missing:
             self.words = str(missing)
         else:
             self.words = ""
@@ -213,7 +215,7 @@ class Library:
 class _Past:
     """What the shelf no longer has, out of the journal."""
 
-    def __init__(self, journal: JournalReader, places: MessageIndex, catalogue: Catalogue) -> None:
+    def __init__(self, journal: JournalReader, places: MessageIndex, catalogue: StripePlanStore) -> None:
         self._journal = journal
         self._places = places
         self._catalogue = catalogue

@@ -29,7 +29,7 @@ class _Client:
     closes_at: Instant = NEVER  # it is shown the door: at this instant at the latest
 
 
-class Connections:
+class ReplayConnections:
     """The listening socket and the streams of one desk, in a selector."""
 
     def __init__(self, at: Address, desk: ReplayServer, selector: selectors.BaseSelector) -> None:

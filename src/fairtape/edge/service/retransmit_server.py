@@ -18,9 +18,9 @@ from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.edge.protocol.effects import Grade, Refusal, SendMulticast, SendUnicast
 from fairtape.edge.protocol.replay import Authenticate, ReplayOptions, ReplayServer
 from fairtape.edge.protocol.retransmitter import Retransmitter
-from fairtape.edge.service.replay_archive import Library
-from fairtape.edge.service.replay_connections import Connections
-from fairtape.edge.service.settings import EdgeSettings, StationPlace
+from fairtape.edge.service.replay_archive import ReplayArchive
+from fairtape.edge.service.replay_connections import ReplayConnections
+from fairtape.edge.service.settings import EdgeSettings, PublisherPlace
 from fairtape.net.clock import Clock
 from fairtape.net.transports import Interface
 from fairtape.net.udp import Address, UdpSocket, bind
@@ -31,14 +31,14 @@ LOOK_PERIOD: Final[Duration] = 5 * MILLISECOND  # between two looks at the journ
 CUSTOMERS_BYTES_MAX: Final = 16 << 20
 
 
-class Server:
+class RetransmitServer:
     """Serves what one site released."""
 
     def __init__(
         self,
         settings: EdgeSettings,
-        place: StationPlace,
-        library: Library,
+        place: PublisherPlace,
+        library: ReplayArchive,
         clock: Clock,
         *,
         interface: str,
@@ -59,7 +59,7 @@ class Server:
         try:
             Interface.named(interface).speak(own, ttl=settings.ttl)
             self._requests = UdpSocket(own)
-            self._connections = Connections(place.replays, self._desk, self._selector)
+            self._connections = ReplayConnections(place.replays, self._desk, self._selector)
         except BaseException:
             own.close()
             raise

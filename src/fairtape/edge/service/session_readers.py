@@ -11,7 +11,7 @@ from fairtape.market.stripes import StripePlan
 READERS_MAX: Final = 4_096  # sessions whose directories are remembered; the oldest goes first
 
 
-class Readers:
+class SessionReaders:
     """The readers of all sessions that are heard."""
 
     def __init__(self, plans: Callable[[int], StripePlan | None]) -> None:

@@ -9,14 +9,16 @@ from fairtape.core.effects import FormationChange, Ordered
 from fairtape.edge.protocol.sessions import Edition, StripePosition
 from fairtape.edge.protocol.stripe_sequencer import Step, StripeSequencer
 from fairtape.edge.service.settings import EdgeSettings
-from fairtape.edge.service.stripe_plans import Catalogue, mark_in, version_of
+from fairtape.edge.service.stripe_plans import StripePlanStore, mark_in, version_of
 from fairtape.market.stripes import StripePlan
 
 
-class Reckoning:
+class StripeNumbering:
     """Numbers one core stripe, from the beginning or from a standing on. Raises `Unplanned` where a plan is missing."""
 
-    def __init__(self, settings: EdgeSettings, catalogue: Catalogue, standing: StripePosition | None = None) -> None:
+    def __init__(
+        self, settings: EdgeSettings, catalogue: StripePlanStore, standing: StripePosition | None = None
+    ) -> None:
         self._settings = settings
         self._catalogue = catalogue
         self._striper: StripeSequencer | None = None

@@ -1,7 +1,7 @@
 """The stripe plans of a deployment: files in its folder, one for each version, and what a formation calls them.
 
 A formation names a plan by its *mark*: the version, and two bytes of the digest, so that two sites whose files differ
-never number under the same name. A plan that a site does not have, or has otherwise, is `Unplanned`: the site is silent
+never number under the same name. A plan that a site does not have, or has otherwise, is `PlanUnknown`: the site is silent
 at the edge until it has it.
 """
 
@@ -24,7 +24,7 @@ _DIGITS: Final = len(str(VERSION_MAX))
 _VERSION_SHIFT: Final = 16
 
 
-class Unplanned(Exception):
+class PlanUnknown(Exception):
     """A plan that is not here; the sentence says which, and what to do."""
 
 
@@ -77,7 +77,7 @@ class _Kept(NamedTuple):
     mark: int
 
 
-class Catalogue:
+class StripePlanStore:
     """The plans of one folder, for one core stripe. What is asked for twice is read once.
 
     A thread may set plans up while others look: the table is never changed, but replaced by another one.
@@ -118,15 +118,15 @@ class Catalogue:
             return known
         path = self.path(version)
         if not path.exists():
-            raise Unplanned(f"plan {version} is not here; put it at {path}")
+            raise PlanUnknown(f"plan {version} is not here; put it at {path}")
         try:
             plan = read_plan(path)
         except UserError as complaint:
-            raise Unplanned(str(complaint)) from None
+            raise PlanUnknown(str(complaint)) from None
         if plan.version != version:
-            raise Unplanned(f"{path}: version is {plan.version}; expected {version}, as the file is called")
+            raise PlanUnknown(f"{path}: version is {plan.version}; expected {version}, as the file is called")
         if not plan.of_core(self._core):
-            raise Unplanned(f"{path} has no core stripe {self._core}, which this deployment is; add it")
+            raise PlanUnknown(f"{path} has no core stripe {self._core}, which this deployment is; add it")
         made = _Kept(plan, ItchEncoder(plan, self._core), mark_of(plan))
         latest = sorted({*self._kept, version})[-KEPT_MAX:]
         self._kept = {each: made if each == version else self._kept[each] for each in latest}
@@ -138,7 +138,7 @@ class Catalogue:
         kept = self._set_up(version)
         if kept.mark != mark:
             self._kept = {each: known for each, known in self._kept.items() if each != version}
-            raise Unplanned(f"{self.path(version)} is another plan than the one that was ordered; replace it")
+            raise PlanUnknown(f"{self.path(version)} is another plan than the one that was ordered; replace it")
         return kept.plan, kept.press
 
     def at_hand(self, mark: int) -> tuple[StripePlan, ItchEncoder] | None:
@@ -152,7 +152,7 @@ class Catalogue:
             if version not in self._kept:
                 try:
                     self.by_version(version)
-                except Unplanned:
+                except PlanUnknown:
                     continue  # whoever orders it is told
 
     def add(self, plan: StripePlan) -> Path:

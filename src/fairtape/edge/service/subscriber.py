@@ -22,7 +22,7 @@ PLAN_PERIOD: Final[Duration] = 200 * MILLISECOND  # between two looks for a plan
 SOCKETS_MAX: Final = 1_000  # groups that one customer joins
 
 
-class Ear:
+class MulticastSubscriber:
     """One customer, turned by whoever wants its records."""
 
     def __init__(

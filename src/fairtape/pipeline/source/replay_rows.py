@@ -13,7 +13,7 @@ import pyarrow as pa
 from fairtape.core.errors import UserError
 from fairtape.edge.protocol.session_marks import MARK, OPAQUE, BadMark, decode_mark, decode_opaque
 from fairtape.edge.protocol.sessions import Session
-from fairtape.edge.service.session_readers import Readers
+from fairtape.edge.service.session_readers import SessionReaders
 from fairtape.formats.itch.messages import BadItch
 from fairtape.formats.itch.ticker import CanceledPrint, PrintedTrade
 from fairtape.market.trades import Trade, encode, records
@@ -67,7 +67,7 @@ class _Interpreter:
     def __init__(self, session: str, options: ReplayOptions) -> None:
         self._session = session
         self._options = options
-        self._reader = Readers(options.plan_of).of(session)
+        self._reader = SessionReaders(options.plan_of).of(session)
         self._corrects = False
 
     def told(self, number: int, message: bytes) -> _Told:
