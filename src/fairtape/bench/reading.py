@@ -25,7 +25,7 @@ from fairtape.formats.itch.columns import to_arrow
 from fairtape.journal import JournalWriter, SyncPolicy
 from fairtape.market.flow import Flow, batches
 from fairtape.market.trades import TRADE_SIZE, Trades, records
-from fairtape.tape.batches import PLACE_DTYPE, ROWS_MAX, Lot
+from fairtape.tape.batches import PLACE_DTYPE, ROWS_MAX, TradeBatch
 from fairtape.wire.blocks import pack_records, records_room
 from fairtape.wire.frames import DATAGRAM_MAX
 from fairtape.wire.seals import SEAL_ROOM
@@ -130,7 +130,7 @@ def _columns_of(octets: bytes) -> int:
     trades, rows = records(octets), 0
     for start in range(0, len(trades), ROWS_MAX):
         part = trades[start : start + ROWS_MAX]
-        rows += Lot(part, np.zeros(len(part), PLACE_DTYPE)).to_arrow().num_rows
+        rows += TradeBatch(part, np.zeros(len(part), PLACE_DTYPE)).to_arrow().num_rows
     return rows
 
 

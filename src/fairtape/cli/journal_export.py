@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from fairtape.client.journal_feed import Bunches, first_number
+from fairtape.client.journal_feed import EntryBatcher, first_number
 from fairtape.core.errors import UserError
 from fairtape.core.instants import SECOND
 from fairtape.formats.dbn import write_dbn
@@ -21,8 +21,8 @@ from fairtape.formats.itch.ticker import Listing, TickerItch, fits_directory
 from fairtape.formats.trade_tables import trades_to_arrow
 from fairtape.journal import Damaged, JournalReader
 from fairtape.market.trades import Trades, blank_trades
-from fairtape.tape.batches import Lot
-from fairtape.tape.decoding import Opener
+from fairtape.tape.batches import TradeBatch
+from fairtape.tape.decoding import EntryDecoder
 from fairtape.tape.records import Placed
 
 SUFFIXES: Final = (".parquet", ".csv", ".dbn", ".itch")
@@ -56,7 +56,7 @@ def _read(journal: JournalReader) -> tuple[Numbers, Trades, int]:
     lots, others = [], 0
     try:
         for delivery in _deliveries(journal):
-            if isinstance(delivery, Lot):
+            if isinstance(delivery, TradeBatch):
                 lots.append(delivery)
             else:
                 others += isinstance(delivery, Placed)
@@ -68,7 +68,7 @@ def _read(journal: JournalReader) -> tuple[Numbers, Trades, int]:
 
 
 def _deliveries(journal: JournalReader) -> Iterator[object]:
-    opener, bunches = Opener(first_number(journal)), Bunches()
+    opener, bunches = EntryDecoder(first_number(journal)), EntryBatcher()
     with journal.entries(from_sequence=opener.due) as cursor:
         while found := bunches.take(cursor.everything()):
             yield from opener.opened(found, time.time_ns())

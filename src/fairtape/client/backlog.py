@@ -26,14 +26,14 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 
 from fairtape.market.trades import TRADE_SIZE
-from fairtape.tape.batches import PLACE_DTYPE, ROWS_MAX, Lot, joined
+from fairtape.tape.batches import PLACE_DTYPE, ROWS_MAX, TradeBatch, join_batches
 from fairtape.tape.records import Merged, Message, Notice, Placed, Single, Skipped
 
 ITEMS_MAX: Final = 1_024  # lots, messages and notices that wait, before neighbouring lots are joined
 
 ROW_SIZE: Final = TRADE_SIZE + PLACE_DTYPE.itemsize  # bytes of a trade that waits
 
-Item: TypeAlias = Lot | Single | Notice
+Item: TypeAlias = TradeBatch | Single | Notice
 
 
 class Policy(Enum):
@@ -44,7 +44,7 @@ class Policy(Enum):
     CONFLATE = "conflate"
 
 
-class Closed(Exception):
+class BacklogClosed(Exception):
     """Nobody reads any more."""
 
 
@@ -94,17 +94,17 @@ class Backlog:
             return self._entered - self._loan.taken
 
     def put(self, item: Item) -> None:
-        """Take what a feed brings, by the policy. Raises `Closed` once nobody reads any more."""
-        if isinstance(item, Lot) and not 0 < item.rows <= self._size_max:
+        """Take what a feed brings, by the policy. Raises `BacklogClosed` once nobody reads any more."""
+        if isinstance(item, TradeBatch) and not 0 < item.rows <= self._size_max:
             for start in range(0, item.rows, self._size_max):
                 self.put(item.slice(start, start + self._size_max))
             return
         with self._lock:
             self._let_go()
-            if self._policy is Policy.BLOCK or not isinstance(item, Lot | Message):
+            if self._policy is Policy.BLOCK or not isinstance(item, TradeBatch | Message):
                 self._await_room(size_of(item))
             if self._closed:
-                raise Closed
+                raise BacklogClosed
             _add(self._cells, item)
             self._entered += size_of(item)
             self._make_room(0)
@@ -201,10 +201,10 @@ class Backlog:
         kept: deque[_Cell] = deque()
         while self._cells and (excess > 0 or isinstance(self._cells[0].item, Skipped | Merged)):
             item = self._cells.popleft().item
-            if not isinstance(item, Lot | Placed):
+            if not isinstance(item, TradeBatch | Placed):
                 _add(kept, item)
                 continue
-            if isinstance(item, Lot):
+            if isinstance(item, TradeBatch):
                 size = count = min(excess, item.rows)
                 _add(kept, Skipped(item.first, item.slice(0, count).last, count))
                 if count < item.rows:
@@ -220,17 +220,17 @@ class Backlog:
     def _conflate(self) -> None:
         """Of all trades that wait, keep the latest of each symbol, each in its place among the notices."""
         self._join()
-        lots = [cell.item for cell in self._cells if isinstance(cell.item, Lot)]
+        lots = [cell.item for cell in self._cells if isinstance(cell.item, TradeBatch)]
         if not lots:
             return
-        whole = joined(lots)
+        whole = join_batches(lots)
         stays = np.zeros(whole.rows, np.bool_)
         stays[whole.latest()] = True
         parts = iter(np.split(stays, np.cumsum([lot.rows for lot in lots])))
         cells, self._cells = self._cells, deque()
         for cell in cells:
             item = cell.item
-            if not isinstance(item, Lot):
+            if not isinstance(item, TradeBatch):
                 _add(self._cells, item)
                 continue
             mine = next(parts)
@@ -249,19 +249,19 @@ class Backlog:
 
 
 def _with_joined_lots(items: Iterable[Item]) -> Iterator[Item]:
-    run: list[Lot] = []
+    run: list[TradeBatch] = []
     rows = 0
     for item in items:
-        if run and (not isinstance(item, Lot) or rows + item.rows > ROWS_MAX):
-            yield joined(run)
+        if run and (not isinstance(item, TradeBatch) or rows + item.rows > ROWS_MAX):
+            yield join_batches(run)
             run, rows = [], 0
-        if isinstance(item, Lot):
+        if isinstance(item, TradeBatch):
             run.append(item)
             rows += item.rows
         else:
             yield item
     if run:
-        yield joined(run)
+        yield join_batches(run)
 
 
 def _add(cells: deque[_Cell], item: Item) -> None:
@@ -282,7 +282,7 @@ def _add(cells: deque[_Cell], item: Item) -> None:
 
 def size_of(item: Item) -> int:
     """How many records an item counts for: a long message for as many trades as would take its room."""
-    if isinstance(item, Lot):
+    if isinstance(item, TradeBatch):
         return item.rows
     if isinstance(item, Message):
         return 1 + len(item.payload) // ROW_SIZE

@@ -8,7 +8,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from fairtape.client.backlog import Backlog, Policy
-from fairtape.client.errors import ClientError, told
+from fairtape.client.errors import ClientError, as_client_error
 from fairtape.client.file_feed import SUFFIXES, FileFeed
 from fairtape.client.journal_feed import JournalFeed
 from fairtape.client.selection import Selection
@@ -66,7 +66,7 @@ def connect(
     `follow` says whether a journal that is read to its end is waited for: unless you say so, it is where reading begins
     at the end. `midnight` (an instant) and `venue` are what a file of ITCH does not say about its trades.
     """
-    with told():
+    with as_client_error():
         selection = Selection.of(symbols, stripes)
         begin = _start(start)
         chosen, size_max = _policy(policy), _queue_max(queue_max)

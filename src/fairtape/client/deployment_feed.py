@@ -5,14 +5,14 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from fairtape.client.errors import ClientError
-from fairtape.client.journal_feed import LOOK_PERIOD, Bunches, last_sales, place_to_begin, released_end
+from fairtape.client.journal_feed import LOOK_PERIOD, EntryBatcher, last_sales, place_to_begin, released_end
 from fairtape.core.instants import SECOND
 from fairtape.deployment.follow.journal_follower import Following
 from fairtape.deployment.follow.site_failover import Restored, Silenced, Tiding, Tuner
 from fairtape.deployment.follow.site_selection import Audience
 from fairtape.journal import JournalReader
 from fairtape.net.clock import SharedClock
-from fairtape.tape.decoding import Opener
+from fairtape.tape.decoding import EntryDecoder
 from fairtape.tape.feed import Delivery, LastSales, Start
 from fairtape.tape.records import Fresh, Notice, Stale
 from fairtape.wire.frames import NodeId
@@ -44,7 +44,7 @@ class DeploymentFeed:
         following, self._following = self._following, None
         if self._sales is not None:
             yield self._sales
-        tuner, opener, bunches = Tuner(self._audience, following), Opener(following.following), Bunches()
+        tuner, opener, bunches = Tuner(self._audience, following), EntryDecoder(following.following), EntryBatcher()
         try:
             while not self._stopped:
                 over = False

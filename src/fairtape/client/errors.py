@@ -12,7 +12,7 @@ class ClientError(ValueError):
 
 
 @contextmanager
-def told() -> Iterator[None]:
+def as_client_error() -> Iterator[None]:
     """What the rooms below complain about, as the client says it."""
     try:
         yield

@@ -16,10 +16,10 @@ from fairtape.core.instants import Instant
 from fairtape.market.trades import Trades
 from fairtape.storage.recordings import DBN, ITCH, TABLES, is_one_of, read_recording
 from fairtape.storage.trade_files import read_trades
-from fairtape.tape.batches import PLACE_DTYPE, ROWS_MAX, Lot, Values
+from fairtape.tape.batches import PLACE_DTYPE, ROWS_MAX, TradeBatch, Values
 from fairtape.tape.feed import AtInstant, AtNumber, AtSnapshot, Delivery, LastSales, Start
 from fairtape.tape.records import ABSENT
-from fairtape.tape.sales_columns import Sales
+from fairtape.tape.sales_columns import ColumnSales
 
 SUFFIXES: Final = (*TABLES, *DBN, *ITCH)
 
@@ -72,7 +72,7 @@ class FileFeed:
 
     def last_sales(self) -> LastSales:
         """As of the end of the file, all of which is read; without trades that it says were broken."""
-        sales, through = Sales(1), 0
+        sales, through = ColumnSales(1), 0
         for lot in self._lots(self._opened()):
             sales.note(lot.where(~np.isin(lot.trades["trade_id"], self._broken)))
             through = lot.last
@@ -89,13 +89,13 @@ class FileFeed:
         self._broken = found.broken
         return iter([(found.trades, found.received_at)])
 
-    def _lots(self, pieces: Iterator[tuple[Trades, Values | None]]) -> Iterator[Lot]:
+    def _lots(self, pieces: Iterator[tuple[Trades, Values | None]]) -> Iterator[TradeBatch]:
         following = 1
         for trades, received_at in pieces:
             for start in range(0, len(trades), ROWS_MAX):
                 piece = trades[start : start + ROWS_MAX]
                 received = None if received_at is None else received_at[start : start + ROWS_MAX]
-                yield Lot(piece, _places(following, len(piece), received))
+                yield TradeBatch(piece, _places(following, len(piece), received))
                 following += len(piece)
 
 

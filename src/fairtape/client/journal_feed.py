@@ -17,7 +17,7 @@ from fairtape.journal import Damaged, FormationChanged, JournalEntry, JournalRea
 from fairtape.journal.format import HEADER_SIZE
 from fairtape.journal.segments import Place, Segment, Trail
 from fairtape.tape.batches import ROWS_MAX
-from fairtape.tape.decoding import Opener
+from fairtape.tape.decoding import EntryDecoder
 from fairtape.tape.feed import (
     AtInstant,
     AtNumber,
@@ -28,7 +28,7 @@ from fairtape.tape.feed import (
     Live,
     Start,
 )
-from fairtape.tape.sales_columns import Sales
+from fairtape.tape.sales_columns import ColumnSales
 
 LOOK_PERIOD: Final = 10 * MILLISECOND  # how often a journal that is read to its end is looked at
 SNAPSHOT_BACK_MAX: Final = 1_000_000  # numbers that are read back for the last trade of each symbol
@@ -55,7 +55,7 @@ class JournalFeed:
         """What the site released from there on."""
         if self._sales is not None:
             yield self._sales
-        opener, bunches = Opener(self._due), Bunches()
+        opener, bunches = EntryDecoder(self._due), EntryBatcher()
         with self._journal.entries(from_sequence=self._due) as cursor:
             while not self._stopped:
                 found = bunches.take(each for each in cursor.everything() if not _is_past(each, self._due))
@@ -86,7 +86,7 @@ def _is_past(each: JournalEntry | FormationChanged, due: int) -> bool:
     return isinstance(each, FormationChanged) and each.change.sequence < due
 
 
-class Bunches:
+class EntryBatcher:
     """Entries, as many at a time as are opened at once.
 
     A journal may turn out to be damaged in the midst of a bunch. What was read before that is handed out first, because
@@ -160,8 +160,8 @@ def place_to_begin(journal: JournalReader, start: Start, live_end: Callable[[], 
 def last_sales(journal: JournalReader, end: int) -> LastSales:
     """The last trade of each symbol before number `end`, as far back as is looked, without what was taken back."""
     first = max(first_number(journal), end - SNAPSHOT_BACK_MAX)
-    sales = Sales(first)
-    opener, bunches = Opener(first), Bunches()
+    sales = ColumnSales(first)
+    opener, bunches = EntryDecoder(first), EntryBatcher()
     with journal.entries(from_sequence=first) as cursor:
         entries = takewhile(lambda each: each.ordered.sequence < end, cursor)
         while found := bunches.take(entries):

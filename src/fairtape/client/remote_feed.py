@@ -24,10 +24,10 @@ from fairtape.client.errors import ClientError
 from fairtape.client.selection import Selection
 from fairtape.core.instants import SECOND, Instant
 from fairtape.market.trades import blank_trades
-from fairtape.tape.batches import PLACE_DTYPE, Lot, joined
+from fairtape.tape.batches import PLACE_DTYPE, TradeBatch, join_batches
 from fairtape.tape.feed import AtInstant, AtNumber, AtSnapshot, Beginning, Delivery, LastSales, Start, number_after
 from fairtape.tape.records import Break, Fresh, Notice, Reformation, Snapshot, Stale
-from fairtape.tape.serialization import BadBundle, unbundled, understood
+from fairtape.tape.serialization import BadBundle, parse_notice, unbundled
 
 PATH: Final = "/v1/ticker"
 OPEN_PERIOD_MAX: Final = 10.0  # seconds for a connection and the answer to a subscription
@@ -39,11 +39,11 @@ FRAME_MAX: Final = 8 << 20  # bytes
 SYMBOLS_SENT_MAX: Final = 1_000  # that a server takes; of more, all is sent and this side chooses
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """A server does not do what it was asked for; what it says."""
 
 
-class Lost(Exception):
+class ConnectionLost(Exception):
     """A line is over; whoever was on it resumes."""
 
 
@@ -57,7 +57,7 @@ class RemoteFeed:
         self.title = " or ".join(addresses)
         self._selection = selection
         self._policy = "disconnect" if guaranteed else "skip"
-        self._line: Line | None = None
+        self._line: ServerConnection | None = None
         self._due = 1  # the number to go on with
         self._formation = 0  # the last one that a server knew
         self._formation_told = 0
@@ -74,7 +74,7 @@ class RemoteFeed:
             for _ in range(len(self._addresses)):
                 try:
                     self._line = self._subscribed(_wish(start), picky=picky)
-                except (Refused, OSError) as error:
+                except (RequestRefused, OSError) as error:
                     why = str(error)
                     self._addresses.rotate(-1)
                 else:
@@ -93,7 +93,7 @@ class RemoteFeed:
                     continue
                 try:
                     yield from self._heard(self._line)
-                except Lost:
+                except ConnectionLost:
                     self._drop()
         finally:
             self._drop()
@@ -106,8 +106,8 @@ class RemoteFeed:
         """A snapshot of a server that answers, over a line of its own."""
         for address in list(self._addresses):
             try:
-                line = Line(address)
-            except (Refused, OSError):
+                line = ServerConnection(address)
+            except (RequestRefused, OSError):
                 continue
             try:
                 line.subscribe(self._wish({"snapshot": True}))
@@ -115,7 +115,7 @@ class RemoteFeed:
                     for each in line.hear():
                         if isinstance(each, LastSales):
                             return each
-            except (Refused, Lost):
+            except (RequestRefused, ConnectionLost):
                 continue
             finally:
                 line.close()
@@ -129,9 +129,9 @@ class RemoteFeed:
         }
         return {"do": "subscribe", "form": "binary", "policy": self._policy, **wanted, **wish}
 
-    def _subscribed(self, wish: dict[str, object], *, picky: bool) -> "Line":
-        """A line to the server that stands first. Raises `Refused`, also where its site does not serve, if picky."""
-        line = Line(self._addresses[0])
+    def _subscribed(self, wish: dict[str, object], *, picky: bool) -> "ServerConnection":
+        """A line to the server that stands first. Raises `RequestRefused`, also where its site does not serve, if picky."""
+        line = ServerConnection(self._addresses[0])
         try:
             answer = line.subscribe(self._wish(wish), picky=picky and len(self._addresses) > 1)
         except BaseException:
@@ -141,11 +141,11 @@ class RemoteFeed:
         self._formation = max(self._formation, int(answer.get("formation", 0)))
         return line
 
-    def _heard(self, line: "Line") -> Iterator[Delivery]:
+    def _heard(self, line: "ServerConnection") -> Iterator[Delivery]:
         for each in line.hear():
             match each:
                 case Stale() if len(self._addresses) > 1:
-                    raise Lost
+                    raise ConnectionLost
                 case Stale() | Fresh():
                     self._stale = isinstance(each, Stale)
                 case Break() | Reformation():
@@ -168,7 +168,7 @@ class RemoteFeed:
             )
             try:
                 self._line = self._subscribed(wish, picky=True)
-            except (Refused, OSError):
+            except (RequestRefused, OSError):
                 tries += 1
             if self._line is None and not self._stale and time.time_ns() - self._lost_at > SILENCE_TOLD_MIN:
                 self._stale = True
@@ -179,7 +179,7 @@ class RemoteFeed:
         if self._line is not None:
             yield from self._state(self._line)
 
-    def _state(self, line: "Line") -> Iterator[Notice]:
+    def _state(self, line: "ServerConnection") -> Iterator[Notice]:
         """What has changed with a new line."""
         if line.stale_since is not None and not self._stale:
             self._stale = True
@@ -201,7 +201,7 @@ class RemoteFeed:
         self._line, self._lost_at = None, time.time_ns()
 
 
-class Line:
+class ServerConnection:
     """One connection to one server."""
 
     def __init__(self, address: str) -> None:
@@ -209,7 +209,7 @@ class Line:
         self.stale_since: Instant | None = None  # at the subscription, where the site did not serve
         self._opened = ExitStack()
         self._snapshot: Snapshot | None = None  # whose trades are coming
-        self._sales: list[Lot] = []
+        self._sales: list[TradeBatch] = []
         try:
             self._socket: ClientConnection = self._opened.enter_context(
                 connect(
@@ -221,34 +221,34 @@ class Line:
                 )
             )
         except InvalidStatus as error:
-            raise Refused(_told(error.response.body)) from None
+            raise RequestRefused(_told(error.response.body)) from None
         except (WebSocketException, TimeoutError, UnicodeError) as error:
-            raise Refused(str(error) or "no answer came in time") from None
+            raise RequestRefused(str(error) or "no answer came in time") from None
 
     def subscribe(self, wish: dict[str, object], *, picky: bool = False) -> dict[str, Any]:
-        """Ask for records; what the server says. Raises `Refused`, if picky also where its site does not serve."""
+        """Ask for records; what the server says. Raises `RequestRefused`, if picky also where its site does not serve."""
         try:
             self._socket.send(json.dumps(wish))
             content = self._socket.recv(timeout=OPEN_PERIOD_MAX)
         except (ConnectionClosed, TimeoutError):
-            raise Refused("it did not answer") from None
+            raise RequestRefused("it did not answer") from None
         answer = _object(content)
         if answer.get("kind") != "subscribed" or not isinstance(answer.get("next"), int):
-            raise Refused(str(answer.get("told", "its answer is none of a ticker")))
+            raise RequestRefused(str(answer.get("told", "its answer is none of a ticker")))
         since = answer.get("stale_since_ns")
         self.stale_since = int(since) if isinstance(since, str) and since.isdecimal() else None
         if picky and self.stale_since is not None:
-            raise Refused("its site does not serve")
+            raise RequestRefused("its site does not serve")
         return answer
 
     def hear(self) -> list[Delivery]:
-        """What came, waiting for a moment at most. Raises `Lost` at the end."""
+        """What came, waiting for a moment at most. Raises `ConnectionLost` at the end."""
         try:
             content = self._socket.recv(timeout=LOOK_PERIOD)
         except TimeoutError:
             return []
         except ConnectionClosed:
-            raise Lost from None
+            raise ConnectionLost from None
         now = time.time_ns()
         try:
             if isinstance(content, bytes):
@@ -256,19 +256,19 @@ class Line:
             told = _object(content)
             if told.get("kind") in ("end", "error"):
                 return self._ended(told)
-            record = understood(told, now)
+            record = parse_notice(told, now)
         except BadBundle as error:
             raise ClientError(f"a server sent what is no record ({error}); is it of this version?") from None
         if isinstance(record, Snapshot):
             self._snapshot, self._sales = record, []
-            return self._traded(Lot(blank_trades(0), np.zeros(0, PLACE_DTYPE)))
+            return self._traded(TradeBatch(blank_trades(0), np.zeros(0, PLACE_DTYPE)))
         return [record]
 
     def close(self) -> None:
         """Hang up."""
         self._opened.close()
 
-    def _traded(self, lot: Lot) -> list[Delivery]:
+    def _traded(self, lot: TradeBatch) -> list[Delivery]:
         """Trades of the order, or those of a snapshot, which are delivered together."""
         if self._snapshot is None:
             return [lot] if lot.rows else []
@@ -276,12 +276,12 @@ class Line:
         if sum(each.rows for each in self._sales) < self._snapshot.count:
             return []
         snapshot, self._snapshot = self._snapshot, None
-        return [LastSales(snapshot.first, snapshot.through, joined(self._sales))]
+        return [LastSales(snapshot.first, snapshot.through, join_batches(self._sales))]
 
     def _ended(self, told: dict[str, Any]) -> list[Delivery]:
         following = told.get("next")
         self.following = following if isinstance(following, int) and following > 0 else None
-        raise Lost
+        raise ConnectionLost
 
 
 def _wish(start: Start) -> dict[str, object]:

@@ -8,7 +8,7 @@ import numpy as np
 from fairtape.client.backlog import Item
 from fairtape.client.errors import ClientError
 from fairtape.market.symbols import BadName, Symbol, checked_symbol
-from fairtape.tape.batches import Lot, symbol_set
+from fairtape.tape.batches import TradeBatch, symbol_set
 from fairtape.tape.feed import Delivery, LastSales
 from fairtape.tape.records import Canceled, Corrected, Message, Placed, Single, Snapshot
 from fairtape.wire.frames import STRIPE_MAX
@@ -47,7 +47,7 @@ class Selection:
                 wanted = self.of_lot(lot)
                 yield Snapshot(first, through, wanted.rows)
                 yield wanted
-            case Lot():
+            case TradeBatch():
                 yield self.of_lot(delivery)
             case Placed():
                 if self._wants(delivery):
@@ -55,7 +55,7 @@ class Selection:
             case _:
                 yield delivery
 
-    def of_lot(self, lot: Lot) -> Lot:
+    def of_lot(self, lot: TradeBatch) -> TradeBatch:
         """The trades that are wanted."""
         if self.stripes is not None and lot.rows:
             lot = lot.where(np.isin(lot.places["stripe"], self.stripes))

@@ -35,10 +35,10 @@ from fairtape.net.clock import SharedClock
 from fairtape.net.transports import LOOPBACK
 from fairtape.net.udp import PORT_MAX, Address
 from fairtape.tape import records
-from fairtape.tape.batches import PLACE_DTYPE, Lot
+from fairtape.tape.batches import PLACE_DTYPE, TradeBatch
 from fairtape.tape.feed import Beginning, Delivery, LastSales, Live, Start
 from fairtape.tape.records import ABSENT, Break, Fresh, Gap, Notice, Reformation, Single, Stale
-from fairtape.tape.single_messages import corrected_of, single_of
+from fairtape.tape.single_messages import corrected_of, decode_single
 from fairtape.wire.blocks import Assembler
 from fairtape.wire.frames import Malformed
 
@@ -234,7 +234,7 @@ class Interpreter:
         """What is no trade of its own; None of a trade whose correction is still to come."""
         match told:
             case _Other(sequence, source, payload):
-                return single_of(payload, _place(spot, sequence, source))
+                return decode_single(payload, _place(spot, sequence, source))
             case CanceledPrint(corrected=True):
                 _keep(self._broken, session, told)
                 return None
@@ -284,7 +284,7 @@ def _turned(record: heard.Record, sequence: int, formation: int, stripe: int) ->
     return kind(sequence, formation, None, stripe)
 
 
-def _lot(printed: Sequence[tuple[int, PrintedTrade]], stripe: int, at: Instant) -> Lot:
+def _lot(printed: Sequence[tuple[int, PrintedTrade]], stripe: int, at: Instant) -> TradeBatch:
     places = np.zeros(len(printed), PLACE_DTYPE)
     places["sequence"] = [told.number for _, told in printed]
     places["stripe"] = stripe
@@ -292,7 +292,7 @@ def _lot(printed: Sequence[tuple[int, PrintedTrade]], stripe: int, at: Instant) 
     for name in ("acknowledged_at", "commit_at", "released_at", "clock_bound"):
         places[name] = ABSENT
     places["received_at"] = at
-    return Lot(market.records(b"".join(encode(told.trade) for _, told in printed)), places)
+    return TradeBatch(market.records(b"".join(encode(told.trade) for _, told in printed)), places)
 
 
 def _place(spot: _Spot, sequence: int, source: int) -> dict[str, Any]:

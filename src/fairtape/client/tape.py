@@ -19,10 +19,10 @@ from weakref import finalize
 
 import pyarrow as pa
 
-from fairtape.client.backlog import Backlog, Closed
-from fairtape.client.errors import ClientError, told
+from fairtape.client.backlog import Backlog, BacklogClosed
+from fairtape.client.errors import ClientError, as_client_error
 from fairtape.client.selection import Selection
-from fairtape.tape.batches import SCHEMA, Arrow, Lot
+from fairtape.tape.batches import SCHEMA, Arrow, TradeBatch
 from fairtape.tape.feed import Feed, number_after
 from fairtape.tape.records import Break, Message, Notice, Placed, Record, Revision, Trade, VenueStatus
 
@@ -39,7 +39,7 @@ class _Reading(NamedTuple):
     """What the reader has borrowed, and how far it is."""
 
     loan: int
-    lot: Lot | None  # None where a single record is lent
+    lot: TradeBatch | None  # None where a single record is lent
     end: int  # the row of the lot up to which records were made
     records: Iterator[Record]  # those that were made and are not delivered
     following: int | None  # the number to go on with once this is read
@@ -50,7 +50,7 @@ class _Reading(NamedTuple):
         return self.end - length_hint(self.records)
 
     @property
-    def rest(self) -> Lot | None:
+    def rest(self) -> TradeBatch | None:
         """What is left of a lot."""
         return self.lot.slice(self.row) if self.lot is not None and self.row < self.lot.rows else None
 
@@ -128,7 +128,7 @@ class Tape:
 
     def snapshot(self) -> dict[str, Trade]:
         """The last trade of each symbol as of now, whatever has been read: by reading back, as far as the feed does."""
-        with told():
+        with as_client_error():
             lot = self._selection.of_lot(self._feed.last_sales().lot)
         return {trade.symbol: trade for trade in lot.records()}
 
@@ -218,7 +218,7 @@ class Tape:
         if lent is None:
             return False
         loan, item = lent
-        if isinstance(item, Lot):
+        if isinstance(item, TradeBatch):
             reading = _Reading(loan, item, 0, iter(()), item.last + 1)
         else:
             following = self._reading.following
@@ -264,11 +264,11 @@ def _wake(loop: asyncio.AbstractEventLoop, filled: asyncio.Event) -> None:
 def _pump(feed: Feed, backlog: Backlog, selection: Selection) -> None:
     """The feed's thread: everything that is wanted goes into the backlog, and whatever ends it is told there."""
     try:
-        with told():
+        with as_client_error():
             for delivery in feed.run():
                 for item in selection.items(delivery):
                     backlog.put(item)
-    except Closed:
+    except BacklogClosed:
         pass
     except Exception as error:  # noqa: BLE001 - a mistake of ours, too, must reach the reader and not end in a thread
         backlog.finish(error)

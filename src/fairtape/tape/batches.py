@@ -74,7 +74,7 @@ The names are those that `fairtape publish` looks for in a file, so a tape that 
 """
 
 
-class Lot(NamedTuple):
+class TradeBatch(NamedTuple):
     """Trades with ascending places in the order."""
 
     trades: Trades
@@ -95,15 +95,15 @@ class Lot(NamedTuple):
         """The number of the last one."""
         return int(self.places["sequence"][-1])
 
-    def slice(self, start: int, end: int | None = None) -> "Lot":
+    def slice(self, start: int, end: int | None = None) -> "TradeBatch":
         """The trades of these rows, without copying."""
-        return Lot(self.trades[start:end], self.places[start:end])
+        return TradeBatch(self.trades[start:end], self.places[start:end])
 
-    def where(self, chosen: Values) -> "Lot":
+    def where(self, chosen: Values) -> "TradeBatch":
         """The trades that a mask or a list of rows chooses."""
-        return Lot(self.trades[chosen], self.places[chosen])
+        return TradeBatch(self.trades[chosen], self.places[chosen])
 
-    def only(self, symbols: Arrow) -> "Lot":
+    def only(self, symbols: Arrow) -> "TradeBatch":
         """The trades of these symbols (`symbol_set`)."""
         wanted = pc.is_in(_fixed_names(self.trades["symbol"]), value_set=symbols).to_numpy(zero_copy_only=False)
         return self if wanted.all() else self.where(wanted)
@@ -144,21 +144,21 @@ class Lot(NamedTuple):
         return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
-def joined(lots: Sequence[Lot]) -> Lot:
+def join_batches(lots: Sequence[TradeBatch]) -> TradeBatch:
     """Lots that follow one another as one."""
     if len(lots) == 1:
         return lots[0]
-    trades = np.concatenate([rows_of(lot.trades) for lot in lots]).view(TRADE_DTYPE)
-    return Lot(trades, np.concatenate([rows_of(lot.places) for lot in lots]).view(PLACE_DTYPE))
+    trades = np.concatenate([records_of(lot.trades) for lot in lots]).view(TRADE_DTYPE)
+    return TradeBatch(trades, np.concatenate([records_of(lot.places) for lot in lots]).view(PLACE_DTYPE))
 
 
-def rows_of(table: Values) -> Values:
+def records_of(table: Values) -> Values:
     """The same rows as plain bytes: NumPy copies those at once, and otherwise field by field."""
     return table.view(f"V{table.dtype.itemsize}")
 
 
 def symbol_set(symbols: Sequence[Symbol]) -> Arrow:
-    """Symbols as `Lot.only` wants them."""
+    """Symbols as `TradeBatch.only` wants them."""
     padded = [symbol.encode("ascii").ljust(SYMBOL_MAX, b"\0") for symbol in symbols]
     return pa.array(padded, pa.binary(SYMBOL_MAX))
 

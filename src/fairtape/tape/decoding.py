@@ -14,10 +14,10 @@ from fairtape.core.effects import FormationChange, Span
 from fairtape.core.instants import Instant
 from fairtape.journal import Damaged, FormationChanged, JournalEntry
 from fairtape.market.trades import TRADE_SIZE, BadTrade, records
-from fairtape.tape.batches import PLACE_DTYPE, Lot, Places, joined
+from fairtape.tape.batches import PLACE_DTYPE, Places, TradeBatch, join_batches
 from fairtape.tape.feed import Delivery
 from fairtape.tape.records import ABSENT, Break, Gap, Reformation, Single
-from fairtape.tape.single_messages import single_of
+from fairtape.tape.single_messages import decode_single
 from fairtape.wire.blocks import Assembler, records_size, unpack_messages
 from fairtape.wire.frames import Malformed, NodeId
 
@@ -34,7 +34,7 @@ class _Run(NamedTuple):
     rows: int
 
 
-class Opener:
+class EntryDecoder:
     """Opens the entries of one order, from a number on. Knows which number is due, so a hole becomes a `Gap`."""
 
     def __init__(self, due: int) -> None:
@@ -70,13 +70,13 @@ class Opener:
         kind = Break if change.broken else Reformation
         yield kind(change.sequence, change.formation, change.installed_at, change.stripe)
 
-    def _taken(self, entries: Sequence[JournalEntry], contents: Iterable[Lot | Single]) -> Iterator[Delivery]:
+    def _taken(self, entries: Sequence[JournalEntry], contents: Iterable[TradeBatch | Single]) -> Iterator[Delivery]:
         """What is missing before entries that follow one another, and their contents from the number due on."""
         first = entries[0].ordered
         if first.sequence > self.due:
             yield Gap(self.due, first.sequence - self.due, first.stripe)
         for content in contents:
-            if isinstance(content, Lot):
+            if isinstance(content, TradeBatch):
                 behind = int(np.searchsorted(content.places["sequence"], self.due))
                 if behind < content.rows:
                     yield content.slice(behind) if behind else content
@@ -84,28 +84,32 @@ class Opener:
                 yield content
         self.due = entries[-1].end
 
-    def _uniform(self, entries: Sequence[JournalEntry], rows: Sequence[bytes], at: Instant) -> Iterable[Lot | Single]:
+    def _uniform(
+        self, entries: Sequence[JournalEntry], rows: Sequence[bytes], at: Instant
+    ) -> Iterable[TradeBatch | Single]:
         try:
             trades = records(b"".join(rows))
         except BadTrade:
             return self._mixed(entries, at)
         runs = [_Run(entry, span, 0, span.count) for entry in entries for span in entry.ordered.spans]
-        return [Lot(trades, _places(runs, at))]
+        return [TradeBatch(trades, _places(runs, at))]
 
-    def _mixed(self, entries: Sequence[JournalEntry], at: Instant) -> Iterator[Lot | Single]:
+    def _mixed(self, entries: Sequence[JournalEntry], at: Instant) -> Iterator[TradeBatch | Single]:
         """Message by message, trades that follow one another together."""
-        lots: list[Lot] = []
+        lots: list[TradeBatch] = []
         for entry in entries:
             for run, payload in self._messages(entry):
                 try:
-                    lots.append(Lot(records(payload if len(payload) == TRADE_SIZE else b"-"), _places([run], at)))
+                    lots.append(
+                        TradeBatch(records(payload if len(payload) == TRADE_SIZE else b"-"), _places([run], at))
+                    )
                 except BadTrade:
                     if lots:
-                        yield joined(lots)
+                        yield join_batches(lots)
                         lots = []
-                    yield single_of(payload, dict(zip(PLACE_DTYPE.names or (), _place(run, at), strict=True)))
+                    yield decode_single(payload, dict(zip(PLACE_DTYPE.names or (), _place(run, at), strict=True)))
         if lots:
-            yield joined(lots)
+            yield join_batches(lots)
 
     def _messages(self, entry: JournalEntry) -> Iterator[tuple[_Run, bytes]]:
         for span in entry.ordered.spans:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from fairtape.core.instants import Instant
-from fairtape.tape.batches import Lot
+from fairtape.tape.batches import TradeBatch
 from fairtape.tape.records import Break, Gap, Merged, Notice, Placed, Single, Skipped
 
 
@@ -57,16 +57,16 @@ class LastSales:
 
     first: int  # how far back was looked
     through: int
-    lot: Lot
+    lot: TradeBatch
 
 
-Delivery: TypeAlias = Lot | Single | Notice | LastSales
+Delivery: TypeAlias = TradeBatch | Single | Notice | LastSales
 
 
 def number_after(delivery: Delivery, due: int) -> int:
     """The number to go on with after a delivery, where `due` was before it. Behind a Break numbers begin anew."""
     match delivery:
-        case Lot():
+        case TradeBatch():
             return delivery.last + 1
         case Placed():
             return delivery.sequence + 1

@@ -17,11 +17,11 @@ import numpy as np
 
 from fairtape.market.symbols import Symbol
 from fairtape.market.trades import TRADE_DTYPE, blank_trades
-from fairtape.tape.batches import PLACE_DTYPE, Lot, Values, coded, joined, rows_of
+from fairtape.tape.batches import PLACE_DTYPE, TradeBatch, Values, coded, join_batches, records_of
 from fairtape.tape.feed import Delivery
 from fairtape.tape.records import Canceled, Corrected, Revision
 from fairtape.tape.sales import OPEN_MAX, SYMBOLS_MAX
-from fairtape.tape.single_messages import lot_of
+from fairtape.tape.single_messages import batch_of
 
 ROOM_MIN: Final = 64
 HALF: Final = 32  # bits: a sum of quantities has two halves, because 64 are too few for a busy day
@@ -30,14 +30,14 @@ WAITING_MAX: Final = 4_096  # trades that may wait to be looked at
 NOBODY: Final = -1  # whose sale a hole in the window is
 
 
-class Volume(NamedTuple):
+class ColumnVolume(NamedTuple):
     """What was traded of a symbol, without what was taken back."""
 
     quantity: int  # 1e-9; as large as it gets, so never a machine integer
     trades: int
 
 
-class Sales:
+class ColumnSales:
     """Grows with every lot and every revision, in the order of their numbers."""
 
     def __init__(self, since: int, *, open_max: int = OPEN_MAX, symbols_max: int = SYMBOLS_MAX) -> None:
@@ -52,17 +52,17 @@ class Sales:
         self._last = _Board()
         self._volumes = np.zeros((3, ROOM_MIN), np.int64)  # of each symbol: both halves of the quantity, and trades
         self._latest_at = np.zeros(ROOM_MIN, np.int64)  # of each symbol, while a lot is looked at
-        self._waiting: list[Lot] = []  # small lots that nobody has asked about yet: together they cost less
+        self._waiting: list[TradeBatch] = []  # small lots that nobody has asked about yet: together they cost less
         self._rows_waiting = 0
 
     def note(self, delivery: Delivery) -> None:
         """Take notice of trades, and of what was said about them; nothing else matters here."""
-        if isinstance(delivery, Lot):
+        if isinstance(delivery, TradeBatch):
             self.sell(delivery)
         elif isinstance(delivery, Canceled | Corrected):
             self.revise(delivery)
 
-    def sell(self, lot: Lot) -> None:
+    def sell(self, lot: TradeBatch) -> None:
         """Some trades more."""
         self._waiting.append(lot)
         self._rows_waiting += lot.rows
@@ -81,7 +81,7 @@ class Sales:
         self._tally(row, wrong.trades["quantity"], -1)
         is_last = bool(self._last.ranks[row] == rank)
         if isinstance(revision, Corrected):
-            right = lot_of(revision)
+            right = batch_of(revision)
             self._tally(row, right.trades["quantity"], 1)
             self._window.add(right, row, rank)
             if is_last:
@@ -95,7 +95,7 @@ class Sales:
         self._catch_up()
         return sorted(name.decode("ascii") for name in self._rows)
 
-    def of(self, symbol: Symbol) -> tuple[Lot, Volume] | None:
+    def of(self, symbol: Symbol) -> tuple[TradeBatch, ColumnVolume] | None:
         """The last sale of a symbol, a lot of one, or of none where all were taken back; and its volume."""
         self._catch_up()
         row = self._rows.get(symbol.encode("ascii", "replace"))
@@ -103,9 +103,9 @@ class Sales:
             return None
         low, high, trades = self._volumes[:, row].tolist()
         lot = self._last.lot.slice(row, row + 1 if self._last.ranks[row] else row)
-        return lot, Volume((high << HALF) + low, trades)
+        return lot, ColumnVolume((high << HALF) + low, trades)
 
-    def lot(self) -> Lot:
+    def lot(self) -> TradeBatch:
         """The last sale of every symbol that has one, in the order of their numbers."""
         self._catch_up()
         whole = self._last.lot.where(np.flatnonzero(self._last.ranks))
@@ -114,9 +114,9 @@ class Sales:
     def _catch_up(self) -> None:
         if self._waiting:
             waiting, self._waiting, self._rows_waiting = self._waiting, [], 0
-            self._sell(joined(waiting))
+            self._sell(join_batches(waiting))
 
-    def _sell(self, lot: Lot) -> None:
+    def _sell(self, lot: TradeBatch) -> None:
         rows = self._rows_of(lot.trades["symbol"])
         listed = rows != NOBODY
         if not listed.all():
@@ -185,17 +185,17 @@ class _Board:
     """One sale of each symbol, by the rows of the symbols; a rank of 0 is none."""
 
     def __init__(self) -> None:
-        self.lot = Lot(blank_trades(ROOM_MIN), np.zeros(ROOM_MIN, PLACE_DTYPE))
+        self.lot = TradeBatch(blank_trades(ROOM_MIN), np.zeros(ROOM_MIN, PLACE_DTYPE))
         self.ranks = np.zeros(ROOM_MIN, np.int64)
 
-    def put(self, rows: Values, lot: Lot, ranks: Values) -> None:
-        rows_of(self.lot.trades)[rows] = rows_of(lot.trades)
-        rows_of(self.lot.places)[rows] = rows_of(lot.places)
+    def put(self, rows: Values, lot: TradeBatch, ranks: Values) -> None:
+        records_of(self.lot.trades)[rows] = records_of(lot.trades)
+        records_of(self.lot.places)[rows] = records_of(lot.places)
         self.ranks[rows] = ranks
 
     def widen(self) -> None:
         """Have room for twice as many symbols."""
-        self.lot = joined([self.lot, self.lot])
+        self.lot = join_batches([self.lot, self.lot])
         self.ranks = np.pad(self.ranks, (0, len(self.ranks)))
 
 
@@ -211,16 +211,16 @@ class _Window:
         """How many sales are open."""
         return self.end - self.start - self.holes
 
-    def lot(self, slots: Values) -> Lot:
+    def lot(self, slots: Values) -> TradeBatch:
         """The sales in these slots."""
-        return Lot(self.trades[slots].view(TRADE_DTYPE), self.places[slots].view(PLACE_DTYPE))
+        return TradeBatch(self.trades[slots].view(TRADE_DTYPE), self.places[slots].view(PLACE_DTYPE))
 
-    def add(self, lot: Lot, rows: Values, ranks: Values) -> None:
+    def add(self, lot: TradeBatch, rows: Values, ranks: Values) -> None:
         """Sales with numbers above all others."""
         if self.end + lot.rows > len(self.numbers):
             self._make_room(lot.rows)
         slots = slice(self.end, self.end + lot.rows)
-        self.trades[slots], self.places[slots] = rows_of(lot.trades), rows_of(lot.places)
+        self.trades[slots], self.places[slots] = records_of(lot.trades), records_of(lot.places)
         self.numbers[slots], self.ranks[slots], self.rows[slots] = lot.places["sequence"], ranks, rows
         self.end += lot.rows
 
@@ -276,7 +276,7 @@ class _Window:
         return self.trades, self.places, self.numbers, self.ranks, self.rows
 
 
-def _is_own(sale: Lot, revision: Revision) -> bool:
+def _is_own(sale: TradeBatch, revision: Revision) -> bool:
     """Whether a revision comes from whoever published a sale, and names its listing."""
     (venue,), (symbol,) = sale.trades["venue"].tolist(), sale.trades["symbol"].tolist()
     named = revision.venue.encode("ascii"), revision.symbol.encode("ascii")

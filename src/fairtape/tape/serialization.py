@@ -27,7 +27,7 @@ from fairtape.core.instants import Instant
 from fairtape.market.notices import Status
 from fairtape.market.prices import format_fixed, parse_fixed
 from fairtape.market.trades import TRADE_SIZE, BadTrade, records
-from fairtape.tape.batches import PLACE_DTYPE, Lot
+from fairtape.tape.batches import PLACE_DTYPE, TradeBatch
 from fairtape.tape.records import (
     Break,
     Canceled,
@@ -94,7 +94,7 @@ class BadBundle(ValueError):
     """Bytes or objects that no server makes."""
 
 
-def bundle(lot: Lot, sent_at: Instant) -> bytes:
+def bundle(lot: TradeBatch, sent_at: Instant) -> bytes:
     """The binary form of some trades."""
     places = np.empty(lot.rows, PLACE)
     for name in _SHARED:
@@ -103,7 +103,7 @@ def bundle(lot: Lot, sent_at: Instant) -> bytes:
     return _HEADER.pack(MAGIC, lot.rows, sent_at) + lot.trades.tobytes() + places.tobytes()
 
 
-def unbundled(octets: bytes, received_at: Instant) -> tuple[Lot, Instant]:
+def unbundled(octets: bytes, received_at: Instant) -> tuple[TradeBatch, Instant]:
     """The trades of a bundle, and when it was sent. Raises `BadBundle` for anything that `bundle` does not make."""
     if len(octets) < _HEADER.size:
         raise BadBundle(f"a bundle has at least {_HEADER.size} bytes, this has {len(octets)}")
@@ -118,12 +118,12 @@ def unbundled(octets: bytes, received_at: Instant) -> tuple[Lot, Instant]:
     places["late"] = found["flags"] & _LATE
     places["received_at"] = received_at
     try:
-        return Lot(records(octets[_HEADER.size : places_at]), places), sent_at
+        return TradeBatch(records(octets[_HEADER.size : places_at]), places), sent_at
     except BadTrade as error:
         raise BadBundle(str(error)) from None
 
 
-def told(record: Single | Notice) -> dict[str, Any]:
+def notice_fields(record: Single | Notice) -> dict[str, Any]:
     """A notice, or a single message that is no trade, as an object."""
     content: dict[str, Any] = {"kind": _NAMES[type(record)]}
     for each in fields(record):
@@ -134,8 +134,8 @@ def told(record: Single | Notice) -> dict[str, Any]:
     return content
 
 
-def understood(content: Mapping[str, Any], received_at: Instant) -> Single | Notice:
-    """The record that an object tells of; the inverse of `told`. Raises `BadBundle` for anything that is none."""
+def parse_notice(content: Mapping[str, Any], received_at: Instant) -> Single | Notice:
+    """The record that an object tells of; the inverse of `notice_fields`. Raises `BadBundle` for anything that is none."""
     kind = KINDS.get(content.get("kind", ""))
     if kind is None:
         raise BadBundle(f"kind is {content.get('kind')!r}; expected one of {', '.join(KINDS)}")

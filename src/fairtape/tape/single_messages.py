@@ -9,11 +9,11 @@ from fairtape.core.instants import Instant
 from fairtape.market import notices
 from fairtape.market.notices import BadNotice, Cancel, Correction, decode_notice, is_notice
 from fairtape.market.trades import Trade, blank_trades
-from fairtape.tape.batches import PLACE_DTYPE, Lot
+from fairtape.tape.batches import PLACE_DTYPE, TradeBatch
 from fairtape.tape.records import ABSENT, Canceled, Corrected, Message, Single, VenueStatus
 
 
-def single_of(payload: bytes, place: Mapping[str, int | bool]) -> Single:
+def decode_single(payload: bytes, place: Mapping[str, int | bool]) -> Single:
     """The record of a message with this place, whose names are those of PLACE_DTYPE."""
     known = {name: None if value == ABSENT else value for name, value in place.items()}
     return _read(payload, known) if is_notice(payload) else Message(payload=payload, **known)  # type: ignore[arg-type]
@@ -49,7 +49,7 @@ def _read(payload: bytes, place: Mapping[str, Any]) -> Single:
             return VenueStatus(venue=venue, status=status, since=since, **place)
 
 
-def lot_of(corrected: Corrected) -> Lot:
+def batch_of(corrected: Corrected) -> TradeBatch:
     """The trade as it really was: a lot of one."""
     trades = blank_trades(1)
     for name in ("venue", "symbol", "price", "quantity", "trade_id", "flags", "traded_at"):
@@ -58,4 +58,4 @@ def lot_of(corrected: Corrected) -> Lot:
     for name in PLACE_DTYPE.names or ():
         value = getattr(corrected, name)
         places[name] = ABSENT if value is None else value
-    return Lot(trades, places)
+    return TradeBatch(trades, places)

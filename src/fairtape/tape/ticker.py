@@ -20,12 +20,12 @@ from fairtape.market.notices import BadNotice, Cancel, Correction, Status, Venue
 from fairtape.market.symbols import Symbol
 from fairtape.market.trades import TRADE_SIZE, BadTrade, records
 from fairtape.tape.sales import OPEN_MAX, SYMBOLS_MAX, Sale, Sales, SymbolSales
-from fairtape.tape.venues import SILENCE_PERIOD, VENUES_MAX, Standing, Venue, Venues
+from fairtape.tape.venues import SILENCE_PERIOD, VENUES_MAX, VenueRecord, Venues, VenueState
 from fairtape.wire.blocks import uniform_records, unpack_messages
 from fairtape.wire.frames import Malformed
 
 
-class Why(Enum):
+class NoticeRefusal(Enum):
     """Why a notice was refused."""
 
     UNKNOWN = "no such trade is open: it is too old, was taken back before, or never was"
@@ -52,7 +52,7 @@ class Sold:
 
 
 @dataclass(frozen=True, slots=True)
-class Canceled:
+class TradeCanceled:
     """A trade never was. `last` is the last sale of its symbol now."""
 
     sale: Sale
@@ -60,7 +60,7 @@ class Canceled:
 
 
 @dataclass(frozen=True, slots=True)
-class Corrected:
+class TradeCorrected:
     """A trade was another one. `last` is the last sale of its symbol now."""
 
     wrong: Sale
@@ -73,19 +73,19 @@ class VenueChange:
     """A venue stands otherwise, since a token of this time."""
 
     venue: str
-    standing: Standing
+    standing: VenueState
     at: Instant
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class NoticeRefused:
     """The notice with this number changed nothing."""
 
     number: int
-    why: Why
+    why: NoticeRefusal
 
 
-Output: TypeAlias = Sold | Canceled | Corrected | VenueChange | Refused
+Output: TypeAlias = Sold | TradeCanceled | TradeCorrected | VenueChange | NoticeRefused
 
 
 class _Origin(NamedTuple):
@@ -224,23 +224,23 @@ class Ticker:
     def _cancel(self, notice: Cancel, origin: _Origin) -> Output:
         wrong = self.sales.open(notice.number)
         if wrong is None:
-            return Refused(origin.number, Why.UNKNOWN)
+            return NoticeRefused(origin.number, NoticeRefusal.UNKNOWN)
         objection = _objection(wrong, origin.source, notice.venue, notice.symbol)
         if objection is not None:
-            return Refused(origin.number, objection)
+            return NoticeRefused(origin.number, objection)
         self.sales.take_back(wrong)
         venue = self._take_back_at_venue(wrong, origin)
         if venue is not None:
             venue.canceled += 1
-        return Canceled(wrong, self.last_sale(wrong.symbol))
+        return TradeCanceled(wrong, self.last_sale(wrong.symbol))
 
     def _correct(self, notice: Correction, origin: _Origin) -> Output:
         trade, wrong = notice.trade, self.sales.open(notice.number)
         if wrong is None:
-            return Refused(origin.number, Why.UNKNOWN)
+            return NoticeRefused(origin.number, NoticeRefusal.UNKNOWN)
         objection = _objection(wrong, origin.source, trade.venue_name, trade.symbol)
         if objection is not None:
-            return Refused(origin.number, objection)
+            return NoticeRefused(origin.number, objection)
         right = wrong._replace(
             number=origin.number, price=trade.price, quantity=trade.quantity, traded_at=trade.traded_at
         )
@@ -249,9 +249,9 @@ class Ticker:
         if venue is not None:
             venue.volume.add(right.quantity)
             venue.corrected += 1
-        return Corrected(wrong, right, self.last_sale(right.symbol))
+        return TradeCorrected(wrong, right, self.last_sale(right.symbol))
 
-    def _take_back_at_venue(self, wrong: Sale, origin: _Origin) -> Venue | None:
+    def _take_back_at_venue(self, wrong: Sale, origin: _Origin) -> VenueRecord | None:
         venue = self.venues.of(wrong.venue)
         if venue is not None:
             self.venues.hear(wrong.venue, origin.source, origin.incarnation, origin.at)
@@ -262,17 +262,17 @@ class Ticker:
         """A venue says how it stands; `Venues.look` tells, once the whole token was applied."""
         venue = self.venues.hear(notice.venue, origin.source, origin.incarnation, origin.at)
         if venue is None:
-            return (Refused(origin.number, Why.CROWDED),)
+            return (NoticeRefused(origin.number, NoticeRefusal.CROWDED),)
         if venue.source != origin.source:
-            return (Refused(origin.number, Why.FOREIGN),)
+            return (NoticeRefused(origin.number, NoticeRefusal.FOREIGN),)
         venue.halted = notice.status is Status.HALTED
         return ()
 
 
-def _objection(wrong: Sale, source: int, venue: str, symbol: Symbol) -> Why | None:
+def _objection(wrong: Sale, source: int, venue: str, symbol: Symbol) -> NoticeRefusal | None:
     if wrong.source != source:
-        return Why.FOREIGN
-    return Why.OTHER if (wrong.venue, wrong.symbol) != (venue, symbol) else None
+        return NoticeRefusal.FOREIGN
+    return NoticeRefusal.OTHER if (wrong.venue, wrong.symbol) != (venue, symbol) else None
 
 
 def _messages(body: bytes, count: int) -> list[bytes]:

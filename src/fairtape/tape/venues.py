@@ -16,7 +16,7 @@ VENUES_MAX: Final = 1_024
 SILENCE_PERIOD: Final = 30 * SECOND
 
 
-class Standing(Enum):
+class VenueState(Enum):
     """How a venue stands."""
 
     OPEN = "open"
@@ -25,7 +25,7 @@ class Standing(Enum):
 
 
 @dataclass(slots=True)
-class Venue:
+class VenueRecord:
     """One venue."""
 
     name: str  # empty: trades that name none
@@ -37,7 +37,7 @@ class Venue:
     corrected: int = 0
     foreign: int = 0  # trades in its name that another source published
     halted: bool = False
-    standing: Standing = Standing.OPEN
+    standing: VenueState = VenueState.OPEN
     delay_min: Duration | None = None  # from a trade, by the venue's clock, to its token, by the order's
 
     @property
@@ -53,37 +53,37 @@ class Venues:
         self.unlisted = 0  # messages of venues beyond the limit
         self._silence_period = silence_period
         self._venues_max = venues_max
-        self._venues: dict[str, Venue] = {}
+        self._venues: dict[str, VenueRecord] = {}
 
-    def __iter__(self) -> Iterator[Venue]:
+    def __iter__(self) -> Iterator[VenueRecord]:
         return iter(self._venues.values())
 
-    def of(self, name: str) -> Venue | None:
+    def of(self, name: str) -> VenueRecord | None:
         """What is known of a venue; None where it never spoke."""
         return self._venues.get(name)
 
-    def hear(self, name: str, source: int, incarnation: int, at: Instant) -> Venue | None:
+    def hear(self, name: str, source: int, incarnation: int, at: Instant) -> VenueRecord | None:
         """A message in a venue's name; None where there is no room for another one."""
         venue = self._venues.get(name)
         if venue is None:
             if len(self._venues) >= self._venues_max:
                 self.unlisted += 1
                 return None
-            venue = self._venues[name] = Venue(name, source, incarnation, at)
+            venue = self._venues[name] = VenueRecord(name, source, incarnation, at)
         if venue.source == source:
             venue.incarnation = incarnation
             venue.heard_at = at
         return venue
 
-    def look(self, now: Instant) -> list[Venue]:
+    def look(self, now: Instant) -> list[VenueRecord]:
         """Those whose standing is another one since the last look, at this time of the order."""
         changed = []
         for venue in self._venues.values():
             if venue.halted:
-                standing = Standing.HALTED
+                standing = VenueState.HALTED
             else:
                 silent = now - venue.heard_at > self._silence_period
-                standing = Standing.SILENT if silent else Standing.OPEN
+                standing = VenueState.SILENT if silent else VenueState.OPEN
             if standing is not venue.standing:
                 venue.standing = standing
                 changed.append(venue)

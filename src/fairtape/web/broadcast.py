@@ -17,7 +17,7 @@ from fairtape.client.backlog import Item
 from fairtape.client.selection import Selection
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, Duration, Instant
-from fairtape.tape.batches import Lot
+from fairtape.tape.batches import TradeBatch
 from fairtape.tape.feed import AtInstant, AtNumber, Beginning, Delivery
 from fairtape.tape.records import Fresh, Notice, Stale
 from fairtape.web.customer import QUEUE_MAX, Customer, Line, TooSlow
@@ -65,12 +65,12 @@ class Channel:
 
     def items(self, delivery: Delivery) -> Iterator[Item]:
         """What is wanted of a delivery, in pieces of one frame each."""
-        if isinstance(delivery, Lot) and self._symbols is not None:
+        if isinstance(delivery, TradeBatch) and self._symbols is not None:
             traded = delivery.trades["symbol"].tolist()
             if self._symbols.isdisjoint(traded):
                 return
         for item in self.selection.items(delivery):
-            if isinstance(item, Lot):
+            if isinstance(item, TradeBatch):
                 for start in range(0, item.rows, ROWS_MAX):
                     yield item.slice(start, start + ROWS_MAX)
             else:

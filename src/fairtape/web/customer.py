@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from fairtape.client.backlog import Backlog, Item, Policy, size_of
 from fairtape.client.selection import Selection
 from fairtape.core.instants import Instant
-from fairtape.tape.batches import Lot
+from fairtape.tape.batches import TradeBatch
 from fairtape.tape.feed import number_after
 from fairtape.tape.records import Break, Gap, Merged, Placed, Skipped, Snapshot
 from fairtape.web.encoding import ROWS_MAX, framed
@@ -125,13 +125,13 @@ class Customer:
     def send(self, item: Item, now: Instant) -> None:
         """Send this to nobody else."""
         assert self.wish is not None
-        if isinstance(item, Lot):
+        if isinstance(item, TradeBatch):
             for start in range(0, item.rows, ROWS_MAX):
                 self.line.write(framed(item.slice(start, start + ROWS_MAX), self.wish.form, now))
         else:
             self.line.write(framed(item, self.wish.form, now))
 
-    def send_snapshot(self, first: int, through: int, sales: Lot, now: Instant) -> None:
+    def send_snapshot(self, first: int, through: int, sales: TradeBatch, now: Instant) -> None:
         """The last sale of each symbol that it wants."""
         wanted = self.selection.of_lot(sales)
         self.send(Snapshot(first, through, wanted.rows), now)
@@ -158,13 +158,13 @@ class Customer:
 
 def _is_kept_notice(item: Item) -> bool:
     """Whether this is a notice of the order; those of the backlog itself are as few as it makes them."""
-    return not isinstance(item, Lot | Placed | Skipped | Merged)
+    return not isinstance(item, TradeBatch | Placed | Skipped | Merged)
 
 
 def _first(item: Item) -> int:
     """The first number of an item; 0 where it has none."""
     match item:
-        case Lot() | Gap():
+        case TradeBatch() | Gap():
             return item.first
         case Placed() | Break():
             return item.sequence

@@ -16,9 +16,9 @@ from websockets.frames import Frame, Opcode
 from fairtape.client.backlog import Item
 from fairtape.core.instants import Instant
 from fairtape.market.prices import format_fixed
-from fairtape.tape.batches import Lot
+from fairtape.tape.batches import TradeBatch
 from fairtape.tape.records import Trade
-from fairtape.tape.serialization import bundle, told
+from fairtape.tape.serialization import bundle, notice_fields
 
 ROWS_MAX: Final = 1_024  # trades of one message: 140 kB of binary, less than half a megabyte of JSON
 
@@ -32,8 +32,8 @@ class Form(Enum):
 
 def framed(item: Item, form: Form, sent_at: Instant) -> bytes:
     """One message as a whole WebSocket frame, as a server sends it: written once, for everybody who wants the same."""
-    if not isinstance(item, Lot):
-        return text_frame(told(item))
+    if not isinstance(item, TradeBatch):
+        return text_frame(notice_fields(item))
     if form is Form.JSON:
         return text_frame(trades_told(item, sent_at))
     return bytes(Frame(Opcode.BINARY, bundle(item, sent_at)).serialize(mask=False))
@@ -49,7 +49,7 @@ def packed(content: Mapping[str, Any]) -> bytes:
     return json.dumps(content, separators=(",", ":")).encode()
 
 
-def trades_told(lot: Lot, sent_at: Instant) -> dict[str, Any]:
+def trades_told(lot: TradeBatch, sent_at: Instant) -> dict[str, Any]:
     """Some trades as an object."""
     return {"kind": "trades", "sent_at_ns": str(sent_at), "trades": [trade_told(trade) for trade in lot.records()]}
 

@@ -10,15 +10,15 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from fairtape.client.journal_feed import Bunches, first_number
+from fairtape.client.journal_feed import EntryBatcher, first_number
 from fairtape.client.selection import Selection
 from fairtape.core.instants import Instant
 from fairtape.journal import Damaged, FormationChanged, JournalEntry, JournalReader
-from fairtape.tape.batches import SCHEMA, Lot
-from fairtape.tape.decoding import Opener
+from fairtape.tape.batches import SCHEMA, TradeBatch
+from fairtape.tape.decoding import EntryDecoder
 from fairtape.tape.feed import Delivery
 from fairtape.tape.records import Notice, Placed, Single
-from fairtape.tape.serialization import told
+from fairtape.tape.serialization import notice_fields
 from fairtape.web.encoding import ROWS_MAX, packed, trade_told
 from fairtape.web.subscription import Refusal
 from fairtape.wire.frames import NUMBER_MAX
@@ -72,13 +72,13 @@ class Range:
 class Part:
     """What was found of it."""
 
-    items: list[Lot | Single | Notice]
+    items: list[TradeBatch | Single | Notice]
     following: int  # the number to go on with
 
     @property
     def rows(self) -> int:
         """How many trades."""
-        return sum(item.rows for item in self.items if isinstance(item, Lot))
+        return sum(item.rows for item in self.items if isinstance(item, TradeBatch))
 
     def json(self) -> Iterator[bytes]:
         """Everything in its order, piece by piece."""
@@ -95,16 +95,16 @@ class Part:
         sink = io.BytesIO()
         with pa.ipc.new_stream(sink, SCHEMA) as stream:
             for item in self.items:
-                if isinstance(item, Lot) and item.rows:
+                if isinstance(item, TradeBatch) and item.rows:
                     stream.write_batch(item.to_arrow())
                     yield _emptied(sink)
         yield _emptied(sink)
 
 
-def _told(item: Lot | Single | Notice) -> Iterator[list[dict[str, Any]]]:
+def _told(item: TradeBatch | Single | Notice) -> Iterator[list[dict[str, Any]]]:
     """An item as objects, some at a time."""
-    if not isinstance(item, Lot):
-        yield [told(item)]
+    if not isinstance(item, TradeBatch):
+        yield [notice_fields(item)]
         return
     for first in range(0, item.rows, ROWS_MAX):
         yield [{"kind": "trade", **trade_told(trade)} for trade in item.slice(first, first + ROWS_MAX).records()]
@@ -135,12 +135,12 @@ class Archive:
     def _read(self, wanted: Range, due: int) -> Part:
         start = self._start(wanted, due)
         end = min(wanted.end, start + SCAN_MAX, self._place(wanted.until, due))
-        opener, left = Opener(start), wanted.limit
-        items: list[Lot | Single | Notice] = []
+        opener, left = EntryDecoder(start), wanted.limit
+        items: list[TradeBatch | Single | Notice] = []
         for item in self._items(opener, end, wanted.selection):
             if not left:
                 return Part(items, _first_of(item))
-            if not isinstance(item, Lot):
+            if not isinstance(item, TradeBatch):
                 items.append(item)
                 continue
             taken = item.slice(0, left)
@@ -164,8 +164,8 @@ class Archive:
         place = None if instant is None else self._journal.place(1, instant)
         return due if place is None else min(place.sequence, due)
 
-    def _items(self, opener: Opener, end: int, selection: Selection) -> Iterator[Lot | Single | Notice]:
-        begin, bunches = opener.due, Bunches()
+    def _items(self, opener: EntryDecoder, end: int, selection: Selection) -> Iterator[TradeBatch | Single | Notice]:
+        begin, bunches = opener.due, EntryBatcher()
         with self._journal.entries(from_sequence=begin) as cursor:
             while opener.due < end:
                 found = bunches.take(each for each in cursor.everything() if not _is_past(each, begin))
@@ -179,16 +179,16 @@ def _is_past(each: JournalEntry | FormationChanged, begin: int) -> bool:
     return isinstance(each, FormationChanged) and each.change.sequence < begin
 
 
-def _before(delivery: Delivery, end: int, selection: Selection) -> list[Lot | Single | Notice]:
-    if isinstance(delivery, Lot):
+def _before(delivery: Delivery, end: int, selection: Selection) -> list[TradeBatch | Single | Notice]:
+    if isinstance(delivery, TradeBatch):
         delivery = delivery.where(delivery.places["sequence"] < end)
     elif isinstance(delivery, Placed) and delivery.sequence >= end:
         return []
-    return [item for item in selection.items(delivery) if not isinstance(item, Lot) or item.rows]
+    return [item for item in selection.items(delivery) if not isinstance(item, TradeBatch) or item.rows]
 
 
-def _first_of(item: Lot | Single | Notice) -> int:
-    if isinstance(item, Lot):
+def _first_of(item: TradeBatch | Single | Notice) -> int:
+    if isinstance(item, TradeBatch):
         return item.first
     first = getattr(item, "sequence", None) or getattr(item, "first", None)
     assert isinstance(first, int)

@@ -13,7 +13,7 @@ from fairtape.core.effects import FormationChange
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND, Duration
 from fairtape.journal import Cursor, FormationChanged, JournalEntry, JournalReader
-from fairtape.tape.decoding import Opener
+from fairtape.tape.decoding import EntryDecoder
 from fairtape.tape.feed import Delivery
 
 REPAIR_PERIOD_MAX: Final = 5 * SECOND  # for which a journal may be unreadable while its site cuts it back
@@ -27,7 +27,7 @@ class Reading:
 
     def __init__(self, journal: JournalReader, due: int) -> None:
         self._journal = journal
-        self._opener = Opener(due)
+        self._opener = EntryDecoder(due)
         self._begin = due
         self._formation = 0  # the last one that was met
         self._cursor: Cursor | None = journal.entries(from_sequence=due)

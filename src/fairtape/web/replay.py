@@ -6,7 +6,7 @@ where it ends, in the same step, the customer joins those who are live.
 
 from typing import Final
 
-from fairtape.tape.batches import Lot
+from fairtape.tape.batches import TradeBatch
 from fairtape.tape.feed import Delivery
 from fairtape.web.journal_position import Reading
 from fairtape.web.ticker import Ticker
@@ -41,10 +41,10 @@ class Replay:
         while self._index < tail.end and rows < BITE_ROWS:
             delivery, after = tail.at(self._index)
             self._index += 1
-            if isinstance(delivery, Lot) and delivery.first < self._due <= delivery.last:
+            if isinstance(delivery, TradeBatch) and delivery.first < self._due <= delivery.last:
                 delivery = delivery.where(delivery.places["sequence"] >= self._due)
             found.append(delivery)
-            rows += delivery.rows if isinstance(delivery, Lot) else 1
+            rows += delivery.rows if isinstance(delivery, TradeBatch) else 1
             self._due = after
         return found
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
-from fairtape.tape.batches import Lot
+from fairtape.tape.batches import TradeBatch
 from fairtape.tape.feed import Delivery
 from fairtape.tape.records import Delayed, Fresh, Notice, Prompt, Stale
 from fairtape.web.broadcast import PAUSE_MIN, Hub, pause_after
@@ -158,7 +158,7 @@ class Stage:
     def _note(self, found: list[Delivery]) -> None:
         now = time.time_ns()
         for delivery in found:
-            if isinstance(delivery, Lot):
+            if isinstance(delivery, TradeBatch):
                 released_at = int(delivery.places["released_at"].min())
                 if released_at >= self.began_at:  # what was released before is the past, however it came here
                     self._pace.delays.append(now - released_at)

@@ -12,10 +12,10 @@ from typing import Final
 from fairtape.client.journal_feed import first_number, released_end
 from fairtape.core.instants import MILLISECOND, Duration, Instant
 from fairtape.journal import JournalReader
-from fairtape.tape.batches import Lot
+from fairtape.tape.batches import TradeBatch
 from fairtape.tape.feed import Delivery, number_after
 from fairtape.tape.records import Break, Placed
-from fairtape.tape.sales_columns import Sales
+from fairtape.tape.sales_columns import ColumnSales
 from fairtape.web.journal_position import Reading
 
 BACK_MAX: Final = 100_000  # numbers that are read back at the start, for the last sale of each symbol
@@ -50,7 +50,7 @@ class Tail:
         if isinstance(delivery, Break):
             self._forget(len(self._deliveries))
             self.first = min(self.due, delivery.sequence)
-        after, rows = number_after(delivery, self.due), delivery.rows if isinstance(delivery, Lot) else 1
+        after, rows = number_after(delivery, self.due), delivery.rows if isinstance(delivery, TradeBatch) else 1
         self._deliveries.append(delivery)
         self._after.append(after)
         self._rows.append(rows)
@@ -74,7 +74,11 @@ class Tail:
         if not self.first <= number <= self.due:
             return None
         place = bisect_right(self._after, number)
-        while place and self._after[place - 1] == number and not isinstance(self._deliveries[place - 1], Lot | Placed):
+        while (
+            place
+            and self._after[place - 1] == number
+            and not isinstance(self._deliveries[place - 1], TradeBatch | Placed)
+        ):
             place -= 1
         return self.start + place
 
@@ -99,7 +103,7 @@ class Ticker:
         self._reading = Reading(self.journal, self._first)
         self.tail = Tail(self._first)
         self.breaks: deque[Break] = deque(maxlen=BREAKS_MAX)
-        self.sales = Sales(self._first)
+        self.sales = ColumnSales(self._first)
         while self.advance():
             pass
 
@@ -148,7 +152,7 @@ class Ticker:
     def _count(self, delivery: Delivery) -> None:
         self.sales.note(delivery)
         match delivery:
-            case Lot():
+            case TradeBatch():
                 self.messages += delivery.rows
                 self.late += int(delivery.places["late"].sum())
             case Placed():
@@ -158,11 +162,11 @@ class Ticker:
     def _recount(self, end: int) -> None:
         """Numbers from `end` on were used otherwise before: count again without them, as a server that starts there."""
         self._first = max(self._first, end - BACK_MAX)
-        self.sales, self.messages, self.late = Sales(self._first), 0, 0
+        self.sales, self.messages, self.late = ColumnSales(self._first), 0, 0
         past = Reading(self.journal, self._first)
         while past.due < end and (found := past.take(period=ADVANCE_PERIOD)):
             for delivery in found:
-                if isinstance(delivery, Lot):
+                if isinstance(delivery, TradeBatch):
                     delivery = delivery.where(delivery.places["sequence"] < end)
                 if not isinstance(delivery, Placed) or delivery.sequence < end:
                     self._count(delivery)

@@ -13,8 +13,17 @@ from fairtape.market.notices import Cancel, Correction, Status, VenueStatus
 from fairtape.market.prices import ONE
 from fairtape.market.trades import TRADE_SIZE, blank_trades
 from fairtape.tape.sales import Sale
-from fairtape.tape.ticker import Canceled, Corrected, Refused, Sold, Ticker, TickerOptions, VenueChange, Why
-from fairtape.tape.venues import Standing
+from fairtape.tape.ticker import (
+    NoticeRefusal,
+    NoticeRefused,
+    Sold,
+    Ticker,
+    TickerOptions,
+    TradeCanceled,
+    TradeCorrected,
+    VenueChange,
+)
+from fairtape.tape.venues import VenueState
 from fairtape.wire.blocks import pack_records
 from unit.apps.ticker_values import LONDON, NOON, NYSE, VENUE_OF, Said, a_trade, said, sold, token
 
@@ -50,7 +59,7 @@ def test_the_last_sale_is_the_last_in_the_order_and_volumes_add_up() -> None:
 def test_a_canceled_trade_never_was() -> None:
     ticker = ticker_of(sold(price=10), sold(price=12, quantity=30))
     (output,) = ticker.apply(token(3, [cancel(2)]))
-    assert isinstance(output, Canceled)
+    assert isinstance(output, TradeCanceled)
     assert output.sale.number == 2
     assert output.last is not None
     assert output.last.number == 1
@@ -71,7 +80,7 @@ def test_where_all_trades_are_canceled_there_is_no_last_sale() -> None:
 def test_a_corrected_trade_keeps_its_place_and_gets_a_number_of_its_own() -> None:
     ticker = ticker_of(sold(price=10), sold(price=12))
     (output,) = ticker.apply(token(3, [correct(1, price=9, quantity=1)]))
-    assert isinstance(output, Corrected)
+    assert isinstance(output, TradeCorrected)
     assert (output.wrong.number, output.sale.number, output.sale.place) == (1, 3, 1)
     assert state_of(ticker) == (12, 101, 2)
     ticker.apply(token(4, [correct(2, price=13)]))
@@ -83,25 +92,31 @@ def test_a_corrected_trade_keeps_its_place_and_gets_a_number_of_its_own() -> Non
 @pytest.mark.parametrize(
     ("notice", "why"),
     [
-        (cancel(7), Why.UNKNOWN),
-        (cancel(1, source=LONDON), Why.FOREIGN),
-        (cancel(1, "OTHER"), Why.OTHER),
-        (correct(7), Why.UNKNOWN),
-        (correct(1, source=LONDON), Why.FOREIGN),
-        (correct(1, "OTHER"), Why.OTHER),
+        (cancel(7), NoticeRefusal.UNKNOWN),
+        (cancel(1, source=LONDON), NoticeRefusal.FOREIGN),
+        (cancel(1, "OTHER"), NoticeRefusal.OTHER),
+        (correct(7), NoticeRefusal.UNKNOWN),
+        (correct(1, source=LONDON), NoticeRefusal.FOREIGN),
+        (correct(1, "OTHER"), NoticeRefusal.OTHER),
     ],
 )
-def test_a_notice_that_is_not_its_trades_own_is_refused_and_changes_nothing(notice: Said, why: Why) -> None:
+def test_a_notice_that_is_not_its_trades_own_is_refused_and_changes_nothing(notice: Said, why: NoticeRefusal) -> None:
     ticker = ticker_of(sold())
     before = state_of(ticker)
-    assert ticker.apply(token(2, [notice])) == [Refused(2, why)]
+    assert ticker.apply(token(2, [notice])) == [NoticeRefused(2, why)]
     assert state_of(ticker) == before
 
 
 def test_nothing_is_taken_back_twice() -> None:
     ticker = ticker_of(sold(), sold())
     outputs = ticker.apply(token(3, [cancel(1), cancel(1), correct(1), correct(2), cancel(2)]))
-    assert [type(output) for output in outputs] == [Canceled, Refused, Refused, Corrected, Refused]
+    assert [type(output) for output in outputs] == [
+        TradeCanceled,
+        NoticeRefused,
+        NoticeRefused,
+        TradeCorrected,
+        NoticeRefused,
+    ]
     assert state_of(ticker) == (11, 50, 1)
 
 
@@ -109,13 +124,13 @@ def test_a_venue_is_halted_because_it_says_so_and_silent_because_the_order_goes_
     ticker = Ticker(options=TickerOptions(silence_period=5 * SECOND))
     ticker.apply(token(1, [sold(), sold(source=LONDON)], at=NOON))
     halt, resume = (said(VenueStatus("XNYS", status, NOON)) for status in (Status.HALTED, Status.OPEN))
-    assert ticker.apply(token(3, [halt], at=NOON + SECOND)) == [VenueChange("XNYS", Standing.HALTED, NOON + SECOND)]
+    assert ticker.apply(token(3, [halt], at=NOON + SECOND)) == [VenueChange("XNYS", VenueState.HALTED, NOON + SECOND)]
     at = NOON + 7 * SECOND
-    assert ticker.apply(token(4, [sold()], at=at))[1:] == [VenueChange("XLON", Standing.SILENT, at)]
-    assert ticker.apply(token(5, [resume], at=at)) == [VenueChange("XNYS", Standing.OPEN, at)]
-    assert ticker.apply(token(6, [sold(source=LONDON)], at=at))[1:] == [VenueChange("XLON", Standing.OPEN, at)]
+    assert ticker.apply(token(4, [sold()], at=at))[1:] == [VenueChange("XLON", VenueState.SILENT, at)]
+    assert ticker.apply(token(5, [resume], at=at)) == [VenueChange("XNYS", VenueState.OPEN, at)]
+    assert ticker.apply(token(6, [sold(source=LONDON)], at=at))[1:] == [VenueChange("XLON", VenueState.OPEN, at)]
     stranger = said(VenueStatus("XNYS", Status.HALTED, NOON), source=LONDON)
-    assert ticker.apply(token(7, [stranger], at=at)) == [Refused(7, Why.FOREIGN)]
+    assert ticker.apply(token(7, [stranger], at=at)) == [NoticeRefused(7, NoticeRefusal.FOREIGN)]
 
 
 def test_a_clock_that_runs_ahead_is_told_by_the_order() -> None:
@@ -165,9 +180,9 @@ def test_every_table_has_its_limit() -> None:
     assert ticker.sales.unlisted == 1
     assert ticker.venues.unlisted == 1
     assert [sale.number for sale in ticker.sales.all_open] == [2, 4]
-    assert ticker.apply(token(5, [cancel(1, "A")])) == [Refused(5, Why.UNKNOWN)]
+    assert ticker.apply(token(5, [cancel(1, "A")])) == [NoticeRefused(5, NoticeRefusal.UNKNOWN)]
     assert ticker.apply(token(6, [said(VenueStatus("XLON", Status.HALTED, NOON), source=LONDON)])) == [
-        Refused(6, Why.CROWDED)
+        NoticeRefused(6, NoticeRefusal.CROWDED)
     ]
 
 

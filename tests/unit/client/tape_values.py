@@ -14,7 +14,7 @@ from fairtape.client.tape import Tape
 from fairtape.core.effects import FormationChange, Ordered, Span
 from fairtape.core.entries import Entry as Content
 from fairtape.market.trades import Trade, Trades, encode, records
-from fairtape.tape.batches import PLACE_DTYPE, Lot
+from fairtape.tape.batches import PLACE_DTYPE, TradeBatch
 from fairtape.tape.feed import Delivery, LastSales, Start
 from fairtape.wire.blocks import pack_messages
 
@@ -73,11 +73,11 @@ def append(folder: Path, *entries: Ordered) -> None:
             values.mark(writer, entry)
 
 
-def lot(first: int, count: int) -> Lot:
+def lot(first: int, count: int) -> TradeBatch:
     """Trades with these numbers."""
     places = np.zeros(count, PLACE_DTYPE)
     places["sequence"] = np.arange(first, first + count)
-    return Lot(trades(first, count), places)
+    return TradeBatch(trades(first, count), places)
 
 
 class ListFeed:

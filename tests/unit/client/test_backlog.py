@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairtape.client.backlog import Backlog, Closed, Item, Policy
-from fairtape.tape.batches import Lot
+from fairtape.client.backlog import Backlog, BacklogClosed, Item, Policy
+from fairtape.tape.batches import TradeBatch
 from fairtape.tape.records import Break, Gap, Merged, Message, Skipped
 from unit.client.tape_values import lot, trade
 
@@ -38,7 +38,7 @@ class Reader:
         assert self.backlog.borrow(self.loan, wait=False) == lent, "what is lent is lent again until it is settled"
         self.loan, item = lent
         match item:
-            case Lot():
+            case TradeBatch():
                 self.numbers += item.places["sequence"].tolist()
                 assert item.trades["trade_id"].tolist() == item.places["sequence"].tolist()
             case Message():
@@ -173,14 +173,14 @@ def test_a_feed_that_waits_is_let_go_when_nobody_reads_any_more() -> None:
         try:
             while True:
                 backlog.put(lot(1, 1))
-        except Closed as closed:
+        except BacklogClosed as closed:
             ended.append(type(closed))
 
     feeder = Thread(target=feed)
     feeder.start()
     backlog.close()
     feeder.join()
-    assert ended == [Closed]
+    assert ended == [BacklogClosed]
     assert backlog.borrow(0) is None
 
 
@@ -200,5 +200,5 @@ def _drained(backlog: Backlog) -> list[object]:
     loan = 0
     while (lent := backlog.borrow(loan, wait=False)) is not None:
         loan, item = lent
-        found.append(item.places["sequence"].tolist() if isinstance(item, Lot) else item)
+        found.append(item.places["sequence"].tolist() if isinstance(item, TradeBatch) else item)
     return found

@@ -13,8 +13,8 @@ from fairtape.journal import JournalMessage as Told
 from fairtape.journal import JournalReader
 from fairtape.market.trades import Trade as Published
 from fairtape.market.trades import encode
-from fairtape.tape.batches import Lot
-from fairtape.tape.decoding import Opener
+from fairtape.tape.batches import TradeBatch
+from fairtape.tape.decoding import EntryDecoder
 from fairtape.tape.feed import Delivery
 from fairtape.tape.records import Break, Gap, Message, Reformation, Trade
 from unit.client.tape_values import order, ordered, trade, write
@@ -25,7 +25,7 @@ AT = 77
 def spelled(deliveries: Iterable[Delivery]) -> list[Trade | Message | Break | Reformation | Gap]:
     found: list[Trade | Message | Break | Reformation | Gap] = []
     for each in deliveries:
-        if isinstance(each, Lot):
+        if isinstance(each, TradeBatch):
             found += each.records()
         else:
             assert isinstance(each, Message | Break | Reformation | Gap)
@@ -35,7 +35,7 @@ def spelled(deliveries: Iterable[Delivery]) -> list[Trade | Message | Break | Re
 
 def opened(folder: Path, due: int = 1) -> list[Trade | Message | Break | Reformation | Gap]:
     with JournalReader.open(folder).entries(from_sequence=due) as cursor:
-        return spelled(Opener(due).opened(list(cursor.everything()), AT))
+        return spelled(EntryDecoder(due).opened(list(cursor.everything()), AT))
 
 
 @settings(max_examples=25)

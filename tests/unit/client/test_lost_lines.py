@@ -27,7 +27,7 @@ class ScriptedLine:
 
     def hear(self) -> list[Delivery]:
         if not self._script:
-            raise remote.Lost
+            raise remote.ConnectionLost
         return [self._script.pop(0)]
 
     def close(self) -> None:

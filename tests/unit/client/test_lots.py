@@ -12,7 +12,7 @@ from fairtape.market.prices import FIXED_MAX, FIXED_MIN
 from fairtape.market.symbols import VENUES
 from fairtape.market.trades import Trade as Published
 from fairtape.market.trades import encode, records
-from fairtape.tape.batches import PLACE_DTYPE, SCHEMA, Lot, joined, symbol_set
+from fairtape.tape.batches import PLACE_DTYPE, SCHEMA, TradeBatch, join_batches, symbol_set
 from fairtape.tape.records import ABSENT
 
 symbols = st.text("ABCDEFGHIJKLMNOPQRSTUVWXYZ./-", min_size=1, max_size=16)
@@ -31,16 +31,16 @@ times = st.one_of(st.just(ABSENT), numbers)
 
 
 @st.composite
-def lots(draw: st.DrawFn) -> tuple[Lot, list[Published]]:
+def lots(draw: st.DrawFn) -> tuple[TradeBatch, list[Published]]:
     trades = draw(st.lists(published, min_size=1, max_size=12))
     places = np.zeros(len(trades), PLACE_DTYPE)
     for row in range(len(trades)):
         places[row] = (*(draw(numbers) for _ in range(6)), *(draw(times) for _ in range(5)), draw(st.booleans()))
-    return Lot(records(b"".join(map(encode, trades))), places), trades
+    return TradeBatch(records(b"".join(map(encode, trades))), places), trades
 
 
 @given(drawn=lots())
-def test_every_field_reaches_the_record_as_it_was_published(drawn: tuple[Lot, list[Published]]) -> None:
+def test_every_field_reaches_the_record_as_it_was_published(drawn: tuple[TradeBatch, list[Published]]) -> None:
     lot, trades = drawn
     for row, (record, trade) in enumerate(zip(lot.records(), trades, strict=True)):
         assert record.symbol == trade.symbol
@@ -54,7 +54,7 @@ def test_every_field_reaches_the_record_as_it_was_published(drawn: tuple[Lot, li
 
 
 @given(drawn=lots())
-def test_arrow_says_the_same_as_the_records(drawn: tuple[Lot, list[Published]]) -> None:
+def test_arrow_says_the_same_as_the_records(drawn: tuple[TradeBatch, list[Published]]) -> None:
     lot, _ = drawn
     batch = lot.to_arrow()
     assert batch.schema == SCHEMA
@@ -67,7 +67,9 @@ def test_arrow_says_the_same_as_the_records(drawn: tuple[Lot, list[Published]]) 
 
 
 @given(drawn=lots(), chosen=st.sets(symbols, min_size=1))
-def test_a_choice_of_symbols_is_that_of_the_records(drawn: tuple[Lot, list[Published]], chosen: set[str]) -> None:
+def test_a_choice_of_symbols_is_that_of_the_records(
+    drawn: tuple[TradeBatch, list[Published]], chosen: set[str]
+) -> None:
     lot, trades = drawn
     chosen |= {trades[0].symbol}
     expected = [record for record in lot.records() if record.symbol in chosen]
@@ -76,20 +78,22 @@ def test_a_choice_of_symbols_is_that_of_the_records(drawn: tuple[Lot, list[Publi
 
 @given(drawn=lots(), again=lots())
 def test_the_latest_of_each_symbol_is_the_last_one_of_it(drawn: Any, again: Any) -> None:
-    lot = joined([drawn[0], again[0]])
+    lot = join_batches([drawn[0], again[0]])
     last = {record.symbol: row for row, record in enumerate(lot.records())}
     assert lot.latest().tolist() == sorted(last.values())
 
 
 @given(drawn=lots(), cut=st.integers(0, 12))
-def test_a_lot_that_was_cut_and_joined_is_the_same(drawn: tuple[Lot, list[Published]], cut: int) -> None:
+def test_a_lot_that_was_cut_and_joined_is_the_same(drawn: tuple[TradeBatch, list[Published]], cut: int) -> None:
     lot, _ = drawn
-    whole = joined([lot.slice(0, cut), lot.slice(cut)])
+    whole = join_batches([lot.slice(0, cut), lot.slice(cut)])
     assert list(whole.records()) == list(lot.records())
 
 
 def test_a_record_never_changes(tmp_path: object) -> None:
-    record = next(Lot(records(encode(Published(1, "ABC", 1_250_000_000, 2, 3))), np.zeros(1, PLACE_DTYPE)).records())
+    record = next(
+        TradeBatch(records(encode(Published(1, "ABC", 1_250_000_000, 2, 3))), np.zeros(1, PLACE_DTYPE)).records()
+    )
     with pytest.raises(AttributeError):
         record.price = 5  # type: ignore[misc]
     assert str(record) == "0 ABC@XNYS 0.000000002 at 1.25"

@@ -19,10 +19,10 @@ from fairtape.journal import JournalEntry, JournalReader
 from fairtape.market import notices
 from fairtape.market.notices import Cancel, Correction, Status
 from fairtape.market.prices import ONE
-from fairtape.tape.batches import Lot
-from fairtape.tape.decoding import Opener
+from fairtape.tape.batches import TradeBatch
+from fairtape.tape.decoding import EntryDecoder
 from fairtape.tape.feed import Delivery
-from fairtape.tape.sales_columns import Sales
+from fairtape.tape.sales_columns import ColumnSales
 from fairtape.tape.ticker import Ticker, TickerOptions
 from fairtape.web.ticker import Ticker as WebTicker
 from unit.apps.ticker_values import LONDON, NOON, NYSE, VENUE_OF, Said, a_trade, said, sold, token
@@ -66,7 +66,7 @@ def tokens(deeds: Sequence[Deed], sizes: Sequence[int]) -> list[Deliver]:
 
 
 def deliveries(tokens: Sequence[Deliver]) -> list[Delivery]:
-    opener = Opener(1)
+    opener = EntryDecoder(1)
     found: list[Delivery] = []
     for each in tokens:
         found += opener.opened([JournalEntry(each.ordered, each.release, b"", Path(), 0)], 7)
@@ -85,7 +85,7 @@ def in_truth(ticker: Ticker) -> dict[str, Known]:
     }
 
 
-def known(sales: Sales) -> dict[str, Known]:
+def known(sales: ColumnSales) -> dict[str, Known]:
     found: dict[str, Known] = {}
     for symbol in sales.symbols():
         told = sales.of(symbol)
@@ -105,7 +105,7 @@ def test_sales_by_columns_are_those_of_the_ticker_whatever_is_taken_back(
     deeds: Sequence[Deed], open_max: int, symbols_max: int, sizes: Sequence[int]
 ) -> None:
     ticker = Ticker(options=TickerOptions(open_max=open_max, symbols_max=symbols_max))
-    sales = Sales(1, open_max=open_max, symbols_max=symbols_max)
+    sales = ColumnSales(1, open_max=open_max, symbols_max=symbols_max)
     for each in tokens(deeds, sizes):
         ticker.apply(each)
         for delivery in deliveries([each]):
@@ -207,7 +207,9 @@ def test_a_slow_reader_is_told_of_cancels_it_was_not_given() -> None:
         while (lent := backlog.borrow(taken)) is not None:
             taken, item = lent
             rows += (
-                item.rows if isinstance(item, Lot) else isinstance(item, Canceled | Corrected | VenueStatus | Message)
+                item.rows
+                if isinstance(item, TradeBatch)
+                else isinstance(item, Canceled | Corrected | VenueStatus | Message)
             )
         assert rows + backlog.skipped + backlog.merged == len(STORY)
         assert (backlog.skipped, backlog.merged) == ((5, 0) if policy is Policy.SKIP else (1, 1))

@@ -12,7 +12,7 @@ from fairtape.formats.framing import unframe
 from fairtape.market import notices
 from fairtape.market.notices import Cancel, Correction, Status, encode_notice
 from fairtape.market.trades import encode
-from fairtape.tape.batches import Lot
+from fairtape.tape.batches import TradeBatch
 from fairtape.tape.feed import Delivery
 from fairtape.tape.records import Canceled, Corrected, Gap, VenueStatus
 from unit.edge.edge_values import NOON, edition, plan, token, trade
@@ -57,7 +57,7 @@ def one_by_one(records: list[heard.Delivered]) -> list[heard.Record]:
 def test_a_broken_trade_is_a_cancel_and_with_its_successor_a_correction(apart: bool) -> None:
     """Wherever the packets begin and end."""
     found = interpreted(one_by_one(delivered()) if apart else [*delivered()])
-    trades = [number for each in found if isinstance(each, Lot) for number in each.places["sequence"].tolist()]
+    trades = [number for each in found if isinstance(each, TradeBatch) for number in each.places["sequence"].tolist()]
     assert trades == [1, 2, 4, 7]
     (canceled,) = (each for each in found if isinstance(each, Canceled))
     assert (canceled.number, canceled.symbol, canceled.venue, canceled.canceled_at) == (1, "IBM", "XLON", NOON)

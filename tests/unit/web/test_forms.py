@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairtape.tape.batches import PLACE_DTYPE, Lot
+from fairtape.tape.batches import PLACE_DTYPE, TradeBatch
 from fairtape.tape.records import Break, Gap, Message, Reformation, Skipped, Stale
 from fairtape.tape.serialization import MAGIC, BadBundle, bundle, unbundled
 from fairtape.web.encoding import Form, framed, trades_told
@@ -19,18 +19,18 @@ wide = st.integers(-1, (1 << 63) - 1)
 
 
 @st.composite
-def lots(draw: st.DrawFn) -> Lot:
+def lots(draw: st.DrawFn) -> TradeBatch:
     count = draw(st.integers(0, 5))
     places = np.zeros(count, PLACE_DTYPE)
     for name in PLACE_DTYPE.names or ():
         most = {"source": (1 << 32) - 1, "stripe": (1 << 16) - 1, "late": 1}.get(name)
         for row in range(count):
             places[name][row] = draw(wide if most is None else st.integers(0, most))
-    return Lot(tape_values.trades(1, count), places)
+    return TradeBatch(tape_values.trades(1, count), places)
 
 
 @given(lots(), wide)
-def test_a_bundle_gives_back_every_field_of_every_trade(lot: Lot, sent_at: int) -> None:
+def test_a_bundle_gives_back_every_field_of_every_trade(lot: TradeBatch, sent_at: int) -> None:
     found, found_at = unbundled(bundle(lot, sent_at), NOW)
     assert found_at == sent_at
     assert found.trades.tobytes() == lot.trades.tobytes()
@@ -40,7 +40,7 @@ def test_a_bundle_gives_back_every_field_of_every_trade(lot: Lot, sent_at: int) 
 
 
 @given(st.binary(max_size=200), lots(), st.integers(0, 400))
-def test_what_is_no_bundle_is_refused(noise: bytes, lot: Lot, cut: int) -> None:
+def test_what_is_no_bundle_is_refused(noise: bytes, lot: TradeBatch, cut: int) -> None:
     for octets in (noise, MAGIC + noise, bundle(lot, NOW)[:cut]):
         try:
             found, _ = unbundled(octets, NOW)
@@ -56,7 +56,7 @@ def test_a_trade_has_136_bytes_in_a_bundle_behind_a_head_of_16() -> None:
 def test_json_has_the_four_times_the_clock_bound_and_three_numbers_of_every_trade(tmp_path: Path) -> None:
     house = House(tmp_path, released=2)
     (delivery, _) = house.hub.ticker.tail.at(house.hub.ticker.tail.start)
-    assert isinstance(delivery, Lot)
+    assert isinstance(delivery, TradeBatch)
     (first, _) = trades_told(delivery, NOW)["trades"]
     trade = next(delivery.records())
     assert (first["sequence"], first["source_number"], first["stripe_number"]) == (1, 1_001, 1)
@@ -70,7 +70,7 @@ def test_json_has_the_four_times_the_clock_bound_and_three_numbers_of_every_trad
 def test_no_whole_number_of_json_is_too_wide_for_a_browser(tmp_path: Path) -> None:
     house = House(tmp_path, released=3)
     delivery, _ = house.hub.ticker.tail.at(house.hub.ticker.tail.start)
-    assert isinstance(delivery, Lot)
+    assert isinstance(delivery, TradeBatch)
     message = Message(
         sequence=1, source=1, incarnation=1 << 60, source_number=1, stripe=0, stripe_number=1, payload=b"\xff",
         acknowledged_at=NOW, commit_at=NOW, released_at=NOW, received_at=NOW, clock_bound=5, late=False,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairtape.market.notices import Cancel, encode_notice
-from fairtape.tape.sales_columns import Sales
+from fairtape.tape.sales_columns import ColumnSales
 from fairtape.web import ticker as ticker_module
 from fairtape.web.subscription import Wish
 from fairtape.web.ticker import TAIL_ROWS_MAX, Tail, Ticker
@@ -18,7 +18,7 @@ from unit.web.web_values import House, Site, numbers_of
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=6))
 def test_sales_know_the_last_trade_and_the_volume_of_every_symbol(counts: list[int]) -> None:
-    sales, following = Sales(1), 1
+    sales, following = ColumnSales(1), 1
     for count in counts:
         sales.note(tape_values.lot(following, count))
         following += count
@@ -39,7 +39,7 @@ def test_sales_know_the_last_trade_and_the_volume_of_every_symbol(counts: list[i
 
 
 def test_a_volume_may_be_larger_than_any_machine_integer() -> None:
-    sales = Sales(1)
+    sales = ColumnSales(1)
     lot = tape_values.lot(4, 1)
     huge = lot.trades.copy()
     huge["quantity"] = (1 << 63) - 1

@@ -9,7 +9,7 @@ import unit.journal_values as values
 from fairtape.core.effects import Ordered
 from fairtape.core.instants import SECOND
 from fairtape.journal import JournalWriter
-from fairtape.tape.batches import Lot
+from fairtape.tape.batches import TradeBatch
 from fairtape.tape.serialization import unbundled
 from fairtape.web.broadcast import Hub, Limits
 from fairtape.web.customer import Customer
@@ -134,7 +134,7 @@ def parsed(frame: bytes) -> list[Any]:
     return [content]
 
 
-def numbers_of(lot: Lot) -> list[int]:
+def numbers_of(lot: TradeBatch) -> list[int]:
     numbers: list[int] = lot.places["sequence"].tolist()
     return numbers
 
