@@ -29,7 +29,7 @@ from fairtape.deployment.config.loopback import free_ports
 from fairtape.tape.records import Record
 from fairtape.web.broadcast import Limits
 from fairtape.web.customer import QUEUE_MIN
-from fairtape.web.server import Running, Target, running
+from fairtape.web.server import Running, ServedSite, running
 from loopback.web_customers import await_status, get_json, make_site, served
 from unit.web.web_values import Site
 
@@ -64,7 +64,7 @@ def unreceived(record: Record) -> Record:
 
 @contextmanager
 def at_port(site: Site, port: int) -> Iterator[Running]:
-    with running(Target(directory=site.folder, title="test"), port=port) as server:
+    with running(ServedSite(directory=site.folder, title="test"), port=port) as server:
         await_status(server)
         yield server
 

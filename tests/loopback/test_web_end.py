@@ -11,7 +11,7 @@ from fairtape.core.instants import SECOND
 from fairtape.journal import Damaged
 from fairtape.web import journal_position as reading
 from fairtape.web import server_loop as stage
-from fairtape.web.server import Target, running
+from fairtape.web.server import ServedSite, running
 from loopback.web_customers import PATIENCE, await_status, customer, get, hear, hear_out, kinds, make_site, served
 
 
@@ -39,7 +39,7 @@ def test_a_server_that_cannot_keep_up_says_so_and_when_it_can_again(
     monkeypatch.setattr(stage, "PACE_PERIOD", 0)
     site = make_site(tmp_path)
     said: list[str] = []
-    target = Target(directory=site.folder, title="test")
+    target = ServedSite(directory=site.folder, title="test")
     with running(target, say=said.append) as server, customer(server, "form=json") as line:
         hear(line)
         told: list[Any] = []

@@ -15,7 +15,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from fairtape.tape.serialization import unbundled
 from fairtape.web.broadcast import Limits
-from fairtape.web.server import Running, Target, running
+from fairtape.web.server import Running, ServedSite, running
 from unit.web.web_values import NOW, Site, numbers_of, payload_of
 
 PATIENCE = 30.0  # seconds, for a machine that is busy with other things
@@ -28,7 +28,7 @@ HANDSHAKE = (
 @contextmanager
 def served(site: Site, limits: Limits | None = None) -> Iterator[Running]:
     """A server of this site's journal."""
-    with running(Target(directory=site.folder, title="test"), limits=limits) as server:
+    with running(ServedSite(directory=site.folder, title="test"), limits=limits) as server:
         await_status(server)
         yield server
 

@@ -30,7 +30,7 @@ from fairtape.market.trades import TRADE_SIZE
 from fairtape.net.driver import run_in_real_time, tune_gc
 from fairtape.net.file_limit import allow_files
 from fairtape.web.broadcast import Limits
-from fairtape.web.server import HOST, Target, running
+from fairtape.web.server import HOST, ServedSite, running
 from fairtape.wire.blocks import pack_messages
 
 DELAY_GOAL_MS: Final = 50.0
@@ -193,7 +193,7 @@ def server_process(link: Link, journal: Path, setting: WebSetting) -> None:
     """The server, alone on the first core."""
     real_time = take_core(0, real_time=setting.real_time)
     tune_gc()
-    target = Target(directory=journal, title="bench")
+    target = ServedSite(directory=journal, title="bench")
     with running(target, limits=Limits(customers_max=setting.customers + 10)) as server:
         link.tell(Open(server.port))
         show = link.expect(Show)

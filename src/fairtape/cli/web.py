@@ -7,7 +7,7 @@ import click
 
 from fairtape.cli.limits import check_within
 from fairtape.web.broadcast import CUSTOMERS_MAX, Limits
-from fairtape.web.server import HOST, Target, bound, make_server, serve
+from fairtape.web.server import HOST, ServedSite, bound, make_server, serve
 
 PORT: Final = 8765
 
@@ -38,7 +38,7 @@ def web(*, directory: Path, site: str | None, host: str, port: int, customers: i
     """  # noqa: D301 - click means the one character \b
     check_within("--port", port, 0, 65_535)
     check_within("--customers", customers, 1, 1_000_000)
-    target = Target.of(directory, site)
+    target = ServedSite.of(directory, site)
     opened = bound(host, port)
     server = make_server(target, Limits(customers_max=customers), say=lambda line: click.echo(line, err=True))
     shown = f"[{host}]" if ":" in host else host

@@ -22,9 +22,9 @@ from starlette.types import Receive, Scope, Send
 from fairtape.client.errors import ClientError
 from fairtape.market.prices import DECIMALS, ONE
 from fairtape.market.symbols import BadName, checked_symbol
-from fairtape.web.encoding import trade_told
-from fairtape.web.history import Archive, Range
-from fairtape.web.server_loop import Stage
+from fairtape.web.encoding import encode_trade
+from fairtape.web.history import HistoryArchive, HistoryRange
+from fairtape.web.server_loop import ServerLoop
 from fairtape.web.subscription import Refusal
 from fairtape.web.websocket import PATH as TICKER
 
@@ -41,7 +41,7 @@ PAGE_RULES: Final = (
 Answer = Callable[[Request], Any]
 
 
-class Told(StreamingResponse):
+class StreamedResponse(StreamingResponse):
     """A long answer: written piece by piece in another thread, as fast as it is read, and counted while it lasts."""
 
     def __init__(
@@ -59,7 +59,7 @@ class Told(StreamingResponse):
 class Api:
     """Answers about one stage."""
 
-    def __init__(self, stage: Stage, archive: Archive, title: str) -> None:
+    def __init__(self, stage: ServerLoop, archive: HistoryArchive, title: str) -> None:
         self.fail: Callable[[], None] = lambda: None  # how to end the server when it cannot go on
         self._stage = stage
         self._archive = archive
@@ -126,7 +126,7 @@ class Api:
         lot, volume = found
         return {
             "symbol": symbol,
-            "last": trade_told(next(lot.records())) if lot.rows else None,
+            "last": encode_trade(next(lot.records())) if lot.rows else None,
             "volume": _decimal(volume.quantity),
             "trades": volume.trades,
             "since": ticker.sales.since,
@@ -139,7 +139,7 @@ class Api:
         form = query.pop("format", "json")
         if form not in ("json", "arrow"):
             raise Refusal("format", f"format is {form[:40]!r}; expected json or arrow")
-        wanted, due = Range.of(query), self._stage.hub.ticker.due
+        wanted, due = HistoryRange.of(query), self._stage.hub.ticker.due
         if self._answers >= ANSWERS_MAX:
             sentence = f"{ANSWERS_MAX} others read the past; come back in a moment"
             return JSONResponse({"field": "path", "told": sentence}, status_code=503, headers=CLOSES | RETRY)
@@ -147,8 +147,8 @@ class Api:
             part = await to_thread.run_sync(self._archive.read, wanted, due, limiter=self._readers)
         if form == "arrow":
             headers = CLOSES | {"fairtape-next": str(part.following)}
-            return Told(part.arrow(), self._answering, media_type=ARROW, headers=headers)
-        return Told(part.json(), self._answering, media_type="application/json", headers=CLOSES)
+            return StreamedResponse(part.arrow(), self._answering, media_type=ARROW, headers=headers)
+        return StreamedResponse(part.json(), self._answering, media_type="application/json", headers=CLOSES)
 
     @contextmanager
     def _answering(self) -> Iterator[None]:

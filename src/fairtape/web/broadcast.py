@@ -20,11 +20,11 @@ from fairtape.core.instants import MILLISECOND, Duration, Instant
 from fairtape.tape.batches import TradeBatch
 from fairtape.tape.feed import AtInstant, AtNumber, Beginning, Delivery
 from fairtape.tape.records import Fresh, Notice, Stale
-from fairtape.web.customer import QUEUE_MAX, Customer, Line, TooSlow
-from fairtape.web.encoding import ROWS_MAX, Form, framed
-from fairtape.web.replay import Replay
-from fairtape.web.subscription import Overload, Refusal, Wish
-from fairtape.web.ticker import Ticker
+from fairtape.web.customer import QUEUE_MAX, CustomerConnection, TooSlow, WebCustomer
+from fairtape.web.encoding import ROWS_MAX, Encoding, framed
+from fairtape.web.replay import CustomerReplay
+from fairtape.web.subscription import Overload, Refusal, Subscription
+from fairtape.web.ticker import LiveTicker
 
 CUSTOMERS_MAX: Final = 2_000
 CHANNELS_MAX: Final = 512  # different subscriptions
@@ -54,13 +54,13 @@ def pause_after(took: Duration) -> Duration:
     return max(min(took, ROUND_PERIOD - took), PAUSE_MIN)
 
 
-class Channel:
+class BroadcastChannel:
     """All customers who want the same in the same form."""
 
-    def __init__(self, selection: Selection, form: Form) -> None:
+    def __init__(self, selection: Selection, form: Encoding) -> None:
         self.selection = selection
         self.form = form
-        self.members: dict[Customer, None] = {}
+        self.members: dict[WebCustomer, None] = {}
         self._symbols = None if selection.symbols is None else {name.encode("ascii") for name in selection.symbols}
 
     def items(self, delivery: Delivery) -> Iterator[Item]:
@@ -77,18 +77,18 @@ class Channel:
                 yield item
 
 
-class Hub:
+class Broadcaster:
     """Knows all customers, and hands them what the ticker brings."""
 
-    def __init__(self, ticker: Ticker, limits: Limits | None = None) -> None:
+    def __init__(self, ticker: LiveTicker, limits: Limits | None = None) -> None:
         self.ticker = ticker
         self.limits = limits or Limits()
-        self.customers: set[Customer] = set()
+        self.customers: set[WebCustomer] = set()
         self.counts: Counter[str] = Counter()
         self.stale: Stale | None = None  # the site does not serve
-        self._channels: dict[tuple[object, ...], Channel] = {}
-        self._replaying: dict[Customer, None] = {}  # whose turn is next stands first
-        self._asking: set[Customer] = set()  # for a snapshot, once they are live
+        self._channels: dict[tuple[object, ...], BroadcastChannel] = {}
+        self._replaying: dict[WebCustomer, None] = {}  # whose turn is next stands first
+        self._asking: set[WebCustomer] = set()  # for a snapshot, once they are live
         self._round = 0
 
     @property
@@ -106,22 +106,22 @@ class Hub:
         """Whether somebody waits for a piece of the past and could take it."""
         return any(customer.flowing for customer in self._replaying)
 
-    def admit(self, line: Line) -> Customer:
+    def admit(self, line: CustomerConnection) -> WebCustomer:
         """A new customer. Raises `Refusal` where there are too many."""
         if len(self.customers) >= self.limits.customers_max:
             self.counts["refused"] += 1
             raise Overload("connection", f"{len(self.customers):,} customers are here, as many as may; come back later")
-        customer = Customer(line, queue_max=self.limits.queue_max)
+        customer = WebCustomer(line, queue_max=self.limits.queue_max)
         self.customers.add(customer)
         self.counts["admitted"] += 1
         return customer
 
-    def dismiss(self, customer: Customer) -> None:
+    def dismiss(self, customer: WebCustomer) -> None:
         """A customer has gone."""
         self._leave(customer)
         self.customers.discard(customer)
 
-    def subscribe(self, customer: Customer, wish: Wish) -> dict[str, object]:
+    def subscribe(self, customer: WebCustomer, wish: Subscription) -> dict[str, object]:
         """Give a customer what it wants; what to tell it about that. Raises `Refusal`."""
         due = self.ticker.due
         start = self._start(wish)
@@ -136,8 +136,8 @@ class Hub:
                 "symbols", f"{len(self._channels)} different subscriptions are here, as many as may; come later"
             )
         self._leave(customer)
-        customer.subscribe(wish, Replay(self.ticker, start) if past else None)
-        self._channels.setdefault(key, Channel(customer.selection, wish.form)).members[customer] = None
+        customer.subscribe(wish, CustomerReplay(self.ticker, start) if past else None)
+        self._channels.setdefault(key, BroadcastChannel(customer.selection, wish.form)).members[customer] = None
         if past:
             self._replaying[customer] = None
         if wish.snapshot:
@@ -153,7 +153,7 @@ class Hub:
             "stale_since_ns": None if self.stale is None else str(self.stale.since),
         }
 
-    def _start(self, wish: Wish) -> int:
+    def _start(self, wish: Subscription) -> int:
         """The number with which a subscription begins."""
         match wish.start:
             case None:
@@ -167,7 +167,7 @@ class Hub:
             case AtNumber(sequence):
                 return self.ticker.resumption(sequence, wish.formation)
 
-    def unsubscribe(self, customer: Customer) -> dict[str, object]:
+    def unsubscribe(self, customer: WebCustomer) -> dict[str, object]:
         """Give a customer nothing more."""
         self._leave(customer)
         return {"kind": "unsubscribed", "next": self.ticker.due}
@@ -219,7 +219,7 @@ class Hub:
         for customer in [each for each in self._asking if each.live]:
             self.snapshot(customer, now)
 
-    def snapshot(self, customer: Customer, now: Instant) -> None:
+    def snapshot(self, customer: WebCustomer, now: Instant) -> None:
         """The last sale of each symbol, as soon as the customer has everything before it."""
         if customer.wish is None:
             raise Refusal("do", "nothing is subscribed; subscribe first, then ask for its snapshot")
@@ -230,12 +230,12 @@ class Hub:
         sales = self.ticker.sales
         customer.send_snapshot(sales.since, self.ticker.due - 1, sales.lot(), now)
 
-    def freed(self, customer: Customer, now: Instant) -> None:
+    def freed(self, customer: WebCustomer, now: Instant) -> None:
         """A customer's line takes more again."""
         customer.free(now)
         self._settle_accounts(customer)
 
-    def _hand_out(self, item: Item, members: Iterable[Customer], form: Form, now: Instant) -> None:
+    def _hand_out(self, item: Item, members: Iterable[WebCustomer], form: Encoding, now: Instant) -> None:
         frame: bytes | None = None
         sent = 0
         for customer in members:
@@ -253,20 +253,20 @@ class Hub:
             self.counts["frames"] += sent
             self.counts["bytes"] += sent * len(frame)
 
-    def _turn_away(self, customer: Customer, sentence: str) -> None:
+    def _turn_away(self, customer: WebCustomer, sentence: str) -> None:
         """What one customer asks for cannot be had; the others go on."""
         self.counts["unreadable"] += 1
         self._leave(customer)
         customer.line.end(UNREADABLE, "unreadable", {"kind": "error", "field": "from", "told": sentence})
 
-    def _let_go(self, customer: Customer) -> None:
+    def _let_go(self, customer: WebCustomer) -> None:
         self.counts["too_slow"] += 1
         due = customer.due
         self._leave(customer)
         sentence = f"more than {self.limits.queue_max:,} records wait; go on with from={due}"
         customer.line.end(TOO_SLOW, "too slow", {"kind": "error", "field": "policy", "told": sentence, "next": due})
 
-    def _leave(self, customer: Customer) -> None:
+    def _leave(self, customer: WebCustomer) -> None:
         self._replaying.pop(customer, None)
         self._asking.discard(customer)
         wish = customer.wish
@@ -279,7 +279,7 @@ class Hub:
             if not channel.members:
                 del self._channels[key]
 
-    def _settle_accounts(self, customer: Customer) -> None:
+    def _settle_accounts(self, customer: WebCustomer) -> None:
         self.counts["skipped"] += customer.skipped
         self.counts["merged"] += customer.merged
         customer.skipped = customer.merged = 0

@@ -15,8 +15,8 @@ from fairtape.tape.batches import TradeBatch
 from fairtape.tape.feed import number_after
 from fairtape.tape.records import Break, Gap, Merged, Placed, Skipped, Snapshot
 from fairtape.web.encoding import ROWS_MAX, framed
-from fairtape.web.replay import Replay
-from fairtape.web.subscription import Slow, Wish
+from fairtape.web.replay import CustomerReplay
+from fairtape.web.subscription import Slow, Subscription
 
 QUEUE_MAX: Final = 16_384  # records that wait for one customer
 QUEUE_MIN: Final = 2_048
@@ -25,11 +25,11 @@ NOTICES_MAX: Final = 256  # that wait for one customer: they are never left out,
 _POLICIES: Final = {Slow.SKIP: Policy.SKIP, Slow.CONFLATE: Policy.CONFLATE, Slow.DISCONNECT: Policy.SKIP}
 
 
-class Line(Protocol):
+class CustomerConnection(Protocol):
     """What carries frames to a customer."""
 
     def write(self, frame: bytes, /) -> object:
-        """Send a frame. May call `Customer.full` before it returns."""
+        """Send a frame. May call `WebCustomer.full` before it returns."""
 
     def end(self, code: int, reason: str, told: dict[str, object]) -> None:
         """Say why, and close."""
@@ -39,16 +39,16 @@ class TooSlow(Exception):
     """More waits than may."""
 
 
-class Customer:
+class WebCustomer:
     """Somebody at the other end of a line."""
 
-    def __init__(self, line: Line, *, queue_max: int = QUEUE_MAX) -> None:
+    def __init__(self, line: CustomerConnection, *, queue_max: int = QUEUE_MAX) -> None:
         assert queue_max >= QUEUE_MIN
         self.line = line
         self.live = False  # it gets what its channel sends
-        self.wish: Wish | None = None
+        self.wish: Subscription | None = None
         self.selection = Selection(None, None)
-        self.replay: Replay | None = None
+        self.replay: CustomerReplay | None = None
         self.due = 0  # while it lags: the number that it has to go on with
         self.skipped = 0  # records that it was not sent, and whoever counts them has not counted yet
         self.merged = 0
@@ -73,7 +73,7 @@ class Customer:
         """Records that wait for it."""
         return 0 if self._backlog is None else len(self._backlog)
 
-    def subscribe(self, wish: Wish, replay: Replay | None) -> None:
+    def subscribe(self, wish: Subscription, replay: CustomerReplay | None) -> None:
         """Want this from now on, and nothing of what was wanted before."""
         self.unsubscribe()
         self.wish, self.selection, self.replay = wish, wish.selection, replay

@@ -23,19 +23,19 @@ from fairtape.tape.serialization import bundle, notice_fields
 ROWS_MAX: Final = 1_024  # trades of one message: 140 kB of binary, less than half a megabyte of JSON
 
 
-class Form(Enum):
+class Encoding(Enum):
     """How trades are written."""
 
     JSON = "json"
     BINARY = "binary"
 
 
-def framed(item: Item, form: Form, sent_at: Instant) -> bytes:
+def framed(item: Item, form: Encoding, sent_at: Instant) -> bytes:
     """One message as a whole WebSocket frame, as a server sends it: written once, for everybody who wants the same."""
     if not isinstance(item, TradeBatch):
         return text_frame(notice_fields(item))
-    if form is Form.JSON:
-        return text_frame(trades_told(item, sent_at))
+    if form is Encoding.JSON:
+        return text_frame(encode_trades(item, sent_at))
     return bytes(Frame(Opcode.BINARY, bundle(item, sent_at)).serialize(mask=False))
 
 
@@ -49,12 +49,12 @@ def packed(content: Mapping[str, Any]) -> bytes:
     return json.dumps(content, separators=(",", ":")).encode()
 
 
-def trades_told(lot: TradeBatch, sent_at: Instant) -> dict[str, Any]:
+def encode_trades(lot: TradeBatch, sent_at: Instant) -> dict[str, Any]:
     """Some trades as an object."""
-    return {"kind": "trades", "sent_at_ns": str(sent_at), "trades": [trade_told(trade) for trade in lot.records()]}
+    return {"kind": "trades", "sent_at_ns": str(sent_at), "trades": [encode_trade(trade) for trade in lot.records()]}
 
 
-def trade_told(trade: Trade) -> dict[str, Any]:
+def encode_trade(trade: Trade) -> dict[str, Any]:
     """One trade as an object."""
     return {
         "sequence": trade.sequence,

@@ -19,7 +19,7 @@ from fairtape.tape.decoding import EntryDecoder
 from fairtape.tape.feed import Delivery
 from fairtape.tape.records import Notice, Placed, Single
 from fairtape.tape.serialization import notice_fields
-from fairtape.web.encoding import ROWS_MAX, packed, trade_told
+from fairtape.web.encoding import ROWS_MAX, encode_trade, packed
 from fairtape.web.subscription import Refusal
 from fairtape.wire.frames import NUMBER_MAX
 
@@ -30,7 +30,7 @@ _FIELDS: Final = ("from", "to", "since_ns", "until_ns", "symbols", "limit")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Range:
+class HistoryRange:
     """What is asked for."""
 
     selection: Selection
@@ -41,7 +41,7 @@ class Range:
     limit: int
 
     @classmethod
-    def of(cls, query: Mapping[str, str]) -> "Range":
+    def of(cls, query: Mapping[str, str]) -> "HistoryRange":
         """The range in a query. Raises `Refusal`."""
         for name in query:
             if name not in _FIELDS:
@@ -69,7 +69,7 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class HistoryPart:
     """What was found of it."""
 
     items: list[TradeBatch | Single | Notice]
@@ -107,7 +107,7 @@ def _told(item: TradeBatch | Single | Notice) -> Iterator[list[dict[str, Any]]]:
         yield [notice_fields(item)]
         return
     for first in range(0, item.rows, ROWS_MAX):
-        yield [{"kind": "trade", **trade_told(trade)} for trade in item.slice(first, first + ROWS_MAX).records()]
+        yield [{"kind": "trade", **encode_trade(trade)} for trade in item.slice(first, first + ROWS_MAX).records()]
 
 
 def _emptied(sink: io.BytesIO) -> bytes:
@@ -117,14 +117,14 @@ def _emptied(sink: io.BytesIO) -> bytes:
     return octets
 
 
-class Archive:
+class HistoryArchive:
     """Reads ranges of one journal, one at a time: whoever asks for much waits for itself."""
 
     def __init__(self, directory: Path) -> None:
         self._journal = JournalReader.open(directory)
         self._lock = Lock()
 
-    def read(self, wanted: Range, due: int) -> Part:
+    def read(self, wanted: HistoryRange, due: int) -> HistoryPart:
         """The part of a range that is released, up to `due`, and within the limits. Raises `Refusal`."""
         with self._lock:
             try:
@@ -132,25 +132,25 @@ class Archive:
             except Damaged as damage:
                 raise Refusal("from", f"the journal cannot be read there: {damage}") from None
 
-    def _read(self, wanted: Range, due: int) -> Part:
+    def _read(self, wanted: HistoryRange, due: int) -> HistoryPart:
         start = self._start(wanted, due)
         end = min(wanted.end, start + SCAN_MAX, self._place(wanted.until, due))
         opener, left = EntryDecoder(start), wanted.limit
         items: list[TradeBatch | Single | Notice] = []
         for item in self._items(opener, end, wanted.selection):
             if not left:
-                return Part(items, _first_of(item))
+                return HistoryPart(items, _first_of(item))
             if not isinstance(item, TradeBatch):
                 items.append(item)
                 continue
             taken = item.slice(0, left)
             items.append(taken)
             if taken.rows < item.rows:
-                return Part(items, taken.last + 1)
+                return HistoryPart(items, taken.last + 1)
             left -= taken.rows
-        return Part(items, max(start, min(opener.due, end)))
+        return HistoryPart(items, max(start, min(opener.due, end)))
 
-    def _start(self, wanted: Range, due: int) -> int:
+    def _start(self, wanted: HistoryRange, due: int) -> int:
         if wanted.start is not None:
             if wanted.start > due:
                 raise Refusal(

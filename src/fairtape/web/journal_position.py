@@ -22,7 +22,7 @@ PIECE_ROWS: Final = 8_192  # messages of one piece, but at least one entry
 PIECE_PERIOD: Final = 2 * MILLISECOND  # for which a piece is read: nobody waits longer for somebody else's past
 
 
-class Reading:
+class JournalPosition:
     """What a site released, from a number on."""
 
     def __init__(self, journal: JournalReader, due: int) -> None:

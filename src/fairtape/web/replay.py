@@ -8,19 +8,19 @@ from typing import Final
 
 from fairtape.tape.batches import TradeBatch
 from fairtape.tape.feed import Delivery
-from fairtape.web.journal_position import Reading
-from fairtape.web.ticker import Ticker
+from fairtape.web.journal_position import JournalPosition
+from fairtape.web.ticker import LiveTicker
 
 BITE_ROWS: Final = 256  # of the recent past that are taken at once: some milliseconds of JSON
 
 
-class Replay:
+class CustomerReplay:
     """The order from a number on, up to its live end."""
 
-    def __init__(self, ticker: Ticker, start: int) -> None:
+    def __init__(self, ticker: LiveTicker, start: int) -> None:
         self._ticker = ticker
         self._due = start
-        self._reading: Reading | None = None
+        self._reading: JournalPosition | None = None
         self._index = ticker.tail.find(start)  # of the next delivery in memory; None where it has to be read
 
     @property
@@ -57,7 +57,7 @@ class Replay:
     def _read(self) -> list[Delivery]:
         """From the journal, until memory goes on with the number that is due."""
         if self._reading is None:
-            self._reading = Reading(self._ticker.journal, self._due)
+            self._reading = JournalPosition(self._ticker.journal, self._due)
         found = self._reading.take()
         self._due = self._reading.due
         if self._reading.settled or not found:

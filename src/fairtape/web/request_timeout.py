@@ -13,8 +13,8 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from fairtape.web.broadcast import Hub
-from fairtape.web.websocket import WebSocketLine
+from fairtape.web.broadcast import Broadcaster
+from fairtape.web.websocket import WebSocketConnection
 
 HEAD_MAX: Final = 16 << 10  # bytes
 HEAD_PERIOD_MAX: Final = 10.0  # seconds
@@ -37,7 +37,7 @@ class Answering(H11Protocol):
         super().connection_lost(exc)
 
 
-class Door(asyncio.Protocol):
+class RequestTimeoutProtocol(asyncio.Protocol):
     """A connection before its first request."""
 
     def __init__(
@@ -46,7 +46,7 @@ class Door(asyncio.Protocol):
         self._config = config
         self._state = server_state
         self._app_state = app_state
-        self._hub: Hub = app_state["hub"]
+        self._hub: Broadcaster = app_state["hub"]
         self._connections = cast("set[object]", server_state.connections)
         self._head = bytearray()
 
@@ -83,7 +83,7 @@ class Door(asyncio.Protocol):
         self.transport.set_protocol(inner)
         inner.connection_made(self.transport)
         inner.data_received(bytes(self._head))
-        if not isinstance(self.transport.get_protocol(), WebSocketLine):
+        if not isinstance(self.transport.get_protocol(), WebSocketConnection):
             inner.allow(ANSWER_PERIOD_MAX, self._end_answer)
 
     def _end_answer(self) -> None:

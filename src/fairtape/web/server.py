@@ -18,12 +18,12 @@ from fairtape.deployment.follow.site_selection import Audience
 from fairtape.net.driver import tune_gc
 from fairtape.net.file_limit import allow_files
 from fairtape.web.api import Api
-from fairtape.web.broadcast import Hub, Limits
-from fairtape.web.history import Archive
-from fairtape.web.request_timeout import CONNECTIONS_SPARE, Door
-from fairtape.web.server_loop import Stage
-from fairtape.web.ticker import Ticker
-from fairtape.web.websocket import WebSocketLine
+from fairtape.web.broadcast import Broadcaster, Limits
+from fairtape.web.history import HistoryArchive
+from fairtape.web.request_timeout import CONNECTIONS_SPARE, RequestTimeoutProtocol
+from fairtape.web.server_loop import ServerLoop
+from fairtape.web.ticker import LiveTicker
+from fairtape.web.websocket import WebSocketConnection
 
 HOST: Final = "127.0.0.1"
 BACKLOG: Final = 2_048  # connections that the kernel accepts before this program does
@@ -32,7 +32,7 @@ END_PERIOD_MAX: Final = 5  # seconds for customers to take what was released bef
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class ServedSite:
     """Whose ticker it is."""
 
     directory: Path  # of the journal
@@ -40,7 +40,7 @@ class Target:
     serves: Callable[[Instant], bool] | None = None  # where somebody knows
 
     @classmethod
-    def of(cls, directory: Path, site: str | None) -> "Target":
+    def of(cls, directory: Path, site: str | None) -> "ServedSite":
         """A site of the deployment in a folder, or a journal itself."""
         if not (directory / FILE).exists():
             if site is not None:
@@ -60,7 +60,7 @@ class Target:
 class TickerServer(uvicorn.Server):
     """One that gives everybody the last round before it ends."""
 
-    def __init__(self, config: uvicorn.Config, stage: Stage) -> None:
+    def __init__(self, config: uvicorn.Config, stage: ServerLoop) -> None:
         super().__init__(config)
         self.stage = stage
         stage.connections = self.server_state.connections
@@ -92,19 +92,19 @@ def bound(host: str, port: int) -> socket.socket:
 
 
 def make_server(
-    target: Target, limits: Limits | None = None, *, say: Callable[[str], None] = lambda _: None
+    target: ServedSite, limits: Limits | None = None, *, say: Callable[[str], None] = lambda _: None
 ) -> TickerServer:
     """A server that is not started yet; `say` tells its operator. Reads the journal back, which takes a moment."""
     limits = limits or Limits()
     needed = limits.customers_max + CONNECTIONS_SPARE + FILES_SPARE
     if (allowed := allow_files(needed)) < needed:
         say(f"{limits.customers_max:,} customers take {needed:,} open files, and {allowed:,} may be; raise ulimit -n")
-    stage = Stage(Hub(Ticker(target.directory), limits), target.serves, say=say)
-    api = Api(stage, Archive(target.directory), target.title)
+    stage = ServerLoop(Broadcaster(LiveTicker(target.directory), limits), target.serves, say=say)
+    api = Api(stage, HistoryArchive(target.directory), target.title)
     config = uvicorn.Config(
         api.app(),
-        http=Door,
-        ws=WebSocketLine,
+        http=RequestTimeoutProtocol,
+        ws=WebSocketConnection,
         lifespan="on",
         loop="uvloop",
         backlog=BACKLOG,
@@ -130,7 +130,7 @@ class Running:
 
 @contextmanager
 def running(
-    target: Target,
+    target: ServedSite,
     *,
     limits: Limits | None = None,
     host: str = HOST,

@@ -18,8 +18,8 @@ from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.tape.batches import TradeBatch
 from fairtape.tape.feed import Delivery
 from fairtape.tape.records import Delayed, Fresh, Notice, Prompt, Stale
-from fairtape.web.broadcast import PAUSE_MIN, Hub, pause_after
-from fairtape.web.websocket import WebSocketLine
+from fairtape.web.broadcast import PAUSE_MIN, Broadcaster, pause_after
+from fairtape.web.websocket import WebSocketConnection
 
 SERVES_PERIOD: Final = 500 * MILLISECOND  # between two questions whether the site serves
 SILENCE_MIN: Final = 1 * SECOND  # a reformation takes less
@@ -54,7 +54,7 @@ class Serving:
         return None
 
 
-class Pace:
+class LagMonitor:
     """Whether customers get in time what is released; says so when that changes.
 
     After each change it is judged by new rounds alone, so whoever is at the limit does not say so twice a second.
@@ -79,12 +79,12 @@ class Pace:
         return Delayed(delay) if self.delayed else Prompt()
 
 
-class Stage:
+class ServerLoop:
     """Runs a hub."""
 
     def __init__(
         self,
-        hub: Hub,
+        hub: Broadcaster,
         serves: Callable[[Instant], bool] | None = None,
         *,
         say: Callable[[str], None] = lambda _: None,
@@ -97,7 +97,7 @@ class Stage:
         self.failure: Exception | None = None  # what made it impossible to go on
         self._serving = None if serves is None else Serving(serves, self.began_at)
         self._say = say
-        self._pace = Pace()
+        self._pace = LagMonitor()
         self._release_errors: deque[Duration] = deque(maxlen=DELAYS_MAX)
         checks_at = time.monotonic_ns() + CHECK_PERIOD
         self._due = {self._look_at_site: 0, self._look_at_pace: 0, self._index: 0, self._check: checks_at}
@@ -204,8 +204,8 @@ class Stage:
             line.check()
         return CHECK_PERIOD
 
-    def _lines(self) -> Iterator[WebSocketLine]:
-        return (each for each in list(self.connections) if isinstance(each, WebSocketLine))
+    def _lines(self) -> Iterator[WebSocketConnection]:
+        return (each for each in list(self.connections) if isinstance(each, WebSocketConnection))
 
 
 def _percentile(values: deque[Duration], percent: float) -> float:

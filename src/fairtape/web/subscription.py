@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl
 from fairtape.client.errors import ClientError
 from fairtape.client.selection import Selection
 from fairtape.tape.feed import AtInstant, AtNumber, Beginning
-from fairtape.web.encoding import Form
+from fairtape.web.encoding import Encoding
 from fairtape.wire.frames import NUMBER_MAX
 
 SYMBOLS_MAX: Final = 1_000  # of one customer
@@ -53,12 +53,12 @@ class Slow(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class Subscription:
     """A subscription."""
 
     symbols: tuple[str, ...] | None = None
     stripes: tuple[int, ...] | None = None
-    form: Form = Form.JSON
+    form: Encoding = Encoding.JSON
     slow: Slow = Slow.SKIP
     start: AtNumber | AtInstant | Beginning | None = None  # None: what comes next
     formation: int | None = None  # the last that is known to one who resumes, so that a Break since then is told
@@ -70,7 +70,7 @@ class Wish:
         return Selection(self.symbols, self.stripes)
 
 
-class Verb(Enum):
+class RequestVerb(Enum):
     """What a message of a customer wants done."""
 
     SUBSCRIBE = "subscribe"  # in place of what was subscribed before
@@ -78,7 +78,7 @@ class Verb(Enum):
     SNAPSHOT = "snapshot"  # the last trade of each symbol that is subscribed, once
 
 
-def wish_of_query(query: str) -> Wish:
+def subscription_of_query(query: str) -> Subscription:
     """The wish in a query; lists are separated by commas."""
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query), max_num_fields=FIELDS_MAX)
@@ -103,7 +103,7 @@ def wish_of_query(query: str) -> Wish:
     return _wish(found)
 
 
-def request_of(text: bytes) -> tuple[Verb, Wish]:
+def request_of(text: bytes) -> tuple[RequestVerb, Subscription]:
     """What a message wants."""
     try:
         content = json.loads(text)
@@ -111,14 +111,14 @@ def request_of(text: bytes) -> tuple[Verb, Wish]:
         raise Refusal("message", f"the message is {_shown(text)}; expected a JSON object") from None
     if not isinstance(content, dict):
         raise Refusal("message", f'the message is {_shown(text)}; expected an object such as {{"do":"snapshot"}}')
-    verb = _choice("do", content.pop("do", None), Verb)
-    if verb is not Verb.SUBSCRIBE and content:
+    verb = _choice("do", content.pop("do", None), RequestVerb)
+    if verb is not RequestVerb.SUBSCRIBE and content:
         name = next(iter(content))
         raise Refusal(name[:SHOWN_MAX], f"{name[:SHOWN_MAX]} is given, and {verb.value} has no fields; leave it out")
     return verb, _wish(content)
 
 
-def _wish(found: Mapping[str, Any]) -> Wish:
+def _wish(found: Mapping[str, Any]) -> Subscription:
     for name in found:
         if name not in _FIELDS:
             raise Refusal(name[:SHOWN_MAX], f"{_shown(name)} is no field; there are {', '.join(_FIELDS)}")
@@ -135,10 +135,10 @@ def _wish(found: Mapping[str, Any]) -> Wish:
         raise Refusal("snapshot", "snapshot and from are both given; a snapshot is of now, so leave one of them out")
     if formation is not None and not _is_number(formation, 0):
         raise Refusal("formation", f"formation is {_shown(formation)}; expected the last formation that you know of")
-    return Wish(
+    return Subscription(
         symbols=selection.symbols,
         stripes=selection.stripes,
-        form=_choice("form", found.get("form", "json"), Form),
+        form=_choice("form", found.get("form", "json"), Encoding),
         slow=_choice("policy", found.get("policy", "skip"), Slow),
         start=start,
         formation=formation,

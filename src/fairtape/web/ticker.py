@@ -16,7 +16,7 @@ from fairtape.tape.batches import TradeBatch
 from fairtape.tape.feed import Delivery, number_after
 from fairtape.tape.records import Break, Placed
 from fairtape.tape.sales_columns import ColumnSales
-from fairtape.web.journal_position import Reading
+from fairtape.web.journal_position import JournalPosition
 
 BACK_MAX: Final = 100_000  # numbers that are read back at the start, for the last sale of each symbol
 TAIL_ROWS_MAX: Final = 1 << 16  # messages of the recent past that are kept in memory
@@ -91,7 +91,7 @@ class Tail:
         self.start += count
 
 
-class Ticker:
+class LiveTicker:
     """Follows one journal."""
 
     def __init__(self, directory: Path) -> None:
@@ -100,7 +100,7 @@ class Ticker:
         self.late = 0  # of the messages counted: released after their instant
         self.messages = 0
         self._first = max(first_number(self.journal), released_end(self.journal) - BACK_MAX)
-        self._reading = Reading(self.journal, self._first)
+        self._reading = JournalPosition(self.journal, self._first)
         self.tail = Tail(self._first)
         self.breaks: deque[Break] = deque(maxlen=BREAKS_MAX)
         self.sales = ColumnSales(self._first)
@@ -163,7 +163,7 @@ class Ticker:
         """Numbers from `end` on were used otherwise before: count again without them, as a server that starts there."""
         self._first = max(self._first, end - BACK_MAX)
         self.sales, self.messages, self.late = ColumnSales(self._first), 0, 0
-        past = Reading(self.journal, self._first)
+        past = JournalPosition(self.journal, self._first)
         while past.due < end and (found := past.take(period=ADVANCE_PERIOD)):
             for delivery in found:
                 if isinstance(delivery, TradeBatch):

@@ -18,10 +18,10 @@ from websockets.http11 import Request
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
-from fairtape.web.broadcast import AWAY, FULL, Hub
-from fairtape.web.customer import Customer
+from fairtape.web.broadcast import AWAY, FULL, Broadcaster
+from fairtape.web.customer import WebCustomer
 from fairtape.web.encoding import packed, text_frame
-from fairtape.web.subscription import Overload, Refusal, Verb, Wish, request_of, wish_of_query
+from fairtape.web.subscription import Overload, Refusal, RequestVerb, Subscription, request_of, subscription_of_query
 
 PATH: Final = "/v1/ticker"
 REQUEST_MAX: Final = 64 << 10  # bytes of a message of a customer
@@ -37,7 +37,7 @@ BAD_REQUEST: Final = 4400
 FLOOD: Final = 4429
 
 
-class WebSocketLine(asyncio.Protocol):
+class WebSocketConnection(asyncio.Protocol):
     """The connection of one customer."""
 
     def __init__(
@@ -47,10 +47,10 @@ class WebSocketLine(asyncio.Protocol):
         app_state: dict[str, Any],
         _loop: object = None,
     ) -> None:
-        self._hub: Hub = app_state["hub"]
+        self._hub: Broadcaster = app_state["hub"]
         self._connections = cast("set[object]", server_state.connections)
         self._socket = ServerProtocol(max_size=REQUEST_MAX)
-        self._customer: Customer | None = None
+        self._customer: WebCustomer | None = None
         self._allowance = REQUESTS_BURST
         self._counted_at = self._stalled_at = time.monotonic()
         self._timer: asyncio.TimerHandle | None = None
@@ -162,7 +162,7 @@ class WebSocketLine(asyncio.Protocol):
         self._set_timer(WISH_PERIOD_MAX, self._give_up_waiting)
         if query:
             try:
-                self._subscribe(customer, wish_of_query(query))
+                self._subscribe(customer, subscription_of_query(query))
             except Refusal as refusal:
                 self._rebuke(refusal)
 
@@ -179,19 +179,19 @@ class WebSocketLine(asyncio.Protocol):
         except Refusal as refusal:
             self._rebuke(refusal)
 
-    def _do(self, customer: Customer, frame: Frame) -> None:
+    def _do(self, customer: WebCustomer, frame: Frame) -> None:
         if frame.opcode is not Opcode.TEXT or not frame.fin:
             raise Refusal("message", "the message is binary or in parts; send JSON as one text message")
         verb, wish = request_of(bytes(frame.data))
         match verb:
-            case Verb.SUBSCRIBE:
+            case RequestVerb.SUBSCRIBE:
                 self._subscribe(customer, wish)
-            case Verb.UNSUBSCRIBE:
+            case RequestVerb.UNSUBSCRIBE:
                 self.transport.write(text_frame(self._hub.unsubscribe(customer)))
-            case Verb.SNAPSHOT:
+            case RequestVerb.SNAPSHOT:
                 self._hub.snapshot(customer, time.time_ns())
 
-    def _subscribe(self, customer: Customer, wish: Wish) -> None:
+    def _subscribe(self, customer: WebCustomer, wish: Subscription) -> None:
         answer = self._hub.subscribe(customer, wish)
         self._set_timer(None)
         self.transport.write(text_frame(answer))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fairtape.tape.batches import PLACE_DTYPE, TradeBatch
 from fairtape.tape.records import Break, Gap, Message, Reformation, Skipped, Stale
 from fairtape.tape.serialization import MAGIC, BadBundle, bundle, unbundled
-from fairtape.web.encoding import Form, framed, trades_told
+from fairtape.web.encoding import Encoding, encode_trades, framed
 from unit.client import tape_values
 from unit.web.web_values import NOW, House, payload_of
 
@@ -57,7 +57,7 @@ def test_json_has_the_four_times_the_clock_bound_and_three_numbers_of_every_trad
     house = House(tmp_path, released=2)
     (delivery, _) = house.hub.ticker.tail.at(house.hub.ticker.tail.start)
     assert isinstance(delivery, TradeBatch)
-    (first, _) = trades_told(delivery, NOW)["trades"]
+    (first, _) = encode_trades(delivery, NOW)["trades"]
     trade = next(delivery.records())
     assert (first["sequence"], first["source_number"], first["stripe_number"]) == (1, 1_001, 1)
     assert first["traded_at_ns"] == str(trade.traded_at)
@@ -76,7 +76,7 @@ def test_no_whole_number_of_json_is_too_wide_for_a_browser(tmp_path: Path) -> No
         acknowledged_at=NOW, commit_at=NOW, released_at=NOW, received_at=NOW, clock_bound=5, late=False,
     )  # fmt: skip
     for item in (delivery, message, Stale(NOW), Reformation(7, 2, NOW), Break(7, 2, NOW)):
-        _, payload = payload_of(framed(item, Form.JSON, NOW))
+        _, payload = payload_of(framed(item, Encoding.JSON, NOW))
         json.loads(payload, parse_int=_narrow)
 
 
@@ -85,8 +85,8 @@ def _narrow(text: str) -> int:
     return int(text)
 
 
-@pytest.mark.parametrize("form", Form)
-def test_a_notice_is_text_in_either_form(form: Form) -> None:
+@pytest.mark.parametrize("form", Encoding)
+def test_a_notice_is_text_in_either_form(form: Encoding) -> None:
     opcode, payload = payload_of(framed(Gap(5, 2, 1), form, NOW))
     assert opcode == 1
     assert json.loads(payload) == {"kind": "gap", "first": 5, "count": 2, "stripe": 1}

@@ -16,10 +16,10 @@ from fairtape.tape.feed import AtInstant, AtNumber, Beginning, Delivery
 from fairtape.tape.records import Delayed, Prompt, Stale
 from fairtape.web.broadcast import PAUSE_MIN, ROUND_PERIOD, TOO_SLOW, Limits, pause_after
 from fairtape.web.customer import NOTICES_MAX, QUEUE_MIN
-from fairtape.web.encoding import Form
-from fairtape.web.replay import Replay
-from fairtape.web.server_loop import DELAY_GOAL, DELAY_GOOD, LATE_MIN, PROMPT_MIN, Pace
-from fairtape.web.subscription import Overload, Refusal, Slow, Wish
+from fairtape.web.encoding import Encoding
+from fairtape.web.replay import CustomerReplay
+from fairtape.web.server_loop import DELAY_GOAL, DELAY_GOOD, LATE_MIN, PROMPT_MIN, LagMonitor
+from fairtape.web.subscription import Overload, Refusal, Slow, Subscription
 from unit.client.tape_values import SYMBOLS
 from unit.web.web_values import NOW, House, Pipe
 
@@ -28,7 +28,7 @@ SMALL = Limits(queue_max=QUEUE_MIN)
 
 def test_a_message_is_sent_when_it_is_released_and_never_before(tmp_path: Path) -> None:
     house = House(tmp_path)
-    pipe = house.enter(Wish())
+    pipe = house.enter(Subscription())
     house.site.hold(6)
     house.play()
     assert pipe.frames == []
@@ -37,10 +37,10 @@ def test_a_message_is_sent_when_it_is_released_and_never_before(tmp_path: Path) 
     assert pipe.numbers == list(range(1, 10))
 
 
-@pytest.mark.parametrize("form", Form)
-def test_everybody_of_a_channel_gets_the_very_same_frames(tmp_path: Path, form: Form) -> None:
+@pytest.mark.parametrize("form", Encoding)
+def test_everybody_of_a_channel_gets_the_very_same_frames(tmp_path: Path, form: Encoding) -> None:
     house = House(tmp_path, released=4)
-    pipes = [house.enter(Wish(form=form)) for _ in range(5)]
+    pipes = [house.enter(Subscription(form=form)) for _ in range(5)]
     for _ in range(3):
         house.site.release(7)
         house.play()
@@ -52,9 +52,9 @@ def test_everybody_of_a_channel_gets_the_very_same_frames(tmp_path: Path, form: 
 
 def test_a_customer_gets_its_symbols_and_stripes_and_nothing_else(tmp_path: Path) -> None:
     house = House(tmp_path)
-    some = house.enter(Wish(symbols=("ABC", "A")))
-    none = house.enter(Wish(symbols=("XYZ",)))
-    here, elsewhere = house.enter(Wish(stripes=(3,))), house.enter(Wish(stripes=(4, 5)))
+    some = house.enter(Subscription(symbols=("ABC", "A")))
+    none = house.enter(Subscription(symbols=("XYZ",)))
+    here, elsewhere = house.enter(Subscription(stripes=(3,))), house.enter(Subscription(stripes=(4, 5)))
     house.site.release(40)
     house.play()
     assert some.numbers == [number for number in range(1, 41) if SYMBOLS[number % 4] in ("ABC", "A")]
@@ -80,7 +80,7 @@ def test_who_resumes_gets_every_number_once_and_then_is_live(
             tail = house.hub.ticker.tail
             tail._forget(tail.end - tail.start)
         start = min(start, before + 1)
-        pipe = house.enter(Wish(start=AtNumber(start)), room=room)
+        pipe = house.enter(Subscription(start=AtNumber(start)), room=room)
         for count in meanwhile:
             if count:
                 house.site.release(count)
@@ -104,7 +104,7 @@ def test_the_far_past_comes_from_the_journal_and_joins_what_is_remembered(tmp_pa
     for _ in range(4):
         house.site.release(50)
         house.play()
-    pipe = house.enter(Wish(start=AtNumber(17), form=Form.BINARY))
+    pipe = house.enter(Subscription(start=AtNumber(17), form=Encoding.BINARY))
     house.play(rounds=20)
     assert pipe.numbers == list(range(17, 501))
     assert not house.hub.replaying
@@ -112,14 +112,14 @@ def test_the_far_past_comes_from_the_journal_and_joins_what_is_remembered(tmp_pa
 
 def test_formations_and_breaks_stand_in_their_places_also_for_those_who_resume(tmp_path: Path) -> None:
     house = House(tmp_path, released=4)
-    live = house.enter(Wish())
+    live = house.enter(Subscription())
     house.site.turn()
     house.site.release(3)
     house.play()
     house.site.turn(broken=True)
     house.site.release(2)
     house.play()
-    later = house.enter(Wish(start=AtNumber(3)))
+    later = house.enter(Subscription(start=AtNumber(3)))
     house.play(rounds=5)
     told = [each if isinstance(each, int) else (each["kind"], each["sequence"]) for each in live.told]
     assert told == [("reformation", 5), 5, 6, 7, ("break", 8), 8, 9]
@@ -129,7 +129,7 @@ def test_formations_and_breaks_stand_in_their_places_also_for_those_who_resume(t
 
 def test_a_snapshot_ends_where_the_live_order_begins(tmp_path: Path) -> None:
     house = House(tmp_path, released=42)
-    pipe = house.enter(Wish(snapshot=True, symbols=SYMBOLS[:3]))
+    pipe = house.enter(Subscription(snapshot=True, symbols=SYMBOLS[:3]))
     house.play()
     house.site.release(4)
     house.play()
@@ -140,7 +140,7 @@ def test_a_snapshot_ends_where_the_live_order_begins(tmp_path: Path) -> None:
 
 def test_who_is_behind_gets_its_snapshot_once_it_is_not(tmp_path: Path) -> None:
     house = House(tmp_path, released=8)
-    pipe = house.enter(Wish(), room=1)
+    pipe = house.enter(Subscription(), room=1)
     for _ in range(2):
         house.site.release(4)
         house.play()
@@ -156,14 +156,14 @@ def test_who_is_behind_gets_its_snapshot_once_it_is_not(tmp_path: Path) -> None:
 
 def test_what_a_site_says_about_itself_is_told_to_everybody(tmp_path: Path) -> None:
     house = House(tmp_path)
-    pipes = [house.enter(Wish()), house.enter(Wish(symbols=("XYZ",), form=Form.BINARY))]
+    pipes = [house.enter(Subscription()), house.enter(Subscription(symbols=("XYZ",), form=Encoding.BINARY))]
     house.hub.announce(Stale(NOW), NOW)
     assert [pipe.told for pipe in pipes] == [[{"kind": "stale", "since_ns": str(NOW), "stripe": 0}]] * 2
 
 
 def test_a_message_that_is_no_trade_comes_whole_and_in_its_place(tmp_path: Path) -> None:
     house = House(tmp_path)
-    pipe = house.enter(Wish(form=Form.BINARY))
+    pipe = house.enter(Subscription(form=Encoding.BINARY))
     house.site.release(2)
     house.site.say(b"\x00\xffno trade")
     house.site.release(1)
@@ -187,8 +187,8 @@ def test_a_slow_customer_is_told_exactly_what_it_was_not_sent(
 ) -> None:
     with TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
         house = House(Path(scratch), limits=SMALL)
-        quick = house.enter(Wish(symbols=symbols))
-        pipe = house.enter(Wish(slow=slow, symbols=symbols), room=1)
+        quick = house.enter(Subscription(symbols=symbols))
+        pipe = house.enter(Subscription(slow=slow, symbols=symbols), room=1)
         for count, emptied in bursts:
             house.site.release(count, per_token=100)
             house.play()
@@ -221,7 +221,7 @@ def _check_account(pipe: Pipe, wanted: list[int]) -> None:
 
 def test_who_conflates_has_the_latest_of_every_symbol_in_the_end(tmp_path: Path) -> None:
     house = House(tmp_path, limits=SMALL)
-    pipe = house.enter(Wish(slow=Slow.CONFLATE), room=1)
+    pipe = house.enter(Subscription(slow=Slow.CONFLATE), room=1)
     for _ in range(5):
         house.site.release(1_000, per_token=100)
         house.play()
@@ -233,8 +233,8 @@ def test_who_conflates_has_the_latest_of_every_symbol_in_the_end(tmp_path: Path)
 
 def test_who_wants_to_be_disconnected_is_told_from_which_number_to_go_on(tmp_path: Path) -> None:
     house = House(tmp_path, limits=SMALL)
-    quick = house.enter(Wish())
-    pipe = house.enter(Wish(slow=Slow.DISCONNECT), room=1)
+    quick = house.enter(Subscription())
+    pipe = house.enter(Subscription(slow=Slow.DISCONNECT), room=1)
     for _ in range(4):
         house.site.release(900, per_token=100)
         house.play()
@@ -244,7 +244,7 @@ def test_who_wants_to_be_disconnected_is_told_from_which_number_to_go_on(tmp_pat
     assert pipe.ended[1]["next"] == 901
     assert house.hub.counts["too_slow"] == 1
     assert quick.numbers == list(range(1, 3_601))
-    again = house.enter(Wish(start=AtNumber(901)))
+    again = house.enter(Subscription(start=AtNumber(901)))
     house.play(rounds=40)
     assert again.numbers == list(range(901, 3_601))
 
@@ -252,7 +252,7 @@ def test_who_wants_to_be_disconnected_is_told_from_which_number_to_go_on(tmp_pat
 def test_who_wants_to_be_disconnected_loses_nothing_to_a_long_message(tmp_path: Path) -> None:
     """It takes the room of many trades, and none of those that wait may go for it."""
     house = House(tmp_path, limits=SMALL)
-    pipe = house.enter(Wish(slow=Slow.DISCONNECT), room=1)
+    pipe = house.enter(Subscription(slow=Slow.DISCONNECT), room=1)
     house.site.release(1)
     house.play()
     house.site.release(QUEUE_MIN - 1, per_token=100)
@@ -270,13 +270,13 @@ def test_a_past_that_cannot_be_read_ends_with_whoever_asked_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     house = House(tmp_path, released=5)
-    honest = house.enter(Wish())
-    other = house.enter(Wish(start=AtNumber(1)))
+    honest = house.enter(Subscription())
+    other = house.enter(Subscription(start=AtNumber(1)))
 
-    def damaged(_self: Replay) -> list[Delivery]:
+    def damaged(_self: CustomerReplay) -> list[Delivery]:
         raise UserError("the digest of an entry does not match")
 
-    monkeypatch.setattr(Replay, "take", damaged)
+    monkeypatch.setattr(CustomerReplay, "take", damaged)
     house.site.release(3)
     house.play()
     assert other.ended is not None
@@ -287,7 +287,7 @@ def test_a_past_that_cannot_be_read_ends_with_whoever_asked_for_it(
 
 def test_notices_are_never_left_out_so_who_lets_too_many_wait_is_let_go(tmp_path: Path) -> None:
     house = House(tmp_path, limits=SMALL)
-    pipe = house.enter(Wish(), room=1)
+    pipe = house.enter(Subscription(), room=1)
     house.site.release(1)
     house.play()
     for _ in range(NOTICES_MAX + 1):
@@ -298,8 +298,8 @@ def test_notices_are_never_left_out_so_who_lets_too_many_wait_is_let_go(tmp_path
 
 def test_slow_customers_of_every_kind_leave_the_others_alone(tmp_path: Path) -> None:
     house = House(tmp_path, limits=SMALL)
-    slow = [house.enter(Wish(slow=each), room=1) for each in Slow]
-    quick = house.enter(Wish(form=Form.BINARY))
+    slow = [house.enter(Subscription(slow=each), room=1) for each in Slow]
+    quick = house.enter(Subscription(form=Encoding.BINARY))
     for _ in range(10):
         house.site.release(1_000, per_token=250)
         house.play()
@@ -321,30 +321,30 @@ def test_there_are_no_more_customers_subscriptions_and_replays_than_may_be(tmp_p
     assert two is not None
     assert three is not None
     assert four is not None
-    house.hub.subscribe(one, Wish(symbols=("ABC",)))
-    house.hub.subscribe(two, Wish(symbols=("DEF",)))
+    house.hub.subscribe(one, Subscription(symbols=("ABC",)))
+    house.hub.subscribe(two, Subscription(symbols=("DEF",)))
     with pytest.raises(Overload, match="different subscriptions"):
-        house.hub.subscribe(three, Wish())
-    house.hub.subscribe(three, Wish(symbols=("ABC",), start=AtNumber(1)))
+        house.hub.subscribe(three, Subscription())
+    house.hub.subscribe(three, Subscription(symbols=("ABC",), start=AtNumber(1)))
     with pytest.raises(Overload, match="read the past"):
-        house.hub.subscribe(four, Wish(symbols=("ABC",), start=AtNumber(1)))
+        house.hub.subscribe(four, Subscription(symbols=("ABC",), start=AtNumber(1)))
     house.hub.dismiss(two)
-    house.hub.subscribe(four, Wish())
+    house.hub.subscribe(four, Subscription())
     assert len(house.hub.customers) == 3
 
 
 def test_a_number_that_is_still_to_come_is_refused(tmp_path: Path) -> None:
     house = House(tmp_path, released=5)
     with pytest.raises(Refusal, match="give at most 6"):
-        house.enter(Wish(start=AtNumber(7)))
-    assert house.enter(Wish(start=AtNumber(6))).frames == []
+        house.enter(Subscription(start=AtNumber(7)))
+    assert house.enter(Subscription(start=AtNumber(6))).frames == []
 
 
 def test_a_new_subscription_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
     house = House(tmp_path)
-    pipe = house.enter(Wish(symbols=("ABC",)))
+    pipe = house.enter(Subscription(symbols=("ABC",)))
     assert pipe.customer is not None
-    house.hub.subscribe(pipe.customer, Wish(symbols=("DEF",)))
+    house.hub.subscribe(pipe.customer, Subscription(symbols=("DEF",)))
     house.site.release(8)
     house.play()
     assert pipe.numbers == [1, 5]
@@ -374,7 +374,7 @@ def test_nobody_is_always_served_first(tmp_path: Path) -> None:
     pipes = [Noting() for _ in range(4)]
     for pipe in pipes:
         pipe.customer = house.hub.admit(pipe)
-        house.hub.subscribe(pipe.customer, Wish())
+        house.hub.subscribe(pipe.customer, Subscription())
     for _ in range(4):
         house.site.release(1)
         house.play()
@@ -384,7 +384,7 @@ def test_nobody_is_always_served_first(tmp_path: Path) -> None:
 def test_one_may_begin_with_the_first_number_or_with_an_instant(tmp_path: Path) -> None:
     house = House(tmp_path, released=12)
     first, third, never = (
-        house.enter(Wish(start=start)) for start in (Beginning(), AtInstant(values.token_at(3)), AtInstant(NOW))
+        house.enter(Subscription(start=start)) for start in (Beginning(), AtInstant(values.token_at(3)), AtInstant(NOW))
     )
     house.play(3)
     assert first.numbers == list(range(1, 13))
@@ -399,7 +399,7 @@ def test_who_comes_back_behind_a_break_is_told_of_it_and_gets_what_has_the_numbe
     house.site.go_back(token=8, following=25)
     house.site.release(8)
     house.play(3)
-    behind, aware = (house.enter(Wish(start=AtNumber(31), formation=each)) for each in (known, known + 1))
+    behind, aware = (house.enter(Subscription(start=AtNumber(31), formation=each)) for each in (known, known + 1))
     house.site.release(2)
     house.play(3)
     assert [each if isinstance(each, int) else each["kind"] for each in behind.told] == ["break", *range(25, 35)]
@@ -407,7 +407,7 @@ def test_who_comes_back_behind_a_break_is_told_of_it_and_gets_what_has_the_numbe
 
 
 def test_a_server_is_overloaded_when_one_round_in_a_hundred_is_late_and_not_for_a_single_one() -> None:
-    pace, late, good = Pace(), DELAY_GOAL + 1, DELAY_GOOD
+    pace, late, good = LagMonitor(), DELAY_GOAL + 1, DELAY_GOOD
     pace.delays.extend([late] * (LATE_MIN - 1) + [good] * 50)
     assert pace.look() is None
     pace.delays.append(late)

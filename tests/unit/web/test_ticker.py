@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from fairtape.market.notices import Cancel, encode_notice
 from fairtape.tape.sales_columns import ColumnSales
 from fairtape.web import ticker as ticker_module
-from fairtape.web.subscription import Wish
-from fairtape.web.ticker import TAIL_ROWS_MAX, Tail, Ticker
+from fairtape.web.subscription import Subscription
+from fairtape.web.ticker import TAIL_ROWS_MAX, LiveTicker, Tail
 from unit.client import tape_values
 from unit.web.web_values import House, Site, numbers_of
 
@@ -54,7 +54,7 @@ def test_a_server_that_starts_later_knows_what_was_sold_before(tmp_path: Path) -
     site = Site(tmp_path)
     site.release(20)
     site.hold(5)
-    ticker = Ticker(tmp_path)
+    ticker = LiveTicker(tmp_path)
     assert ticker.due == 21
     assert numbers_of(ticker.sales.lot()) == [17, 18, 19, 20]
     assert ticker.messages == 20
@@ -86,7 +86,7 @@ def test_behind_a_break_numbers_are_told_again_and_counted_once(tmp_path: Path) 
     assert ticker.due == 10
     site.go_back(token=token, following=7)
     site.release(8)
-    pipe = house.enter(Wish())
+    pipe = house.enter(Subscription())
     house.play(rounds=3)
     assert [each if isinstance(each, int) else each["kind"] for each in pipe.told] == ["break", *range(7, 15)]
     assert ticker.due == 15

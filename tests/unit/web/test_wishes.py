@@ -8,28 +8,35 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairtape.tape.feed import AtInstant, AtNumber, Beginning
-from fairtape.web.encoding import Form
-from fairtape.web.subscription import Refusal, Slow, Verb, Wish, request_of, wish_of_query
+from fairtape.web.encoding import Encoding
+from fairtape.web.subscription import Refusal, RequestVerb, Slow, Subscription, request_of, subscription_of_query
 
 
 def test_a_query_and_a_message_say_the_same() -> None:
-    query = wish_of_query("symbols=ABC,DEF&stripes=1,2&form=binary&policy=conflate&from=12")
+    query = subscription_of_query("symbols=ABC,DEF&stripes=1,2&form=binary&policy=conflate&from=12")
     message = {"do": "subscribe", "symbols": ["ABC", "DEF"], "stripes": [1, 2], "form": "binary", "policy": "conflate"}
-    assert request_of(json.dumps(message | {"from": 12}).encode()) == (Verb.SUBSCRIBE, query)
+    assert request_of(json.dumps(message | {"from": 12}).encode()) == (RequestVerb.SUBSCRIBE, query)
     start = AtNumber(12)
-    assert query == Wish(symbols=("ABC", "DEF"), stripes=(1, 2), form=Form.BINARY, slow=Slow.CONFLATE, start=start)
+    assert query == Subscription(
+        symbols=("ABC", "DEF"), stripes=(1, 2), form=Encoding.BINARY, slow=Slow.CONFLATE, start=start
+    )
 
 
 def test_a_beginning_is_a_number_an_instant_or_the_first_there_is() -> None:
-    assert wish_of_query("from=7&formation=3") == Wish(start=AtNumber(7), formation=3)
-    assert wish_of_query("from=beginning") == Wish(start=Beginning())
+    assert subscription_of_query("from=7&formation=3") == Subscription(start=AtNumber(7), formation=3)
+    assert subscription_of_query("from=beginning") == Subscription(start=Beginning())
     since = 1_750_000_000_000_000_000
-    assert wish_of_query(f"since_ns={since}") == Wish(start=AtInstant(since))
-    assert request_of(f'{{"do":"subscribe","since_ns":"{since}"}}'.encode())[1] == Wish(start=AtInstant(since))
+    assert subscription_of_query(f"since_ns={since}") == Subscription(start=AtInstant(since))
+    assert request_of(f'{{"do":"subscribe","since_ns":"{since}"}}'.encode())[1] == Subscription(start=AtInstant(since))
 
 
 def test_what_is_left_out_is_everything_in_json_from_now_on() -> None:
-    assert wish_of_query("") == wish_of_query("symbols=*") == request_of(b'{"do":"subscribe"}')[1] == Wish()
+    assert (
+        subscription_of_query("")
+        == subscription_of_query("symbols=*")
+        == request_of(b'{"do":"subscribe"}')[1]
+        == Subscription()
+    )
 
 
 @pytest.mark.parametrize(
@@ -58,7 +65,7 @@ def test_what_is_left_out_is_everything_in_json_from_now_on() -> None:
 )
 def test_a_bad_query_is_refused_with_the_field_and_the_remedy(query: str, field: str, words: str) -> None:
     with pytest.raises(Refusal, match=words) as refusal:
-        wish_of_query(query)
+        subscription_of_query(query)
     assert refusal.value.field == field
 
 
@@ -93,7 +100,7 @@ def test_a_bad_message_is_refused_with_the_field(text: bytes, field: str) -> Non
 )
 def test_whatever_is_asked_is_understood_or_refused(query: str) -> None:
     with suppress(Refusal):
-        wish_of_query(query)
+        subscription_of_query(query)
 
 
 @given(

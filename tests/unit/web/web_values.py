@@ -11,10 +11,10 @@ from fairtape.core.instants import SECOND
 from fairtape.journal import JournalWriter
 from fairtape.tape.batches import TradeBatch
 from fairtape.tape.serialization import unbundled
-from fairtape.web.broadcast import Hub, Limits
-from fairtape.web.customer import Customer
-from fairtape.web.subscription import Wish
-from fairtape.web.ticker import Ticker
+from fairtape.web.broadcast import Broadcaster, Limits
+from fairtape.web.customer import WebCustomer
+from fairtape.web.subscription import Subscription
+from fairtape.web.ticker import LiveTicker
 from unit.client import tape_values
 
 NOW = 1_800_000_000_000_000_000
@@ -77,7 +77,7 @@ class Pipe:
         self.room = room
         self.frames: list[bytes] = []
         self.ended: tuple[int, dict[str, object]] | None = None
-        self.customer: Customer | None = None
+        self.customer: WebCustomer | None = None
         self._waiting = 0
 
     def write(self, frame: bytes) -> None:
@@ -89,7 +89,7 @@ class Pipe:
     def end(self, code: int, _reason: str, told: dict[str, object]) -> None:
         self.ended = code, told
 
-    def empty(self, hub: Hub) -> None:
+    def empty(self, hub: Broadcaster) -> None:
         """The other side has read everything."""
         self._waiting = 0
         if self.customer is not None and not self.customer.flowing:
@@ -146,9 +146,9 @@ class House:
         self.site = Site(folder)
         if released:
             self.site.release(released)
-        self.hub = Hub(Ticker(folder), limits)
+        self.hub = Broadcaster(LiveTicker(folder), limits)
 
-    def enter(self, wish: Wish | None = None, *, room: int = 1 << 30) -> Pipe:
+    def enter(self, wish: Subscription | None = None, *, room: int = 1 << 30) -> Pipe:
         """A new customer."""
         pipe = Pipe(room)
         pipe.customer = self.hub.admit(pipe)
