@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from fairtape.deployment.operations import doctor
-from fairtape.deployment.operations.doctor import Finding, Status
+from fairtape.deployment.operations.doctor import CheckStatus, Finding
 from loopback.commands import run
 
 CHECKS: list[Callable[[], Finding]] = [
     doctor.cores,
     doctor.clock,
     doctor.real_time,
-    doctor.wakefulness,
+    doctor.idle_states,
     doctor.multicast,
     doctor.multicast_route,
     doctor.socket_buffers,
@@ -35,7 +35,7 @@ def is_well_said(finding: Finding) -> bool:
         and bool(finding.found)
         and "\n" not in finding.found + finding.advice
         and finding.advice[0].isupper()
-        and (finding.advice == "Nothing to do.") == (finding.status is Status.GOOD)
+        and (finding.advice == "Nothing to do.") == (finding.status is CheckStatus.GOOD)
     )
 
 
@@ -51,22 +51,22 @@ def test_a_program_that_is_not_there_is_only_a_note(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     finding = check()
-    assert finding.status is Status.NOTE
+    assert finding.status is CheckStatus.NOTE
     assert is_well_said(finding)
 
 
 @pytest.mark.parametrize(
     ("said", "status"),
     [
-        ('openjdk version "21.0.1" 2023-10-17', Status.GOOD),
-        ('openjdk version "17" 2021-09-14', Status.GOOD),
-        ('java version "11.0.2" 2019-01-15 LTS', Status.NOTE),
-        ('java version "1.8.0_392"', Status.NOTE),
-        ("no idea", Status.NOTE),
+        ('openjdk version "21.0.1" 2023-10-17', CheckStatus.GOOD),
+        ('openjdk version "17" 2021-09-14', CheckStatus.GOOD),
+        ('java version "11.0.2" 2019-01-15 LTS', CheckStatus.NOTE),
+        ('java version "1.8.0_392"', CheckStatus.NOTE),
+        ("no idea", CheckStatus.NOTE),
     ],
 )
 def test_java_is_good_from_version_17_on(
-    said: str, status: Status, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    said: str, status: CheckStatus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "bin" / "java"
     program.parent.mkdir()
@@ -88,7 +88,7 @@ def test_a_folder_is_measured_and_left_as_it_was(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_not_there_is_bad_and_no_error(tmp_path: Path) -> None:
     finding = doctor.disk(tmp_path / "none")
-    assert finding.status is Status.BAD
+    assert finding.status is CheckStatus.BAD
     assert is_well_said(finding)
 
 
@@ -97,7 +97,7 @@ def test_a_folder_in_memory_is_noted() -> None:
     if not os.access(memory, os.W_OK):
         pytest.skip("this machine has no folder in memory that can be written")
     finding = doctor.disk(memory)
-    assert finding.status is not Status.GOOD
+    assert finding.status is not CheckStatus.GOOD
 
 
 def test_the_json_has_every_finding_and_the_exit_code_follows_the_bad_ones(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from fairtape.client import Gap as TapeGap
 from fairtape.client import Skipped, Tape, Trade
 from fairtape.deployment.config.description import read_deployment
 from fairtape.deployment.config.loopback import free_ports
-from fairtape.deployment.process.edge import catalogue_of, edge_of
+from fairtape.deployment.process.edge import edge_of, stripe_plans_of
 from fairtape.edge.protocol.customer_records import Break, Delivered, Gap
 from fairtape.edge.protocol.session_receiver import CustomerOptions
 from fairtape.edge.service.stripe_plans import read_plan
@@ -45,7 +45,7 @@ class Listener:
 
     def __init__(self, folder: Path, places: dict[int, int] | None = None) -> None:
         deployed = read_deployment(folder)
-        settings, self._catalogue = edge_of(deployed), catalogue_of(deployed)
+        settings, self._catalogue = edge_of(deployed), stripe_plans_of(deployed)
         first = self._plan(1)
         assert first is not None
         self._ear = MulticastSubscriber(

@@ -194,7 +194,7 @@ def test_a_site_without_the_plan_is_silent_until_it_has_it_and_then_says_all_tha
 def test_an_interface_without_a_socket_leaves_the_site_alone(tmp_path: Path) -> None:
     from fairtape.deployment.config.description import read_deployment
     from fairtape.deployment.config.draft import Draft, create_deployment
-    from fairtape.deployment.process.edge import HushedStation, open_station
+    from fairtape.deployment.process.edge import SilencedPublisher, open_publisher
 
     folder = tmp_path / "new"
     create_deployment(folder, Draft(loops=(1,), profile="metro", edge=1))
@@ -203,8 +203,8 @@ def test_an_interface_without_a_socket_leaves_the_site_alone(tmp_path: Path) -> 
     (folder / "deployment.toml").write_text(text.replace(site, 's1 = { node = 1, address = "192.0.2.1:17200" }'))
     deployment = read_deployment(folder)
     said: list[str] = []
-    station = open_station(deployment, deployment.sites[0], tmp_path, said.append)
-    assert isinstance(station, HushedStation)
+    station = open_publisher(deployment, deployment.sites[0], tmp_path, said.append)
+    assert isinstance(station, SilencedPublisher)
     station.delivered(delivery(next(each for each in history() if not isinstance(each, FormationChange))))
     assert station.status()["unsent"] == 4
     assert "192.0.2.1" in said[0]

@@ -18,8 +18,8 @@ from fairtape.deployment.config.description import read_deployment
 from fairtape.deployment.config.gateway_options import GatewayOptions
 from fairtape.deployment.process.gateway import GatewayProcess
 from fairtape.deployment.publish.source_thread import publish_once
-from fairtape.deployment.publish.target import door_of
-from fairtape.deployment.status_files import Bulletin, RunFolder
+from fairtape.deployment.publish.target import publish_target
+from fairtape.deployment.status_files import RunFolder, StatusFile
 from fairtape.exchange.instructions import OpenMarket
 from fairtape.exchange.order_codec import encode
 from fairtape.exchange.rules.values import Continuous
@@ -52,7 +52,7 @@ def furnish(folder: Path) -> None:
     """Two logins with something to trade, and a market."""
     for name in ("ann", "bob"):
         assert run("accounts", "add", folder, name, "--password", PASSWORD)[0] == 0
-    door = door_of(folder)
+    door = publish_target(folder)
     terms = OpenMarket(101, 1, "MSFT", Continuous(), ONE // 100, ONE)
     publish_once(door.plan_for(101), 101, [encode(terms)])
     for words in (("ann", "MSFT", "100"), ("bob", "cash", "1000")):
@@ -100,8 +100,10 @@ def test_a_gateway_whose_floor_was_taken_back_is_rebuilt_under_its_traders(tmp_p
         await_members(folder, "s1", "s2")
         furnish(folder)
         options = GatewayOptions(entry=("127.0.0.1", 0), ledger=str(ledger))
-        bulletin = Bulletin(RunFolder(folder), "XLON.gateway")
-        process = GatewayProcess(read_deployment(folder), door_of(folder).plan_for(102), 102, "XLON", options, bulletin)
+        bulletin = StatusFile(RunFolder(folder), "XLON.gateway")
+        process = GatewayProcess(
+            read_deployment(folder), publish_target(folder).plan_for(102), 102, "XLON", options, bulletin
+        )
         trading: list[Future[None]] = []
 
         def play(address: Address) -> None:

@@ -13,9 +13,18 @@ import pytest
 from fairtape.core.instants import SECOND
 from fairtape.deployment.config.description import FILE, Node, read_deployment
 from fairtape.deployment.config.draft import Draft, create_deployment
-from fairtape.deployment.lock_file import claimed
-from fairtape.deployment.operations.drills import LEADER, NEXT_SITE, TOKEN_SITE, Fault, Field, Means, Plan, hold
-from fairtape.deployment.process.local_cluster import Company
+from fairtape.deployment.lock_file import folder_lock
+from fairtape.deployment.operations.drills import (
+    LEADER,
+    NEXT_SITE,
+    TOKEN_SITE,
+    DrillPlan,
+    DrillTarget,
+    Fault,
+    Means,
+    run_drill,
+)
+from fairtape.deployment.process.local_cluster import LocalCluster
 from fairtape.journal import compare
 from loopback.namespaces import Machines, Refused, machines
 
@@ -38,7 +47,7 @@ def network() -> Iterator[Machines]:
 
 
 @pytest.fixture(scope="module")
-def field(network: Machines, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Field]:
+def field(network: Machines, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DrillTarget]:
     folder = tmp_path_factory.mktemp("machines") / "deployment"
     create_deployment(folder, Draft(loops=(SITES,), hosts=network.hosts, resilience="majority", profile="metro"))
     text = (folder / FILE).read_text()
@@ -48,9 +57,9 @@ def field(network: Machines, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     def wrapping(name: str) -> tuple[str, ...]:
         return network.enter(deployment.nodes[name].host)
 
-    field = Field(deployment, wrapping=wrapping)
-    with claimed(folder):
-        field.company = Company(deployment, wrapping=wrapping)
+    field = DrillTarget(deployment, wrapping=wrapping)
+    with folder_lock(folder):
+        field.company = LocalCluster(deployment, wrapping=wrapping)
         try:
             field.company.start()
             yield field
@@ -61,36 +70,36 @@ def field(network: Machines, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     assert comparison.level
 
 
-def test_the_token_site_is_killed(field: Field) -> None:
-    expect_one_order(hold(field, drill(Fault.KILL, TOKEN_SITE)))
+def test_the_token_site_is_killed(field: DrillTarget) -> None:
+    expect_one_order(run_drill(field, drill(Fault.KILL, TOKEN_SITE)))
 
 
-def test_a_cable_is_pulled(field: Field, network: Machines) -> None:
-    def pull(_field: Field, _plan: Plan, victims: list[Node]) -> None:
+def test_a_cable_is_pulled(field: DrillTarget, network: Machines) -> None:
+    def pull(_field: DrillTarget, _plan: DrillPlan, victims: list[Node]) -> None:
         for node in victims:
             network.cable(node.host, plugged=False)
 
-    def put_back(_field: Field, victims: list[Node]) -> None:
+    def put_back(_field: DrillTarget, victims: list[Node]) -> None:
         for node in victims:
             network.cable(node.host, plugged=True)
 
     means: Means = pull, put_back
-    expect_one_order(hold(field, drill(Fault.PARTITION, "s5"), means))
+    expect_one_order(run_drill(field, drill(Fault.PARTITION, "s5"), means))
 
 
 @only_when_asked
 @pytest.mark.parametrize("victims", [(NEXT_SITE,), (LEADER,), ("s3", "s4")], ids=" ".join)
-def test_others_are_killed(field: Field, victims: tuple[str, ...]) -> None:
-    expect_one_order(hold(field, drill(Fault.KILL, *victims)))
+def test_others_are_killed(field: DrillTarget, victims: tuple[str, ...]) -> None:
+    expect_one_order(run_drill(field, drill(Fault.KILL, *victims)))
 
 
 @only_when_asked
-def test_a_site_stands_still(field: Field) -> None:
-    expect_one_order(hold(field, drill(Fault.PAUSE, TOKEN_SITE)))
+def test_a_site_stands_still(field: DrillTarget) -> None:
+    expect_one_order(run_drill(field, drill(Fault.PAUSE, TOKEN_SITE)))
 
 
-def drill(fault: Fault, *victims: str) -> Plan:
-    return Plan(fault=fault, victims=victims, period=PERIOD, rate=RATE)
+def drill(fault: Fault, *victims: str) -> DrillPlan:
+    return DrillPlan(fault=fault, victims=victims, period=PERIOD, rate=RATE)
 
 
 def expect_one_order(account: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ import pytest
 from fairtape.core.errors import UserError
 from fairtape.deployment.config.description import Deployment, RealTime
 from fairtape.deployment.config.draft import Draft, create_deployment
-from fairtape.deployment.process.idle_guard import processors_awake
+from fairtape.deployment.process.idle_guard import keep_processors_awake
 from fairtape.deployment.process.scheduling import THREADS, Scheduling
 from fairtape.net.driver import may_run_in_real_time
 
@@ -68,7 +68,7 @@ def test_what_is_refused_is_told_and_ends_whoever_cannot_do_without(deployment: 
 
 
 def test_a_processor_is_kept_awake_by_a_program_that_everybody_is_preferred_to() -> None:
-    with processors_awake():
+    with keep_processors_awake():
         kept = {
             processor: os.sched_getscheduler(child.pid)
             for child in multiprocessing.active_children()

@@ -8,9 +8,9 @@ from fairtape.core.errors import UserError
 from fairtape.core.instants import SECOND
 from fairtape.deployment.config.description import read_deployment
 from fairtape.deployment.config.draft import Draft, create_deployment
-from fairtape.deployment.follow.site_selection import FRESH_PERIOD, Audience
-from fairtape.deployment.lock_file import claimed
-from fairtape.deployment.status_files import Bulletin, RunFolder
+from fairtape.deployment.follow.site_selection import FRESH_PERIOD, SiteSelection
+from fairtape.deployment.lock_file import folder_lock
+from fairtape.deployment.status_files import RunFolder, StatusFile
 
 NOW = 1_000 * SECOND
 
@@ -20,21 +20,21 @@ def folder(tmp_path: Path) -> Path:
     return create_deployment(tmp_path / "new", Draft(loops=(3, 1), profile="wan")).folder
 
 
-def audience(folder: Path, *, wanted: str | None = None) -> Audience:
-    return Audience(read_deployment(folder), wanted=wanted)
+def audience(folder: Path, *, wanted: str | None = None) -> SiteSelection:
+    return SiteSelection(read_deployment(folder), wanted=wanted)
 
 
 def page(folder: Path, number: int, *, released: int, posture: str = "member", **others: object) -> None:
     """What a site of this process says."""
     status = {"node": number, "posture": posture, "loops": {}, "released_sequence": released}
     usual = {"written_at_ns": NOW, "lease_left_ms": 150.0}
-    Bulletin(RunFolder(folder), f"s{number}").close(status | usual | others)
+    StatusFile(RunFolder(folder), f"s{number}").close(status | usual | others)
 
 
 def test_nobody_is_heard_where_nobody_runs(folder: Path) -> None:
     assert audience(folder).choose(None, NOW) is None
     assert audience(folder).is_over()
-    with claimed(folder):
+    with folder_lock(folder):
         assert not audience(folder).is_over()
 
 

@@ -9,7 +9,7 @@ import pytest
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND
 from fairtape.core.timing import PROFILES
-from fairtape.deployment.config.description import FILE, Deployment, Kind, RealTime, read_deployment
+from fairtape.deployment.config.description import FILE, Deployment, NodeKind, RealTime, read_deployment
 from fairtape.deployment.config.draft import Draft, create_deployment
 from fairtape.deployment.config.keys import keys_of
 from fairtape.deployment.node_names import with_names
@@ -35,7 +35,7 @@ def test_what_was_asked_for_is_what_is_read(tmp_path: Path) -> None:
     assert (charter.resilience, charter.excess, charter.remedy) == ("majority", Excess.HALT, Remedy.REPLACE)
     assert deployment.timing == PROFILES["metro"]
     assert [node.name for node in deployment.reformers] == ["x1", "x2", "x3"]
-    assert [node.name for node in deployment.of_kind(Kind.SOURCE)] == ["XNYS"]
+    assert [node.name for node in deployment.of_kind(NodeKind.SOURCE)] == ["XNYS"]
     assert deployment.store == ETCD
     assert not deployment.shared_clock
     assert {node.host for node in deployment.sites} == set(HOSTS)

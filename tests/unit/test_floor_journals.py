@@ -13,7 +13,7 @@ from fairtape.core.effects import FormationChange, Ordered, Release
 from fairtape.core.instants import Instant
 from fairtape.core.timing import PROFILES
 from fairtape.deployment.follow.floor_reader import FloorReader
-from fairtape.deployment.follow.journal_follower import Following
+from fairtape.deployment.follow.journal_follower import JournalFollower
 from fairtape.deployment.process.arbiter import Arbiter
 from fairtape.exchange.floor import Floor
 from fairtape.exchange.instructions import TradeReport
@@ -139,7 +139,7 @@ def test_a_reader_that_goes_on_with_another_site_after_a_break_is_rebuilt(tmp_pa
         two.writer.turn(change(2, lost.token, lost.sequence, broken=True), 0)
         two.formation = 2
         two.release(two.script.buy("ann", "a7", 1, 90))
-        following = Following({1: tmp_path / "one", 2: tmp_path / "two"}, site=1)
+        following = JournalFollower({1: tmp_path / "one", 2: tmp_path / "two"}, site=1)
         reader = FloorReader(following, new)
         reader.catch_up()
         assert reader.floor.trade_count == 2

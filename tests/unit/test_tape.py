@@ -18,7 +18,7 @@ from fairtape.cli.outlet import Outlet
 from fairtape.cli.tape import Progress, Tape
 from fairtape.core.effects import FormationChange, Ordered, Span
 from fairtape.core.entries import Entry as Content
-from fairtape.deployment.follow.journal_follower import Following
+from fairtape.deployment.follow.journal_follower import JournalFollower
 from fairtape.market.trades import Trade, encode
 from fairtape.ring.membership.layout import encode_formation
 from fairtape.wire.blocks import pack_messages
@@ -45,13 +45,13 @@ def change(before: Ordered, number: int, *, broken: bool = False) -> FormationCh
 @contextmanager
 def tape_of(
     journals: dict[int, Path], *, text: bool = False, from_sequence: int = 1
-) -> Iterator[tuple[Tape, Following, Path]]:
+) -> Iterator[tuple[Tape, JournalFollower, Path]]:
     """A tape that is printed into a file."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "lines"
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
         lines = TextLines(NAMES) if text else JsonLines(NAMES)
-        following = Following(journals, from_sequence=from_sequence)
+        following = JournalFollower(journals, from_sequence=from_sequence)
         yield Tape(following, Outlet(descriptor), lines), following, path
 
 

@@ -10,7 +10,7 @@ import time
 from array import array
 
 from fairtape.core.instants import SECOND, Duration, Instant
-from fairtape.deployment.process.children import Link, Ready
+from fairtape.deployment.process.children import ChildLink, Ready
 from fairtape.net.driver import run_in_real_time
 from fairtape.net.transports import LOOPBACK
 from fairtape.net.udp import Address
@@ -19,7 +19,7 @@ WARM_S = 0.5
 BETWEEN_LOOKS = 64  # packets between two looks at the clock
 
 
-def bare_receiver(link: Link, group: Address, seconds: float) -> None:
+def bare_receiver(link: ChildLink, group: Address, seconds: float) -> None:
     """Count what arrives between the warm-up and the end."""
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -51,7 +51,7 @@ def _count_until(sock: socket.socket, ends_at: float) -> int:
     return count
 
 
-def bare_sender(link: Link, group: Address, size: int, seconds: float) -> None:
+def bare_sender(link: ChildLink, group: Address, size: int, seconds: float) -> None:
     """Send packets of one size as fast as one call after the other allows."""
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(LOOPBACK))
@@ -66,7 +66,7 @@ def bare_sender(link: Link, group: Address, size: int, seconds: float) -> None:
     link.rest()
 
 
-def bare_sleeper(link: Link, period: Duration, window: Duration) -> None:
+def bare_sleeper(link: ChildLink, period: Duration, window: Duration) -> None:
     """Sleep until the same instants as all others, and say how much later each sleep ended."""
     run_in_real_time()
     link.tell(Ready())

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from fairtape.core.instants import SECOND
 from fairtape.deployment.config.draft import Draft, create_deployment
-from fairtape.deployment.lock_file import claimed
-from fairtape.deployment.operations.drills import TOKEN_SITE, Fault, Field, Plan, hold
-from fairtape.deployment.process.local_cluster import Company
+from fairtape.deployment.lock_file import folder_lock
+from fairtape.deployment.operations.drills import TOKEN_SITE, DrillPlan, DrillTarget, Fault, run_drill
+from fairtape.deployment.process.local_cluster import LocalCluster
 
 SITES: Final = 3
 RATE: Final = 1_000.0  # messages per second of each survivor
@@ -64,18 +64,18 @@ def _round(profile: str) -> dict[str, Any]:
     survivors = SITES - 1
     with tempfile.TemporaryDirectory(prefix="fairtape-failover-", ignore_cleanup_errors=True) as scratch:
         deployment = create_deployment(Path(scratch) / "deployment", Draft(loops=(SITES,), profile=profile))
-        field = Field(deployment)
-        plan = Plan(
+        field = DrillTarget(deployment)
+        plan = DrillPlan(
             fault=Fault.KILL,
             victims=(TOKEN_SITE,),
             period=DOWN_PERIOD,
             rate=survivors * RATE,
             senders=survivors,
         )
-        with claimed(deployment.folder):
-            field.company = Company(deployment)
+        with folder_lock(deployment.folder):
+            field.company = LocalCluster(deployment)
             try:
                 field.company.start()
-                return hold(field, plan)
+                return run_drill(field, plan)
             finally:
                 field.company.stop()

@@ -12,7 +12,7 @@ from typing import Final
 
 from fairtape.bench.web import CHUNK, NEWS_PERIOD, Open, check_room, take_core
 from fairtape.core.instants import SECOND, Instant
-from fairtape.deployment.process.children import Crew, Link, Ready
+from fairtape.deployment.process.children import ChildLink, ChildProcesses, Ready
 from fairtape.net.transports import LOOPBACK
 
 LOOK_PERIOD: Final = 0.05  # seconds
@@ -36,7 +36,7 @@ class Written:
 def run_fanout(*, customers: int, size: int, seconds: float) -> float:
     """Frames of one size that a bare program writes in a second of its core."""
     check_room(customers)
-    with Crew(imports=[__name__]) as crew:
+    with ChildProcesses(imports=[__name__]) as crew:
         crew.start("writer", writer_process, customers, size)
         port = crew.collect(Open, {"writer"}, NEWS_PERIOD)["writer"].port
         crew.start("readers", readers_process, port, customers)
@@ -46,7 +46,7 @@ def run_fanout(*, customers: int, size: int, seconds: float) -> float:
     return written.frames / max(written.share * seconds, 1e-9)
 
 
-def writer_process(link: Link, customers: int, size: int) -> None:
+def writer_process(link: ChildLink, customers: int, size: int) -> None:
     """Write the same frame to all customers, over and over."""
     take_core(0, real_time=False)
     check_room(customers)
@@ -69,7 +69,7 @@ def writer_process(link: Link, customers: int, size: int) -> None:
     link.rest()
 
 
-def readers_process(link: Link, port: int, customers: int) -> None:
+def readers_process(link: ChildLink, port: int, customers: int) -> None:
     """Read whatever comes, and throw it away, until the writer has closed every line."""
     take_core(1, real_time=False)
     check_room(customers)

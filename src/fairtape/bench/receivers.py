@@ -15,8 +15,8 @@ from fairtape.bench.senders import STAMP, Published
 from fairtape.bench.setting import Setting
 from fairtape.core.effects import Deliver
 from fairtape.core.instants import MILLISECOND, Instant
-from fairtape.deployment.process.children import Link, Ready
-from fairtape.deployment.ring_plan import RingPlan, gather_period, site_seat
+from fairtape.deployment.process.children import ChildLink, Ready
+from fairtape.deployment.ring_plan import RingPlan, gather_period, site_runtime
 from fairtape.journal import JournalWriter
 from fairtape.net.clock import Clock, SharedClock
 from fairtape.net.driver import Driver, run_in_real_time, tune_gc
@@ -83,7 +83,7 @@ def _stamps(delivery: Deliver) -> list[Instant]:
 class Witness:
     """The application of one site: notes what it gets, and looks after the run when there is nothing to get."""
 
-    def __init__(self, clock: Clock, tally: Tally, link: Link, receiver: Receiver) -> None:
+    def __init__(self, clock: Clock, tally: Tally, link: ChildLink, receiver: Receiver) -> None:
         self._clock = clock
         self._tally = tally
         self._link = link
@@ -141,7 +141,7 @@ class Account:
     failure: str | None
 
 
-def receiver_process(link: Link, me: NodeId, journal: Path, setting: Setting) -> None:
+def receiver_process(link: ChildLink, me: NodeId, journal: Path, setting: Setting) -> None:
     """One site: runs until all that was published is delivered, says what it saw, and goes on while others need it."""
     clock = SharedClock()
     real_time = setting.real_time and run_in_real_time()
@@ -150,7 +150,7 @@ def receiver_process(link: Link, me: NodeId, journal: Path, setting: Setting) ->
     if plan is None:
         return
     tally = Tally(*setting.window_of(plan.formation), stamped=setting.rate is not None)
-    receiver, seat = site_seat(plan, me, clock, journal=journal)
+    receiver, seat = site_runtime(plan, me, clock, journal=journal)
     witness = Witness(clock, tally, link, receiver)
     seat.consumer = witness.take
     driver = Driver([seat], clock, gather_period=gather_period(plan))
@@ -175,7 +175,7 @@ def _account(me: NodeId, tally: Tally, receiver: Receiver, seat: NodeRuntime, *,
     )
 
 
-def _is_stopped(link: Link) -> bool:
+def _is_stopped(link: ChildLink) -> bool:
     for _ in link.orders():
         pass
     return link.stopped

@@ -11,7 +11,7 @@ from fairtape.bench.setting import Setting
 from fairtape.bench.unsealed import OpenSeal
 from fairtape.core.instants import MICROSECOND
 from fairtape.core.timing import profile
-from fairtape.deployment.process.idle_guard import processors_awake
+from fairtape.deployment.process.idle_guard import keep_processors_awake
 from fairtape.wire.frames import DATAGRAM_MAX
 
 Figure: TypeAlias = float | bool | str | list[str] | list[int] | list[dict[str, float]]
@@ -116,7 +116,7 @@ def _latency(base: Setting, rounds: int, step: Step) -> Figures:
     exact = replace(base, timing=profile("lan", retries_max=RETRIES), real_time=True)
     slower = profile("lan", token_period=LOSSY_TOKEN_PERIOD, retries_max=RETRIES)
     singles, losses, sleepers = [], [], []
-    with processors_awake():
+    with keep_processors_awake():
         for number in range(1, rounds + 1):
             step(f"{_round(number, rounds)}bare programs that sleep until the same instants")
             seconds = min(base.seconds, SIDE_SECONDS_MAX)

@@ -25,7 +25,7 @@ from fairtape.core.errors import UserError
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration
 from fairtape.core.link_faults import LinkFaults
 from fairtape.deployment.config.loopback import free_ports, loopback_book, loopback_groups
-from fairtape.deployment.process.children import Crew
+from fairtape.deployment.process.children import ChildProcesses
 from fairtape.deployment.ring_plan import RingPlan
 from fairtape.net.clock import SharedClock
 from fairtape.ring.membership.formation import Formation
@@ -92,7 +92,7 @@ class Outcome:
 def run_ring(setting: Setting) -> Outcome:
     """Run one ring and gather what its processes say."""
     sites = {f"site {site}": site for site in range(1, setting.receivers + 1)}
-    with _scratch() as folder, Crew(imports=[__name__]) as crew:
+    with _scratch() as folder, ChildProcesses(imports=[__name__]) as crew:
         for name, site in sites.items():
             crew.start(name, receiver_process, site, folder / name, setting)
         crew.start(SENDERS, sender_process, setting)
@@ -105,7 +105,7 @@ def run_ring(setting: Setting) -> Outcome:
     return _outcome(setting, published, accounts, stolen_fraction)
 
 
-def _gather(crew: Crew, setting: Setting) -> tuple[int | None, list[Account]]:
+def _gather(crew: ChildProcesses, setting: Setting) -> tuple[int | None, list[Account]]:
     """Until every site has given its account: how much was published, and the accounts.
 
     A ring that failed publishes no more, so nobody waits for the end of its time.
@@ -159,7 +159,7 @@ def run_bare(*, receivers: int, size: int, seconds: float) -> float:
     """Packets per second that each bare receiver gets, on the average."""
     group = "239.195.7.3", free_ports(1)[0]
     names = {f"receiver {number}" for number in range(receivers)}
-    with Crew(imports=[__name__]) as crew:
+    with ChildProcesses(imports=[__name__]) as crew:
         for name in names:
             crew.start(name, bare_receiver, group, seconds)
         crew.start("sender", bare_sender, group, size, seconds)
@@ -173,7 +173,7 @@ def run_sleepers(*, sleepers: int, period: Duration, seconds: float) -> "array[i
     """How much too late, in nanoseconds, bare programs wake that all sleep until the same instants."""
     names = {f"sleeper {number}" for number in range(sleepers)}
     window = int(seconds * SECOND)
-    with Crew(imports=[__name__]) as crew:
+    with ChildProcesses(imports=[__name__]) as crew:
         for name in names:
             crew.start(name, bare_sleeper, period, window)
         crew.await_ready(names)

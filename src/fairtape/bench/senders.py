@@ -7,8 +7,8 @@ from typing import Final
 
 from fairtape.bench.setting import PATIENCE, Setting
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Instant
-from fairtape.deployment.process.children import Link, Ready
-from fairtape.deployment.ring_plan import RingPlan, source_of, source_seat
+from fairtape.deployment.process.children import ChildLink, Ready
+from fairtape.deployment.ring_plan import RingPlan, source_of, source_runtime
 from fairtape.net.clock import Clock, SharedClock
 from fairtape.net.driver import Driver, run_in_real_time, tune_gc
 from fairtape.nodes.source import Source
@@ -81,7 +81,7 @@ class Published:
     count: int
 
 
-def sender_process(link: Link, setting: Setting) -> None:
+def sender_process(link: ChildLink, setting: Setting) -> None:
     """All sources: they publish for the time of the run, then run until all is acknowledged."""
     clock = SharedClock()
     if setting.real_time:
@@ -92,7 +92,7 @@ def sender_process(link: Link, setting: Setting) -> None:
         return
     sources = [source_of(plan, node, clock) for node in setting.sources]
     producers = [_producer(source, setting, plan) for source in sources]
-    seats = [source_seat(plan, *pair) for pair in zip(sources, producers, strict=True)]
+    seats = [source_runtime(plan, *pair) for pair in zip(sources, producers, strict=True)]
     driver = Driver(seats, clock)
     tune_gc()
     driver.run(until=_Watch(clock, link, sources, producers, setting.window_of(plan.formation)[1] + PATIENCE).over)
@@ -107,7 +107,7 @@ class _Watch:
     def __init__(
         self,
         clock: Clock,
-        link: Link,
+        link: ChildLink,
         sources: Sequence[Source],
         producers: Sequence[Flood | Metronome],
         give_up_at: Instant,

@@ -23,7 +23,7 @@ from fairtape.bench.figures import Processors
 from fairtape.core.effects import Ordered, Release, Span
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
-from fairtape.deployment.process.children import Crew, Link, Ready
+from fairtape.deployment.process.children import ChildLink, ChildProcesses, Ready
 from fairtape.journal import JournalWriter, SyncPolicy
 from fairtape.market.flow import Flow, batches
 from fairtape.market.trades import TRADE_SIZE
@@ -151,7 +151,7 @@ def check_room(customers: int) -> None:
 
 
 def _perform(setting: WebSetting, journal: Path) -> tuple[Heard, Spent, Released, Show]:
-    with Crew(imports=[__name__]) as crew:
+    with ChildProcesses(imports=[__name__]) as crew:
         crew.start("server", server_process, journal, setting)
         port = crew.collect(Open, {"server"}, NEWS_PERIOD)["server"].port
         crew.start("customers", customers_process, port, setting)
@@ -164,7 +164,7 @@ def _perform(setting: WebSetting, journal: Path) -> tuple[Heard, Spent, Released
     return found[Heard], found[Spent], found[Released], show
 
 
-def _accounts(crew: Crew) -> dict[type, Any]:
+def _accounts(crew: ChildProcesses) -> dict[type, Any]:
     """What each process has to tell at the end."""
     found: dict[type, Any] = {}
     ends_at = time.monotonic_ns() + NEWS_PERIOD
@@ -189,7 +189,7 @@ def _delays(setting: WebSetting, released: Released, heard: Heard) -> Any:
 # The processes.
 
 
-def server_process(link: Link, journal: Path, setting: WebSetting) -> None:
+def server_process(link: ChildLink, journal: Path, setting: WebSetting) -> None:
     """The server, alone on the first core."""
     real_time = take_core(0, real_time=setting.real_time)
     tune_gc()
@@ -205,7 +205,7 @@ def server_process(link: Link, journal: Path, setting: WebSetting) -> None:
         link.rest()
 
 
-def site_process(link: Link, journal: Path, setting: WebSetting) -> None:
+def site_process(link: ChildLink, journal: Path, setting: WebSetting) -> None:
     """What a site does, as far as listeners see it: tokens into the journal, and their release marks at their time."""
     take_core(1, real_time=setting.real_time)
     blocks = _blocks(setting)
@@ -240,7 +240,7 @@ def _blocks(setting: WebSetting) -> Iterator[bytes]:
         yield from bodies
 
 
-def customers_process(link: Link, port: int, setting: WebSetting) -> None:
+def customers_process(link: ChildLink, port: int, setting: WebSetting) -> None:
     """All customers, on the second core."""
     take_core(1, real_time=setting.real_time)
     check_room(setting.customers)

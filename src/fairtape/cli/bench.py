@@ -15,7 +15,7 @@ from fairtape.cli.pipeline_spark import needed
 from fairtape.cli.progress import steps
 from fairtape.core.errors import UserError
 from fairtape.core.timing import PROFILES
-from fairtape.deployment.process.children import Deserted
+from fairtape.deployment.process.children import ParentGone
 
 EXIT_BROKEN: Final = 1
 ROUNDS_MAX: Final = 100
@@ -178,7 +178,7 @@ def ring(
     try:
         with steps(quiet=as_json) as step:
             figures = ring_figures(receivers=receivers, size=size, seconds=seconds, rounds=rounds, only=only, step=step)
-    except Deserted as desertion:
+    except ParentGone as desertion:
         raise UserError(str(desertion)) from None
     click.echo(json.dumps(figures) if as_json else _table(figures, LABELS))
     _end(ctx, figures, "problems")
@@ -258,7 +258,7 @@ def edge(ctx: click.Context, *, customers: int, seconds: float, messages: int, o
     try:
         with steps(quiet=as_json) as step:
             figures = edge_figures(customers=customers, seconds=seconds, messages=messages, only=only, step=step)
-    except Deserted as desertion:
+    except ParentGone as desertion:
         raise UserError(str(desertion)) from None
     click.echo(json.dumps(figures) if as_json else _table(figures, EDGE_LABELS))
     _end(ctx, figures, "problems", "shortfalls")

@@ -25,7 +25,7 @@ from fairtape.demo.play import play
 from fairtape.demo.tally import Tally
 from fairtape.demo.view import counted, line, percent, screen
 from fairtape.demo.world import FLOORS, REGIONS, RESILIENCE, SITES, TIMING, World
-from fairtape.deployment.config.loopback import carrier_words, loopback_groups
+from fairtape.deployment.config.loopback import loopback_groups, transport_text
 from fairtape.net.clock import SharedClock
 
 EXIT_BROKEN: Final = 1
@@ -99,7 +99,7 @@ def demo(
         rate=rate,
         seed=seed,
         groups=groups,
-        carrier=carrier_words(groups, mesh=mesh),
+        carrier=transport_text(groups, mesh=mesh),
         customers=customers,
         kills=kills,
     )

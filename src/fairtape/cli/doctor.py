@@ -11,7 +11,7 @@ from typing import Final
 import click
 
 from fairtape.core.errors import UserError
-from fairtape.deployment.operations.doctor import Finding, Status, examine
+from fairtape.deployment.operations.doctor import CheckStatus, Finding, examine
 
 EXIT_BAD: Final = 1
 WIDTH_MAX: Final = 100  # of a line, however wide the terminal is
@@ -36,14 +36,14 @@ def doctor(ctx: click.Context, *, directory: Path, as_json: bool) -> None:
         raise UserError(f"--directory is {str(directory)!r}, which is no folder; make it or name another")
     findings = list(examine(directory.absolute()))
     click.echo(_as_json(findings) if as_json else _table(findings))
-    ctx.exit(EXIT_BAD if any(finding.status is Status.BAD for finding in findings) else 0)
+    ctx.exit(EXIT_BAD if any(finding.status is CheckStatus.BAD for finding in findings) else 0)
 
 
 def _table(findings: Sequence[Finding]) -> str:
     width = max(len(finding.name) for finding in findings)
     lines = [line for finding in findings for line in _lines(finding, width)]
     counts = Counter(finding.status for finding in findings)
-    summary = f"{len(findings)} checks: " + ", ".join(f"{counts[status]} {status}" for status in Status)
+    summary = f"{len(findings)} checks: " + ", ".join(f"{counts[status]} {status}" for status in CheckStatus)
     return "\n".join((*lines, "", summary))
 
 
@@ -52,7 +52,7 @@ def _lines(finding: Finding, width: int) -> list[str]:
     first = f"{finding.status:4}  {finding.name:{width}}  "
     below = " " * len(first)
     lines = _wrapped(finding.found, first, below)
-    return lines if finding.status is Status.GOOD else lines + _wrapped(finding.advice, f"{below}→ ", f"{below}  ")
+    return lines if finding.status is CheckStatus.GOOD else lines + _wrapped(finding.advice, f"{below}→ ", f"{below}  ")
 
 
 def _wrapped(text: str, first: str, below: str) -> list[str]:
@@ -63,5 +63,5 @@ def _wrapped(text: str, first: str, below: str) -> list[str]:
 
 
 def _as_json(findings: Sequence[Finding]) -> str:
-    bad = sum(finding.status is Status.BAD for finding in findings)
+    bad = sum(finding.status is CheckStatus.BAD for finding in findings)
     return json.dumps({"findings": [asdict(finding) for finding in findings], "bad": bad})

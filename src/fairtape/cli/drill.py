@@ -12,10 +12,10 @@ from fairtape.cli.limits import check_within
 from fairtape.cli.progress import steps
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND
-from fairtape.deployment.config.description import Deployment, Kind, read_deployment
-from fairtape.deployment.lock_file import claimed, is_running
-from fairtape.deployment.operations.drills import DUTIES, Fault, Field, Plan, hold
-from fairtape.deployment.process.local_cluster import Company
+from fairtape.deployment.config.description import Deployment, NodeKind, read_deployment
+from fairtape.deployment.lock_file import folder_lock, is_running
+from fairtape.deployment.operations.drills import DUTIES, DrillPlan, DrillTarget, Fault, run_drill
+from fairtape.deployment.process.local_cluster import LocalCluster
 
 EXIT_BROKEN: Final = 1
 SECONDS: Final = (0.0, 3_600.0)
@@ -66,10 +66,10 @@ def drill(
     deployment = read_deployment(directory)
     for name in sites:
         if name not in DUTIES:
-            deployment.node(name, Kind.SITE, Kind.REFORMER, field="SITE")
+            deployment.node(name, NodeKind.SITE, NodeKind.REFORMER, field="SITE")
     if {site.name for site in deployment.sites} <= set(sites):
         raise UserError("SITE names every site; leave one out, whose side of it can be told")
-    plan = Plan(
+    plan = DrillPlan(
         fault=Fault(fault),
         victims=sites,
         period=round(seconds * SECOND),
@@ -78,21 +78,21 @@ def drill(
     )
     with steps(quiet=as_json) as say, field_of(deployment) as field:
         say(f"{fault} {' '.join(sites)}, {rate:g} messages per second")
-        account = hold(field, plan)
+        account = run_drill(field, plan)
     click.echo(json.dumps(account) if as_json else account_text(account))
     sound = account["one_order"] and account["rejoined"] and not account["lost"] and not account["pending"]
     ctx.exit(0 if sound else EXIT_BROKEN)
 
 
 @contextmanager
-def field_of(deployment: Deployment) -> Iterator[Field]:
+def field_of(deployment: Deployment) -> Iterator[DrillTarget]:
     """The deployment as it runs, or as we run it for the time of the drill."""
-    field = Field(deployment)
+    field = DrillTarget(deployment)
     if is_running(deployment.folder):
         yield field
         return
-    with claimed(deployment.folder):
-        field.company = Company(deployment)
+    with folder_lock(deployment.folder):
+        field.company = LocalCluster(deployment)
         try:
             field.company.start()
             yield field

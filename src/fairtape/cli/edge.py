@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from fairtape.deployment.config.description import Kind, read_deployment
+from fairtape.deployment.config.description import NodeKind, read_deployment
 from fairtape.deployment.process.edge import run_edge
 from fairtape.deployment.process.node import exit_with
 
@@ -21,7 +21,7 @@ def edge(*, directory: Path, site: str, parent: int | None) -> None:
     the deployment's file.
     """
     deployment = read_deployment(directory)
-    found = deployment.node(site, Kind.SITE, field="SITE")
+    found = deployment.node(site, NodeKind.SITE, field="SITE")
     if parent is not None:
         exit_with(parent)
     run_edge(deployment, found)

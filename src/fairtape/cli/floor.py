@@ -11,12 +11,12 @@ from fairtape.cli.floor_view import arbitrate, book_view, reader_of, replay_view
 from fairtape.cli.limits import check_within
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND
-from fairtape.deployment.config.description import Kind, read_deployment
+from fairtape.deployment.config.description import NodeKind, read_deployment
 from fairtape.deployment.config.floor_settings import COMMIT_PASSES, COMMIT_PASSES_MAX
 from fairtape.deployment.process.node import exit_with
-from fairtape.deployment.publish.floor_request import Answer, Making, enter, fills_of
+from fairtape.deployment.publish.floor_request import FloorAnswer, Making, enter, fills_of
 from fairtape.deployment.publish.source_thread import source_named
-from fairtape.deployment.publish.target import door_of
+from fairtape.deployment.publish.target import publish_target
 from fairtape.exchange.floor import Floor
 from fairtape.exchange.instructions import Action, Control, OpenMarket
 from fairtape.exchange.orders import BadOrder, Cancel, NewOrder, OrderType, Side, TimeInForce
@@ -242,7 +242,7 @@ def arbiter(*, directory: Path, site: str, parent: int | None) -> None:
     `fairtape up` runs all that are named there.
     """
     deployment = read_deployment(directory)
-    node = deployment.node(site, Kind.SITE, field="SITE")
+    node = deployment.node(site, NodeKind.SITE, field="SITE")
     source = deployment.floor.arbiters.get(node.number)
     if source is None:
         raise UserError(f"SITE is {site!r}; [floor.arbiters] of the deployment names no source for it: add one")
@@ -251,9 +251,9 @@ def arbiter(*, directory: Path, site: str, parent: int | None) -> None:
     arbitrate(deployment, node, source, patient=parent is not None)
 
 
-def entered(directory: Path, source: str | None, making: Making) -> tuple[Answer, Floor]:
+def entered(directory: Path, source: str | None, making: Making) -> tuple[FloorAnswer, Floor]:
     """Enter a request: the answer to it, and the floor as it was at that place."""
-    door = door_of(directory)
+    door = publish_target(directory)
     if not door.is_open():
         raise UserError(f"the deployment in {str(directory)!r} is not running; start it with: {door.command}")
     me = next(iter(door.names)) if source is None else source_named(door, source)
@@ -264,7 +264,7 @@ def entered(directory: Path, source: str | None, making: Making) -> tuple[Answer
             raise UserError(str(bad)) from None
 
 
-def tell(ctx: click.Context, answer: Answer, words: str) -> None:
+def tell(ctx: click.Context, answer: FloorAnswer, words: str) -> None:
     """Print what became of a request; one that was refused ends the command."""
     if answer.refusal is not None:
         click.echo(f"refused at token {answer.token}: {answer.refusal}", err=True)

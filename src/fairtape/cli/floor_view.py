@@ -21,16 +21,16 @@ from fairtape.core.errors import UserError
 from fairtape.core.instants import Instant
 from fairtape.deployment.config.description import FILE, Deployment, Node, read_deployment
 from fairtape.deployment.config.floor_settings import FloorSettings
-from fairtape.deployment.follow.floor_reader import FloorReader, Step
-from fairtape.deployment.follow.journal_follower import Following
-from fairtape.deployment.follow.site_selection import Audience
+from fairtape.deployment.follow.floor_reader import FloorReader, FloorStep
+from fairtape.deployment.follow.journal_follower import JournalFollower
+from fairtape.deployment.follow.site_selection import SiteSelection
 from fairtape.deployment.process.arbiter import Arbiter
 from fairtape.deployment.process.children import Interrupts
 from fairtape.deployment.process.node import JOURNALS
 from fairtape.deployment.process.supervisor import ARBITER
-from fairtape.deployment.publish.target import door_of
-from fairtape.deployment.ring_plan import source_of, source_seat
-from fairtape.deployment.status_files import Bulletin, RunFolder, Status
+from fairtape.deployment.publish.target import publish_target
+from fairtape.deployment.ring_plan import source_of, source_runtime
+from fairtape.deployment.status_files import RunFolder, Status, StatusFile
 from fairtape.exchange.floor import Floor
 from fairtape.exchange.instructions import CASH
 from fairtape.exchange.market import Market
@@ -58,13 +58,13 @@ def reader_of(directory: Path, settings: FloorSettings | None = None) -> FloorRe
     if not (directory / FILE).exists():
         return FloorReader.of_journal(directory, (settings or FloorSettings()).new)
     deployment = read_deployment(directory)
-    audience = Audience(deployment)
+    audience = SiteSelection(deployment)
     site = audience.choose(None, SharedClock().now())
     if site is None:
         site = next((number for number, path in audience.journals.items() if path.exists()), None)
     if site is None:
         raise UserError(f"no site of {str(directory)!r} has a journal on this machine; start it with: fairtape up")
-    return FloorReader(Following(audience.journals, site=site), (settings or deployment.floor).new)
+    return FloorReader(JournalFollower(audience.journals, site=site), (settings or deployment.floor).new)
 
 
 # Books.
@@ -207,7 +207,7 @@ class _Replayed:
     counts: Counter[str] = field(default_factory=Counter)  # outputs, by their names
     digests: OrderedDict[_Place, bytes] = field(default_factory=OrderedDict)  # of all trades, at the latest tokens
 
-    def take(self, step: Step, floor: Floor) -> None:
+    def take(self, step: FloorStep, floor: Floor) -> None:
         """One step further."""
         self.floor = floor
         self.counts.update(type(output).__name__ for output in step.outputs)
@@ -333,14 +333,14 @@ def _arbitrate(deployment: Deployment, node: Node, source: NodeId, journal: Path
     clock = SharedClock()
     if not journal.exists():
         raise UserError(f"site {node.name} has no journal on this machine; start it with: fairtape up")
-    plan = door_of(deployment.folder).plan_for(source)
+    plan = publish_target(deployment.folder).plan_for(source)
     machine = source_of(plan, source, clock)
     with closing(FloorReader.of_journal(journal, deployment.floor.new)) as reader:
         arbiter = Arbiter(node.number, machine, reader)
-        driver = Driver([source_seat(plan, machine, producer=arbiter)], clock)
+        driver = Driver([source_runtime(plan, machine, producer=arbiter)], clock)
         click.echo(f"the arbiter of {node.name} reports as {deployment.name_of(source)}", err=True)
         name = f"{node.name}{ARBITER}"
-        bulletin = Bulletin(RunFolder(deployment.folder), name)
+        bulletin = StatusFile(RunFolder(deployment.folder), name)
 
         def page(now: Instant) -> Status:
             return {

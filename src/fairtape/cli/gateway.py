@@ -11,7 +11,7 @@ from fairtape.core.errors import UserError
 from fairtape.deployment.config.description import read_deployment
 from fairtape.deployment.config.gateway_options import LIMITS, GatewayOptions, limits_of
 from fairtape.deployment.process.node import exit_with
-from fairtape.deployment.publish.target import door_of
+from fairtape.deployment.publish.target import publish_target
 from fairtape.net.udp import PORT_MAX, Address
 
 PLACES: Final = ("entry", "fix", "ouch")
@@ -46,7 +46,7 @@ def gateway(*, directory: Path, source: str, parent: int | None, **given: Any) -
     from fairtape.deployment.process.gateway import run_gateway
     from fairtape.deployment.publish.source_thread import source_named
 
-    deployment, door = read_deployment(directory), door_of(directory)
+    deployment, door = read_deployment(directory), publish_target(directory)
     me = source_named(door, source)
     options = _options(deployment.gateways.get(door.names[me], GatewayOptions()), given)
     if parent is not None:

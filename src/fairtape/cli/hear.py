@@ -16,7 +16,7 @@ from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND
 from fairtape.deployment.config.description import FILE, Deployment, interface_at, read_deployment
 from fairtape.deployment.process.children import Interrupts
-from fairtape.deployment.process.edge import catalogue_of, edge_names, edge_of
+from fairtape.deployment.process.edge import edge_names, edge_of, stripe_plans_of
 from fairtape.deployment.status_files import RunFolder
 from fairtape.edge.protocol.customer_records import Delivered, Record
 from fairtape.edge.protocol.session_marks import MARK, OPAQUE, BadMark, decode_opaque
@@ -226,7 +226,7 @@ def _target(target: Path, tag: str | None, servers: tuple[str, ...], interface: 
 
 def _deployed(deployment: Deployment, interface: str | None) -> Target:
     settings = edge_of(deployment)
-    catalogue = catalogue_of(deployment)
+    catalogue = stripe_plans_of(deployment)
 
     def later(version: int) -> StripePlan | None:
         return _plan_or_none(catalogue.path(version))

@@ -22,10 +22,10 @@ from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.core.timing import PROFILES, Timing
 from fairtape.deployment.config.capacity import cores_here, refuse_overload
 from fairtape.deployment.config.description import FILE, read_deployment
-from fairtape.deployment.config.loopback import carrier_words, loopback_book, loopback_groups
+from fairtape.deployment.config.loopback import loopback_book, loopback_groups, transport_text
 from fairtape.deployment.config.ring_folder import SOURCES, RingFolder
-from fairtape.deployment.follow.journal_follower import Following
-from fairtape.deployment.process.children import Crew, Deserted, Interrupts
+from fairtape.deployment.follow.journal_follower import JournalFollower
+from fairtape.deployment.process.children import ChildProcesses, Interrupts, ParentGone
 from fairtape.deployment.process.temporary_site import SiteNews, run_site
 from fairtape.deployment.ring_plan import RingPlan
 from fairtape.net.clock import SharedClock
@@ -131,11 +131,11 @@ def _run_ring(
         run = f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
         journals = folder.new_journals(run, members)
         lines = (JsonLines if as_json else TextLines)({node: venue.name for node, venue in SOURCES.items()})
-        tape = Tape(Following(journals), Outlet(sys.stdout.fileno()), lines)
-        with Crew(imports=[run_site.__module__]) as crew:
+        tape = Tape(JournalFollower(journals), Outlet(sys.stdout.fileno()), lines)
+        with ChildProcesses(imports=[run_site.__module__]) as crew:
             _start(crew, folder, journals, place, timing=PROFILES[profile])
             click.echo(
-                f"{counted(sites, 'site')}, {carrier_words(place.groups, mesh=mesh)}, profile"
+                f"{counted(sites, 'site')}, {transport_text(place.groups, mesh=mesh)}, profile"
                 f" {profile}; this is what site {tape.site} releases; publish"
                 f" from another terminal with: fairtape publish {directory} FILE",
                 err=True,
@@ -157,7 +157,9 @@ class Place:
     groups: Groups | None
 
 
-def _start(crew: Crew, folder: RingFolder, journals: dict[NodeId, Path], place: Place, *, timing: Timing) -> None:
+def _start(
+    crew: ChildProcesses, folder: RingFolder, journals: dict[NodeId, Path], place: Place, *, timing: Timing
+) -> None:
     for site, journal in journals.items():
         crew.start(f"site {site}", run_site, site, journal)
     crew.await_ready({f"site {site}" for site in journals})
@@ -187,14 +189,14 @@ class Watch:
         self._aftermath = (timing.reform_delay + NEWS_DELAY_MAX) / SECOND
         self._failures: list[str] = []
 
-    def follow(self, crew: Crew, tape: Tape) -> list[str]:
+    def follow(self, crew: ChildProcesses, tape: Tape) -> list[str]:
         """Print until the end is asked for or a site fails; the sentences of a failure if there is one."""
         progress = Progress.CAUGHT_UP
         while not self._interrupts.count and time.monotonic() < self._ends_at:
             try:
                 heard = crew.hear(0 if progress is Progress.BUSY else LOOK_PERIOD)
                 progress = tape.advance()
-            except Deserted as desertion:
+            except ParentGone as desertion:
                 self._failures.append(str(desertion))
                 self._ends_at = min(self._ends_at, time.monotonic() + self._aftermath)
                 continue

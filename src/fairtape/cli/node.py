@@ -7,7 +7,7 @@ import click
 
 from fairtape.cli.limits import check_within
 from fairtape.core.errors import UserError
-from fairtape.deployment.config.description import Kind, read_deployment
+from fairtape.deployment.config.description import NodeKind, read_deployment
 from fairtape.deployment.process.load import SIZES
 from fairtape.deployment.process.node import exit_with, run_load, run_reformer, run_site
 
@@ -29,10 +29,10 @@ def node(*, directory: Path, name: str, load: float | None, size: int, parent: i
     A site that comes back takes its journal, catches up from the others, and is let in again.
     """
     deployment = read_deployment(directory)
-    found = deployment.node(name, Kind.SITE, Kind.REFORMER, Kind.SOURCE)
+    found = deployment.node(name, NodeKind.SITE, NodeKind.REFORMER, NodeKind.SOURCE)
     check_within("--load", load, *RATES, hint=" messages per second")
     check_within("--size", size, *SIZES, hint=" bytes")
-    if (load is not None) != (found.kind is Kind.SOURCE):
+    if (load is not None) != (found.kind is NodeKind.SOURCE):
         raise UserError(
             f"NAME is {name!r}, a source; say how much it publishes with --load RATE, or use: fairtape publish"
             if load is None
@@ -41,9 +41,9 @@ def node(*, directory: Path, name: str, load: float | None, size: int, parent: i
     if parent is not None:
         exit_with(parent)
     match found.kind:
-        case Kind.SITE:
+        case NodeKind.SITE:
             run_site(deployment, found)
-        case Kind.REFORMER:
+        case NodeKind.REFORMER:
             run_reformer(deployment, found)
         case _:
             assert load is not None

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from fairtape.core.errors import UserError
-from fairtape.deployment.config.description import Kind, read_deployment
+from fairtape.deployment.config.description import NodeKind, read_deployment
 from fairtape.deployment.operations.operator import give_order
 from fairtape.deployment.operations.plan_change import change_plan
 from fairtape.edge.service.stripe_plans import read_plan
@@ -43,5 +43,5 @@ def operate(*, directory: Path, order: str, site: str | None) -> None:
         return
     if (site is None) != (order == "resume"):
         raise UserError(f"SITE is {site!r}; resume takes none" if site else f"{order} lacks a SITE; name the site")
-    number = 0 if site is None else deployment.node(site, Kind.SITE, field="SITE").number
+    number = 0 if site is None else deployment.node(site, NodeKind.SITE, field="SITE").number
     click.echo(give_order(deployment, VERBS[order], number))

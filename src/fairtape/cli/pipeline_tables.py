@@ -14,7 +14,7 @@ from fairtape.cli.progress import steps
 from fairtape.cli.words import counted
 from fairtape.core.errors import UserError
 from fairtape.deployment.config.description import FILE, read_deployment
-from fairtape.deployment.follow.site_selection import Audience
+from fairtape.deployment.follow.site_selection import SiteSelection
 
 if TYPE_CHECKING:
     from fairtape.pipeline.tables.jobs import Outcome
@@ -66,7 +66,7 @@ def journals_in(places: Sequence[Path]) -> Iterator[Path]:
     """The journals that a user means."""
     for place in places:
         if (place / FILE).exists():
-            found = [path for path in Audience(read_deployment(place)).journals.values() if path.is_dir()]
+            found = [path for path in SiteSelection(read_deployment(place)).journals.values() if path.is_dir()]
         elif not place.is_dir():
             raise UserError(f"{str(place)!r} is no directory; name journals, a folder of them, or a deployment")
         elif any(place.glob("*.segment")):

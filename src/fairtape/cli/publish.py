@@ -17,8 +17,8 @@ from fairtape.cli.limits import check_within
 from fairtape.cli.words import counted
 from fairtape.core.errors import UserError
 from fairtape.core.instants import SECOND, Duration, Instant
-from fairtape.deployment.publish.publisher import RATES, SILENCE_MAX, SPEEDS, Ending, Pace, Published, publish
-from fairtape.deployment.publish.target import Door, door_of
+from fairtape.deployment.publish.publisher import RATES, SILENCE_MAX, SPEEDS, Ending, Published, PublishPace, publish
+from fairtape.deployment.publish.target import PublishTarget, publish_target
 from fairtape.deployment.publish.time_sort import by_time
 from fairtape.deployment.ring_plan import RingPlan
 from fairtape.market.flow import SESSION_MAX, Flow, batches
@@ -85,7 +85,7 @@ def publish_command(
     printed in either case.
     """
     _refuse(file=file, speed=speed, rate=rate, count_max=count_max, generate=generate, seed=seed)
-    door = door_of(directory)
+    door = publish_target(directory)
     if not door.is_open():
         raise UserError(f"the ring in {str(directory)!r} is not running; start it with: {door.command}")
     me = _node(source, door)
@@ -97,7 +97,7 @@ def publish_command(
     else:
         assert generate is not None
         supply = _Generated(min(generate, count_max or generate), door.names[me], seed)
-    pace = Pace(rate=rate, speed=speed)
+    pace = PublishPace(rate=rate, speed=speed)
     survey = _survey(supply.trades())
     if file is not None and (ignored := unpublished_columns(file)):
         click.echo(f"not published, because a trade has no place for it: {', '.join(ignored)}", err=True)
@@ -132,7 +132,7 @@ def _refuse(
     check_within("--seed", seed, 0, SEED_MAX)
 
 
-def _node(wanted: str | None, door: Door) -> NodeId:
+def _node(wanted: str | None, door: PublishTarget) -> NodeId:
     """The source of that name or number, if nobody else publishes as it; the first free one where none is named."""
     if wanted is None:
         free = next((node for node in door.names if _is_free(door.plan, node)), None)
@@ -223,7 +223,7 @@ def _survey(batches: Iterator[Trades]) -> _Survey:
     return _Survey(count, latest - earliest)
 
 
-def _tell_period(period: Duration, pace: Pace) -> None:
+def _tell_period(period: Duration, pace: PublishPace) -> None:
     """Refuse what would never end; tell of what takes long."""
     asked = f"--rate is {pace.rate:g}" if pace.rate is not None else f"--speed is {pace.speed:g}" if pace.speed else ""
     hours = period / (3_600 * SECOND)
@@ -233,7 +233,7 @@ def _tell_period(period: Duration, pace: Pace) -> None:
         click.echo(f"{asked}: publishing takes {hours:,.1f} hours; Ctrl-C ends it at any time", err=True)
 
 
-def _silence(door: Door, directory: Path) -> str:
+def _silence(door: PublishTarget, directory: Path) -> str:
     what = f"acknowledged nothing for {SILENCE_MAX // SECOND} s" if door.is_open() else "stopped"
     return (
         f"the ring in {str(directory)!r} has {what}; trades that are published and not acknowledged may have a place"
@@ -261,7 +261,7 @@ def _bar(total: int) -> Iterator[Callable[[int], None]]:
         yield lambda done: bar.update(task, completed=done)
 
 
-def _sentence(published: Published, name: str, pace: Pace) -> str:
+def _sentence(published: Published, name: str, pace: PublishPace) -> str:
     ending = "" if published.ending is Ending.COMPLETE else f"; {published.published:,} were published"
     repeated = f", {published.resent:,} blocks sent again" if published.resent else ""
     behind = published.period >= SECOND and pace.rate and published.per_second < REACHED_MIN * pace.rate

@@ -11,7 +11,7 @@ from fairtape.cli.limits import check_within
 from fairtape.core.errors import UserError
 from fairtape.deployment.publish.revision import trade_in
 from fairtape.deployment.publish.source_thread import publish_once
-from fairtape.deployment.publish.target import Door, door_of
+from fairtape.deployment.publish.target import PublishTarget, publish_target
 from fairtape.market.notices import NUMBER_MAX, Cancel, Correction, Notice, Status, VenueStatus, encode_notice
 from fairtape.market.prices import BadNumber, format_fixed, parse_fixed
 from fairtape.market.trades import BadTrade, Trade
@@ -98,8 +98,8 @@ def _state(directory: Path, venue: str, status: Status) -> None:
     _publish(directory, source, VenueStatus(names[source], status, SharedClock().now()))
 
 
-def _door(directory: Path) -> Door:
-    door = door_of(directory)
+def _door(directory: Path) -> PublishTarget:
+    door = publish_target(directory)
     if not door.is_open():
         raise UserError(f"the ring in {str(directory)!r} is not running; start it with: {door.command}")
     return door

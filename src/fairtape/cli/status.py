@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from fairtape.deployment.config.description import Deployment, Kind, Node, read_deployment
+from fairtape.deployment.config.description import Deployment, Node, NodeKind, read_deployment
 from fairtape.deployment.process.edge import edge_names
 from fairtape.deployment.process.local_cluster import floor_names
 from fairtape.deployment.process.supervisor import ARBITER, BESIDE, GATEWAY
@@ -75,7 +75,7 @@ def _view(deployment: Deployment, run: RunFolder) -> Group:
     shown = [name for name in _floor_processes(deployment) if name in listed or name in pages]
     if shown:
         parts += [Text(), _floor_table(shown, pages)]
-    sources = [pages[node.name] for node in deployment.of_kind(Kind.SOURCE) if node.name in pages]
+    sources = [pages[node.name] for node in deployment.of_kind(NodeKind.SOURCE) if node.name in pages]
     if sources:
         parts += [Text(), *(Text(_source_line(page)) for page in sources)]
     return Group(*parts)
@@ -84,7 +84,7 @@ def _view(deployment: Deployment, run: RunFolder) -> Group:
 def _floor_processes(deployment: Deployment) -> list[str]:
     """All that there may be: an arbiter of each site, and a gateway of each source."""
     arbiters = [f"{node.name}{ARBITER}" for node in deployment.sites]
-    return [*arbiters, *(f"{node.name}{GATEWAY}" for node in deployment.of_kind(Kind.SOURCE))]
+    return [*arbiters, *(f"{node.name}{GATEWAY}" for node in deployment.of_kind(NodeKind.SOURCE))]
 
 
 def _floor_table(names: list[str], pages: dict[str, Status]) -> Table:

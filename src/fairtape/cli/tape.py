@@ -14,7 +14,7 @@ from typing import Final
 from fairtape.cli.journal import format_instant
 from fairtape.cli.lines import JsonLines, TextLines, TradeRecord
 from fairtape.cli.outlet import Outlet
-from fairtape.deployment.follow.journal_follower import Following
+from fairtape.deployment.follow.journal_follower import JournalFollower
 from fairtape.journal import FormationChanged, JournalEntry
 from fairtape.market.notices import notice_in
 from fairtape.market.trades import TRADE_SIZE, BadTrade, records
@@ -56,7 +56,7 @@ class Count:
 class Tape:
     """Prints what one site has released, and can go on with another: the order is the same at all of them."""
 
-    def __init__(self, following: Following, outlet: Outlet, lines: TextLines | JsonLines) -> None:
+    def __init__(self, following: JournalFollower, outlet: Outlet, lines: TextLines | JsonLines) -> None:
         self._following = following
         self._outlet = outlet
         self._lines = lines

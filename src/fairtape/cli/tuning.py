@@ -14,9 +14,9 @@ from fairtape.cli.words import counted
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND, Duration
 from fairtape.deployment.config.description import Deployment
-from fairtape.deployment.follow.journal_follower import Following
-from fairtape.deployment.follow.site_failover import Changed, Restored, Silenced, Tiding, Tuner
-from fairtape.deployment.follow.site_selection import Audience
+from fairtape.deployment.follow.journal_follower import JournalFollower
+from fairtape.deployment.follow.site_failover import Changed, Restored, Silenced, SiteFailover, Tiding
+from fairtape.deployment.follow.site_selection import SiteSelection
 from fairtape.deployment.process.children import Interrupts
 from fairtape.journal import Damaged
 from fairtape.net.clock import SharedClock
@@ -30,18 +30,18 @@ def tune_in(
     deployment: Deployment, site: str | None, from_sequence: int | None, *, seconds: float | None, as_json: bool
 ) -> list[str]:
     """Print what a site releases until Ctrl-C; why it ended otherwise, which is printed as well."""
-    audience = Audience(deployment, wanted=site)
+    audience = SiteSelection(deployment, wanted=site)
     chosen = audience.choose(None, SharedClock().now())
     if chosen is None:
         raise UserError(_nobody(deployment, site))
     lines = (JsonLines if as_json else TextLines)(audience.names)
     with Interrupts() as interrupts:
         from_sequence = from_sequence or audience.released_through(chosen) + 1
-        following = Following(audience.journals, site=chosen, from_sequence=from_sequence)
+        following = JournalFollower(audience.journals, site=chosen, from_sequence=from_sequence)
         tape = Tape(following, Outlet(sys.stdout.fileno()), lines)
         name = audience.names[chosen]
         click.echo(f"this is what site {name} of {deployment.folder} releases; Ctrl-C ends it", err=True)
-        listener = Listener(audience, tape, Tuner(audience, following), interrupts)
+        listener = Listener(audience, tape, SiteFailover(audience, following), interrupts)
         try:
             ended = listener.hear(FOREVER if seconds is None else round(seconds * SECOND))
         except Damaged as damage:
@@ -57,7 +57,7 @@ def tune_in(
 class Listener:
     """Prints what a site releases that serves."""
 
-    def __init__(self, audience: Audience, tape: Tape, tuner: Tuner, interrupts: Interrupts) -> None:
+    def __init__(self, audience: SiteSelection, tape: Tape, tuner: SiteFailover, interrupts: Interrupts) -> None:
         self._audience = audience
         self._tape = tape
         self._tuner = tuner

@@ -11,11 +11,11 @@ import click
 from fairtape.cli.limits import check_within
 from fairtape.cli.words import counted
 from fairtape.deployment.config.description import Deployment, read_deployment
-from fairtape.deployment.lock_file import claimed
+from fairtape.deployment.lock_file import folder_lock
 from fairtape.deployment.operations.readiness import check_ready
 from fairtape.deployment.process.children import Interrupts
-from fairtape.deployment.process.idle_guard import processors_awake
-from fairtape.deployment.process.local_cluster import Company
+from fairtape.deployment.process.idle_guard import keep_processors_awake
+from fairtape.deployment.process.local_cluster import LocalCluster
 
 EXIT_BROKEN: Final = 1
 SECONDS: Final = (0.1, 1e9)
@@ -45,10 +45,10 @@ def up(ctx: click.Context, *, directory: Path, restart: bool, keep_awake: bool, 
     """
     check_within("--seconds", seconds, *SECONDS)
     deployment = read_deployment(directory)
-    awake = processors_awake() if keep_awake else nullcontext()
-    with claimed(deployment.folder), Interrupts() as interrupts, awake:
+    awake = keep_processors_awake() if keep_awake else nullcontext()
+    with folder_lock(deployment.folder), Interrupts() as interrupts, awake:
         check_ready(deployment)
-        company = Company(deployment, say=click.echo, restart=restart)
+        company = LocalCluster(deployment, say=click.echo, restart=restart)
         ends_at = time.monotonic() + (seconds or SECONDS[1])
         try:
             company.start()

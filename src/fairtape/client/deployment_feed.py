@@ -7,9 +7,9 @@ from typing import Final
 from fairtape.client.errors import ClientError
 from fairtape.client.journal_feed import LOOK_PERIOD, EntryBatcher, last_sales, place_to_begin, released_end
 from fairtape.core.instants import SECOND
-from fairtape.deployment.follow.journal_follower import Following
-from fairtape.deployment.follow.site_failover import Restored, Silenced, Tiding, Tuner
-from fairtape.deployment.follow.site_selection import Audience
+from fairtape.deployment.follow.journal_follower import JournalFollower
+from fairtape.deployment.follow.site_failover import Restored, Silenced, SiteFailover, Tiding
+from fairtape.deployment.follow.site_selection import SiteSelection
 from fairtape.journal import JournalReader
 from fairtape.net.clock import SharedClock
 from fairtape.tape.decoding import EntryDecoder
@@ -23,12 +23,12 @@ class DeploymentFeed:
 
     endless: Final = True
 
-    def __init__(self, audience: Audience, title: str) -> None:
+    def __init__(self, audience: SiteSelection, title: str) -> None:
         self.title = title
         self._audience = audience
         self._clock = SharedClock()
         self._stopped = False
-        self._following: Following | None = None
+        self._following: JournalFollower | None = None
         self._sales: LastSales | None = None
 
     def open(self, start: Start) -> None:
@@ -36,7 +36,7 @@ class DeploymentFeed:
         site = self._chosen()
         journal = JournalReader.open(self._audience.journals[site])
         due, self._sales = place_to_begin(journal, start, lambda: released_end(journal))
-        self._following = Following(self._audience.journals, site=site, from_sequence=due)
+        self._following = JournalFollower(self._audience.journals, site=site, from_sequence=due)
 
     def run(self) -> Iterator[Delivery]:
         """What a site that serves released from there on; ends when the deployment is stopped."""
@@ -44,7 +44,11 @@ class DeploymentFeed:
         following, self._following = self._following, None
         if self._sales is not None:
             yield self._sales
-        tuner, opener, bunches = Tuner(self._audience, following), EntryDecoder(following.following), EntryBatcher()
+        tuner, opener, bunches = (
+            SiteFailover(self._audience, following),
+            EntryDecoder(following.following),
+            EntryBatcher(),
+        )
         try:
             while not self._stopped:
                 over = False

@@ -21,7 +21,7 @@ from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.demo.priority import give_way
 from fairtape.demo.reformers import Rhythm
 from fairtape.demo.world import REGIONS, EdgePlan, WorldPlan
-from fairtape.deployment.process.children import Link, Ready
+from fairtape.deployment.process.children import ChildLink, Ready
 from fairtape.deployment.process.temporary_site import Rounds
 from fairtape.edge.protocol.customer import Customer
 from fairtape.edge.protocol.customer_records import Delivered, FeedHeard, FeedSilent, Gap, Record
@@ -81,7 +81,7 @@ class RegionAccounts:
     accounts: tuple[Account, ...]
 
 
-def run_customers(link: Link, region: int, count: int, loss: float, seed: int) -> None:
+def run_customers(link: ChildLink, region: int, count: int, loss: float, seed: int) -> None:
     """The whole life of the process."""
     give_way()
     link.tell(Ready())

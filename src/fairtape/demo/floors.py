@@ -9,9 +9,9 @@ import numpy as np
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
 from fairtape.demo.reformers import Rhythm
 from fairtape.demo.world import FLOORS, SITES, WorldPlan
-from fairtape.deployment.process.children import Link, Ready
+from fairtape.deployment.process.children import ChildLink, Ready
 from fairtape.deployment.process.temporary_site import Rounds
-from fairtape.deployment.ring_plan import RingPlan, source_of, source_seat
+from fairtape.deployment.ring_plan import RingPlan, source_of, source_runtime
 from fairtape.market.flow import Flow, batches, by_venue
 from fairtape.market.trades import TRADE_SIZE, Trades, blank_trades
 from fairtape.net.clock import Clock, SharedClock
@@ -45,7 +45,7 @@ class FloorNews:
     closed: bool  # the session is over and everything is acknowledged
 
 
-def run_floors(link: Link, *, seconds: float, rate: float, seed: int) -> None:
+def run_floors(link: ChildLink, *, seconds: float, rate: float, seed: int) -> None:
     """The whole life of the floors' process."""
     link.tell(Ready())
     plan = link.expect(WorldPlan)
@@ -101,7 +101,7 @@ class Session:
         """The seat of one floor."""
         source = source_of(plan, node, clock)
         floor = self._floors[FLOORS[node].number] = Floor(self, source)
-        return source_seat(plan, source, producer=floor)
+        return source_runtime(plan, source, producer=floor)
 
     @property
     def published(self) -> int:

@@ -15,7 +15,7 @@ from fairtape.demo.reformers import FormationNews, Rhythm, run_reformer
 from fairtape.demo.retransmitters import run_retransmitters
 from fairtape.demo.tally import Tally
 from fairtape.demo.world import REFORMER, REGIONS, SITES, TIMING, VICTIM, World, WorldPlan, name_of
-from fairtape.deployment.process.children import Crew, Deserted, Interrupts
+from fairtape.deployment.process.children import ChildProcesses, Interrupts, ParentGone
 from fairtape.edge.service.stripe_plans import StripePlanStore
 from fairtape.net.clock import SharedClock
 
@@ -39,7 +39,9 @@ def play(world: World, folder: Path, audience: Audience) -> Findings:
     clock = SharedClock()
     with Interrupts() as interrupts:
         plan = world.plan(folder)
-        with Crew(imports=[run_receiver.__module__, run_customers.__module__, run_retransmitters.__module__]) as crew:
+        with ChildProcesses(
+            imports=[run_receiver.__module__, run_customers.__module__, run_retransmitters.__module__]
+        ) as crew:
             _start(crew, world, plan, journals)
             crew.tell_all(plan)
             tally = Tally(world, clock.now())
@@ -67,7 +69,7 @@ def journals_in(folder: Path) -> dict[str, Path]:
     return journals
 
 
-def _start(crew: Crew, world: World, plan: WorldPlan, journals: Mapping[str, Path]) -> None:
+def _start(crew: ChildProcesses, world: World, plan: WorldPlan, journals: Mapping[str, Path]) -> None:
     """Start everyone, and wait until everyone has started."""
     plan.edge.folder.mkdir()
     StripePlanStore(plan.edge.folder, plan.edge.settings.core).add(plan.edge.stripes)
@@ -94,7 +96,7 @@ class _Director:
     """Leads through the run, up to the end of everything that is on its way."""
 
     def __init__(
-        self, crew: Crew, tally: Tally, clock: SharedClock, interrupts: Interrupts, audience: Audience
+        self, crew: ChildProcesses, tally: Tally, clock: SharedClock, interrupts: Interrupts, audience: Audience
     ) -> None:
         self._crew = crew
         self._tally = tally
@@ -173,16 +175,16 @@ class _Director:
                 self._tally.hear(news)
                 if isinstance(news, FormationNews):
                     self._crew.tell_all(Rhythm(news.formation))
-        except Deserted as desertion:
+        except ParentGone as desertion:
             self._tally.fail(str(desertion), settled_at=self._clock.now() + DESERTION_PERIOD)
 
 
-def _accounts(crew: Crew, tally: Tally) -> list[RegionAccounts]:
+def _accounts(crew: ChildProcesses, tally: Tally) -> list[RegionAccounts]:
     """What every customer heard; nothing of a region that does not answer."""
     names = {_customers_name(number) for number, region in enumerate(REGIONS) if tally.world.customers_of(region)}
     for name in names:
         crew.tell(name, Inquiry())
     try:
         return list(crew.collect(RegionAccounts, names, ACCOUNTS_PERIOD_MAX).values())
-    except (Deserted, UserError):
+    except (ParentGone, UserError):
         return []

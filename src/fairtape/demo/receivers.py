@@ -10,9 +10,9 @@ from typing import Final
 from fairtape.core.effects import Deliver, FormationChange
 from fairtape.core.instants import MILLISECOND, Duration, Instant
 from fairtape.demo.world import REFORMER, REGIONS, EdgePlan, WorldPlan
-from fairtape.deployment.process.children import Link, Ready
+from fairtape.deployment.process.children import ChildLink, Ready
 from fairtape.deployment.process.site_traces import SiteTraces
-from fairtape.deployment.process.temporary_site import Diary, Rounds
+from fairtape.deployment.process.temporary_site import Rounds, SiteLog
 from fairtape.deployment.ring_plan import gather_period
 from fairtape.edge.protocol.effects import SendMulticast
 from fairtape.edge.protocol.feed_assignment import feeds_of
@@ -49,14 +49,14 @@ class TickerNews:
     sales: tuple[tuple[Sale, Quantity], ...]
 
 
-def run_receiver(link: Link, me: NodeId, journal: Path, shows: bool = False) -> None:
+def run_receiver(link: ChildLink, me: NodeId, journal: Path, shows: bool = False) -> None:
     """The whole life of a receiver's process. With `shows` its news tell of the ticker as well."""
     link.tell(Ready())
     plan = link.expect(WorldPlan)
     if plan is None:
         return
     clock = SharedClock()
-    diary = Diary(shows=shows)
+    diary = SiteLog(shows=shows)
     speaker = Speaker(plan.edge, diary.delivered)
     screen = TickerScreen() if shows else None
     traces = SiteTraces(journal, stripe=plan.ring.stripe, site=me, note=lambda _text: None)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from fairtape.core.instants import Instant
 from fairtape.demo.world import OPERATOR, REFORMER, WorldPlan
-from fairtape.deployment.process.children import Link, Ready
+from fairtape.deployment.process.children import ChildLink, Ready
 from fairtape.deployment.process.temporary_site import Rounds
 from fairtape.net.clock import SharedClock
 from fairtape.net.driver import Driver, run_in_real_time
@@ -30,7 +30,7 @@ class Rhythm:
     formation: Formation
 
 
-def run_reformer(link: Link) -> None:
+def run_reformer(link: ChildLink) -> None:
     """The whole life of the server's process."""
     link.tell(Ready())
     plan = link.expect(WorldPlan)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fairtape.demo.priority import give_way
 from fairtape.demo.world import REGIONS, WorldPlan, name_of, stations_of
-from fairtape.deployment.process.children import Link, Ready
+from fairtape.deployment.process.children import ChildLink, Ready
 from fairtape.edge.service.replay_archive import ReplayArchive
 from fairtape.edge.service.retransmit_server import RetransmitServer
 from fairtape.edge.service.stripe_plans import StripePlanStore
@@ -14,7 +14,7 @@ from fairtape.net.clock import SharedClock
 from fairtape.net.transports import LOOPBACK
 
 
-def run_retransmitters(link: Link, region: int, journals: Mapping[str, Path]) -> None:
+def run_retransmitters(link: ChildLink, region: int, journals: Mapping[str, Path]) -> None:
     """The whole life of the process."""
     give_way()
     link.tell(Ready())

@@ -13,7 +13,7 @@ LOCK: Final = "lock"
 
 
 @contextmanager
-def claimed(folder: Path) -> Iterator[None]:
+def folder_lock(folder: Path) -> Iterator[None]:
     """Be the one who runs this deployment."""
     try:
         lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

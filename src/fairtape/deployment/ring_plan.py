@@ -55,7 +55,7 @@ class RingPlan:
         return FaultInjector(links, Random(f"{self.weather_seed}/{me}"))  # noqa: S311 - weather, not secrets
 
 
-def site_seat(
+def site_runtime(
     plan: RingPlan,
     me: NodeId,
     clock: Clock,
@@ -112,6 +112,6 @@ def source_of(plan: RingPlan, me: NodeId, clock: Clock) -> Source:
     )
 
 
-def source_seat(plan: RingPlan, source: Source, producer: Producer | None = None) -> NodeRuntime:
+def source_runtime(plan: RingPlan, source: Source, producer: Producer | None = None) -> NodeRuntime:
     """The seat of a source: it hears only the control channel."""
     return NodeRuntime(source, plan.carrier(source.me), weather=plan.weather_at(source.me), producer=producer)

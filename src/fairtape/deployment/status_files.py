@@ -57,7 +57,7 @@ class RunFolder:
             status: Status = json.loads((self.path / f"{name}.json").read_text())
         except (OSError, ValueError):
             return None
-        return status if life_of(status.get("pid", 0)) == status.get("life", "") else None
+        return status if incarnation_of(status.get("pid", 0)) == status.get("life", "") else None
 
     def statuses(self, names: Sequence[str]) -> dict[str, Status]:
         """The same for several, without those that do not run."""
@@ -111,7 +111,7 @@ class RunFolder:
         return 0
 
 
-class Bulletin:
+class StatusFile:
     """One process's own page and its lines in the log. A thread writes the page, so that no token waits for a disk."""
 
     def __init__(self, run: RunFolder, name: str) -> None:
@@ -126,7 +126,7 @@ class Bulletin:
         """Put a new page in the place of the old one; while one is being written, this one is left out."""
         if self._writing is not None and not self._writing.done():
             return
-        page = {"pid": os.getpid(), "life": life_of(os.getpid()), **status}
+        page = {"pid": os.getpid(), "life": incarnation_of(os.getpid()), **status}
         self._writing = self._writer.submit(_write_quietly, self._path, page)
 
     def keep_posted(self, now: Instant, page: Callable[[Instant], Status]) -> None:
@@ -145,7 +145,7 @@ class Bulletin:
         """The last page."""
         self._writer.shutdown()
         self._writing = None
-        _write_quietly(self._path, {"pid": os.getpid(), "life": life_of(os.getpid()), **status})
+        _write_quietly(self._path, {"pid": os.getpid(), "life": incarnation_of(os.getpid()), **status})
         os.close(self._log)
 
 
@@ -161,7 +161,7 @@ def write_whole(path: Path, content: Mapping[str, Any]) -> None:
     partial.replace(path)
 
 
-def life_of(pid: int) -> str:
+def incarnation_of(pid: int) -> str:
     """What tells a process from another one that has its number later: when it started; "" where there is none."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

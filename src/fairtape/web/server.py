@@ -13,8 +13,8 @@ import uvloop
 
 from fairtape.core.errors import UserError
 from fairtape.core.instants import Instant
-from fairtape.deployment.config.description import FILE, Kind, read_deployment
-from fairtape.deployment.follow.site_selection import Audience
+from fairtape.deployment.config.description import FILE, NodeKind, read_deployment
+from fairtape.deployment.follow.site_selection import SiteSelection
 from fairtape.net.driver import tune_gc
 from fairtape.net.file_limit import allow_files
 from fairtape.web.api import Api
@@ -49,8 +49,8 @@ class ServedSite:
         if site is None:
             raise UserError(f"{str(directory)!r} holds a deployment; name the site to serve, such as s1")
         deployment = read_deployment(directory)
-        deployment.node(site, Kind.SITE, field="SITE")
-        audience = Audience(deployment, wanted=site)
+        deployment.node(site, NodeKind.SITE, field="SITE")
+        audience = SiteSelection(deployment, wanted=site)
         ((number, journal),) = audience.journals.items()
         if not journal.is_dir():
             raise UserError(f"SITE is {site!r}, which has no journal here; start it with: fairtape up {directory}")

@@ -13,11 +13,18 @@ from fairtape.client.deployment_feed import notices
 from fairtape.core.instants import SECOND
 from fairtape.deployment.config.description import read_deployment
 from fairtape.deployment.config.draft import Draft, create_deployment
-from fairtape.deployment.follow.journal_follower import Following
-from fairtape.deployment.follow.site_failover import CHOICE_PERIOD, SILENCE_TOLD_MIN, Changed, Restored, Silenced, Tuner
-from fairtape.deployment.follow.site_selection import FRESH_PERIOD, Audience
-from fairtape.deployment.lock_file import claimed
-from fairtape.deployment.status_files import Bulletin, RunFolder
+from fairtape.deployment.follow.journal_follower import JournalFollower
+from fairtape.deployment.follow.site_failover import (
+    CHOICE_PERIOD,
+    SILENCE_TOLD_MIN,
+    Changed,
+    Restored,
+    Silenced,
+    SiteFailover,
+)
+from fairtape.deployment.follow.site_selection import FRESH_PERIOD, SiteSelection
+from fairtape.deployment.lock_file import folder_lock
+from fairtape.deployment.status_files import RunFolder, StatusFile
 from fairtape.journal import JournalReader
 from fairtape.tape.records import Record
 from unit.client.tape_values import append, order, write
@@ -33,7 +40,7 @@ def page(folder: Path, number: int, *, released: int, at: int, **others: object)
     """What a site of this process says."""
     status = {"node": number, "posture": "member", "loops": {}, "released_sequence": released}
     usual = {"written_at_ns": at, "lease_left_ms": 150.0}
-    Bulletin(RunFolder(folder), f"s{number}").close(status | usual | others)
+    StatusFile(RunFolder(folder), f"s{number}").close(status | usual | others)
 
 
 def numbers(records: list[Record]) -> list[int]:
@@ -48,7 +55,7 @@ def test_another_site_goes_on_where_one_stopped(folder: Path) -> None:
     write(folder / "journals" / "s2", whole[:7], change(others[0], 2, broken=True), others)
     page(folder, 1, released=9, at=time.time_ns())
     page(folder, 2, released=7, at=time.time_ns())
-    with claimed(folder), fairtape.connect(folder, start="beginning") as tape:
+    with folder_lock(folder), fairtape.connect(folder, start="beginning") as tape:
         assert numbers(list(islice(tape, 9))) == list(range(1, 10))
         page(folder, 1, released=9, at=time.time_ns(), ended=True)
         again = list(islice(tape, 5))
@@ -62,7 +69,7 @@ def test_another_site_goes_on_where_one_stopped(folder: Path) -> None:
 def test_a_tape_begins_with_what_comes_next_and_ends_with_the_deployment(folder: Path) -> None:
     journal = write(folder / "journals" / "s1", order(6))
     page(folder, 1, released=3, at=time.time_ns())
-    with claimed(folder), fairtape.connect(folder) as live:
+    with folder_lock(folder), fairtape.connect(folder) as live:
         append(journal, *order(3, first=7))
         heard = numbers(list(islice(live, 3)))
         assert heard == [7, 8, 9], "what a page says of a site is old; its journal is not"
@@ -80,7 +87,7 @@ def test_what_was_read_before_a_damage_is_delivered_and_what_lies_behind_it_once
         sixth = list(cursor)[5]
     segment.write_bytes(whole[: sixth.offset + 70] + b"\xff" + whole[sixth.offset + 71 :])
     page(folder, 1, released=9, at=time.time_ns())
-    with claimed(folder), fairtape.connect(folder, start="beginning") as tape:
+    with folder_lock(folder), fairtape.connect(folder, start="beginning") as tape:
         records = iter(tape)
         assert numbers(list(islice(records, 5))) == [1, 2, 3, 4, 5]
         segment.write_bytes(whole)
@@ -104,8 +111,8 @@ def test_silence_is_told_once_and_so_is_its_end(folder: Path) -> None:
     write(folder / "journals" / "s1", order(3))
     write(folder / "journals" / "s2", order(3))
     clock = Hand()
-    audience = Audience(read_deployment(folder))
-    tuner = Tuner(audience, Following(audience.journals, site=1), clock=clock)
+    audience = SiteSelection(read_deployment(folder))
+    tuner = SiteFailover(audience, JournalFollower(audience.journals, site=1), clock=clock)
     page(folder, 1, released=3, at=clock.at)
     assert tuner.is_due()
     assert list(tuner.look()) == []

@@ -13,7 +13,7 @@ from fairtape.core.instants import MICROSECOND, MILLISECOND, Duration
 from fairtape.core.timing import PERIOD_MAX, PROFILES, RETRIES_MAX, BadTiming, Timing, profile
 from fairtape.deployment.config.floor_settings import COMMIT_PASSES, COMMIT_PASSES_MAX, FloorSettings
 from fairtape.deployment.config.gateway_options import LIMITS, GatewayOptions, limits_of
-from fairtape.deployment.config.toml_table import Table
+from fairtape.deployment.config.toml_table import TomlTable
 from fairtape.edge.protocol.feed_assignment import BadRegion, Region
 from fairtape.edge.service.settings import EdgeSettings, PublisherPlace
 from fairtape.journal import SyncPolicy
@@ -40,7 +40,7 @@ _ANY_FLOOR: Final = FloorSettings()
 _PERIODS: Final = ("retry_period", "token_period", "commit_delay", "clock_error_max")
 
 
-class Kind(Enum):
+class NodeKind(Enum):
     """What a node of a deployment is."""
 
     SITE = "site"
@@ -58,10 +58,10 @@ class RealTime(Enum):
 
 
 _ROLES: Final = {
-    Kind.SITE: Role.SITE,
-    Kind.REFORMER: Role.GOVERNOR,
-    Kind.SOURCE: Role.SOURCE,
-    Kind.OPERATOR: Role.GOVERNOR,
+    NodeKind.SITE: Role.SITE,
+    NodeKind.REFORMER: Role.GOVERNOR,
+    NodeKind.SOURCE: Role.SOURCE,
+    NodeKind.OPERATOR: Role.GOVERNOR,
 }
 
 
@@ -70,7 +70,7 @@ class Node:
     """One process to be, by the name that people use."""
 
     name: str
-    kind: Kind
+    kind: NodeKind
     number: NodeId
     host: str
     port: int
@@ -98,19 +98,19 @@ class Deployment:
     stripe: int = 0
     datagram_max: int = DATAGRAM_MAX
 
-    def of_kind(self, kind: Kind) -> tuple[Node, ...]:
+    def of_kind(self, kind: NodeKind) -> tuple[Node, ...]:
         """All nodes of one kind, in the order of the file."""
         return tuple(node for node in self.nodes.values() if node.kind is kind)
 
     @property
     def sites(self) -> tuple[Node, ...]:
         """In the order of the file."""
-        return self.of_kind(Kind.SITE)
+        return self.of_kind(NodeKind.SITE)
 
     @property
     def reformers(self) -> tuple[Node, ...]:
         """In the order of the file."""
-        return self.of_kind(Kind.REFORMER)
+        return self.of_kind(NodeKind.REFORMER)
 
     @property
     def timing(self) -> Timing:
@@ -126,7 +126,7 @@ class Deployment:
         """What people call a node."""
         return next((node.name for node in self.nodes.values() if node.number == number), str(number))
 
-    def node(self, name: str, *kinds: Kind, field: str = "NAME") -> Node:
+    def node(self, name: str, *kinds: NodeKind, field: str = "NAME") -> Node:
         """The node of this name, which must be of one of these kinds."""
         found = self.nodes.get(name)
         if found is None or (kinds and found.kind not in kinds):
@@ -162,10 +162,10 @@ def read_deployment(folder: Path) -> Deployment:
     """The deployment of a folder; a `UserError` says what is wrong with its file."""
     if not (folder / FILE).exists():
         raise UserError(f"folder {str(folder)!r} holds no deployment; make one with: fairtape init {folder}")
-    return understand(folder, Table.load(folder / FILE))
+    return understand(folder, TomlTable.load(folder / FILE))
 
 
-def understand(folder: Path, table: Table) -> Deployment:
+def understand(folder: Path, table: TomlTable) -> Deployment:
     """The deployment that a file describes."""
     version = table.number("version", 0, 1 << 16)
     if version != VERSION:
@@ -202,7 +202,7 @@ def understand(folder: Path, table: Table) -> Deployment:
     return found
 
 
-def _real_time(process: Table) -> RealTime:
+def _real_time(process: TomlTable) -> RealTime:
     value = process.take("real_time", object, RealTime.AUTO.value)
     word = str(value).lower() if isinstance(value, bool) else value
     choices = {each.value: each for each in RealTime}
@@ -211,7 +211,7 @@ def _real_time(process: Table) -> RealTime:
     return choices[word]
 
 
-def _url(store: Table) -> str:
+def _url(store: TomlTable) -> str:
     url = store.take("url", str)
     try:
         check_store(url)
@@ -226,7 +226,7 @@ def _store(folder: Path, url: str) -> str:
     return f"sqlite:{folder / place}" if kind == "sqlite" and place else url
 
 
-def _access(folder: Path, store: Table, url: str) -> EtcdAccess:
+def _access(folder: Path, store: TomlTable, url: str) -> EtcdAccess:
     """Files are named from the folder on. Whether they are there concerns only the machines of reformation servers."""
     names = {name: store.take(name, str, "") for name in ("ca_file", "cert_file", "key_file", "user", "password_file")}
     given = [name for name, value in names.items() if value]
@@ -244,15 +244,15 @@ def _access(folder: Path, store: Table, url: str) -> EtcdAccess:
     return access
 
 
-def _nodes(table: Table) -> dict[str, Node]:
+def _nodes(table: TomlTable) -> dict[str, Node]:
     nodes: dict[str, Node] = {}
-    for kind, section in ((Kind.SITE, "sites"), (Kind.REFORMER, "reformers"), (Kind.SOURCE, "sources")):
+    for kind, section in ((NodeKind.SITE, "sites"), (NodeKind.REFORMER, "reformers"), (NodeKind.SOURCE, "sources")):
         members = table.table(section)
         for name, fields in members.items():
             if name in nodes:
                 raise members.wrong(name, name, "another node has that name; choose a different one")
             nodes[name] = _node(members, name, kind, fields)
-    nodes["operator"] = _node(table, "operator", Kind.OPERATOR, table.table("operator"))
+    nodes["operator"] = _node(table, "operator", NodeKind.OPERATOR, table.table("operator"))
     holders: dict[object, str] = {}
     for name, node in nodes.items():
         for field, value in (("node", node.number), ("address", f"{node.host}:{node.port}")):
@@ -262,7 +262,7 @@ def _nodes(table: Table) -> dict[str, Node]:
     return nodes
 
 
-def _node(members: Table, name: str, kind: Kind, fields: Table) -> Node:
+def _node(members: TomlTable, name: str, kind: NodeKind, fields: TomlTable) -> Node:
     if not _NAME.fullmatch(name):
         raise members.wrong(name, name, "a name has up to 32 letters, digits, - and _, and begins with a letter")
     number = fields.number("node", 1, NODE_MAX)
@@ -271,7 +271,7 @@ def _node(members: Table, name: str, kind: Kind, fields: Table) -> Node:
     return Node(name, kind, number, host, port)
 
 
-def _address(fields: Table, name: str) -> Address:
+def _address(fields: TomlTable, name: str) -> Address:
     text = fields.take(name, str)
     host, _, port = text.rpartition(":")
     if not is_host(host) or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= PORT_MAX:
@@ -287,7 +287,7 @@ def interface_at(host: str) -> str:
         return host  # the carrier will say what is wrong with it
 
 
-def _groups(network: Table) -> Groups | None:
+def _groups(network: TomlTable) -> Groups | None:
     mesh = network.choice("carrier", {"multicast": False, "mesh": True})
     if mesh:
         for name in ("data_group", "control_group"):
@@ -304,7 +304,7 @@ def _groups(network: Table) -> Groups | None:
         raise UserError(f"{network.file}: network: {complaint}") from None
 
 
-def _edge(folder: Path, edge: Table, nodes: Mapping[str, Node], core: int) -> EdgeSettings | None:
+def _edge(folder: Path, edge: TomlTable, nodes: Mapping[str, Node], core: int) -> EdgeSettings | None:
     """Sites that speak to customers. Without any there is no edge, and nothing is asked for."""
     stations = edge.table("stations", optional=True)
     places = {name: _station(stations, name, fields, nodes) for name, fields in stations.items()}
@@ -329,21 +329,21 @@ def _edge(folder: Path, edge: Table, nodes: Mapping[str, Node], core: int) -> Ed
     return settings
 
 
-def _floor(floor: Table, nodes: Mapping[str, Node]) -> FloorSettings:
+def _floor(floor: TomlTable, nodes: Mapping[str, Node]) -> FloorSettings:
     """What replicas must agree on. Without a table everybody may do everything, which is good for trying it out."""
     passes = floor.number("commit_passes", 0, COMMIT_PASSES_MAX, COMMIT_PASSES)
     operators = tuple(_source(floor, "operators", name, nodes) for name in floor.names("operators", optional=True))
     arbiters = floor.table("arbiters", optional=True)
     reporting = {}
     for node in nodes.values():
-        if node.kind is Kind.SITE and (name := arbiters.take(node.name, str, "")):
+        if node.kind is NodeKind.SITE and (name := arbiters.take(node.name, str, "")):
             reporting[node.number] = _source(arbiters, node.name, name, nodes)
     arbiters.finish()
     floor.finish()
     return FloorSettings(commit_passes=passes, operators=operators or None, arbiters=reporting)
 
 
-def _gateways(folder: Path, gateways: Table, nodes: Mapping[str, Node]) -> dict[str, GatewayOptions]:
+def _gateways(folder: Path, gateways: TomlTable, nodes: Mapping[str, Node]) -> dict[str, GatewayOptions]:
     """Order entry, by the sources through which it speaks. Files are named from the folder on."""
     found = {}
     for name, fields in gateways.items():
@@ -368,7 +368,7 @@ def _gateways(folder: Path, gateways: Table, nodes: Mapping[str, Node]) -> dict[
     return found
 
 
-def _refuse_shared_sources(table: Table, deployment: Deployment) -> None:
+def _refuse_shared_sources(table: TomlTable, deployment: Deployment) -> None:
     """A source is one process: whoever reports for a site cannot be a gateway, too."""
     holders: dict[str, str] = {name: f"gateways.{name}" for name in deployment.gateways}
     for site, source in deployment.floor.arbiters.items():
@@ -378,14 +378,14 @@ def _refuse_shared_sources(table: Table, deployment: Deployment) -> None:
             raise table.wrong(place, name, f"{other} is that source, too; each needs its own")
 
 
-def _source(table: Table, field: str, name: str, nodes: Mapping[str, Node]) -> NodeId:
-    if name not in nodes or nodes[name].kind is not Kind.SOURCE:
-        known = ", ".join(node.name for node in nodes.values() if node.kind is Kind.SOURCE)
+def _source(table: TomlTable, field: str, name: str, nodes: Mapping[str, Node]) -> NodeId:
+    if name not in nodes or nodes[name].kind is not NodeKind.SOURCE:
+        known = ", ".join(node.name for node in nodes.values() if node.kind is NodeKind.SOURCE)
         raise table.wrong(field, name, f"expected one of the sources {known}")
     return nodes[name].number
 
 
-def _regions(regions: Table, places: Mapping[str, PublisherPlace], nodes: Mapping[str, Node]) -> Iterator[Region]:
+def _regions(regions: TomlTable, places: Mapping[str, PublisherPlace], nodes: Mapping[str, Node]) -> Iterator[Region]:
     for name, fields in regions.items():
         feeds, sites = fields.names("feeds"), fields.names("sites")
         for site in sites:
@@ -398,9 +398,9 @@ def _regions(regions: Table, places: Mapping[str, PublisherPlace], nodes: Mappin
             raise UserError(f"{regions.file}: edge.regions: {bad}") from None
 
 
-def _station(stations: Table, name: str, fields: Table, nodes: Mapping[str, Node]) -> PublisherPlace:
-    if name not in nodes or nodes[name].kind is not Kind.SITE:
-        known = ", ".join(node.name for node in nodes.values() if node.kind is Kind.SITE)
+def _station(stations: TomlTable, name: str, fields: TomlTable, nodes: Mapping[str, Node]) -> PublisherPlace:
+    if name not in nodes or nodes[name].kind is not NodeKind.SITE:
+        known = ", ".join(node.name for node in nodes.values() if node.kind is NodeKind.SITE)
         raise stations.wrong(name, name, f"expected one of the sites {known}")
     feed = fields.take("feed", str)
     if not _FEED.fullmatch(feed):
@@ -410,7 +410,7 @@ def _station(stations: Table, name: str, fields: Table, nodes: Mapping[str, Node
     return place
 
 
-def _charter(table: Table, nodes: Mapping[str, Node]) -> Topology:
+def _charter(table: TomlTable, nodes: Mapping[str, Node]) -> Topology:
     rules = table.table("order", optional=True)
     resilience = _resilience(rules)
     excess = rules.choice("excess", {each.value: each for each in Excess}, Excess.CONTINUE.value)
@@ -423,12 +423,12 @@ def _charter(table: Table, nodes: Mapping[str, Node]) -> Topology:
         raise UserError(f"{table.file}: loops: {_with_names(str(bad), nodes)}") from None
     homes = charter.homes()
     for node in nodes.values():
-        if node.kind is Kind.SITE and node.number not in homes:
+        if node.kind is NodeKind.SITE and node.number not in homes:
             raise table.wrong(f"sites.{node.name}", node.name, "it is in the tour of no loop; add it to one")
     return charter
 
 
-def _resilience(rules: Table) -> int | str:
+def _resilience(rules: TomlTable) -> int | str:
     value = rules.take("resilience", object, 1)
     if value in ("majority", "all"):
         return str(value)
@@ -437,7 +437,7 @@ def _resilience(rules: Table) -> int | str:
     raise rules.wrong("resilience", value, f'expected a number from 0 to {MEMBERS_MAX - 1}, "majority" or "all"')
 
 
-def _loops(tables: list[Table], nodes: Mapping[str, Node]) -> Iterator[LoopTopology]:
+def _loops(tables: list[TomlTable], nodes: Mapping[str, Node]) -> Iterator[LoopTopology]:
     for place, table in enumerate(tables):
         number = table.number("number", 0, LOOPS_MAX, place)
         tour = tuple(_site(table, "tour", name, nodes) for name in table.names("tour"))
@@ -458,15 +458,15 @@ def _loops(tables: list[Table], nodes: Mapping[str, Node]) -> Iterator[LoopTopol
         table.finish()
 
 
-def _site(table: Table, field: str, name: str, nodes: Mapping[str, Node]) -> NodeId:
+def _site(table: TomlTable, field: str, name: str, nodes: Mapping[str, Node]) -> NodeId:
     node = nodes.get(name)
-    if node is None or node.kind is not Kind.SITE:
-        known = ", ".join(each.name for each in nodes.values() if each.kind is Kind.SITE)
+    if node is None or node.kind is not NodeKind.SITE:
+        known = ", ".join(each.name for each in nodes.values() if each.kind is NodeKind.SITE)
         raise table.wrong(field, name, f"expected one of the sites {known}")
     return node.number
 
 
-def _timing(table: Table) -> Timing:
+def _timing(table: TomlTable) -> Timing:
     """A profile, overridden field by field."""
     named = table.choice("profile", {name: name for name in PROFILES}, "metro")
     overrides: dict[str, int] = {}

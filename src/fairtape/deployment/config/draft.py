@@ -16,8 +16,8 @@ from fairtape.deployment.config.description import FILE, Deployment, understand
 from fairtape.deployment.config.floor_settings import COMMIT_PASSES
 from fairtape.deployment.config.keys import write_keys
 from fairtape.deployment.config.loopback import free_ports
-from fairtape.deployment.config.toml_table import Table
-from fairtape.deployment.process.edge import catalogue_of
+from fairtape.deployment.config.toml_table import TomlTable
+from fairtape.deployment.process.edge import stripe_plans_of
 from fairtape.market.stripe_planning import plan_by_rate
 from fairtape.market.stripes import DAY, Endpoint, StripePlan
 from fairtape.market.symbols import VENUES, universe
@@ -85,7 +85,7 @@ def create_deployment(folder: Path, draft: Draft) -> Deployment:
     if (folder / FILE).exists():
         raise UserError(f"folder {str(folder)!r} holds a deployment already; name another folder, or remove that one")
     text = "\n".join(_text(draft)) + "\n"
-    deployment = understand(folder, Table.parse(folder / FILE, text.encode()))  # before anything is written
+    deployment = understand(folder, TomlTable.parse(folder / FILE, text.encode()))  # before anything is written
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
@@ -93,7 +93,7 @@ def create_deployment(folder: Path, draft: Draft) -> Deployment:
         (folder / FILE).write_text(text)
         write_keys(deployment)
         if draft.edge:
-            catalogue_of(deployment).add(_first_plan(draft))
+            stripe_plans_of(deployment).add(_first_plan(draft))
     except OSError as error:
         raise UserError(
             f"folder is {str(folder)!r}, where nothing can be written ({error.strerror}); name another folder"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from fairtape.core.errors import UserError
-from fairtape.deployment.config.description import Deployment, Kind, Node
+from fairtape.deployment.config.description import Deployment, Node, NodeKind
 from fairtape.wire.frames import NodeId
 from fairtape.wire.seals import KEY_SIZE, Keys
 
@@ -21,8 +21,8 @@ KEYS: Final = "keys"
 
 def write_keys(deployment: Deployment) -> None:
     """New keys for everyone."""
-    governance = [node.number for node in deployment.nodes.values() if node.kind is not Kind.SOURCE]
-    sources = [node.number for node in deployment.of_kind(Kind.SOURCE)]
+    governance = [node.number for node in deployment.nodes.values() if node.kind is not NodeKind.SOURCE]
+    sources = [node.number for node in deployment.of_kind(NodeKind.SOURCE)]
     keys = Keys.from_secret(secrets.token_bytes(KEY_SIZE), governance, sources)
     (deployment.folder / KEYS).mkdir(mode=0o700, exist_ok=True)
     for node in deployment.nodes.values():
@@ -31,9 +31,9 @@ def write_keys(deployment: Deployment) -> None:
 
 def _held_by(node: Node, keys: Keys) -> dict[str, object]:
     match node.kind:
-        case Kind.SITE:
+        case NodeKind.SITE:
             held = keys
-        case Kind.SOURCE:
+        case NodeKind.SOURCE:
             held = keys.for_source(node.number)
         case _:
             held = Keys(keys.sites, {})

@@ -85,7 +85,7 @@ def loopback_groups(*, mesh: bool, interface: str | None = None) -> Groups | Non
     return Groups(data=(host, data), control=(host, control), interface=interface or LOOPBACK, ttl=0)
 
 
-def carrier_words(groups: Groups | None, *, mesh: bool) -> str:
+def transport_text(groups: Groups | None, *, mesh: bool) -> str:
     """How multicast travels, for people."""
     if groups is not None:
         named = "the loopback interface" if groups.interface == LOOPBACK else f"interface {groups.interface}"

@@ -25,7 +25,7 @@ _WORDS: Final[Mapping[type, str]] = {
 _MISSING: Final = object()
 
 
-class Table:
+class TomlTable:
     """One table of a file, and where it stands."""
 
     def __init__(self, file: Path, fields: Mapping[str, Any], *, at: str = "") -> None:
@@ -34,7 +34,7 @@ class Table:
         self._at = at
 
     @classmethod
-    def load(cls, file: Path) -> "Table":
+    def load(cls, file: Path) -> "TomlTable":
         """The whole file."""
         try:
             with file.open("rb") as opened:
@@ -43,7 +43,7 @@ class Table:
             raise UserError(f"{file} cannot be read ({error.strerror}); correct its permissions") from None
 
     @classmethod
-    def parse(cls, file: Path, content: bytes) -> "Table":
+    def parse(cls, file: Path, content: bytes) -> "TomlTable":
         """What a file of this content holds."""
         try:
             return cls(file, tomllib.loads(content.decode()))
@@ -83,18 +83,18 @@ class Table:
                 raise self.wrong(name, value, "expected a list of names")
         return tuple(values)
 
-    def table(self, name: str, *, optional: bool = False) -> "Table":
+    def table(self, name: str, *, optional: bool = False) -> "TomlTable":
         """A table inside this one."""
         fields: dict[str, Any] = self.take(name, dict, {} if optional else _MISSING)
-        return Table(self.file, fields, at=self._path(name))
+        return TomlTable(self.file, fields, at=self._path(name))
 
-    def tables(self, name: str) -> list["Table"]:
+    def tables(self, name: str) -> list["TomlTable"]:
         """A list of tables, as `[[name]]` writes it."""
         values: list[Any] = self.take(name, list)
         for value in values:
             if not isinstance(value, dict):
                 raise self.wrong(name, value, f"expected tables, each under [[{name}]]")
-        return [Table(self.file, value, at=f"{self._path(name)}[{place}]") for place, value in enumerate(values)]
+        return [TomlTable(self.file, value, at=f"{self._path(name)}[{place}]") for place, value in enumerate(values)]
 
     def items(self) -> Iterator[tuple[str, "Table"]]:
         """All that is left, each a table under a name of the user's choice."""

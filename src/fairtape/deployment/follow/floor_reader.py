@@ -9,7 +9,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from fairtape.core.effects import FormationChange, Ordered
-from fairtape.deployment.follow.journal_follower import Following
+from fairtape.deployment.follow.journal_follower import JournalFollower
 from fairtape.exchange.floor import Floor
 from fairtape.exchange.outputs import Output
 from fairtape.exchange.replica import Replica
@@ -18,7 +18,7 @@ from fairtape.wire.frames import NodeId
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class FloorStep:
     """One entry of the order, and what the floor said to it."""
 
     entry: Ordered | FormationChange
@@ -28,7 +28,7 @@ class Step:
 class FloorReader:
     """The floor as the journals of a deployment give it, of one site or of whichever serves."""
 
-    def __init__(self, following: Following, new: Callable[[], Floor]) -> None:
+    def __init__(self, following: JournalFollower, new: Callable[[], Floor]) -> None:
         self._following = following
         self._rebuilt_below = 0  # of a rebuild: the token from which on the order is another one
         self._replica = Replica(new, self._past)
@@ -36,7 +36,7 @@ class FloorReader:
     @classmethod
     def of_journal(cls, directory: Path, new: Callable[[], Floor]) -> "FloorReader":
         """The floor of one journal, wherever it lies."""
-        return cls(Following({0: directory}), new)
+        return cls(JournalFollower({0: directory}), new)
 
     @property
     def floor(self) -> Floor:
@@ -48,14 +48,14 @@ class FloorReader:
         """Whose journal is read."""
         return self._following.site
 
-    def steps(self) -> Iterator[Step]:
+    def steps(self) -> Iterator[FloorStep]:
         """What was released since the last time."""
         for each in self._following.everything():
             if isinstance(each, JournalEntry):
-                yield Step(each.ordered, self._replica.deliver(each.ordered))
+                yield FloorStep(each.ordered, self._replica.deliver(each.ordered))
             else:
                 self._rebuilt_below = each.change.token
-                yield Step(each.change, self._replica.turn(each.change))
+                yield FloorStep(each.change, self._replica.turn(each.change))
 
     def catch_up(self) -> None:
         """Read what there is, and keep only the floor."""

@@ -16,7 +16,7 @@ from fairtape.wire.frames import NodeId
 REWIND_MAX: Final = 100_000  # sequence numbers that are searched for a Break which other sites had meanwhile
 
 
-class Following:
+class JournalFollower:
     """Reads the journal of one site, and can go on with another."""
 
     def __init__(self, journals: Mapping[NodeId, Path], *, site: NodeId | None = None, from_sequence: int = 1) -> None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias, TypeVar
 
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
-from fairtape.deployment.follow.journal_follower import Following
-from fairtape.deployment.follow.site_selection import Audience
+from fairtape.deployment.follow.journal_follower import JournalFollower
+from fairtape.deployment.follow.site_selection import SiteSelection
 from fairtape.journal import Damaged
 from fairtape.net.clock import Clock, SharedClock
 from fairtape.wire.frames import NodeId
@@ -47,10 +47,10 @@ class Restored:
 Tiding: TypeAlias = Changed | Silenced | Restored
 
 
-class Tuner:
+class SiteFailover:
     """Keeps a following to a site that serves."""
 
-    def __init__(self, audience: Audience, following: Following, *, clock: Clock | None = None) -> None:
+    def __init__(self, audience: SiteSelection, following: JournalFollower, *, clock: Clock | None = None) -> None:
         self._audience = audience
         self._following = following
         self._clock = clock or SharedClock()

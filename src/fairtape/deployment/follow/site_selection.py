@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from fairtape.core.instants import SECOND, Duration, Instant
-from fairtape.deployment.config.description import Deployment, Kind
+from fairtape.deployment.config.description import Deployment, NodeKind
 from fairtape.deployment.lock_file import is_running
 from fairtape.deployment.process.node import JOURNALS
 from fairtape.deployment.status_files import FRESH_PERIOD_MAX, RunFolder, Status
@@ -16,14 +16,14 @@ from fairtape.wire.frames import NodeId
 FRESH_PERIOD: Final[Duration] = round(FRESH_PERIOD_MAX * SECOND)
 
 
-class Audience:
+class SiteSelection:
     """Those who hear a deployment on this machine."""
 
     def __init__(self, deployment: Deployment, *, wanted: str | None = None) -> None:
         """`wanted` names the only site to hear; without it, any that serves will do."""
         self._deployment = deployment
         self._run = RunFolder(deployment.folder)
-        nodes = deployment.sites if wanted is None else (deployment.node(wanted, Kind.SITE, field="--site"),)
+        nodes = deployment.sites if wanted is None else (deployment.node(wanted, NodeKind.SITE, field="--site"),)
         self._nodes = {node.number: node for node in nodes}
 
     @property

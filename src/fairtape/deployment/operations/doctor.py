@@ -55,7 +55,7 @@ _REFUSES_TRAINS: Final = frozenset((errno.EINVAL, errno.EIO, errno.ENOPROTOOPT, 
 _TRIAL_WAIT: Final = 1.0  # seconds
 
 
-class Status(StrEnum):
+class CheckStatus(StrEnum):
     """How serious a finding is."""
 
     GOOD = "good"
@@ -68,14 +68,14 @@ class Finding:
     """One thing that was looked at, and what to do about it."""
 
     name: str
-    status: Status
+    status: CheckStatus
     found: str
     advice: str = "Nothing to do."
 
 
 def examine(directory: Path) -> Iterator[Finding]:
     """Every check, one after another; journals would be written in `directory`."""
-    yield from (cores(), clock(), real_time(), wakefulness())
+    yield from (cores(), clock(), real_time(), idle_states())
     yield from (multicast(), multicast_route(), socket_buffers(), trains(), ports())
     yield from (descriptors(), disk(directory), java(), etcd(), namespaces())
 
@@ -85,8 +85,8 @@ def cores() -> Finding:
     count = cores_here()
     found = f"{count}, enough for a ring of {sites_max(PROFILES['lan'], count)} sites with the lan profile here"
     if count >= CORES_WANTED:
-        return Finding("cores", Status.GOOD, found)
-    return Finding("cores", Status.NOTE, found, f"Give the machine {CORES_WANTED} cores, or run one site on it.")
+        return Finding("cores", CheckStatus.GOOD, found)
+    return Finding("cores", CheckStatus.NOTE, found, f"Give the machine {CORES_WANTED} cores, or run one site on it.")
 
 
 def clock() -> Finding:
@@ -95,16 +95,16 @@ def clock() -> Finding:
     if bound is None:
         return Finding(
             "clock",
-            Status.BAD,
+            CheckStatus.BAD,
             "nobody keeps it, so its error has no bound",
             "Run chrony or a PTP daemon; only sites that share this one machine can do without.",
         )
     found = f"kept, at most {_shown(bound)} wrong"
     if bound <= CLOCK_BOUND_WANTED:
-        return Finding("clock", Status.GOOD, found)
+        return Finding("clock", CheckStatus.GOOD, found)
     return Finding(
         "clock",
-        Status.NOTE,
+        CheckStatus.NOTE,
         found,
         f"Use PTP or a nearer time server where releases must agree to {_shown(CLOCK_BOUND_WANTED)}.",
     )
@@ -113,23 +113,25 @@ def clock() -> Finding:
 def real_time() -> Finding:
     """A release waits for the scheduler like everything else."""
     if may_run_in_real_time():
-        return Finding("real time", Status.GOOD, "real-time scheduling is permitted")
+        return Finding("real time", CheckStatus.GOOD, "real-time scheduling is permitted")
     return Finding(
         "real time",
-        Status.NOTE,
+        CheckStatus.NOTE,
         "real-time scheduling is not permitted",
         "Grant CAP_SYS_NICE, so that other programs do not delay releases.",
     )
 
 
-def wakefulness() -> Finding:
+def idle_states() -> Finding:
     """A processor that has gone to sleep wakes late, and on a virtual machine the host decides when."""
     governor, polls = _read(_IDLE_GOVERNOR).strip(), _read(_HALT_POLL).strip()
     if governor != "haltpoll" or polls != "0":
-        return Finding("wakefulness", Status.GOOD, f"processors fall asleep by the rule {governor or 'of the kernel'}")
+        return Finding(
+            "wakefulness", CheckStatus.GOOD, f"processors fall asleep by the rule {governor or 'of the kernel'}"
+        )
     return Finding(
         "wakefulness",
-        Status.NOTE,
+        CheckStatus.NOTE,
         "processors of this virtual machine sleep as soon as they have nothing to do",
         "Boot with idle=poll or use `fairtape up --keep-awake` where releases must be exact to a millisecond.",
     )
@@ -142,10 +144,10 @@ def multicast() -> Finding:
     except UserError:  # no group can even be joined
         works = False
     if works:
-        return Finding("multicast", Status.GOOD, "a datagram to a group came back on the loopback interface")
+        return Finding("multicast", CheckStatus.GOOD, "a datagram to a group came back on the loopback interface")
     return Finding(
         "multicast",
-        Status.NOTE,
+        CheckStatus.NOTE,
         "a datagram to a group did not come back on the loopback interface",
         "Allow multicast with: ip link set lo up multicast on; rings here use a mesh of unicasts until then.",
     )
@@ -156,11 +158,11 @@ def multicast_route() -> Finding:
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as trial:
             trial.connect((GROUP, 9))
-            return Finding("multicast route", Status.GOOD, f"groups are reached from {trial.getsockname()[0]}")
+            return Finding("multicast route", CheckStatus.GOOD, f"groups are reached from {trial.getsockname()[0]}")
     except OSError as error:
         return Finding(
             "multicast route",
-            Status.NOTE,
+            CheckStatus.NOTE,
             f"there is none ({error.strerror})",
             "Add one with: ip route add 224.0.0.0/4 dev INTERFACE; without it, other hosts are reached by a mesh.",
         )
@@ -172,15 +174,17 @@ def socket_buffers() -> Finding:
     try:
         trial = UdpSocket(bind(LOOPBACK, 0))
     except (UserError, OSError) as refusal:
-        return Finding("socket buffers", Status.BAD, f"no socket can be made ({refusal})", "Bring up interface lo.")
+        return Finding(
+            "socket buffers", CheckStatus.BAD, f"no socket can be made ({refusal})", "Bring up interface lo."
+        )
     granted = min(trial.receive_buffer, trial.send_buffer)
     trial.close()
     found = f"{granted // _KIB:,} KiB of {BUFFER_SIZE // _KIB:,} KiB granted ({limits})"
     if granted >= BUFFER_SIZE:
-        return Finding("socket buffers", Status.GOOD, found)
+        return Finding("socket buffers", CheckStatus.GOOD, found)
     return Finding(
         "socket buffers",
-        Status.NOTE,
+        CheckStatus.NOTE,
         found,
         "Bursts would be lost and repaired; raise the limits with: "
         f"sysctl -w net.core.rmem_max={BUFFER_SIZE} net.core.wmem_max={BUFFER_SIZE}",
@@ -195,12 +199,14 @@ def trains() -> Finding:
     except OSError as error:
         if error.errno not in _REFUSES_TRAINS:
             found = f"no datagram passes on the loopback interface ({error.strerror or error})"
-            return Finding(name, Status.BAD, found, "Bring it up with: ip link set lo up")
+            return Finding(name, CheckStatus.BAD, found, "Bring it up with: ip link set lo up")
         together = 0
     if together == 4:
-        return Finding(name, Status.GOOD, "UDP_SEGMENT and UDP_GRO move many datagrams in one call")
+        return Finding(name, CheckStatus.GOOD, "UDP_SEGMENT and UDP_GRO move many datagrams in one call")
     missing = "UDP_GRO" if together else "UDP_SEGMENT"
-    return Finding(name, Status.NOTE, f"{missing} is not there", "Use Linux 5.0 or newer for more messages per second.")
+    return Finding(
+        name, CheckStatus.NOTE, f"{missing} is not there", "Use Linux 5.0 or newer for more messages per second."
+    )
 
 
 def ports() -> Finding:
@@ -209,16 +215,16 @@ def ports() -> Finding:
     try:
         free_ports(PORTS_WANTED)
     except UserError as complaint:
-        return Finding("ports", Status.BAD, str(complaint).partition(";")[0], f"Free some of the ports {named}.")
+        return Finding("ports", CheckStatus.BAD, str(complaint).partition(";")[0], f"Free some of the ports {named}.")
     first = _kernel_ports_from()
     if first is not None and first < PORTS.stop:
         return Finding(
             "ports",
-            Status.NOTE,
+            CheckStatus.NOTE,
             f"{named} are free, but the kernel gives those from {first} to anybody",
             f"Set them apart with: sysctl -w net.ipv4.ip_local_port_range='{PORTS.stop + 768} 60999'",
         )
-    return Finding("ports", Status.GOOD, f"at least {PORTS_WANTED} of {named} are free")
+    return Finding("ports", CheckStatus.GOOD, f"at least {PORTS_WANTED} of {named} are free")
 
 
 def descriptors() -> Finding:
@@ -226,8 +232,8 @@ def descriptors() -> Finding:
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     found = "no limit" if limit == resource.RLIM_INFINITY else f"{limit:,} files at once in a process"
     if limit == resource.RLIM_INFINITY or limit >= WATCHED_MAX:
-        return Finding("file descriptors", Status.GOOD, found)
-    return Finding("file descriptors", Status.NOTE, found, f"Raise the limit with: ulimit -n {WATCHED_MAX}")
+        return Finding("file descriptors", CheckStatus.GOOD, found)
+    return Finding("file descriptors", CheckStatus.NOTE, found, f"Raise the limit with: ulimit -n {WATCHED_MAX}")
 
 
 def disk(directory: Path) -> Finding:
@@ -239,21 +245,25 @@ def disk(directory: Path) -> Finding:
     except OSError as error:
         return Finding(
             name,
-            Status.BAD,
+            CheckStatus.BAD,
             f"nothing can be written in {directory} ({error.strerror})",
             "Name a folder that you can write with --directory.",
         )
     usual, worst = int(median(syncs)), max(syncs)
     found = f"{free / _GIB:,.1f} GiB free in {directory}; a sync takes {_shown(usual)}, {_shown(worst)} at worst"
     if free < FREE_MIN:
-        return Finding(name, Status.BAD, found, f"Free at least {FREE_MIN // _GIB} GiB, or name another --directory.")
+        return Finding(
+            name, CheckStatus.BAD, found, f"Free at least {FREE_MIN // _GIB} GiB, or name another --directory."
+        )
     if (kind := _file_system(directory)) in ("tmpfs", "ramfs"):
-        return Finding(name, Status.NOTE, f"{found}; it is a {kind}", "Use a real disk: this one forgets at a restart.")
+        return Finding(
+            name, CheckStatus.NOTE, f"{found}; it is a {kind}", "Use a real disk: this one forgets at a restart."
+        )
     if free < FREE_WANTED:
-        return Finding(name, Status.NOTE, found, f"Plan for {FREE_WANTED // _GIB} GiB; journals are never cut.")
+        return Finding(name, CheckStatus.NOTE, found, f"Plan for {FREE_WANTED // _GIB} GiB; journals are never cut.")
     if usual > SYNC_WANTED:
-        return Finding(name, Status.NOTE, found, "Use a faster disk, or journals that sync at an interval.")
-    return Finding(name, Status.GOOD, found)
+        return Finding(name, CheckStatus.NOTE, found, "Use a faster disk, or journals that sync at an interval.")
+    return Finding(name, CheckStatus.GOOD, found)
 
 
 def java() -> Finding:
@@ -262,12 +272,12 @@ def java() -> Finding:
     program = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
     advice = f"Install Java {JAVA_MIN} or newer for the pipeline, or set JAVA_HOME to it; nothing else needs it."
     if program is None:
-        return Finding("java", Status.NOTE, f"none in JAVA_HOME={home}" if home else "none on the PATH", advice)
+        return Finding("java", CheckStatus.NOTE, f"none in JAVA_HOME={home}" if home else "none on the PATH", advice)
     said = _said(program, "-version")
     version = _java_version(said)
     if version is None:
-        return Finding("java", Status.NOTE, f"{program} does not tell its version", advice)
-    status = Status.GOOD if version >= JAVA_MIN else Status.NOTE
+        return Finding("java", CheckStatus.NOTE, f"{program} does not tell its version", advice)
+    status = CheckStatus.GOOD if version >= JAVA_MIN else CheckStatus.NOTE
     return Finding("java", status, f"version {version}, {program}", "Nothing to do." if version >= JAVA_MIN else advice)
 
 
@@ -276,10 +286,10 @@ def etcd() -> Finding:
     program = shutil.which("etcd")
     version = re.search(r"etcd Version: (\S+)", _said(program, "--version")) if program else None
     if version:
-        return Finding("etcd", Status.GOOD, f"version {version[1]}, {program}")
+        return Finding("etcd", CheckStatus.GOOD, f"version {version[1]}, {program}")
     return Finding(
         "etcd",
-        Status.NOTE,
+        CheckStatus.NOTE,
         "not here",
         "Install etcd-server here or elsewhere if reformation servers run on several machines; else SQLite will do.",
     )
@@ -290,10 +300,10 @@ def namespaces() -> Finding:
     unshare = shutil.which("unshare")
     permitted = unshare is not None and _succeeds(unshare, "--net", "true")
     if permitted and shutil.which("ip") is not None:
-        return Finding("network namespaces", Status.GOOD, "permitted")
+        return Finding("network namespaces", CheckStatus.GOOD, "permitted")
     return Finding(
         "network namespaces",
-        Status.NOTE,
+        CheckStatus.NOTE,
         "permitted, but there is no ip command" if permitted else "not permitted",
         "Install iproute2 and be root for drills that cut the links between sites for real; nothing else needs it.",
     )

@@ -17,9 +17,9 @@ from typing import Any, Final
 
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
-from fairtape.deployment.config.description import Deployment, Kind, Node
+from fairtape.deployment.config.description import Deployment, Node, NodeKind
 from fairtape.deployment.node_names import with_names
-from fairtape.deployment.process.local_cluster import Company
+from fairtape.deployment.process.local_cluster import LocalCluster
 from fairtape.deployment.process.node import JOURNALS
 from fairtape.deployment.process.supervisor import Supervisor, Wrapping
 from fairtape.deployment.status_files import Orders, RunFolder, Status
@@ -46,12 +46,12 @@ class Fault(Enum):
     CLOCK = "clock"  # the clock is set wrong
 
 
-Means = tuple[Callable[["Field", "Plan", list[Node]], None], Callable[["Field", list[Node]], None]]
+Means = tuple[Callable[["DrillTarget", "Plan", list[Node]], None], Callable[["DrillTarget", list[Node]], None]]
 """How a fault is injected, and how it is undone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class DrillPlan:
     """One drill."""
 
     fault: Fault
@@ -63,13 +63,13 @@ class Plan:
     senders: int = 1
 
 
-class Field:
+class DrillTarget:
     """A running deployment as a drill sees it."""
 
     def __init__(self, deployment: Deployment, *, wrapping: Wrapping = lambda _name: ()) -> None:
         self.deployment = deployment
         self.run = RunFolder(deployment.folder)
-        self.company: Company | None = None  # where the drill runs the deployment itself
+        self.company: LocalCluster | None = None  # where the drill runs the deployment itself
         self.load = Supervisor(deployment.folder, self.run, wrapping=wrapping)
 
     def sites(self) -> dict[str, Status]:
@@ -150,7 +150,7 @@ class Field:
                 if leader is None:
                     raise UserError(f"SITE is {LEADER!r}, and no reformation server leads now; name one")
                 name = str(leader["name"])
-            found.append(self.deployment.node(name, Kind.SITE, Kind.REFORMER, field="SITE"))
+            found.append(self.deployment.node(name, NodeKind.SITE, NodeKind.REFORMER, field="SITE"))
         return list(dict.fromkeys(found))
 
     def _token_site(self, further: int) -> str:
@@ -172,7 +172,7 @@ class Field:
         os.kill(page["pid"], number)
 
 
-def hold(field: Field, plan: Plan, means: Means | None = None) -> dict[str, Any]:
+def run_drill(field: DrillTarget, plan: DrillPlan, means: Means | None = None) -> dict[str, Any]:
     """Carry out one drill; what happened. Whoever can cut a real cable passes other `means`."""
     field.wait_until(field.unsettled, SETTLING_MAX, "a whole deployment")
     sources = _free_sources(field, plan.senders)
@@ -190,8 +190,8 @@ def hold(field: Field, plan: Plan, means: Means | None = None) -> dict[str, Any]
         field.load.stop()
 
 
-def _free_sources(field: Field, count: int) -> list[Node]:
-    free = [node for node in field.deployment.of_kind(Kind.SOURCE) if field.run.status(node.name) is None]
+def _free_sources(field: DrillTarget, count: int) -> list[Node]:
+    free = [node for node in field.deployment.of_kind(NodeKind.SOURCE) if field.run.status(node.name) is None]
     if len(free) < count:
         raise UserError(
             f"the deployment has {len(free)} free sources, and the drill needs {count}; stop the publishers"
@@ -199,7 +199,7 @@ def _free_sources(field: Field, count: int) -> list[Node]:
     return free[-count:]
 
 
-def _no_traffic(field: Field, sources: Sequence[Node]) -> str:
+def _no_traffic(field: DrillTarget, sources: Sequence[Node]) -> str:
     pages = field.run.statuses([source.name for source in sources])
     for ended in field.load.ended():
         raise UserError(f"the source of traffic failed: {ended}")
@@ -209,7 +209,7 @@ def _no_traffic(field: Field, sources: Sequence[Node]) -> str:
     return ""
 
 
-def _quiet(field: Field, sources: Sequence[Node]) -> dict[str, Status]:
+def _quiet(field: DrillTarget, sources: Sequence[Node]) -> dict[str, Status]:
     """Let the traffic end, and wait until everything of it is settled; the last pages of its sources.
 
     What does not come about is a finding, which the account will tell.
@@ -228,10 +228,10 @@ def _quiet(field: Field, sources: Sequence[Node]) -> dict[str, Status]:
 
 
 @dataclass(slots=True)
-class Account:
+class DrillResult:
     """What is known of a fault."""
 
-    plan: Plan
+    plan: DrillPlan
     victims: list[Node]
     before: dict[str, Status]
     formation: int
@@ -243,7 +243,7 @@ class Account:
     notices_from: int = 0
     meanwhile: dict[str, Status] = dataclass_field(default_factory=dict)  # how the sites fared before it was undone
 
-    def wait_for_return(self, field: Field, sources: dict[str, Status]) -> None:
+    def wait_for_return(self, field: DrillTarget, sources: dict[str, Status]) -> None:
         """Wait until everyone is a member again and has all that was acknowledged; not for ever."""
 
         def absent() -> str:
@@ -255,7 +255,7 @@ class Account:
             self.rejoined = True
         self.waited_until = self.whole_at if self.whole_at and self.rejoined else field.deployment.clock().now()
 
-    def told(self, field: Field, sources: dict[str, Status]) -> dict[str, Any]:
+    def told(self, field: DrillTarget, sources: dict[str, Status]) -> dict[str, Any]:
         """The figures."""
         pages = field.sites()
         rulings = self._rulings(field)
@@ -288,7 +288,7 @@ class Account:
             "notices": [with_names(line, field.deployment) for line in notices],
         }
 
-    def _rulings(self, field: Field) -> list[dict[str, Any]]:
+    def _rulings(self, field: DrillTarget) -> list[dict[str, Any]]:
         """The formations of the primary loop since, in their order, as whichever server led tells them."""
         found = {
             ruling["formation"]: ruling
@@ -330,11 +330,11 @@ def _lost(page: Status, sources: dict[str, Status]) -> int:
     return missing
 
 
-def _inject(field: Field, plan: Plan, means: Means) -> Account:
+def _inject(field: DrillTarget, plan: DrillPlan, means: Means) -> DrillResult:
     before, leader = field.sites(), field.leader()
     notices_from = field.run.notices_end()
     victims = field.resolve(plan.victims)
-    account = Account(
+    account = DrillResult(
         plan=plan,
         victims=victims,
         before=before,
@@ -352,7 +352,7 @@ def _inject(field: Field, plan: Plan, means: Means) -> Account:
     return account
 
 
-def _not_whole(field: Field, account: Account) -> str:
+def _not_whole(field: DrillTarget, account: DrillResult) -> str:
     """Pages are written twice a second: one from before the fault was undone says nothing."""
     pages = field.sites() | field.reformers()
     for node in account.victims:
@@ -362,7 +362,9 @@ def _not_whole(field: Field, account: Account) -> str:
 
 
 @contextmanager
-def _struck(field: Field, plan: Plan, means: Means, victims: list[Node], account: Account) -> Iterator[None]:
+def _struck(
+    field: DrillTarget, plan: DrillPlan, means: Means, victims: list[Node], account: DrillResult
+) -> Iterator[None]:
     strike, undo = means
     account.struck_at = field.deployment.clock().now()
     try:
@@ -372,27 +374,27 @@ def _struck(field: Field, plan: Plan, means: Means, victims: list[Node], account
         undo(field, victims)
 
 
-def _kill(field: Field, _plan: Plan, victims: list[Node]) -> None:
+def _kill(field: DrillTarget, _plan: DrillPlan, victims: list[Node]) -> None:
     for node in victims:
         field.signal(node, signal.SIGKILL)
 
 
-def _start(field: Field, victims: list[Node]) -> None:
+def _start(field: DrillTarget, victims: list[Node]) -> None:
     for node in victims:
         field.run.ask_for_start(node.name)
 
 
-def _pause(field: Field, _plan: Plan, victims: list[Node]) -> None:
+def _pause(field: DrillTarget, _plan: DrillPlan, victims: list[Node]) -> None:
     for node in victims:
         field.signal(node, signal.SIGSTOP)
 
 
-def _go_on(field: Field, victims: list[Node]) -> None:
+def _go_on(field: DrillTarget, victims: list[Node]) -> None:
     for node in victims:
         field.signal(node, signal.SIGCONT)
 
 
-def _part(field: Field, _plan: Plan, victims: list[Node]) -> None:
+def _part(field: DrillTarget, _plan: DrillPlan, victims: list[Node]) -> None:
     everyone = field.deployment.nodes.values()
     inside = tuple(node.number for node in victims)
     outside = tuple(node.number for node in everyone if node.number not in inside)
@@ -400,12 +402,12 @@ def _part(field: Field, _plan: Plan, victims: list[Node]) -> None:
         field.run.order(node.name, Orders(deaf_to=outside if node.number in inside else inside))
 
 
-def _set_clocks(field: Field, plan: Plan, victims: list[Node]) -> None:
+def _set_clocks(field: DrillTarget, plan: DrillPlan, victims: list[Node]) -> None:
     for node in victims:
         field.run.order(node.name, Orders(skew_ns=plan.step))
 
 
-def _join(field: Field, _victims: list[Node]) -> None:
+def _join(field: DrillTarget, _victims: list[Node]) -> None:
     for node in field.deployment.nodes.values():
         field.run.withdraw_orders(node.name)
 

@@ -4,7 +4,7 @@ import time
 from typing import Final
 
 from fairtape.core.errors import UserError
-from fairtape.deployment.config.description import Deployment, Kind
+from fairtape.deployment.config.description import Deployment, NodeKind
 from fairtape.deployment.config.keys import keys_of
 from fairtape.deployment.status_files import RunFolder, Status
 from fairtape.nodes.message_authentication import MessageAuthenticator
@@ -18,7 +18,7 @@ PATIENCE: Final = 10.0  # seconds
 def give_order(deployment: Deployment, verb: OperatorVerb, site: NodeId) -> str:
     """Say it to all servers until the one that leads has done it; what it did. A `UserError` where nobody obeys."""
     run = RunFolder(deployment.folder)
-    (operator,) = deployment.of_kind(Kind.OPERATOR)
+    (operator,) = deployment.of_kind(NodeKind.OPERATOR)
     keys = keys_of(deployment, operator)
     postbox = MessageAuthenticator(
         me=operator.number, keys=keys, peers=keys.sites, first_serial=deployment.clock().now()

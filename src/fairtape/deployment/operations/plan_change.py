@@ -11,7 +11,7 @@ from typing import Final
 from fairtape.core.errors import UserError
 from fairtape.deployment.config.description import Deployment
 from fairtape.deployment.operations.operator import give_order
-from fairtape.deployment.process.edge import catalogue_of, edge_of
+from fairtape.deployment.process.edge import edge_of, stripe_plans_of
 from fairtape.deployment.status_files import RunFolder, Status
 from fairtape.edge.service.stripe_plans import mark_of
 from fairtape.market.stripes import StripePlan
@@ -37,7 +37,7 @@ def change_plan(deployment: Deployment, plan: StripePlan) -> str:
     versions = [page["plan"] or 0 for page in _pages(deployment, run).values()]
     if plan.version <= max(versions, default=0):
         raise UserError(f"version is {plan.version}, and {max(versions)} is in force; give the plan a higher one")
-    catalogue_of(deployment).add(plan)
+    stripe_plans_of(deployment).add(plan)
     _await_ready(deployment, run, plan)
     return f"plan {plan.version}: {give_order(deployment, OperatorVerb.PLAN, mark_of(plan))}"
 

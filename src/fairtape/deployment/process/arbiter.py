@@ -12,7 +12,7 @@ from typing import Final
 
 from fairtape.core.effects import FormationChange, Ordered
 from fairtape.core.instants import MILLISECOND, Instant
-from fairtape.deployment.follow.floor_reader import FloorReader, Step
+from fairtape.deployment.follow.floor_reader import FloorReader, FloorStep
 from fairtape.exchange.instructions import TradeReport
 from fairtape.exchange.order_codec import TRADE_REPORT_KIND, decode
 from fairtape.exchange.orders import BadOrder
@@ -57,7 +57,7 @@ class Arbiter:
                 self._sent.add(place)
                 self.reports += 1
 
-    def _take(self, step: Step) -> None:
+    def _take(self, step: FloorStep) -> None:
         entry = step.entry
         self.accusations += sum(type(output).__name__ == "Evidence" for output in step.outputs)
         if isinstance(entry, FormationChange):

@@ -1,6 +1,6 @@
 """Children of a command: started together, spoken with over pipes, and never left behind.
 
-A child runs one function with a `Link` to its parent. The parent decides when it ends, so a child does not hear the
+A child runs one function with a `ChildLink` to its parent. The parent decides when it ends, so a child does not hear the
 Ctrl-C of the terminal that both share; but a child whose parent is gone, however it went, reads the end of its pipe and
 ends by itself. News may be dropped when the parent is slow: no site ever waits for a screen.
 
@@ -42,17 +42,17 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class ChildFailed:
     """A complaint that ended the child: the parent's user has to hear it."""
 
     sentence: str
 
 
-class Deserted(Exception):
+class ParentGone(Exception):
     """A child ended although nobody had asked it to."""
 
 
-class Link:
+class ChildLink:
     """The child's end of the pipe."""
 
     def __init__(self, connection: Connection) -> None:
@@ -128,7 +128,7 @@ class Interrupts:
 Work: TypeAlias = Callable[..., None]  # takes a Link, then the arguments it was started with
 
 
-class Crew:
+class ChildProcesses:
     """The children of one command, by name. Leaving the context ends all of them."""
 
     def __init__(self, *, imports: Sequence[str] = ()) -> None:
@@ -192,7 +192,7 @@ class Crew:
     def hear(self, wait_period: Duration) -> list[tuple[str, object]]:
         """News, at most one from each child, once there is any or the period is over.
 
-        Raises `UserError` with what a child complains of, and `Deserted` where one ended unasked.
+        Raises `UserError` with what a child complains of, and `ParentGone` where one ended unasked.
         """
         names = {id(ours): name for name, (_, ours) in self._children.items() if name not in self._gone}
         open_ends = [ours for name, (_, ours) in self._children.items() if name not in self._gone]
@@ -204,8 +204,8 @@ class Crew:
                 news = ready.recv()
             except (EOFError, OSError):
                 self._gone.add(name)
-                raise Deserted(f"the process of {name} ended unasked, with {self._how(name)}") from None
-            if isinstance(news, Trouble):
+                raise ParentGone(f"the process of {name} ended unasked, with {self._how(name)}") from None
+            if isinstance(news, ChildFailed):
                 self._gone.add(name)
                 raise UserError(news.sentence)
             heard.append((name, news))
@@ -235,11 +235,11 @@ class Crew:
 def _run(work: Work, connection: Connection, arguments: tuple[Any, ...]) -> None:
     """What a child does. The terminal's Ctrl-C is for the parent alone, which then tells its children."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    link = Link(connection)
+    link = ChildLink(connection)
     try:
         work(link, *arguments)
     except UserError as complaint:
-        link.tell(Trouble(str(complaint)))
+        link.tell(ChildFailed(str(complaint)))
 
 
 def _read_away(connection: Connection) -> None:

@@ -10,7 +10,7 @@ from fairtape.core.instants import Instant
 from fairtape.deployment.config.description import Deployment, Node, interface_at
 from fairtape.deployment.process.children import Interrupts
 from fairtape.deployment.process.supervisor import BESIDE
-from fairtape.deployment.status_files import Bulletin, RunFolder, Status
+from fairtape.deployment.status_files import RunFolder, Status, StatusFile
 from fairtape.edge.service.checkpoints import checkpoint_path, memory_path
 from fairtape.edge.service.publisher import EdgePublisher
 from fairtape.edge.service.replay_archive import ReplayArchive
@@ -38,12 +38,12 @@ def edge_names(deployment: Deployment) -> list[str]:
     return [] if deployment.edge is None else [f"{site}{BESIDE}" for site in deployment.edge.stations]
 
 
-def catalogue_of(deployment: Deployment) -> StripePlanStore:
+def stripe_plans_of(deployment: Deployment) -> StripePlanStore:
     """Its stripe plans."""
     return StripePlanStore(deployment.folder, deployment.stripe)
 
 
-class HushedStation:
+class SilencedPublisher:
     """Stands in for a station that has no socket: the site goes on, and its status says why it is not heard."""
 
     def __init__(self, feed: str, words: str) -> None:
@@ -75,9 +75,9 @@ class HushedStation:
         """Nothing to give back."""
 
 
-def open_station(
+def open_publisher(
     deployment: Deployment, node: Node, journal: Path, log: Callable[[str], None]
-) -> EdgePublisher | HushedStation | None:
+) -> EdgePublisher | SilencedPublisher | None:
     """The outlet of a site; None where the deployment gives it none."""
     settings = deployment.edge
     if settings is None or node.name not in settings.stations:
@@ -86,7 +86,7 @@ def open_station(
         return EdgePublisher(
             settings,
             node.name,
-            catalogue=catalogue_of(deployment),
+            catalogue=stripe_plans_of(deployment),
             journal=journal,
             sidecar=checkpoint_path(deployment.folder, node.name),
             interface=interface_at(node.host),
@@ -94,7 +94,7 @@ def open_station(
         )
     except UserError as complaint:
         log(f"edge: {complaint}")
-        return HushedStation(settings.stations[node.name].feed, str(complaint))
+        return SilencedPublisher(settings.stations[node.name].feed, str(complaint))
 
 
 def run_edge(deployment: Deployment, node: Node) -> None:
@@ -109,12 +109,12 @@ def run_edge(deployment: Deployment, node: Node) -> None:
     clock = deployment.clock()
     try:
         memory = memory_path(deployment.folder, node.name)
-        library = ReplayArchive(journal, settings, catalogue_of(deployment), memory=memory)
+        library = ReplayArchive(journal, settings, stripe_plans_of(deployment), memory=memory)
     except PlanUnknown as missing:
         raise UserError(str(missing)) from None
     server = RetransmitServer(settings, place, library, clock, interface=interface_at(node.host))
     name = f"{node.name}{BESIDE}"
-    bulletin = Bulletin(RunFolder(deployment.folder), name)
+    bulletin = StatusFile(RunFolder(deployment.folder), name)
 
     def page(now: Instant) -> Status:
         return {"name": name, "kind": "edge", "node": node.number, "written_at_ns": now, **server.status()}

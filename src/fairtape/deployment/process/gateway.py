@@ -17,16 +17,16 @@ from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
 from fairtape.deployment.config.description import Deployment
 from fairtape.deployment.config.gateway_options import GatewayOptions
-from fairtape.deployment.follow.journal_follower import Following
-from fairtape.deployment.follow.site_failover import Tuner
-from fairtape.deployment.follow.site_selection import Audience
+from fairtape.deployment.follow.journal_follower import JournalFollower
+from fairtape.deployment.follow.site_failover import SiteFailover
+from fairtape.deployment.follow.site_selection import SiteSelection
 from fairtape.deployment.process.children import Interrupts
 from fairtape.deployment.process.ledger_projection import Projector
 from fairtape.deployment.process.supervisor import GATEWAY
-from fairtape.deployment.publish.source_thread import Postman
-from fairtape.deployment.publish.target import door_of
+from fairtape.deployment.publish.source_thread import SourceThread
+from fairtape.deployment.publish.target import publish_target
 from fairtape.deployment.ring_plan import RingPlan
-from fairtape.deployment.status_files import Bulletin, RunFolder, Status
+from fairtape.deployment.status_files import RunFolder, Status, StatusFile
 from fairtape.exchange.bookkeeping import Bookkeeper
 from fairtape.exchange.instructions import Pulse
 from fairtape.exchange.order_codec import encode
@@ -84,7 +84,7 @@ class GatewayProcess:
         me: NodeId,
         name: str,
         options: GatewayOptions,
-        bulletin: Bulletin,
+        bulletin: StatusFile,
     ) -> None:
         self.addresses: dict[str, Address] = {}
         self._me = me
@@ -95,14 +95,14 @@ class GatewayProcess:
         self._fix_end: asyncio.Future[None] | None = None
         self._options = options
         self._floor = deployment.floor
-        self._audience = Audience(deployment)
+        self._audience = SiteSelection(deployment)
         self._closing = ExitStack()
         self._tls = None if options.tls_files is None else server_context(*options.tls_files)
         with ExitStack() as opening:
             self._accounts = accounts_of(deployment.folder, options.accounts)
             opening.callback(self._accounts.close)
             floor = _floor_folder(deployment.folder)
-            self._postman = Postman(plan, me)
+            self._postman = SourceThread(plan, me)
             opening.callback(self._postman.close)
             self._now = self._postman.clock.now
             self._projector = None if options.ledger is None else Projector(LedgerStore(options.ledger), bulletin.note)
@@ -228,12 +228,12 @@ class GatewayProcess:
 
     # The order.
 
-    def _tuned(self) -> tuple[Following, Tuner]:
+    def _tuned(self) -> tuple[JournalFollower, SiteFailover]:
         site = self._audience.choose(None, self._now())
         if site is None:
             raise UserError("no site of the deployment runs on this machine; start it with: fairtape up")
-        following = Following(self._audience.journals, site=site)
-        return following, Tuner(self._audience, following, clock=self._postman.clock)
+        following = JournalFollower(self._audience.journals, site=site)
+        return following, SiteFailover(self._audience, following, clock=self._postman.clock)
 
     def _newborn(self) -> tuple[Gateway, Bookkeeper]:
         floor = self._floor.new()
@@ -299,15 +299,15 @@ def run_gateway(
     patient: bool = False,
 ) -> None:
     """Run a gateway until SIGINT or SIGTERM. A patient one waits for a site that it can follow."""
-    name, door = deployment.name_of(me), door_of(deployment.folder)
-    bulletin = Bulletin(RunFolder(deployment.folder), f"{name}{GATEWAY}")
+    name, door = deployment.name_of(me), publish_target(deployment.folder)
+    bulletin = StatusFile(RunFolder(deployment.folder), f"{name}{GATEWAY}")
 
     def tell(addresses: dict[str, Address]) -> None:
         bulletin.note(", ".join(f"{kind} at {host}:{port}" for kind, (host, port) in addresses.items()))
         started(addresses)
 
     with Interrupts() as interrupts:
-        audience = Audience(deployment)
+        audience = SiteSelection(deployment)
         while patient and not interrupts.count and audience.choose(None, time.time_ns()) is None:
             time.sleep(PATIENT_PERIOD)
         if not interrupts.count:

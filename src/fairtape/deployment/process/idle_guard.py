@@ -10,15 +10,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from fairtape.deployment.process.children import Crew, Link, Ready
+from fairtape.deployment.process.children import ChildLink, ChildProcesses, Ready
 
 LOOK_EVERY: Final = 100_000  # turns of nothing between two looks for the end
 
 
 @contextmanager
-def processors_awake() -> Iterator[None]:
+def keep_processors_awake() -> Iterator[None]:
     """While it lasts, no processor of this process sleeps."""
-    with Crew(imports=[__name__]) as crew:
+    with ChildProcesses(imports=[__name__]) as crew:
         names = {f"processor {number}": number for number in sorted(os.sched_getaffinity(0))}
         for name, number in names.items():
             crew.start(name, stay_awake, number)
@@ -30,7 +30,7 @@ def processors_awake() -> Iterator[None]:
                 crew.kill(name)  # whoever is preferred to nobody would hear an order late
 
 
-def stay_awake(link: Link, processor: int) -> None:
+def stay_awake(link: ChildLink, processor: int) -> None:
     """Keep one processor from sleeping until the link ends."""
     os.sched_setaffinity(0, {processor})
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))

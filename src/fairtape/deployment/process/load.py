@@ -14,7 +14,7 @@ BURST_MAX: Final = 1_000  # messages that leave together, after the source had n
 STAMP: Final = struct.Struct(">QQ")  # the message's number, and when it was due
 
 
-class Metronome:
+class PacedLoad:
     """A producer that keeps time. What could not leave in time leaves as soon as it can: nothing is left out."""
 
     def __init__(self, source: Source, *, rate: float, size: int) -> None:
@@ -46,7 +46,7 @@ class Metronome:
         self.published += self._source.publish(messages, now)
 
 
-def load_status(source: Source, metronome: Metronome) -> Status:
+def load_status(source: Source, metronome: PacedLoad) -> Status:
     """How a source of traffic fares."""
     return {
         "incarnation": source.incarnation,

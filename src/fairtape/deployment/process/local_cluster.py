@@ -8,7 +8,7 @@ from typing import Final
 from fairtape.deployment.config.description import Deployment
 from fairtape.deployment.node_names import with_names
 from fairtape.deployment.process.edge import edge_names
-from fairtape.deployment.process.supervisor import ARBITER, GATEWAY, Ended, Supervisor, Wrapping
+from fairtape.deployment.process.supervisor import ARBITER, GATEWAY, ProcessEnded, Supervisor, Wrapping
 from fairtape.deployment.status_files import RunFolder
 
 LOOK_PERIOD: Final = 0.1  # seconds
@@ -21,7 +21,7 @@ def floor_names(deployment: Deployment) -> list[str]:
     return [*arbiters, *(f"{source}{GATEWAY}" for source in deployment.gateways)]
 
 
-class Company:
+class LocalCluster:
     """Everyone of a deployment. `say` hears each line of the log, with names, and of each process that ends."""
 
     def __init__(
@@ -81,7 +81,7 @@ class Company:
             self.look()
             time.sleep(LOOK_PERIOD)
 
-    def _note_end(self, ended: Ended) -> None:
+    def _note_end(self, ended: ProcessEnded) -> None:
         self.lost.add(ended.name)
         self._say(str(ended))
         if self._restart:

@@ -13,14 +13,14 @@ from typing import Any, Final
 from fairtape.core.effects import Deliver, FormationChange, Report
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.core.link_faults import LinkFaults
-from fairtape.deployment.config.description import Deployment, Kind, Node
+from fairtape.deployment.config.description import Deployment, Node, NodeKind
 from fairtape.deployment.config.keys import keys_of
 from fairtape.deployment.node_names import with_names
-from fairtape.deployment.process.edge import HushedStation, open_station
-from fairtape.deployment.process.load import Metronome, load_status
+from fairtape.deployment.process.edge import SilencedPublisher, open_publisher
+from fairtape.deployment.process.load import PacedLoad, load_status
 from fairtape.deployment.process.scheduling import Scheduling
 from fairtape.deployment.process.site_traces import SiteTraces
-from fairtape.deployment.status_files import Bulletin, Orders, RunFolder, Status
+from fairtape.deployment.status_files import Orders, RunFolder, Status, StatusFile
 from fairtape.edge.protocol.feed_assignment import feeds_of
 from fairtape.edge.service.publisher import EdgePublisher
 from fairtape.journal import History, JournalWriter, SyncPolicy
@@ -55,7 +55,7 @@ def run_site(deployment: Deployment, node: Node) -> None:
     clock = deployment.clock()
     run = RunFolder(deployment.folder)
     directory = deployment.folder / JOURNALS / node.name
-    writer, bulletin = _open_journal(deployment, node, directory), Bulletin(run, node.name)
+    writer, bulletin = _open_journal(deployment, node, directory), StatusFile(run, node.name)
     with ExitStack() as closing:
         closing.callback(writer.close)
         # Sites note a formation together with its first messages: one that stands alone at the end is a torn note.
@@ -69,9 +69,9 @@ def run_site(deployment: Deployment, node: Node) -> None:
             clock_bound=clock.bound,
             tracer=traces.tracer,
         )
-        diary = Diary()
+        diary = NodeLog()
         bulletin.note(scheduling.words)
-        station = open_station(deployment, node, directory, bulletin.note)
+        station = open_publisher(deployment, node, directory, bulletin.note)
         if station is not None:
             closing.callback(station.close)
         seat = NodeRuntime(
@@ -87,7 +87,7 @@ def run_site(deployment: Deployment, node: Node) -> None:
         )
         driver = Driver([seat], clock, gather_period=_gather_period(deployment))
         closing.pop_all()
-    errand = _Errand(
+    errand = _Housekeeping(
         run,
         node,
         seat,
@@ -117,7 +117,7 @@ def _open_journal(deployment: Deployment, node: Node, directory: Path) -> Journa
     )
 
 
-def _traces(deployment: Deployment, node: Node, directory: Path, bulletin: Bulletin) -> SiteTraces:
+def _traces(deployment: Deployment, node: Node, directory: Path, bulletin: StatusFile) -> SiteTraces:
     return SiteTraces(
         directory,
         stripe=deployment.stripe,
@@ -130,7 +130,7 @@ def _traces(deployment: Deployment, node: Node, directory: Path, bulletin: Bulle
 def _chores(
     deployment: Deployment,
     site: Site,
-    station: EdgePublisher | HushedStation | None,
+    station: EdgePublisher | SilencedPublisher | None,
     scheduling: Scheduling,
     clock: SharedClock | SystemClock,
     traces: SiteTraces,
@@ -160,7 +160,7 @@ def _post(deployment: Deployment, node: Node, run: RunFolder) -> SiteConfig:
     )
 
 
-def _consumer(diary: "Diary", station: EdgePublisher | HushedStation | None) -> Callable[[Deliver], None]:
+def _consumer(diary: "NodeLog", station: EdgePublisher | SilencedPublisher | None) -> Callable[[Deliver], None]:
     """The customers first: what they see is when it was released."""
     if station is None:
         return diary.delivered
@@ -172,7 +172,9 @@ def _consumer(diary: "Diary", station: EdgePublisher | HushedStation | None) -> 
     return delivered
 
 
-def _herald(bulletin: Bulletin, station: EdgePublisher | HushedStation | None) -> Callable[[FormationChange], None]:
+def _herald(
+    bulletin: StatusFile, station: EdgePublisher | SilencedPublisher | None
+) -> Callable[[FormationChange], None]:
     def turned(change: FormationChange) -> None:
         if station is not None:
             station.turned(change)
@@ -198,7 +200,7 @@ def run_reformer(deployment: Deployment, node: Node) -> None:
     clock = deployment.clock()
     run = RunFolder(deployment.folder)
     store = open_store(deployment.store, access=deployment.access)
-    operator = deployment.of_kind(Kind.OPERATOR)[0]
+    operator = deployment.of_kind(NodeKind.OPERATOR)[0]
     reformer = Reformer(
         ReformerConfig(
             me=node.number,
@@ -211,13 +213,15 @@ def run_reformer(deployment: Deployment, node: Node) -> None:
         born_at=clock.now(),
         clock_bound=clock.bound,
     )
-    bulletin = Bulletin(run, node.name)
+    bulletin = StatusFile(run, node.name)
     bulletin.note(scheduling.words)
     seat = NodeRuntime(reformer, deployment.carrier(node), log=bulletin.note)
     driver = Driver([seat], clock)
     seat.desk = StoreThread(store, driver.nudge)
     scheduling.prefer(serving=True)
-    _live(driver, _Errand(run, node, seat, clock, bulletin, lambda now: _reformer_status(deployment, reformer, now)))
+    _live(
+        driver, _Housekeeping(run, node, seat, clock, bulletin, lambda now: _reformer_status(deployment, reformer, now))
+    )
 
 
 def run_load(deployment: Deployment, node: Node, *, rate: float, size: int) -> None:
@@ -234,16 +238,16 @@ def run_load(deployment: Deployment, node: Node, *, rate: float, size: int) -> N
         stripe=deployment.stripe,
         datagram_max=deployment.datagram_max,
     )
-    metronome = Metronome(source, rate=rate, size=size)
-    bulletin = Bulletin(run, node.name)
+    metronome = PacedLoad(source, rate=rate, size=size)
+    bulletin = StatusFile(run, node.name)
     seat = NodeRuntime(source, deployment.carrier(node), producer=metronome, log=bulletin.note)
     driver = Driver([seat], clock)
-    errand = _Errand(run, node, seat, clock, bulletin, lambda _now: load_status(source, metronome))
+    errand = _Housekeeping(run, node, seat, clock, bulletin, lambda _now: load_status(source, metronome))
     errand.heed = lambda orders: metronome.be_quiet(quiet=orders.quiet)
     _live(driver, errand)
 
 
-def _live(driver: Driver, errand: "_Errand") -> None:
+def _live(driver: Driver, errand: "_Housekeeping") -> None:
     try:
         tune_gc()
         driver.run(errand.look)
@@ -267,7 +271,7 @@ def _same_boot(path: Path) -> bool:
     return before == present
 
 
-class _Errand:
+class _Housekeeping:
     """What a process does beside its work: it looks for orders, and says how it fares."""
 
     def __init__(
@@ -276,7 +280,7 @@ class _Errand:
         node: Node,
         seat: NodeRuntime,
         clock: SharedClock | SystemClock,
-        bulletin: Bulletin,
+        bulletin: StatusFile,
         status: Callable[[Instant], Status],
     ) -> None:
         self._run = run
@@ -326,7 +330,7 @@ class _Errand:
         self.heed(orders)
 
 
-class Diary:
+class NodeLog:
     """What a site released, for its status: how much, how much of it late, and when it was silent."""
 
     def __init__(self) -> None:
@@ -349,7 +353,7 @@ def _site_status(
     deployment: Deployment,
     site: Site,
     writer: JournalWriter,
-    diary: Diary,
+    diary: NodeLog,
     clock: SharedClock | SystemClock,
     now: Instant,
 ) -> Status:

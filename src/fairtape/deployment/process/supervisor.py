@@ -28,7 +28,7 @@ Wrapping = Callable[[str], Sequence[str]]  # the words before a node's command, 
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class ProcessEnded:
     """A process that is gone."""
 
     name: str
@@ -71,18 +71,18 @@ class Supervisor:
                 start_new_session=True,
             )
 
-    def ended(self) -> list[Ended]:
+    def ended(self) -> list[ProcessEnded]:
         """Who is gone since the last look."""
         gone = {name: child.returncode for name, child in self._children.items() if child.poll() is not None}
         for name in gone:
             del self._children[name]
-        return [Ended(name, code, self._last_words(name)) for name, code in gone.items()]
+        return [ProcessEnded(name, code, self._last_words(name)) for name, code in gone.items()]
 
     def send(self, name: str, number: signal.Signals) -> None:
         """A signal to one of ours."""
         self._children[name].send_signal(number)
 
-    def stop(self, *names: str) -> list[Ended]:
+    def stop(self, *names: str) -> list[ProcessEnded]:
         """End these, or all, politely; by force if they take too long."""
         chosen = {name: child for name, child in self._children.items() if not names or name in names}
         for child in chosen.values():

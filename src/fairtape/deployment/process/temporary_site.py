@@ -7,9 +7,9 @@ from typing import Final
 
 from fairtape.core.effects import Deliver, Ordered, Release, Report
 from fairtape.core.instants import MILLISECOND, Instant
-from fairtape.deployment.process.children import Link, Ready
+from fairtape.deployment.process.children import ChildLink, Ready
 from fairtape.deployment.process.site_traces import SiteTraces
-from fairtape.deployment.ring_plan import RingPlan, gather_period, site_seat
+from fairtape.deployment.ring_plan import RingPlan, gather_period, site_runtime
 from fairtape.net.clock import SharedClock
 from fairtape.net.driver import Driver, tune_gc
 from fairtape.nodes.receiver import Receiver
@@ -38,16 +38,16 @@ class SiteNews:
     failure: Report | None
 
 
-def run_site(link: Link, me: NodeId, journal: Path, shows: bool = False) -> None:
+def run_site(link: ChildLink, me: NodeId, journal: Path, shows: bool = False) -> None:
     """The whole life of a site's process. With `shows` its news carry messages as well."""
     link.tell(Ready())
     plan = link.expect(RingPlan)
     if plan is None:
         return
     clock = SharedClock()
-    diary = Diary(shows=shows)
+    diary = SiteLog(shows=shows)
     traces = SiteTraces(journal, stripe=plan.stripe, site=me, note=lambda _text: None)
-    receiver, seat = site_seat(
+    receiver, seat = site_runtime(
         plan,
         me,
         clock,
@@ -96,7 +96,7 @@ class Rounds:
         return True
 
 
-class Diary:
+class SiteLog:
     """What happened at a site since the last news."""
 
     def __init__(self, *, shows: bool) -> None:

@@ -9,7 +9,7 @@ from fairtape.core.effects import Ordered
 from fairtape.core.errors import UserError
 from fairtape.deployment.follow.floor_reader import FloorReader
 from fairtape.deployment.publish.source_thread import publish_once
-from fairtape.deployment.publish.target import Door
+from fairtape.deployment.publish.target import PublishTarget
 from fairtape.exchange.instructions import Control, Funding, OpenMarket
 from fairtape.exchange.order_codec import encode
 from fairtape.exchange.orders import Cancel, NewOrder, Replace
@@ -27,7 +27,7 @@ Making = Callable[[NodeId, int], Request]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class FloorAnswer:
     """What the floor said at the token of a request."""
 
     token: int
@@ -36,7 +36,7 @@ class Answer:
     outputs: list[Output]  # of that token, all of them
 
 
-def enter(door: Door, me: NodeId, making: Making, reader: FloorReader) -> Answer:
+def enter(door: PublishTarget, me: NodeId, making: Making, reader: FloorReader) -> FloorAnswer:
     """Enter a request and wait until the floor has answered it. A `UserError` where nobody does.
 
     The time is the gateway's number: it rises across restarts without a file that remembers it.
@@ -53,20 +53,20 @@ def enter(door: Door, me: NodeId, making: Making, reader: FloorReader) -> Answer
     raise UserError("the request has its place in the order, but no site has released it; see: fairtape status")
 
 
-def _answer(token: int, me: NodeId, number: int, outputs: list[Output]) -> Answer:
+def _answer(token: int, me: NodeId, number: int, outputs: list[Output]) -> FloorAnswer:
     for output in outputs:
         if isinstance(output, Rejected) and (output.source, output.gateway_number) == (me, number):
-            return Answer(token, output.number, output.reason, outputs)
+            return FloorAnswer(token, output.number, output.reason, outputs)
     placed = [
         output.number
         for output in outputs
         if (isinstance(output, Sequenced | Replaced) and (output.source, output.gateway_number) == (me, number))
         or isinstance(output, MarketChanged | Funded | Cancelled)
     ]
-    return Answer(token, placed[0] if placed else 0, None, outputs)
+    return FloorAnswer(token, placed[0] if placed else 0, None, outputs)
 
 
-def fills_of(answer: Answer, account: str, client_id: str) -> list[Fill]:
+def fills_of(answer: FloorAnswer, account: str, client_id: str) -> list[Fill]:
     """The trades that an order made at once."""
     return [
         output

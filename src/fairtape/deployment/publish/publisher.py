@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fairtape.core.instants import SECOND, Duration, Instant
-from fairtape.deployment.ring_plan import RingPlan, source_of, source_seat
+from fairtape.deployment.ring_plan import RingPlan, source_of, source_runtime
 from fairtape.market.trades import TRADE_SIZE, Trades, blank_trades
 from fairtape.net.clock import SharedClock
 from fairtape.net.driver import Driver
@@ -35,7 +35,7 @@ class Ending(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class PublishPace:
     """When each trade leaves: `rate` per second, or `speed` times as fast as it was recorded, or at once."""
 
     rate: float | None = None
@@ -57,10 +57,10 @@ class Pace:
         return np.zeros(len(trades), np.int64)
 
 
-class Feed:
+class TradeFeed:
     """A producer that submits trades batch by batch when the pace and the source's queue allow it."""
 
-    def __init__(self, source: Source, batches: Iterator[Trades], pace: Pace) -> None:
+    def __init__(self, source: Source, batches: Iterator[Trades], pace: PublishPace) -> None:
         self._source = source
         self._batches = batches
         self._pace = pace
@@ -118,7 +118,7 @@ class Published:
 
 
 def publish(
-    plan: RingPlan, me: NodeId, batches: Iterator[Trades], pace: Pace, progress: Callable[[int], None]
+    plan: RingPlan, me: NodeId, batches: Iterator[Trades], pace: PublishPace, progress: Callable[[int], None]
 ) -> Published:
     """Publish until everything is acknowledged, until Ctrl-C, or until the ring is silent while trades are under way.
 
@@ -126,8 +126,8 @@ def publish(
     """
     clock = SharedClock()
     source = source_of(plan, me, clock)
-    feed = Feed(source, batches, pace)
-    driver = Driver([source_seat(plan, source, producer=feed)], clock)
+    feed = TradeFeed(source, batches, pace)
+    driver = Driver([source_runtime(plan, source, producer=feed)], clock)
     began_at = heard_at = clock.now()
     acknowledged = 0
     ending = Ending.INTERRUPTED

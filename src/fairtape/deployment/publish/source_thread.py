@@ -7,8 +7,8 @@ from typing import Final
 
 from fairtape.core.errors import UserError
 from fairtape.core.instants import SECOND, Duration, Instant
-from fairtape.deployment.publish.target import Door
-from fairtape.deployment.ring_plan import RingPlan, source_of, source_seat
+from fairtape.deployment.publish.target import PublishTarget
+from fairtape.deployment.ring_plan import RingPlan, source_of, source_runtime
 from fairtape.net.clock import SharedClock
 from fairtape.net.driver import Driver
 from fairtape.nodes.source import Source
@@ -20,7 +20,7 @@ CHUNK_MAX: Final = 4_096  # messages that are submitted at once
 SILENCE_MAX: Final[Duration] = 5 * SECOND
 
 
-def source_named(door: Door, wanted: str) -> NodeId:
+def source_named(door: PublishTarget, wanted: str) -> NodeId:
     """The source of that name or number. A `UserError` names those that there are."""
     for node, name in door.names.items():
         if wanted.upper() == name.upper() or wanted == str(node):
@@ -29,7 +29,7 @@ def source_named(door: Door, wanted: str) -> NodeId:
     raise UserError(f"--source is {wanted!r}; the deployment knows {names}")
 
 
-class Outbox:
+class PublishQueue:
     """A producer that submits what other threads put into it."""
 
     def __init__(self, source: Source) -> None:
@@ -62,14 +62,14 @@ class Outbox:
                 self._waiting.popleft()
 
 
-class Postman:
+class SourceThread:
     """One source of a ring in a thread of its own."""
 
     def __init__(self, plan: RingPlan, me: NodeId) -> None:
         self.clock = SharedClock()
         self.source = source_of(plan, me, self.clock)
-        self._outbox = Outbox(self.source)
-        self._driver = Driver([source_seat(plan, self.source, producer=self._outbox)], self.clock)
+        self._outbox = PublishQueue(self.source)
+        self._driver = Driver([source_runtime(plan, self.source, producer=self._outbox)], self.clock)
         self._thread = threading.Thread(target=self._driver.run, name="source", daemon=True)
         self._thread.start()
 
@@ -94,9 +94,9 @@ def publish_once(plan: RingPlan, me: NodeId, payloads: Sequence[bytes]) -> None:
     """Publish these and wait until all have their place. A `UserError` where the ring is silent."""
     clock = SharedClock()
     source = source_of(plan, me, clock)
-    outbox = Outbox(source)
+    outbox = PublishQueue(source)
     outbox.put(payloads)
-    driver = Driver([source_seat(plan, source, producer=outbox)], clock)
+    driver = Driver([source_runtime(plan, source, producer=outbox)], clock)
     heard_at, acknowledged = clock.now(), 0
 
     def ended() -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fairtape.deployment.config.description import FILE, Deployment, Kind, interface_at, read_deployment
+from fairtape.deployment.config.description import FILE, Deployment, NodeKind, interface_at, read_deployment
 from fairtape.deployment.config.keys import keys_of
 from fairtape.deployment.config.ring_folder import SOURCES, RingFolder
 from fairtape.deployment.ring_plan import RingPlan
@@ -15,7 +15,7 @@ from fairtape.wire.seals import Keys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Door:
+class PublishTarget:
     """What a publisher has to know, whoever runs the sites."""
 
     plan: RingPlan  # without any key
@@ -33,13 +33,13 @@ class Door:
         return replace(self.plan, keys=self.keys_of(source), groups=groups)
 
 
-def door_of(directory: Path) -> Door:
+def publish_target(directory: Path) -> PublishTarget:
     """The door of this folder; a `Complaint` where there is none."""
     if (directory / FILE).exists():
         return _door_of_deployment(read_deployment(directory))
     folder = RingFolder(directory)
     plan = folder.read()
-    return Door(
+    return PublishTarget(
         plan=plan,
         names={node: venue.name for node, venue in SOURCES.items() if node in plan.book},
         command=f"fairtape listen {directory}",
@@ -49,7 +49,7 @@ def door_of(directory: Path) -> Door:
     )
 
 
-def _door_of_deployment(deployment: Deployment) -> Door:
+def _door_of_deployment(deployment: Deployment) -> PublishTarget:
     """A source needs the timing of the primary loop, and how many sites must hold what it sends."""
     run, primary = RunFolder(deployment.folder), deployment.charter.primary
     plan = RingPlan(
@@ -66,8 +66,8 @@ def _door_of_deployment(deployment: Deployment) -> Door:
         stripe=deployment.stripe,
         datagram_max=deployment.datagram_max,
     )
-    sources = {node.number: node for node in deployment.of_kind(Kind.SOURCE)}
-    return Door(
+    sources = {node.number: node for node in deployment.of_kind(NodeKind.SOURCE)}
+    return PublishTarget(
         plan=plan,
         names={number: node.name for number, node in sources.items()},
         command=f"fairtape up {deployment.folder}",
