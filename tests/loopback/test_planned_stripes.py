@@ -21,7 +21,7 @@ from fairtape.market.stripe_files import to_toml
 from fairtape.market.stripes import StripePlan
 from fairtape.pipeline.stripes.burst_model import expected_windows
 from fairtape.pipeline.stripes.packing import Likeness
-from fairtape.pipeline.stripes.study import Proposal, Study, Wish, propose
+from fairtape.pipeline.stripes.study import PlanRequest, Proposal, Study, propose
 from loopback.commands import await_line, finish, interrupt, run, start
 from loopback.test_edge import await_stations, check_order, heard, hearing, publish
 
@@ -66,7 +66,7 @@ def history(symbols: tuple[str, ...]) -> Study:
 def proposal_after(plan: StripePlan) -> Proposal:
     """The next plan, for narrower stripes than the one in force has."""
     narrow = tuple(replace(stripe, bits_per_s_max=EDGE_BITS_PER_S) for stripe in plan.edge)
-    wish = Wish(edge_bits_per_s=EDGE_BITS_PER_S, core_bits_per_s=plan.core[0].bits_per_s_max, bound=1e-3)
+    wish = PlanRequest(edge_bits_per_s=EDGE_BITS_PER_S, core_bits_per_s=plan.core[0].bits_per_s_max, bound=1e-3)
     symbols = tuple(symbol for stripe in plan.edge for symbol in stripe.symbols)
     return propose(
         history(symbols), wish, previous=replace(plan, edge=narrow), midnight_at=plan.midnight_at, feeds=plan.feeds

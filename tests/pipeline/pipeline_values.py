@@ -13,7 +13,7 @@ from fairtape.journal.format import encode_release
 from fairtape.journal.segments import Segment, SegmentReplay
 from fairtape.market.trades import Trade, encode
 from fairtape.pipeline.source.options import Options
-from fairtape.pipeline.source.partitions import Lanes, Stretch
+from fairtape.pipeline.source.partitions import OffsetRange, Partitions
 from fairtape.pipeline.source.rows import batches
 from fairtape.wire.blocks import pack_messages
 
@@ -125,9 +125,9 @@ def _marks(directory: Path) -> dict[int, Release]:
         return {entry.ordered.token: entry.release for entry in cursor if entry.release is not None}
 
 
-def stretches(options: Options, rows_max: int = 1 << 20) -> Iterator[Stretch]:
+def stretches(options: Options, rows_max: int = 1 << 20) -> Iterator[OffsetRange]:
     """What tasks would read, cut after so many rows."""
-    lanes = Lanes(options)
+    lanes = Partitions(options)
     start = lanes.start()
     end = lanes.latest(start)
     for name, mark in end.items():

@@ -13,7 +13,7 @@ from fairtape.exchange.order_codec import Message, encode
 from fairtape.exchange.orders import Cancel, NewOrder, Side
 from fairtape.exchange.rules.values import Continuous
 from fairtape.market.prices import ONE
-from fairtape.pipeline.tables.jobs import Outcome, run_batch
+from fairtape.pipeline.tables.jobs import JobOutcome, run_batch
 from pipeline.market_values import Market
 from pipeline.twin import Row
 
@@ -31,7 +31,7 @@ class Made:
 
     journals: list[Path]
     tables: Path
-    outcome: Outcome
+    outcome: JobOutcome
     floor: Market
 
 

@@ -11,11 +11,11 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from fairtape.core.errors import UserError
-from fairtape.pipeline.source.partitions import LaneName, Mark, Offsets
+from fairtape.pipeline.source.partitions import Offset, Offsets, PartitionName
 from fairtape.pipeline.spark.delta import DeltaFolder, Written, write_parquet
 
 SCHEMA: Any = pa.schema([pa.field("stripe", pa.int32()), pa.field("sequence", pa.int64())])
-ONE, OTHER = LaneName(0, 1), LaneName(0, 2)
+ONE, OTHER = PartitionName(0, 1), PartitionName(0, 2)
 
 
 class Folder(DeltaFolder):
@@ -39,8 +39,8 @@ class Folder(DeltaFolder):
         assert found is not None
         return found
 
-    def take(self, begin: int, end: int, lane: LaneName = ONE) -> None:
-        assert self.commit([self.write(begin, end)], {lane: Mark(begin)}, {lane: Mark(end, "ab")})
+    def take(self, begin: int, end: int, lane: PartitionName = ONE) -> None:
+        assert self.commit([self.write(begin, end)], {lane: Offset(begin)}, {lane: Offset(end, "ab")})
 
     @property
     def rows(self) -> list[int]:
@@ -48,7 +48,7 @@ class Folder(DeltaFolder):
 
 
 def at(number: int) -> Offsets:
-    return {ONE: Mark(number, "ab")}
+    return {ONE: Offset(number, "ab")}
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_files_and_marks_of_a_snapshot_belong_together(folder: Folder) -> None:
     other.take(1, 6, OTHER)
     other.take(11, 21)
     files, marks = folder.snapshot()
-    assert (len(files), marks) == (3, {**at(21), OTHER: Mark(6, "ab")})
+    assert (len(files), marks) == (3, {**at(21), OTHER: Offset(6, "ab")})
 
 
 def test_the_older_of_two_jobs_does_not_replace_what_the_newer_one_made(folder: Folder) -> None:
@@ -115,5 +115,5 @@ def test_a_file_that_is_gone_before_its_commit_is_told_and_nothing_is_committed(
     file = folder.write(11, 21)
     (folder.folder / file.path).unlink()
     with pytest.raises(UserError, match="is gone before it was committed"):
-        folder.commit([file], {ONE: Mark(11)}, at(21))
+        folder.commit([file], {ONE: Offset(11)}, at(21))
     assert (folder.rows, folder.marks()) == (list(range(1, 11)), at(11))

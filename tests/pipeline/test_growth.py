@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("pyspark", reason="the extra `pipeline` (PySpark) is not installed")
 
-from fairtape.pipeline.source.partitions import LaneName, Mark, Offsets
+from fairtape.pipeline.source.partitions import Offset, Offsets, PartitionName
 from fairtape.pipeline.tables.incremental import has_grown, new_in_order, new_of_lanes
 
 SITES = 4
@@ -24,14 +24,14 @@ def test_new_numbers_are_those_that_a_lane_brought_and_none_had(
     now: Offsets = {}
     has: dict[int, set[int]] = {}
     for site, (first, length, more) in lanes.items():
-        name = LaneName(0, site)
+        name = PartitionName(0, site)
         end = first + length + more
         has[site] = set(range(first, end))
-        now[name] = Mark(end, "b")
+        now[name] = Offset(end, "b")
         if site not in late:
             had[site] = set(range(first, first + length))
-            before[name] = Mark(first + length, "b" if not more else "a")
-    firsts = {LaneName(0, site): first for site, (first, _, _) in lanes.items()}
+            before[name] = Offset(first + length, "b" if not more else "a")
+    firsts = {PartitionName(0, site): first for site, (first, _, _) in lanes.items()}
     spans = new_in_order(before, now, firsts).get(0, [])
     found = [number for begin, end in spans for number in range(begin, end)]
     told = set().union(*had.values()) if had else set()
@@ -45,8 +45,8 @@ def test_new_numbers_are_those_that_a_lane_brought_and_none_had(
 
 
 def test_a_table_of_other_numbers_has_not_grown() -> None:
-    lane, other = LaneName(0, 1), LaneName(0, 2)
-    assert has_grown({lane: Mark(5, "a")}, {lane: Mark(5, "a"), other: Mark(3, "c")})
-    assert not has_grown({lane: Mark(5, "a")}, {lane: Mark(5, "b")})
-    assert not has_grown({lane: Mark(5, "a")}, {lane: Mark(4, "a")})
-    assert not has_grown({lane: Mark(5, "a")}, {other: Mark(9, "a")})
+    lane, other = PartitionName(0, 1), PartitionName(0, 2)
+    assert has_grown({lane: Offset(5, "a")}, {lane: Offset(5, "a"), other: Offset(3, "c")})
+    assert not has_grown({lane: Offset(5, "a")}, {lane: Offset(5, "b")})
+    assert not has_grown({lane: Offset(5, "a")}, {lane: Offset(4, "a")})
+    assert not has_grown({lane: Offset(5, "a")}, {other: Offset(9, "a")})

@@ -17,15 +17,15 @@ from deltalake import DeltaTable
 
 from fairtape.pipeline.schemas import MESSAGES, SCHEMAS
 from fairtape.pipeline.source.options import Options
-from fairtape.pipeline.source.partitions import LaneName, Mark
+from fairtape.pipeline.source.partitions import Offset, PartitionName
 from fairtape.pipeline.source.rows import batches
 from fairtape.pipeline.spark.delta import DeltaFolder, write_parquet
-from fairtape.pipeline.tables.ingest import Feed, ingest_journals, stream_journals, take_in
+from fairtape.pipeline.tables.ingest import IngestSource, ingest_journals, stream_journals, take_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LANE = LaneName(0, 1)
+LANE = PartitionName(0, 1)
 
 
 def sequences(table: Path) -> list[int]:
@@ -79,7 +79,7 @@ def test_a_batch_that_comes_again_with_other_bounds_adds_only_what_is_missing(
 ) -> None:
     journal, table = tmp_path / "journal", tmp_path / "table"
     pipeline.append(journal, pipeline.tokens(10))
-    feed = Feed.of(Options(journals=(str(journal),)), table)
+    feed = IngestSource.of(Options(journals=(str(journal),)), table)
 
     def stretches(first: int = 1, last: int | None = None) -> Any:
         options = replace(feed.options, rows="stretches", first=first, last=last)
@@ -97,7 +97,7 @@ def test_a_batch_that_comes_again_with_other_bounds_adds_only_what_is_missing(
 def test_a_table_that_is_new_does_not_begin_in_the_middle(spark: "SparkSession", tmp_path: Path) -> None:
     journal, table = tmp_path / "journal", tmp_path / "table"
     pipeline.append(journal, pipeline.tokens(10))
-    feed = Feed.of(Options(journals=(str(journal),)), table)
+    feed = IngestSource.of(Options(journals=(str(journal),)), table)
     later = replace(feed.options, rows="stretches", first=51)
     with pytest.raises(UserError, match=r"goes on with sequence 51, and table .* needs 1"):
         take_in(spark.read.format("fairtape").options(**later.to_texts()).load(), feed)
@@ -108,14 +108,14 @@ def test_of_two_writers_at_once_one_wins_and_the_other_adds_nothing(tmp_path: Pa
     pipeline.append(journal, pipeline.tokens(4))
     folder = DeltaFolder(tmp_path / "table", MESSAGES)
     files = [write_parquet(folder.folder, iter(_some_batches(journal)), MESSAGES) for _ in range(2)]
-    before, after = {LANE: Mark(1)}, {LANE: Mark(41, "ab")}
+    before, after = {LANE: Offset(1)}, {LANE: Offset(41, "ab")}
     assert files[0] is not None
     assert files[1] is not None
     assert folder.commit([files[0]], before, after)
     assert not folder.commit([files[1]], before, after)
     assert sequences(folder.folder) == list(range(1, 41))
     with pytest.raises(UserError, match="would leave a hole or stand twice"):
-        folder.commit([files[1]], {LANE: Mark(51)}, {LANE: Mark(61)})
+        folder.commit([files[1]], {LANE: Offset(51)}, {LANE: Offset(61)})
 
 
 def test_a_table_that_grows_with_another_takes_each_step_once_and_no_step_that_does_not_follow(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_a_table_that_grows_with_another_takes_each_step_once_and_no_step_that_d
     folder = DeltaFolder(tmp_path / "table", MESSAGES)
     file = write_parquet(folder.folder, iter(_some_batches(journal)), MESSAGES)
     assert file is not None
-    steps = [{LANE: Mark(number, "ab")} for number in (1, 41, 51)]
+    steps = [{LANE: Offset(number, "ab")} for number in (1, 41, 51)]
     folder.replace([], {}, steps[0])
     for _ in range(2):
         folder.extend([file], steps[0], steps[1])

@@ -26,7 +26,7 @@ from fairtape.pipeline.stripes.rates import (
     read_history,
     trade_symbols,
 )
-from fairtape.pipeline.stripes.study import Wish, propose, study
+from fairtape.pipeline.stripes.study import PlanRequest, propose, study
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -126,7 +126,7 @@ def test_holidays_are_left_out_and_sectors_are_found_by_their_moves(spark: "Spar
 
 
 def test_a_history_becomes_a_plan_that_loads_and_a_page_that_tells_it(spark: "SparkSession", tmp_path: Path) -> None:
-    wish = Wish(edge_bits_per_s=500_000, core_bits_per_s=10**7, hold_back=0.3, windows=200, bound=1e-3)
+    wish = PlanRequest(edge_bits_per_s=500_000, core_bits_per_s=10**7, hold_back=0.3, windows=200, bound=1e-3)
     studied = study(spark, days_file(tmp_path), wish)
     proposal = propose(studied, wish)
     assert from_toml(to_toml(proposal.plan)) == proposal.plan

@@ -22,9 +22,9 @@ from pipeline.market_values import STARTS_AT, SYMBOLS, Market
 pytest.importorskip("pyspark", reason="the extra `pipeline` (PySpark) is not installed")
 
 from fairtape.pipeline.schemas import REPLAYED, SCHEMAS
-from fairtape.pipeline.source.replay_options import ReplayOptions
+from fairtape.pipeline.source.replay_options import ReplaySourceOptions
 from fairtape.pipeline.source.replay_rows import replayed
-from fairtape.pipeline.source.replay_sessions import Range, Sessions, offsets_from_json, offsets_to_json
+from fairtape.pipeline.source.replay_sessions import SessionRange, Sessions, offsets_from_json, offsets_to_json
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -84,8 +84,8 @@ class Stage:
             finally:
                 child.kill()
 
-    def options(self, port: str, **texts: Any) -> ReplayOptions:
-        return ReplayOptions.of({"replay": port, "plan": str(self.plan), **texts})
+    def options(self, port: str, **texts: Any) -> ReplaySourceOptions:
+        return ReplaySourceOptions.of({"replay": port, "plan": str(self.plan), **texts})
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ def port(stage: Stage) -> Iterator[str]:
         yield at
 
 
-def read(options: ReplayOptions, rows_max: int | None = None) -> list[dict[str, Any]]:
+def read(options: ReplaySourceOptions, rows_max: int | None = None) -> list[dict[str, Any]]:
     """All rows, in micro-batches of so many, whose offsets go through a checkpoint each time."""
     sessions = Sessions(options)
     start, found = sessions.start(), []
@@ -166,7 +166,7 @@ def test_a_correction_is_one_also_where_reading_begins_with_it(stage: Stage, por
     options = stage.options(port)
     for row in read(options):
         if row["kind"] == "correction":
-            wanted = Range(row["session"], row["stripe_number"], row["stripe_number"])
+            wanted = SessionRange(row["session"], row["stripe_number"], row["stripe_number"])
             (batch,) = replayed(wanted, options)
             assert batch.to_pylist() == [row]
             assert not list(replayed(wanted, replace(options, rows="trades")))
@@ -195,7 +195,7 @@ def test_a_server_that_goes_away_is_told_with_the_number_and_one_that_comes_back
         child.kill()
         child.wait()
     with pytest.raises(UserError, match=rf"replay {port} went away before message 1 of session {session} .* {last} is"):
-        list(replayed(Range(session, 1, last), options))
+        list(replayed(SessionRange(session, 1, last), options))
     with pytest.raises(UserError, match=rf"replay {port} does not answer .*; see that a retransmit server runs there"):
         Sessions(options).latest(start)
 
@@ -226,12 +226,12 @@ def test_a_range_beyond_what_is_there_is_no_shorter_answer(
 )
 def test_a_wrong_option_of_a_replay_is_told_in_a_sentence(stage: Stage, options: dict[str, str], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
-        ReplayOptions.of({"replay": "127.0.0.1:1", "plan": str(stage.plan), **options})
+        ReplaySourceOptions.of({"replay": "127.0.0.1:1", "plan": str(stage.plan), **options})
 
 
 def test_a_replay_without_a_plan_says_what_the_plan_is_for() -> None:
     with pytest.raises(UserError, match="plan is missing; name the file of the stripe plan"):
-        ReplayOptions.of({"replay": "127.0.0.1:1"})
+        ReplaySourceOptions.of({"replay": "127.0.0.1:1"})
 
 
 def test_a_deployment_that_the_server_does_not_serve_is_told(stage: Stage, port: str) -> None:

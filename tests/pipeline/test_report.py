@@ -16,14 +16,14 @@ import pipeline.report_values as values
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.market.prices import ONE
-from fairtape.pipeline.report.html_page import Page, Section, Table, Verdict
+from fairtape.pipeline.report.html_page import HtmlTable, Page, PageVerdict, Section
 from fairtape.pipeline.report.names import Names
 from fairtape.pipeline.report.plots import (
     BarPlot,
     Candle,
     CandlePlot,
-    Line,
     LinePlot,
+    PlotLine,
     figure,
     thinned,
     ticks,
@@ -150,12 +150,12 @@ def test_a_venue_that_does_not_trade_for_a_while_has_no_volume_then() -> None:
 
 def test_no_line_is_drawn_through_what_was_not_measured() -> None:
     points = [(float(at * SECOND), 1.0) for at in (0, 1, 2, 6, 7)]
-    assert LinePlot(lines=[Line("", points)], period=SECOND).svg(300).count("<polyline") == 2
-    assert LinePlot(lines=[Line("", points)]).svg(300).count("<polyline") == 1
+    assert LinePlot(lines=[PlotLine("", points)], period=SECOND).svg(300).count("<polyline") == 2
+    assert LinePlot(lines=[PlotLine("", points)]).svg(300).count("<polyline") == 1
 
 
 def test_lines_beyond_the_last_colour_come_dashed() -> None:
-    lines = [Line(f"site {site}", [(0.0, 1.0), (float(SECOND), 2.0)]) for site in range(9)]
+    lines = [PlotLine(f"site {site}", [(0.0, 1.0), (float(SECOND), 2.0)]) for site in range(9)]
     drawn = re.findall(r'<polyline class="([^"]+)"', LinePlot(lines=lines).svg(800))
     assert len(set(drawn)) == 9
 
@@ -173,13 +173,13 @@ def test_names_beside_bars_have_room() -> None:
 
 
 def test_a_number_stays_with_its_unit() -> None:
-    section = Section(title="t", verdict=Verdict.GOOD, finding="1.5 s and 3 % of 2 sites")
+    section = Section(title="t", verdict=PageVerdict.GOOD, finding="1.5 s and 3 % of 2 sites")
     assert "1.5&nbsp;s and 3&nbsp;% of 2 sites" in section.html()
 
 
 def test_names_from_outside_cannot_become_markup() -> None:
-    section = Section(title="<b>", verdict=Verdict.GOOD, finding="<i>", plots=[BarPlot(bars=[("<u>", 1.0)])],
-                      table=Table(("<s>",), [("<p>",)]))  # fmt: skip
+    section = Section(title="<b>", verdict=PageVerdict.GOOD, finding="<i>", plots=[BarPlot(bars=[("<u>", 1.0)])],
+                      table=HtmlTable(("<s>",), [("<p>",)]))  # fmt: skip
     page = Page(title="<title>", opening=(), facts=[("<a>", "<q>")], sections=[section]).html()
     for tag in ("<b>", "<i>", "<u>", "<s>", "<q>", "<title><"):
         assert tag not in page
@@ -203,5 +203,5 @@ def test_ticks_are_round_and_durations_have_a_unit() -> None:
     assert [told_share(value) for value in (0.0, 0.000_072, 1e-9, 0.5, 0.999_96, 1.0, 12.5)] == [
         "0 %", "0.0072 %", "0.0000001 %", "50 %", "99.996 %", "100 %", "1,250 %",
     ]  # fmt: skip
-    assert "nothing to show" in figure(LinePlot(lines=[Line("", [])]), "empty")
-    assert LinePlot(lines=[Line("one", [(float(SECOND), 2.0)])]).svg(300).count("<circle") == 1
+    assert "nothing to show" in figure(LinePlot(lines=[PlotLine("", [])]), "empty")
+    assert LinePlot(lines=[PlotLine("one", [(float(SECOND), 2.0)])]).svg(300).count("<circle") == 1

@@ -14,7 +14,7 @@ import pipeline.report_values as values
 from fairtape.cli import run as fairtape
 from fairtape.core.errors import UserError
 from fairtape.core.instants import SECOND
-from fairtape.pipeline.report.plots import Candle, CandlePlot, Line, LinePlot
+from fairtape.pipeline.report.plots import Candle, CandlePlot, LinePlot, PlotLine
 from fairtape.pipeline.report.report import make_report
 from fairtape.pipeline.spark.file_paths import by_letter, read_parquet
 
@@ -34,11 +34,11 @@ def everything(folder: Path) -> dict[Path, bytes]:
 
 def test_a_moment_that_is_alone_stands_in_the_middle_of_its_plot() -> None:
     at = float(values.STARTS_AT)
-    svg = LinePlot(lines=[Line("", [(at, 2.0)])]).svg(300)
+    svg = LinePlot(lines=[PlotLine("", [(at, 2.0)])]).svg(300)
     assert svg.count("<circle") == 1
     assert "22:13:20" in svg
     assert "<rect" in CandlePlot(candles=[Candle(at, 1e12, 1e12, 1e12, 1e12)], period=SECOND).svg(300)
-    assert "<circle" in LinePlot(lines=[Line("", [(0.0, 0.0)])]).svg(300)
+    assert "<circle" in LinePlot(lines=[PlotLine("", [(0.0, 0.0)])]).svg(300)
 
 
 def test_a_session_within_one_second_has_its_page(spark: "SparkSession", tmp_path: Path) -> None:

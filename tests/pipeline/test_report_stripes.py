@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("pyspark", reason="the extra `pipeline` (PySpark) is not installed")
 
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND
-from fairtape.pipeline.report.html_page import Verdict
+from fairtape.pipeline.report.html_page import PageVerdict
 from fairtape.pipeline.report.names import Names
 from fairtape.pipeline.report.plots import BarPlot, LinePlot
 from fairtape.pipeline.report.sections import (
@@ -58,7 +58,7 @@ def test_few_messages_of_many_are_counted_and_not_told_by_powers_of_ten() -> Non
 
 def test_what_one_site_alone_released_is_not_judged() -> None:
     section = fairness_section([fairness(0, 10, 0, 0, 0, 0, 1.0)])
-    assert (section.verdict, section.plots) == (Verdict.NEITHER, ())
+    assert (section.verdict, section.plots) == (PageVerdict.NEITHER, ())
     assert section.finding == spread_section([], [], [], SECOND).finding
 
 
@@ -84,12 +84,12 @@ def clock(stripe: int, site: int, bound: int, steps: int, step: int) -> Row:
 @pytest.mark.parametrize(
     ("step", "verdict", "sentence"),
     [
-        (0, Verdict.GOOD, "No clock stepped back."),
-        (10, Verdict.GOOD, "Clocks stepped back 29 times, by up to 10 µs, which what they declared allows."),
-        (11, Verdict.BAD, "Clocks stepped back 29 times, by up to 11 µs: what was declared by Tokyo was not true."),
+        (0, PageVerdict.GOOD, "No clock stepped back."),
+        (10, PageVerdict.GOOD, "Clocks stepped back 29 times, by up to 10 µs, which what they declared allows."),
+        (11, PageVerdict.BAD, "Clocks stepped back 29 times, by up to 11 µs: what was declared by Tokyo was not true."),
     ],
 )
-def test_a_step_back_is_held_against_what_the_site_declared(step: int, verdict: Verdict, sentence: str) -> None:
+def test_a_step_back_is_held_against_what_the_site_declared(step: int, verdict: PageVerdict, sentence: str) -> None:
     bound = 5 * MICROSECOND
     log = [{"period_at_ns": SECOND, "site": site, "bound_max_ns": bound} for site in (1, 3)]
     clocks = [clock(0, 1, bound, 0, 0), clock(1, 3, bound, 29 if step else 0, step * MICROSECOND)]

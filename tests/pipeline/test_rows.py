@@ -16,7 +16,7 @@ from fairtape.journal.format import MARK_SIZE
 from fairtape.market.trades import encode
 from fairtape.pipeline.source.journal_scan import entries_of
 from fairtape.pipeline.source.options import Options
-from fairtape.pipeline.source.partitions import Lanes
+from fairtape.pipeline.source.partitions import Partitions
 from fairtape.wire.blocks import pack_messages
 from pipeline import pipeline_values as pipeline
 
@@ -183,7 +183,7 @@ def test_a_segment_that_is_missing_is_named(tmp_path: Path) -> None:
 
 def test_a_journal_that_was_cut_and_went_on_is_not_read_on_silently(tmp_path: Path) -> None:
     pipeline.append(tmp_path, pipeline.tokens(10))
-    lanes = Lanes(Options(journals=(str(tmp_path),)))
+    lanes = Partitions(Options(journals=(str(tmp_path),)))
     reached = lanes.latest(lanes.start())
     with JournalWriter.open(tmp_path, stripe=0, site=1) as writer:
         writer.cut_after(8)
@@ -193,7 +193,7 @@ def test_a_journal_that_was_cut_and_went_on_is_not_read_on_silently(tmp_path: Pa
             again = pipeline.token(number, first, 5, formation=2)
             writer.append(again, again.acknowledged_at)
             values.mark(writer, again)
-    again_lanes = Lanes(Options(journals=(str(tmp_path),)))
+    again_lanes = Partitions(Options(journals=(str(tmp_path),)))
     with pytest.raises(Damaged, match="was cut and went on"):
         again_lanes.tasks(reached, again_lanes.latest(reached))
 
@@ -261,7 +261,7 @@ def test_a_limit_moves_every_lane_on_and_ends_with_whole_tokens(
             first += size
             ends.add(first)
         pipeline.append(folder / str(stripe), history, stripe=stripe)
-    lanes = Lanes(Options(journals=(str(folder / "*"),)))
+    lanes = Partitions(Options(journals=(str(folder / "*"),)))
     at = lanes.start()
     while (following := lanes.latest(at, limit)) != at:
         assert all(following[name].next in {at[name].next, *ends} for name in at)
@@ -277,7 +277,7 @@ def test_every_step_ends_where_the_next_begins_whatever_the_limit_and_whatever_t
     """Changes of formation belong to the number behind them, in the middle of a segment and at its end."""
     history = values.turbulent(80, seed=4)
     values.write(tmp_path, history)
-    lanes = Lanes(Options(journals=(str(tmp_path),)))
+    lanes = Partitions(Options(journals=(str(tmp_path),)))
     reached, found = lanes.start(), []
     while (end := lanes.latest(reached, rows_max)) != reached:
         for stretch in (each for task in lanes.tasks(reached, end) for each in task):

@@ -13,10 +13,17 @@ from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.market.stripe_files import from_toml, to_toml
 from fairtape.market.stripe_planning import BASE
 from fairtape.pipeline.stripes.burst_model import Bursts, drawn_windows, expected_windows
-from fairtape.pipeline.stripes.evaluation import Court, alphabetical, by_rate, compare, portfolios, stripes_heard
+from fairtape.pipeline.stripes.evaluation import (
+    PlanEvaluator,
+    alphabetical,
+    by_rate,
+    compare,
+    portfolios,
+    stripes_heard,
+)
 from fairtape.pipeline.stripes.limits import BadHistory, Limit, Places, Windows, chances, needs, tail
 from fairtape.pipeline.stripes.packing import Likeness, Packing, pack, repack
-from fairtape.pipeline.stripes.plan_writing import Layout, places_in, plan_of
+from fairtape.pipeline.stripes.plan_writing import PlanLayout, places_in, plan_of
 
 BOUND = 1e-3
 FAMILIES = 12
@@ -140,7 +147,7 @@ def test_a_customer_of_a_family_hears_fewer_stripes_than_with_other_plans_and_th
     lone = np.isin(packing.places, sorted(packing.lone))
     later = [Limit(each, limit.messages_max) for each, limit in zip(windows, past, strict=True)]
     held = portfolios(likeness(), past[0].windows.means, seed=4)
-    ours, *others = compare(packing.places, Court(SYMBOLS, later, np.flatnonzero(~lone), held, BOUND), past)
+    ours, *others = compare(packing.places, PlanEvaluator(SYMBOLS, later, np.flatnonzero(~lone), held, BOUND), past)
     for other in others:
         assert ours.stripes_per_portfolio < other.stripes_per_portfolio
     assert ours.overruns[0] <= BOUND
@@ -181,12 +188,12 @@ def test_a_stripe_that_got_too_full_loses_as_few_symbols_as_will_do() -> None:
 def test_the_plan_of_a_packing_loads_again_and_the_next_one_keeps_numbers_and_addresses() -> None:
     packing = packed()
     cores = np.arange(packing.stripes) % 2
-    layout = Layout(SYMBOLS, ("NYSE",), packing.places, cores, ("A", "B"), BASE)
+    layout = PlanLayout(SYMBOLS, ("NYSE",), packing.places, cores, ("A", "B"), BASE)
     plan, numbers = plan_of(layout, 256_000, 10**7, 0, None)
     assert from_toml(to_toml(plan)) == plan
     assert [len(plan.stripes[number].symbols) for number in numbers] == [len(each) for each in packing.members]
     assert places_in(plan, SYMBOLS).tolist() == packing.places.tolist()
-    more = Layout(SYMBOLS[1:], ("NYSE",), packing.places[1:], np.append(cores, 1), ("A", "B"), BASE)
+    more = PlanLayout(SYMBOLS[1:], ("NYSE",), packing.places[1:], np.append(cores, 1), ("A", "B"), BASE)
     following, _ = plan_of(more, 256_000, 10**7, 0, plan)
     assert following.version == plan.version + 1
     assert following.edge_of(SYMBOLS[0]) == plan.edge_of(SYMBOLS[0]), "who is not in the history stays"
@@ -197,8 +204,10 @@ def test_the_plan_of_a_packing_loads_again_and_the_next_one_keeps_numbers_and_ad
 
 def test_another_rate_is_that_of_all_stripes_and_venues_stay_where_the_history_knows_none() -> None:
     places = np.arange(len(SYMBOLS)) % 3
-    plan, _ = plan_of(Layout(SYMBOLS, ("NYSE",), places, np.zeros(3, np.int64), ("A",), BASE), 56_000, 10**7, 0, None)
-    without = Layout(SYMBOLS, (), places, np.zeros(3, np.int64), ("A",), BASE)
+    plan, _ = plan_of(
+        PlanLayout(SYMBOLS, ("NYSE",), places, np.zeros(3, np.int64), ("A",), BASE), 56_000, 10**7, 0, None
+    )
+    without = PlanLayout(SYMBOLS, (), places, np.zeros(3, np.int64), ("A",), BASE)
     following, _ = plan_of(without, 112_000, 10**8, 0, plan)
     assert {stripe.bits_per_s_max for stripe in following.edge} == {112_000}
     assert {core.bits_per_s_max for core in following.core} == {10**8}
@@ -237,7 +246,7 @@ def test_a_symbol_too_busy_for_any_takes_a_stripe_that_became_empty() -> None:
 def test_where_no_symbol_can_be_carried_nobody_is_judged() -> None:
     windows = Windows.counted(SECOND, np.full((2, 4), 500.0, np.float32), np.full(4, 0.25))
     packing = pack([Limit(windows, 50.0)], Likeness.of(2, {}), bound=BOUND)
-    court = Court(("A", "B"), [Limit(windows, 50.0)], np.flatnonzero(np.zeros(2)), [], BOUND)
+    court = PlanEvaluator(("A", "B"), [Limit(windows, 50.0)], np.flatnonzero(np.zeros(2)), [], BOUND)
     assert {verdict.overruns for verdict in compare(packing.places, court, [Limit(windows, 50.0)])} == {(0.0,)}
 
 

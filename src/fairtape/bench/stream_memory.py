@@ -16,7 +16,7 @@ from fairtape.bench.figures import resident_bytes
 from fairtape.bench.pipeline import Step, write_journal
 from fairtape.bench.report import Figures
 from fairtape.pipeline.source.options import BATCH_ROWS_MAX
-from fairtape.pipeline.source.partitions import LaneName
+from fairtape.pipeline.source.partitions import PartitionName
 from fairtape.pipeline.spark.session import spark_session
 from fairtape.pipeline.tables.ingest import stream_journals
 from fairtape.pipeline.tables.jobs import RAW, folder_of
@@ -85,7 +85,7 @@ def stream_memory(gigabytes: float, master: str, step: Step) -> Figures:
 
 
 def _taken(folder: Path) -> int:
-    mark = folder_of(folder, RAW).marks().get(LaneName(0, 1))
+    mark = folder_of(folder, RAW).marks().get(PartitionName(0, 1))
     return 0 if mark is None else mark.next - 1
 
 

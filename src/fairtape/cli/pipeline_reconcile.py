@@ -20,7 +20,7 @@ from fairtape.cli.words import counted
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fairtape.pipeline.proof.reconcile import Difference, Problem, Reconciliation
+    from fairtape.pipeline.proof.reconcile import JournalDifference, JournalProblem, Reconciliation
 
 EXIT_DIFFERENT: Final = 1
 EXIT_SHORTER: Final = 3
@@ -72,7 +72,7 @@ def _lines(found: "Reconciliation") -> "Iterator[str]":
         yield "one sequence" if found.level else "one sequence as far as they go; one journal is SHORTER than another"
 
 
-def _whose(problem: "Problem") -> str:
+def _whose(problem: "JournalProblem") -> str:
     if problem.stripe is None:
         return "a journal that does not say whose it is"
     token = "" if problem.after_token is None else f", after token {problem.after_token:,}"
@@ -81,7 +81,7 @@ def _whose(problem: "Problem") -> str:
     return f"stripe {problem.stripe} of site {problem.site}{token}"
 
 
-def _difference_lines(difference: "Difference") -> "Iterator[str]":
+def _difference_lines(difference: "JournalDifference") -> "Iterator[str]":
     sites = ", ".join(map(str, difference.sites))
     yield (
         f"DIFFERENT: stripe {difference.stripe}, token {difference.token:,}, sequence {difference.sequence:,} at site "

@@ -19,7 +19,7 @@ from fairtape.market.stripe_planning import BASE
 from fairtape.market.stripes import BITS_PER_S_MAX, DAY, BadPlan, Endpoint, StripePlan
 
 if TYPE_CHECKING:
-    from fairtape.pipeline.stripes.study import Proposal, Study, Wish
+    from fairtape.pipeline.stripes.study import PlanRequest, Proposal, Study
 
 UNITS: Final = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 _RATE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)([kMG]?)")
@@ -89,10 +89,10 @@ def stripes(
         from fairtape.pipeline import spark_session
         from fairtape.pipeline.spark.session import in_sentences
         from fairtape.pipeline.stripes.limits import BadHistory
-        from fairtape.pipeline.stripes.study import Wish, propose, study
+        from fairtape.pipeline.stripes.study import PlanRequest, propose, study
     except ImportError as missing:
         raise UserError(f"{missing.name} is not installed; pip install 'fairtape[pipeline]'") from None
-    wish = Wish(
+    wish = PlanRequest(
         **rates,
         bound=bound,
         burst_period=burst_ms * MILLISECOND,
@@ -157,7 +157,7 @@ def _sectors(path: Path) -> Mapping[str, str]:
     return found
 
 
-def _write(out: Path, studied: "Study", wish: "Wish", proposal: "Proposal") -> None:
+def _write(out: Path, studied: "Study", wish: "PlanRequest", proposal: "Proposal") -> None:
     from fairtape.market.stripe_files import to_toml
     from fairtape.pipeline.report.plots import WIDE, standalone
     from fairtape.pipeline.stripes.plan_report import needs_plot, stripe_page
@@ -171,7 +171,7 @@ def _write(out: Path, studied: "Study", wish: "Wish", proposal: "Proposal") -> N
         raise UserError(f"--out is {str(out)!r}, which cannot be written ({error.strerror}); name another") from None
 
 
-def _text(out: Path, studied: "Study", wish: "Wish", proposal: "Proposal") -> str:
+def _text(out: Path, studied: "Study", wish: "PlanRequest", proposal: "Proposal") -> str:
     from fairtape.pipeline.stripes.plan_report import comparison
 
     plan, packing = proposal.plan, proposal.packing

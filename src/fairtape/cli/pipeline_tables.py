@@ -17,7 +17,7 @@ from fairtape.deployment.config.description import FILE, read_deployment
 from fairtape.deployment.follow.site_selection import SiteSelection
 
 if TYPE_CHECKING:
-    from fairtape.pipeline.tables.jobs import Outcome
+    from fairtape.pipeline.tables.jobs import JobOutcome
 
 HOURS_MAX: Final = 24 * 366
 STOPPING: Final = "stopping: tables are completed; interrupt again to leave them as they are"
@@ -78,7 +78,7 @@ def journals_in(places: Sequence[Path]) -> Iterator[Path]:
         yield from found
 
 
-def _text(outcome: "Outcome", out: Path) -> str:
+def _text(outcome: "JobOutcome", out: Path) -> str:
     lanes = [
         f"  stripe {name.stripe} of site {name.site} up to sequence {mark.next - 1:,}"
         for name, mark in sorted(outcome.marks.items())
@@ -87,7 +87,7 @@ def _text(outcome: "Outcome", out: Path) -> str:
     return "\n".join([made, *lanes])
 
 
-def _as_json(outcome: "Outcome") -> str:
+def _as_json(outcome: "JobOutcome") -> str:
     marks = {str(name): mark.next - 1 for name, mark in sorted(outcome.marks.items())}
     return json.dumps({"deliveries": outcome.numbers, "tables": outcome.tables, "last_sequences": marks})
 

@@ -148,7 +148,7 @@ _BAR: Final = [
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class TableSchema:
     """One table: what a row is, and its columns in their order."""
 
     row: str
@@ -160,13 +160,13 @@ class Table:
         return list(self.schema.names)
 
 
-def _table(row: str, *fields: Arrow) -> Table:
-    return Table(row, pa.schema(list(fields)))
+def _table(row: str, *fields: Arrow) -> TableSchema:
+    return TableSchema(row, pa.schema(list(fields)))
 
 
-TABLES: Final[dict[str, Table]] = {
+TABLES: Final[dict[str, TableSchema]] = {
     # What was delivered.
-    "deliveries": Table("a number of the order at a site, or a change of formation", MESSAGES),
+    "deliveries": TableSchema("a number of the order at a site, or a change of formation", MESSAGES),
     # What it says.
     "trades": _table("a trade, as its venue first told it", *_ONCE, *_TRADE),
     "notices": _table("what a venue said beside its trades", *_ONCE, *_NOTICE),

@@ -24,7 +24,16 @@ from fairtape.core.errors import UserError
 from fairtape.journal import Damaged, JournalReader
 from fairtape.journal.format import Owner
 from fairtape.journal.segments import Place, Segment, Trail
-from fairtape.pipeline.proof.segment_proof import ENTRY, FINDINGS, MARK, NAMES_NO_ENTRY, PROBLEM, Finding, Piece, prove
+from fairtape.pipeline.proof.segment_proof import (
+    ENTRY,
+    FINDINGS,
+    MARK,
+    NAMES_NO_ENTRY,
+    PROBLEM,
+    Finding,
+    SegmentProof,
+    prove,
+)
 from fairtape.pipeline.schemas import Arrow
 from fairtape.pipeline.source.options import journal_names
 from fairtape.pipeline.source.partitions import both_of, directories
@@ -39,7 +48,7 @@ _POSITION: Final = ("formation", "token", "turns")
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class JournalProblem:
     """The first place at which a journal does not prove what it says."""
 
     stripe: int | None  # None where no segment can say whose the journal is
@@ -53,7 +62,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class JournalExtent:
     """How far one journal goes."""
 
     stripe: int
@@ -64,7 +73,7 @@ class Extent:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class JournalDifference:
     """The first place of a stripe at which not all journals say the same."""
 
     stripe: int
@@ -79,10 +88,10 @@ class Difference:
 class Reconciliation:
     """What was proved."""
 
-    extents: tuple[Extent, ...]
+    extents: tuple[JournalExtent, ...]
     empty: tuple[str, ...]  # journals that hold nothing yet
-    problems: tuple[Problem, ...]
-    differences: tuple[Difference, ...]  # the first one of each stripe
+    problems: tuple[JournalProblem, ...]
+    differences: tuple[JournalDifference, ...]  # the first one of each stripe
 
     @property
     def sound(self) -> bool:
@@ -118,14 +127,14 @@ def reconcile(spark: SparkSession, journals: Sequence[Path | str]) -> Reconcilia
         findings.unpersist()
 
 
-def _pieces(directory: Path) -> list[Piece]:
+def _pieces(directory: Path) -> list[SegmentProof]:
     """The segments of a journal. It belongs to whom most of them name: one may be damaged, or another journal's."""
     paths = JournalReader(directory).paths()
     owners = Counter(owner for owner in map(_owner, paths) if owner is not None)
     stripe, site = next(iter(owners.most_common(1)), ((None, None), 0))[0]
     following = [*map(str, paths[1:]), None]
     return [
-        Piece(str(directory), stripe, site, str(path), after, int(paths[0].stem))
+        SegmentProof(str(directory), stripe, site, str(path), after, int(paths[0].stem))
         for path, after in zip(paths, following, strict=False)
     ]
 
@@ -138,7 +147,7 @@ def _owner(path: Path) -> Owner | None:
         return None  # told where the segment is proved
 
 
-def _check_owners(found: Mapping[Path, Sequence[Piece]]) -> None:
+def _check_owners(found: Mapping[Path, Sequence[SegmentProof]]) -> None:
     owners = sorted((pieces[0].owner, path) for path, pieces in found.items() if pieces and pieces[0].owner is not None)
     for (one, path), (other, another) in pairwise(owners):
         if one == other and one is not None:
@@ -146,7 +155,7 @@ def _check_owners(found: Mapping[Path, Sequence[Piece]]) -> None:
 
 
 def _empty(
-    found: Mapping[Path, Sequence[Piece]], extents: Sequence[Extent], problems: Sequence[Problem]
+    found: Mapping[Path, Sequence[SegmentProof]], extents: Sequence[JournalExtent], problems: Sequence[JournalProblem]
 ) -> tuple[str, ...]:
     """Journals of which there is nothing to say."""
     held = {Owner(extent.stripe, extent.site) for extent in extents}
@@ -164,7 +173,7 @@ def _nothing() -> UserError:
 def _examine(tables: Iterator[Arrow]) -> Iterator[Arrow]:
     """What these segments prove."""
     rows: list[Finding] = []
-    for piece in (Piece(**row) for table in tables for row in table.to_pylist()):
+    for piece in (SegmentProof(**row) for table in tables for row in table.to_pylist()):
         for row in prove(piece):
             rows.append(row)
             if len(rows) >= BATCH_ROWS:
@@ -173,7 +182,7 @@ def _examine(tables: Iterator[Arrow]) -> Iterator[Arrow]:
     yield pa.RecordBatch.from_pylist(rows, schema=FINDINGS)
 
 
-def _problems(findings: DataFrame, entries: DataFrame) -> tuple[Problem, ...]:
+def _problems(findings: DataFrame, entries: DataFrame) -> tuple[JournalProblem, ...]:
     """What is wrong within single journals: of each the first, in the order in which it was written."""
     where = F.struct("segment", "offset", "sequence", "token", "reason", "stripe", "site")
     named = "stripe", "site", "sequence", "token", "end"
@@ -185,19 +194,19 @@ def _problems(findings: DataFrame, entries: DataFrame) -> tuple[Problem, ...]:
     return tuple(_with_token(problem, entries) for problem in firsts[:PROBLEMS_MAX])
 
 
-def _problem(first: Row) -> Problem:
+def _problem(first: Row) -> JournalProblem:
     segment, offset, sequence, token, reason, stripe, site = first
-    return Problem(stripe, site, token, None, sequence, segment, offset, reason)
+    return JournalProblem(stripe, site, token, None, sequence, segment, offset, reason)
 
 
-def _rank(problem: Problem) -> tuple[int, int, int]:
+def _rank(problem: JournalProblem) -> tuple[int, int, int]:
     """Those of unknown journals last."""
     unknown = 1 << 32
     stripe, site = (unknown if number is None else number for number in (problem.stripe, problem.site))
     return stripe, problem.sequence, site
 
 
-def _with_token(problem: Problem, entries: DataFrame) -> Problem:
+def _with_token(problem: JournalProblem, entries: DataFrame) -> JournalProblem:
     """Where the place itself does not tell its token, another journal may; the last one before it is known here."""
     if problem.token is not None or problem.stripe is None:
         return problem
@@ -211,13 +220,13 @@ def _with_token(problem: Problem, entries: DataFrame) -> Problem:
     return replace(problem, token=token, after_token=after if token is None else None)
 
 
-def _extents(entries: DataFrame) -> tuple[Extent, ...]:
+def _extents(entries: DataFrame) -> tuple[JournalExtent, ...]:
     ends = F.min("sequence"), F.max("end") - 1, F.count("token")
     rows = entries.groupBy("stripe", "site").agg(*ends).orderBy("stripe", "site").collect()
-    return tuple(Extent(*row) for row in rows)
+    return tuple(JournalExtent(*row) for row in rows)
 
 
-def _differences(entries: DataFrame) -> tuple[Difference, ...]:
+def _differences(entries: DataFrame) -> tuple[JournalDifference, ...]:
     """The first position of each stripe at which a journal has another entry than the others, or none."""
     position = F.struct(*_POSITION)
     bounds = entries.groupBy("stripe", "site").agg(F.min(position).alias("first"), F.max(position).alias("last"))
@@ -239,12 +248,12 @@ def _differences(entries: DataFrame) -> tuple[Difference, ...]:
     return tuple(_difference(row["stripe"], row["first"].asDict(recursive=True)) for row in rows)
 
 
-def _difference(stripe: int, found: dict[str, Any]) -> Difference:
+def _difference(stripe: int, found: dict[str, Any]) -> JournalDifference:
     tellers = sorted(found["tellers"], key=lambda teller: int(teller["site"]))
     place = stripe, found["token"], found["sequence"]
     if absent := tuple(sorted(set(found["sites"]) - {teller["site"] for teller in tellers})):
         where = tuple((teller["site"], teller["segment"], teller["offset"]) for teller in tellers[:1])
-        return Difference(*place, absent, where, "it is missing there")
+        return JournalDifference(*place, absent, where, "it is missing there")
     contents = Counter(teller["content"] for teller in tellers)
     usual = max(contents, key=lambda content: contents[content])
     odd = [teller for teller in tellers if teller["content"] != usual]
@@ -254,7 +263,7 @@ def _difference(stripe: int, found: dict[str, Any]) -> Difference:
         (at for at, (one, other) in enumerate(zip(*entries, strict=False)) if one != other), min(map(len, entries))
     )
     where = tuple((teller["site"], teller["segment"], teller["offset"] + byte) for teller in pair)
-    return Difference(*place, tuple(teller["site"] for teller in odd), where, "it has another content there")
+    return JournalDifference(*place, tuple(teller["site"] for teller in odd), where, "it has another content there")
 
 
 def _read(path: str, offset: int, sequence: int) -> bytes:

@@ -52,7 +52,7 @@ Finding: TypeAlias = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class SegmentProof:
     """A segment to be proved, and what must be known of its journal for that."""
 
     directory: str
@@ -68,7 +68,7 @@ class Piece:
         return None if self.stripe is None or self.site is None else Owner(self.stripe, self.site)
 
 
-def prove(piece: Piece) -> Iterator[Finding]:
+def prove(piece: SegmentProof) -> Iterator[Finding]:
     """Everything that a segment proves, and the first thing that it does not."""
     proof = _Proof(piece)
     for found in proof.run():
@@ -80,7 +80,7 @@ def prove(piece: Piece) -> Iterator[Finding]:
 class _Proof:
     """One pass over a segment."""
 
-    def __init__(self, piece: Piece) -> None:
+    def __init__(self, piece: SegmentProof) -> None:
         self._piece = piece
         self._path = Path(piece.segment)
         self._unreleased: deque[Head] = deque()  # entries with messages that wait for their mark

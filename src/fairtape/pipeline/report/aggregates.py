@@ -19,7 +19,7 @@ MINUTE: Final = 60 * SECOND
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class TimeSpan:
     """The time that a report is about, and the period that it is cut into."""
 
     first_at: Instant
@@ -36,13 +36,13 @@ class Span:
         return (F.col(instant) - F.col(instant) % F.lit(self.period)).alias("period_at_ns")
 
 
-def span_of(releases: DataFrame) -> Span | None:
+def span_of(releases: DataFrame) -> TimeSpan | None:
     """From the first to the last commit; None where nothing was released."""
     found = releases.agg(F.min("commit_at_ns"), F.max("commit_at_ns")).first()
-    return None if found is None or found[0] is None else Span(int(found[0]), int(found[1]))
+    return None if found is None or found[0] is None else TimeSpan(int(found[0]), int(found[1]))
 
 
-def spread_over_time(spreads: DataFrame, span: Span) -> DataFrame:
+def spread_over_time(spreads: DataFrame, span: TimeSpan) -> DataFrame:
     """period_at_ns, tokens, p50_ns, p99_ns, max_ns: from the first site that released a token to the last one."""
     found = spreads.where(F.col("sites") > 1).groupBy(span.begins("commit_at_ns"))
     return found.agg(*_spread_measures()).orderBy("period_at_ns")
@@ -58,20 +58,20 @@ def _spread_measures() -> list[Column]:
     return [F.count(F.lit(1)).alias("tokens"), *ranks, F.max("spread_ns").alias("max_ns")]
 
 
-def late_over_time(releases: DataFrame, span: Span) -> DataFrame:
+def late_over_time(releases: DataFrame, span: TimeSpan) -> DataFrame:
     """period_at_ns, site, messages, late."""
     late = F.when(F.col("late"), F.col("messages")).otherwise(F.lit(0))
     found = releases.groupBy(span.begins("commit_at_ns"), "site")
     return found.agg(F.sum("messages").alias("messages"), F.sum(late).alias("late")).orderBy("period_at_ns", "site")
 
 
-def clock_log(releases: DataFrame, span: Span) -> DataFrame:
+def clock_log(releases: DataFrame, span: TimeSpan) -> DataFrame:
     """period_at_ns, site, bound_max_ns: how wrong a site's clock may have been at most."""
     found = releases.groupBy(span.begins("commit_at_ns"), "site")
     return found.agg(F.max("clock_bound_ns").alias("bound_max_ns")).orderBy("period_at_ns", "site")
 
 
-def volume_over_time(sales: DataFrame, span: Span) -> DataFrame:
+def volume_over_time(sales: DataFrame, span: TimeSpan) -> DataFrame:
     """period_at_ns, venue, trades."""
     found = sales.groupBy(span.begins("commit_at_ns"), "venue").agg(F.count(F.lit(1)).alias("trades"))
     return found.orderBy("period_at_ns", "venue")

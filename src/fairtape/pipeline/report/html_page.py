@@ -50,7 +50,7 @@ a { color: var(--c0); } code { font-size: .9em; } footer { margin: 3rem 0 1rem; 
 _UNIT: Final = re.compile(r"(\d) (%|n?s\b|[mµ]s\b|min\b|h\b|days\b|UTC\b)")
 
 
-class Verdict(Enum):
+class PageVerdict(Enum):
     """Whether what a section shows is as it should be; some things are neither."""
 
     GOOD = "good"
@@ -59,7 +59,7 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class HtmlTable:
     """Rows for a person; cells are texts already."""
 
     columns: Sequence[str]
@@ -83,11 +83,11 @@ class Section:
     """One question and its answer."""
 
     title: str
-    verdict: Verdict
+    verdict: PageVerdict
     finding: str  # one sentence: the answer
     told: Sequence[str] = ()  # what the plot shows, and how to read it
     plots: Sequence[Plot] = ()
-    table: Table | None = None
+    table: HtmlTable | None = None
     is_open: bool = False  # the table is seen at once
 
     @property

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from fairtape.pipeline.report.html_page import Section, Table, Verdict
+from fairtape.pipeline.report.html_page import HtmlTable, PageVerdict, Section
 from fairtape.pipeline.report.names import Names
 from fairtape.pipeline.report.plots import BarPlot, told_duration, told_share
 from fairtape.pipeline.report.sections import Rows
@@ -22,7 +22,7 @@ def links_section(links: Rows, sources: Rows, retries: Rows, names: Names) -> Se
     timed = sorted((row for row in links if row["count"]), key=lambda row: -row["p50"])
     return Section(
         title=TITLE,
-        verdict=Verdict.NEITHER,
+        verdict=PageVerdict.NEITHER,
         finding=f"{told_share(gone / max(tokens, 1))} of the acknowledgments between sites had to be asked for because "
         f"they were lost, and {told_share(missing / max(messages, 1))} of the messages of sources; "
         f"{told_share(unasked / max(tokens, 1))} of the tokens needed no request at all.",
@@ -43,7 +43,7 @@ def links_section(links: Rows, sources: Rows, retries: Rows, names: Names) -> Se
                 told=told_duration,
             )
         ],
-        table=Table(
+        table=HtmlTable(
             ("way", "stripe", "acknowledgments", "lost", "late", "never came", *DELAYS),
             [
                 (

@@ -80,7 +80,7 @@ def told_instant(value: float) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PlotLine:
     """One line, or one row of points where `dots` is set."""
 
     name: str
@@ -92,7 +92,7 @@ class Line:
 class LinePlot:
     """Lines over a common axis, which is time unless said otherwise."""
 
-    lines: Sequence[Line]
+    lines: Sequence[PlotLine]
     told_x: Format = told_instant
     told_y: Format = told_number
     period: float | None = None  # between points, where there are all: a line breaks where some are missing
@@ -101,7 +101,7 @@ class LinePlot:
 
     def svg(self, width: int) -> str:
         """The plot, so many pixels wide."""
-        lines = [Line(line.name, thinned(line.points), line.dots) for line in self.lines[:LINES_MAX] if line.points]
+        lines = [PlotLine(line.name, thinned(line.points), line.dots) for line in self.lines[:LINES_MAX] if line.points]
         if not lines:
             return _nothing(width)
         xs = [x for line in lines for x, _ in line.points] + [at for at, _ in self.marks]
@@ -115,13 +115,13 @@ class LinePlot:
             parts += [_drawn(piece, number, frame) for piece in self._pieces(line)]
         return _svg(width, frame.bottom + 24, parts)
 
-    def _pieces(self, line: Line) -> Iterator[Line]:
+    def _pieces(self, line: PlotLine) -> Iterator[PlotLine]:
         """The line, in as many pieces as its points lie together in: where nothing was measured nothing is drawn."""
         begins = 0
         for place in range(1, len(line.points) + 1):
             ends = place == len(line.points)
             if ends or self._is_gap(line.points[place - 1][0], line.points[place][0]):
-                yield Line(line.name, line.points[begins:place], line.dots)
+                yield PlotLine(line.name, line.points[begins:place], line.dots)
                 begins = place
 
     def _is_gap(self, before: float, after: float) -> bool:
@@ -307,7 +307,7 @@ def _room(value: float) -> float:
     return max(0.5, abs(value) * ALONE_PART)
 
 
-def _drawn(line: Line, number: int, frame: _Frame) -> str:
+def _drawn(line: PlotLine, number: int, frame: _Frame) -> str:
     places = [(frame.x(x), frame.y(y)) for x, y in line.points]
     if line.dots or len(places) == 1:
         dots = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2"/>' for x, y in places)

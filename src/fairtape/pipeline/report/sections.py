@@ -9,15 +9,15 @@ from typing import Any, Final, TypeAlias
 
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND
 from fairtape.market.prices import ONE
-from fairtape.pipeline.report.html_page import Section, Table, Verdict
+from fairtape.pipeline.report.html_page import HtmlTable, PageVerdict, Section
 from fairtape.pipeline.report.names import Names
 from fairtape.pipeline.report.plots import (
     LINES_MAX,
     BarPlot,
     Candle,
     CandlePlot,
-    Line,
     LinePlot,
+    PlotLine,
     told_duration,
     told_instant,
     told_share,
@@ -36,15 +36,15 @@ NAMELESS: Final = "(no name)"
 PARTS: Final = ("p10", "p50", "p90", "p95", "p99", "p999", "p9999")
 
 
-def _verdict(good: bool) -> Verdict:
-    return Verdict.GOOD if good else Verdict.BAD
+def _verdict(good: bool) -> PageVerdict:
+    return PageVerdict.GOOD if good else PageVerdict.BAD
 
 
 def fairness_section(rows: Rows) -> Section:
     """Whether anybody could know something first."""
     shared, together = (sum(row[name] for row in rows) for name in ("shared_messages", "window_0_messages"))
     if not shared:
-        return Section(title="Fairness", verdict=Verdict.NEITHER, finding=ALONE, table=_fairness_table(rows))
+        return Section(title="Fairness", verdict=PageVerdict.NEITHER, finding=ALONE, table=_fairness_table(rows))
     alone = sum(row["messages"] for row in rows) - shared
     left_out = f" {alone:,} more are in the journal of one site only, and are not judged." if alone else ""
     return Section(
@@ -88,7 +88,7 @@ def _fairness_bars(rows: Rows, together: float) -> list[tuple[str, float]]:
     return bars
 
 
-def _fairness_table(rows: Rows) -> Table:
+def _fairness_table(rows: Rows) -> HtmlTable:
     columns = {
         "window_0_share": "together",
         "late_fraction": "late",
@@ -98,7 +98,7 @@ def _fairness_table(rows: Rows) -> Table:
         "portal_equity": "portal equity",
     }
     counts = ("sites", "messages", "shared_messages")
-    return Table(
+    return HtmlTable(
         ("stripe", "sites", "messages", "shared", *columns.values()),
         [
             (f"{row['stripe']}", *(f"{row[name]:,}" for name in counts), *(_share(row[name]) for name in columns))
@@ -121,7 +121,7 @@ def latency_section(rows: Rows, names: Names) -> Section:
     apart = max((max(found) - min(found) for found in medians.values()), default=0)
     return Section(
         title="Latency by source",
-        verdict=Verdict.NEITHER,
+        verdict=PageVerdict.NEITHER,
         finding=f"At every site, half of the messages of each source or more were released within "
         f"{told_duration(max(most.values(), default=0))} of their entry. Between sources this time differs by up to "
         f"{told_duration(max(most.values(), default=0) - min(most.values(), default=0))}, and for one source between "
@@ -134,7 +134,7 @@ def latency_section(rows: Rows, names: Names) -> Section:
             ),
         ),
         plots=[BarPlot(bars=bars, told=told_duration)],
-        table=Table(
+        table=HtmlTable(
             ("stripe", "source", "site", "messages", *PARTS),
             [
                 (
@@ -155,12 +155,12 @@ def spread_section(whole: Rows, rows: Rows, changes: Rows, period: int) -> Secti
     if not whole or not rows:
         return Section(
             title="Spread over time",
-            verdict=Verdict.NEITHER,
+            verdict=PageVerdict.NEITHER,
             finding=ALONE,
         )
     p50, p99, worst = (whole[0][name] for name in ("p50_ns", "p99_ns", "max_ns"))
     lines = [
-        Line(name, [(row["period_at_ns"], row[column]) for row in rows])
+        PlotLine(name, [(row["period_at_ns"], row[column]) for row in rows])
         for column, name in (("max_ns", "the widest"), ("p99_ns", "99 in 100 tokens"), ("p50_ns", "half of them"))
     ]
     return Section(
@@ -176,7 +176,7 @@ def spread_section(whole: Rows, rows: Rows, changes: Rows, period: int) -> Secti
             *_told_marks(changes),
         ),
         plots=[LinePlot(lines=lines, told_y=told_duration, period=period, marks=_marks(changes))],
-        table=Table(
+        table=HtmlTable(
             ("period (UTC)", "tokens", "p50", "p99", "max"),
             [
                 (
@@ -247,7 +247,7 @@ def clock_section(rows: Rows, clocks: Rows, period: int, names: Names) -> Sectio
                 limits=[(CLOCK_MAX, "RTS 25")] if worst < 20 * CLOCK_MAX else (),
             )
         ],
-        table=Table(
+        table=HtmlTable(
             ("stripe", "site", "releases", "least bound", "median", "greatest", "steps back", "greatest step"),
             [
                 (
@@ -358,11 +358,11 @@ def volume_section(rows: Rows, busy: Rows, period: int) -> Section:
         totals[row["venue"] or NAMELESS] += row["trades"]
     shown = [venue for venue, _ in totals.most_common(LINES_MAX)]
     left_out = f" Of {len(totals):,} venues the {len(shown)} busiest are drawn." if len(totals) > len(shown) else ""
-    lines = [Line(venue, _rates(rows, venue, period)) for venue in sorted(shown)]
+    lines = [PlotLine(venue, _rates(rows, venue, period)) for venue in sorted(shown)]
     venues = "1 venue" if len(totals) == 1 else f"{len(totals):,} venues"
     return Section(
         title="Volume",
-        verdict=Verdict.NEITHER,
+        verdict=PageVerdict.NEITHER,
         finding=f"{total:,} trades of {venues} are in the tape.",
         told=(f"Lines are trades per second of each venue.{left_out} Bars are the symbols that traded most.",),
         plots=[LinePlot(lines=lines), BarPlot(bars=[(row["symbol"], row["trades"]) for row in busy])],
@@ -381,7 +381,7 @@ def bars_section(rows: Rows, symbol: str, period: int) -> Section:
     candles = [
         Candle(row["period_at_ns"], *(row[name] / ONE for name in ("open", "high", "low", "close"))) for row in rows
     ]
-    table = Table(
+    table = HtmlTable(
         ("period (UTC)", "open", "high", "low", "close", "volume", "trades"),
         [
             (
@@ -395,7 +395,7 @@ def bars_section(rows: Rows, symbol: str, period: int) -> Section:
     )
     return Section(
         title="Bars",
-        verdict=Verdict.NEITHER,
+        verdict=PageVerdict.NEITHER,
         finding=f"{symbol}, the busiest symbol, in periods of {told_duration(period)}.",
         told=(
             (
@@ -427,7 +427,7 @@ def completeness_section(rows: Rows, names: Names) -> Section:
                 "hid. A journal that ends earlier than the others is of a site that failed or left."
             ),
         ),
-        table=Table(
+        table=HtmlTable(
             ("stripe", "site", "first", "last", "messages", "missing", "repeated"),
             [
                 (
@@ -446,7 +446,7 @@ def missing_section(title: str, tables: Sequence[str]) -> Section:
     """What cannot be told, because the tables for it are not here."""
     return Section(
         title=title,
-        verdict=Verdict.NEITHER,
+        verdict=PageVerdict.NEITHER,
         finding=f"Not told: there is no table {' or '.join(tables)} with rows here.",
     )
 
@@ -464,13 +464,13 @@ def _told_marks(changes: Rows) -> tuple[str, ...]:
     return ("Dashed upright lines are changes of formation.",) if _marks(changes) else ()
 
 
-def _by_site(rows: Rows, value: Callable[[Mapping[str, Any]], float], names: Names) -> list[Line]:
+def _by_site(rows: Rows, value: Callable[[Mapping[str, Any]], float], names: Names) -> list[PlotLine]:
     """A line for each site; of more than can be told apart, for those that rise highest."""
     sites: dict[int, list[tuple[float, float]]] = {}
     for row in rows:
         sites.setdefault(row["site"], []).append((row["period_at_ns"], value(row)))
     highest = sorted(sites, key=lambda site: max(y for _, y in sites[site]), reverse=True)[:LINES_MAX]
-    return [Line(names.site(site), sites[site]) for site in sorted(highest)]
+    return [PlotLine(names.site(site), sites[site]) for site in sorted(highest)]
 
 
 def _times(count: int) -> str:

@@ -24,8 +24,8 @@ from pyspark.sql.types import StructType
 from fairtape.core.errors import UserError
 from fairtape.pipeline.schemas import REPLAYED, SCHEMAS, Arrow
 from fairtape.pipeline.source.options import Options
-from fairtape.pipeline.source.partitions import Lanes, Offsets, Stretch, offsets_from_json, offsets_to_json
-from fairtape.pipeline.source.replay_options import ReplayOptions
+from fairtape.pipeline.source.partitions import OffsetRange, Offsets, Partitions, offsets_from_json, offsets_to_json
+from fairtape.pipeline.source.replay_options import ReplaySourceOptions
 from fairtape.pipeline.source.replay_source import ReplayReader, ReplayStreamReader
 from fairtape.pipeline.source.rows import batches, stretches_batch
 
@@ -40,7 +40,7 @@ def register(spark: SparkSession) -> None:
 class Task(InputPartition):
     """What one task reads."""
 
-    def __init__(self, number: int, stretches: Sequence[Stretch]) -> None:
+    def __init__(self, number: int, stretches: Sequence[OffsetRange]) -> None:
         self.number = number
         self.stretches = list(stretches)
 
@@ -56,27 +56,27 @@ class TapeSource(DataSource):
     def schema(self) -> StructType:
         """The columns of the chosen rows."""
         chosen = self._chosen
-        schemas = REPLAYED if isinstance(chosen, ReplayOptions) else SCHEMAS
+        schemas = REPLAYED if isinstance(chosen, ReplaySourceOptions) else SCHEMAS
         return from_arrow_schema(schemas[chosen.rows])
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - the columns are ours to say
         """For `spark.read`."""
         chosen = self._chosen
-        return ReplayReader(chosen) if isinstance(chosen, ReplayOptions) else JournalReader(chosen)
+        return ReplayReader(chosen) if isinstance(chosen, ReplaySourceOptions) else JournalReader(chosen)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802 - Spark's name
         """For `spark.readStream`."""
         chosen = self._chosen
-        if isinstance(chosen, ReplayOptions):
+        if isinstance(chosen, ReplaySourceOptions):
             return ReplayStreamReader(chosen)
         if chosen.ordered:
             raise UserError("ordered is true, and a stream reads only what is released; leave it out, or use a batch")
         return JournalStreamReader(chosen)
 
     @property
-    def _chosen(self) -> Options | ReplayOptions:
+    def _chosen(self) -> Options | ReplaySourceOptions:
         is_replay = any(name.lower() == "replay" for name in self.options)
-        return ReplayOptions.of(self.options) if is_replay else Options.of(self.options)
+        return ReplaySourceOptions.of(self.options) if is_replay else Options.of(self.options)
 
 
 class JournalReader(DataSourceReader):
@@ -87,7 +87,7 @@ class JournalReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Segments, cut into pieces where they are long, together where they are short."""
-        lanes = Lanes(self._options)
+        lanes = Partitions(self._options)
         start = lanes.start()
         return [Task(*each) for each in enumerate(lanes.tasks(start, lanes.latest(start)))]
 
@@ -101,7 +101,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._lanes: Lanes | None = None
+        self._lanes: Partitions | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Where reading begins when no checkpoint says so."""
@@ -129,8 +129,8 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The rows of one task."""
         return _read(partition, self._options)
 
-    def _followed(self) -> Lanes:
-        self._lanes = self._lanes or Lanes(self._options)
+    def _followed(self) -> Partitions:
+        self._lanes = self._lanes or Partitions(self._options)
         return self._lanes
 
     def __getstate__(self) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from fairtape.core.entries import HEAD_SIZE, Head, decode_body
 from fairtape.journal import Damaged, JournalReader
 from fairtape.journal.format import HEADER_SIZE
 from fairtape.journal.segments import Place, Trail
-from fairtape.pipeline.source.partitions import Stretch
+from fairtape.pipeline.source.partitions import OffsetRange
 from fairtape.wire.blocks import Assembler
 from fairtape.wire.frames import Malformed
 
@@ -45,7 +45,7 @@ _SIZE: Final = 2  # bytes of a size in a body, as `fairtape.wire.blocks` writes 
 _FRAGMENT_HEAD: Final = 8
 
 
-class Found(NamedTuple):
+class ScannedEntry(NamedTuple):
     """An entry whose digest was checked, and when the site released it."""
 
     head: Head
@@ -54,10 +54,10 @@ class Found(NamedTuple):
     release: Release | None = None
 
 
-class Bunch(NamedTuple):
+class EntryBatch(NamedTuple):
     """The messages of consecutive entries as columns; those of the entries have `rows` rows for each."""
 
-    entries: Sequence[Found]
+    entries: Sequence[ScannedEntry]
     rows: Values  # of each entry
     sequence: Values
     source: Values
@@ -68,10 +68,10 @@ class Bunch(NamedTuple):
     parts: Values  # the rows of fragments that are not the last of their message; they have no payload
 
 
-def scan(stretch: Stretch, *, ordered: bool = False) -> Iterator[Bunch | FormationChange]:
+def scan(stretch: OffsetRange, *, ordered: bool = False) -> Iterator[EntryBatch | FormationChange]:
     """All that stands in a stretch, from the entry that holds its first number on to the one that holds its last."""
     assembly = _Assembly(stretch)
-    waiting: list[Found] = []
+    waiting: list[ScannedEntry] = []
     rows = 0
     for found in entries_of(stretch, ordered=ordered):
         turns = found.head.turns
@@ -89,12 +89,12 @@ def scan(stretch: Stretch, *, ordered: bool = False) -> Iterator[Bunch | Formati
         yield _opened(waiting, assembly)
 
 
-def entries_of(stretch: Stretch, *, ordered: bool = False) -> Iterator[Found]:
+def entries_of(stretch: OffsetRange, *, ordered: bool = False) -> Iterator[ScannedEntry]:
     """Entries with their release marks, which stand some way behind them, perhaps in the next segment."""
-    entries: deque[Found] = deque()
+    entries: deque[ScannedEntry] = deque()
     reached = stretch.sequence
     for found in _records(stretch):
-        if isinstance(found, Found):
+        if isinstance(found, ScannedEntry):
             entries.append(found)
             reached = found.head.end
             continue
@@ -109,7 +109,7 @@ def entries_of(stretch: Stretch, *, ordered: bool = False) -> Iterator[Found]:
     yield from entries
 
 
-def _records(stretch: Stretch) -> Iterator[Found | Release]:
+def _records(stretch: OffsetRange) -> Iterator[ScannedEntry | Release]:
     """Every entry of a stretch, and all release marks up to its last one, as far as there are any.
 
     Each continues the one before it; only where reading begins within a segment, nobody tells what its first mark does.
@@ -130,12 +130,12 @@ def _records(stretch: Stretch) -> Iterator[Found | Release]:
                 encoded, previous = trail.segment.encoded(offset, record, previous, record.sequence)
                 if stretch.digest and record.end == stretch.end and previous.hex() != stretch.digest:
                     raise trail.damaged(offset, "another entry stands here than when this was planned")
-                yield Found(record, encoded, place)
+                yield ScannedEntry(record, encoded, place)
     finally:
         trail.close()
 
 
-def _joined(found: Found, mark: Release) -> Found:
+def _joined(found: ScannedEntry, mark: Release) -> ScannedEntry:
     head = found.head
     if (mark.token, mark.sequence, mark.count) != (head.token, head.sequence, head.messages):
         path, offset, sequence, _ = found.place
@@ -143,7 +143,7 @@ def _joined(found: Found, mark: Release) -> Found:
     return found._replace(release=mark)
 
 
-def _missing(stretch: Stretch, sequence: int, reason: str) -> Damaged:
+def _missing(stretch: OffsetRange, sequence: int, reason: str) -> Damaged:
     return Damaged(stretch.place.path, stretch.offset, sequence, reason)
 
 
@@ -165,7 +165,7 @@ class _Bodies(NamedTuple):
         return uniform, np.where(fragments, self.ends - self.starts, heads)
 
 
-def _opened(entries: Sequence[Found], assembly: "_Assembly") -> Bunch:
+def _opened(entries: Sequence[ScannedEntry], assembly: "_Assembly") -> EntryBatch:
     """Everything in these entries as columns."""
     spans, bodies = _tables(entries)
     uniform, headers = bodies.header_sizes()
@@ -183,7 +183,7 @@ def _opened(entries: Sequence[Found], assembly: "_Assembly") -> Bunch:
     keep[_ranges(bodies.starts, headers)] = False
     long = assembly.messages(entries[0].head.sequence, bodies, source, incarnation)
     sizes, payloads = _with_long(sizes, bodies.octets[keep], long)
-    return Bunch(
+    return EntryBatch(
         entries,
         np.fromiter((found.head.messages for found in entries), np.int64, len(entries)),
         np.repeat(spans["sequence"].astype(np.int64), counts) + within,
@@ -196,7 +196,7 @@ def _opened(entries: Sequence[Found], assembly: "_Assembly") -> Bunch:
     )
 
 
-def _tables(entries: Sequence[Found]) -> tuple[Values, _Bodies]:
+def _tables(entries: Sequence[ScannedEntry]) -> tuple[Values, _Bodies]:
     """The rows of all spans, and all bodies. What they say is checked against the heads, for all entries at once."""
     rows, sizes, counts, octets = [], [], [], []
     for head, encoded, _, _ in entries:
@@ -221,7 +221,7 @@ def _tables(entries: Sequence[Found]) -> tuple[Values, _Bodies]:
     return spans, bodies
 
 
-def _agree(entries: Sequence[Found], spans: Values, bodies: _Bodies) -> bool:
+def _agree(entries: Sequence[ScannedEntry], spans: Values, bodies: _Bodies) -> bool:
     """Whether spans and bodies fill their entries."""
     held = spans["bodies"].astype(np.int64)
     counts = spans["count"].astype(np.int64)
@@ -237,7 +237,7 @@ def _agree(entries: Sequence[Found], spans: Values, bodies: _Bodies) -> bool:
     )
 
 
-def _contradiction(entries: Sequence[Found]) -> Damaged:
+def _contradiction(entries: Sequence[ScannedEntry]) -> Damaged:
     """Which of these entries says something else than its head: found one by one, as this never happens."""
     for head, encoded, (path, offset, sequence, _), _ in entries:
         try:
@@ -280,7 +280,7 @@ def _ranges(starts: Values, lengths: Values) -> Values:
 class _Assembly:
     """Puts long messages together again, also those whose first fragments stand before the stretch."""
 
-    def __init__(self, stretch: Stretch) -> None:
+    def __init__(self, stretch: OffsetRange) -> None:
         self._journal = JournalReader(stretch.place.path.parent)
         self._assemblers: dict[tuple[int, int], Assembler] = {}
 

@@ -29,7 +29,7 @@ LANES_MAX: Final = 4_096
 CLOCKS_APART_MAX: Final = 60 * SECOND  # tokens of RMP bear their sites' clocks; beyond it nobody looks for earlier ones
 
 
-class LaneName(NamedTuple):
+class PartitionName(NamedTuple):
     """Which order, and who wrote it down."""
 
     stripe: int
@@ -44,34 +44,34 @@ class LaneName(NamedTuple):
         return f"{self.stripe}/{self.site}"
 
     @classmethod
-    def parse(cls, text: str) -> "LaneName":
+    def parse(cls, text: str) -> "PartitionName":
         """The lane of which this is the text."""
         stripe, _, site = text.partition("/")
         return cls(int(stripe), int(site))
 
 
-class Mark(NamedTuple):
+class Offset(NamedTuple):
     """How far a lane has been read: the number due next, and the digest of the entry before it (empty: unknown)."""
 
     next: int
     digest: str = ""
 
 
-Offsets = dict[LaneName, Mark]
+Offsets = dict[PartitionName, Offset]
 
 
-def offsets_to_json(offsets: Mapping[LaneName, Mark]) -> dict[str, dict[str, Any]]:
+def offsets_to_json(offsets: Mapping[PartitionName, Offset]) -> dict[str, dict[str, Any]]:
     """Offsets as Spark keeps them in a checkpoint."""
     return {str(name): {"next": mark.next, "digest": mark.digest} for name, mark in sorted(offsets.items())}
 
 
 def offsets_from_json(kept: Mapping[str, Mapping[str, Any]]) -> Offsets:
     """Offsets from a checkpoint."""
-    return {LaneName.parse(name): Mark(int(mark["next"]), str(mark["digest"])) for name, mark in kept.items()}
+    return {PartitionName.parse(name): Offset(int(mark["next"]), str(mark["digest"])) for name, mark in kept.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class OffsetRange:
     """Consecutive numbers of one lane, and the place in its journal where reading begins."""
 
     stripe: int
@@ -85,9 +85,9 @@ class Stretch:
     previous: bytes  # the digest of the entry before it
 
     @property
-    def name(self) -> LaneName:
+    def name(self) -> PartitionName:
         """Its lane."""
-        return LaneName(self.stripe, self.site)
+        return PartitionName(self.stripe, self.site)
 
     @property
     def rows(self) -> int:
@@ -100,10 +100,10 @@ class Stretch:
         return Place(Path(self.segment), self.offset, self.sequence, self.previous)
 
 
-class Lane:
+class Partition:
     """One journal as the driver follows it."""
 
-    def __init__(self, directory: Path, name: LaneName) -> None:
+    def __init__(self, directory: Path, name: PartitionName) -> None:
         self.directory = directory
         self.name = name
         self._journal = JournalReader(directory)
@@ -131,12 +131,12 @@ class Lane:
                 self._released = mark.sequence + mark.count
         return self._released
 
-    def mark(self, sequence: int, *, above: int) -> Mark:
+    def mark(self, sequence: int, *, above: int) -> Offset:
         """The end of the last whole token before this number, or of the one that holds `above` if that is none."""
         place = self._place(sequence)
         if place.sequence > above or sequence <= above:
             begin = self._place(place.sequence)  # with the changes of formation before the token, which come with it
-            return Mark(begin.sequence, begin.previous.hex())
+            return Offset(begin.sequence, begin.previous.hex())
         trail = Trail(place, self.name.owner)
         try:
             while trail.sequence <= above and trail.next_head() is not None:
@@ -145,7 +145,7 @@ class Lane:
         finally:
             trail.close()
 
-    def check(self, mark: Mark) -> None:
+    def check(self, mark: Offset) -> None:
         """See that this lane still is what was read up to this mark."""
         place = self._place(mark.next)
         if place.sequence > mark.next:
@@ -155,7 +155,7 @@ class Lane:
             reason = "other entries stand before it than were read: the journal was cut and went on; read it anew"
             raise Damaged(place.path, place.offset, mark.next, reason)
 
-    def stretches(self, start: Mark, end: Mark, *, rows_max: int = STRETCH_ROWS_MAX) -> Iterator[Stretch]:
+    def stretches(self, start: Offset, end: Offset, *, rows_max: int = STRETCH_ROWS_MAX) -> Iterator[OffsetRange]:
         """The numbers from `start` on up to `end`, cut where segments begin and where there are too many."""
         self.check(start)
         cuts = [start.next]
@@ -167,7 +167,7 @@ class Lane:
                 until = min(at + rows_max, stop)
                 digest = end.digest if until == end.next else ""
                 path, offset, sequence, previous = place
-                yield Stretch(*self.name, at, until, digest, str(path), offset, sequence, previous)
+                yield OffsetRange(*self.name, at, until, digest, str(path), offset, sequence, previous)
 
     def ends_before(self, instant: Instant) -> int:
         """A number behind every token that was acknowledged before this instant; cheap, so it may be higher."""
@@ -220,16 +220,16 @@ class Lane:
         return [int(path.stem) for path in self._journal.paths()]
 
 
-class Lanes:
+class Partitions:
     """All lanes that a job reads. Journals that begin later are found when somebody asks again."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._lanes: dict[LaneName, Lane] = {}
+        self._lanes: dict[PartitionName, Partition] = {}
         self._known: set[Path] = set()
-        self._target: dict[LaneName, int] | None = None
+        self._target: dict[PartitionName, int] | None = None
 
-    def lanes(self) -> dict[LaneName, Lane]:
+    def lanes(self) -> dict[PartitionName, Partition]:
         """All that are there now, in the order of their names."""
         for directory in directories(self._options.journals):
             if directory not in self._known:
@@ -258,7 +258,7 @@ class Lanes:
                 left = max(left - (mark.next - begin.next), 0)
         return reached
 
-    def tasks(self, start: Offsets, end: Offsets) -> list[list[Stretch]]:
+    def tasks(self, start: Offsets, end: Offsets) -> list[list[OffsetRange]]:
         """What lies between, small stretches together, so that there are no more tasks (and files) than work."""
         found = self.lanes()
         stretches = [
@@ -268,28 +268,28 @@ class Lanes:
         ]
         return list(_bundled(stretches))
 
-    def _advance(self, lane: Lane, begin: Mark, end: int, rows_max: int | None) -> Mark:
+    def _advance(self, lane: Partition, begin: Offset, end: int, rows_max: int | None) -> Offset:
         if end <= begin.next:
             lane.check(begin)
             return begin
         if rows_max is not None and begin.next + rows_max < end:
             return lane.mark(begin.next + rows_max, above=begin.next)
         last = self._options.last
-        return Mark(end) if last is not None and end == last + 1 else lane.mark(end, above=end)
+        return Offset(end) if last is not None and end == last + 1 else lane.mark(end, above=end)
 
-    def _begin(self, lane: Lane) -> Mark:
+    def _begin(self, lane: Partition) -> Offset:
         if (kept := self._options.start.get(str(lane.name))) is not None:
-            return Mark(int(kept["next"]), str(kept["digest"]))
+            return Offset(int(kept["next"]), str(kept["digest"]))
         first = max(self._options.first, lane.first)
-        return Mark(first if self._options.since is None else max(first, lane.since(self._options.since)))
+        return Offset(first if self._options.since is None else max(first, lane.since(self._options.since)))
 
-    def _end(self, lane: Lane) -> int:
+    def _end(self, lane: Partition) -> int:
         end = lane.ordered_end() if self._options.ordered else lane.released_end()
         if self._options.until is not None:
             end = min(end, lane.ends_before(self._options.until))
         return end if self._options.last is None else min(end, self._options.last + 1)
 
-    def _lane(self, found: Mapping[LaneName, Lane], name: LaneName) -> Lane:
+    def _lane(self, found: Mapping[PartitionName, Partition], name: PartitionName) -> Partition:
         if name not in found:
             raise UserError(
                 f"journals {', '.join(self._options.journals)} hold no stripe {name.stripe} of site {name.site}, which "
@@ -301,7 +301,7 @@ class Lanes:
         owner = JournalReader(directory).owner()
         if owner is None:
             return
-        name = LaneName(*owner)
+        name = PartitionName(*owner)
         self._known.add(directory)
         if not self._options.wants(name.stripe, name.site):
             return
@@ -309,7 +309,7 @@ class Lanes:
             raise both_of(name.owner, self._lanes[name].directory, directory)
         if len(self._lanes) == LANES_MAX:
             raise UserError(f"journals name more than {LANES_MAX:,} directories; choose some by sites or stripes")
-        self._lanes[name] = Lane(directory, name)
+        self._lanes[name] = Partition(directory, name)
         self._lanes = dict(sorted(self._lanes.items()))
 
 
@@ -334,8 +334,8 @@ def both_of(owner: Owner, one: Path, other: Path) -> UserError:
     )
 
 
-def _bundled(stretches: Sequence[Stretch]) -> Iterator[list[Stretch]]:
-    bundle: list[Stretch] = []
+def _bundled(stretches: Sequence[OffsetRange]) -> Iterator[list[OffsetRange]]:
+    bundle: list[OffsetRange] = []
     rows = 0
     for stretch in stretches:
         if bundle and (rows + stretch.rows > STRETCH_ROWS_MAX or len(bundle) == TASK_STRETCHES_MAX):

@@ -26,12 +26,12 @@ READ_MAX: Final = 256 << 10  # bytes
 _RANGE: Final = struct.Struct(">cQ")
 
 
-class Gone(Exception):
+class ServerGone(Exception):
     """The server is away, or ended the stream; it may be back in a moment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replay:
+class ReplayClient:
     """Who asks whom. Travels to executors."""
 
     address: Address
@@ -63,7 +63,7 @@ class Replay:
                     due += len(messages)
                     tries = 0
                     yield messages
-            except Gone as reason:
+            except ServerGone as reason:
                 tries += 1
                 if tries == TRIES_MAX:
                     raise UserError(
@@ -78,7 +78,7 @@ class Replay:
             try:
                 with self._connected() as stream:
                     return stream.login(session, number)
-            except Gone as reason:
+            except ServerGone as reason:
                 if tries == TRIES_MAX:
                     raise UserError(
                         f"replay {self} does not answer ({reason}); see that a retransmit server runs there"
@@ -90,7 +90,7 @@ class Replay:
         with self._connected() as stream:
             accepted = stream.login(session, first, last)
             if accepted is None:
-                raise Gone("it knows no such session and number")
+                raise ServerGone("it knows no such session and number")
             if (accepted.session, accepted.number) != (session, first):
                 raise UserError(
                     f"replay {self} answers with message {accepted.number} of session {accepted.session}, and message "
@@ -107,7 +107,7 @@ class Replay:
         try:
             connection = socket.create_connection(self.address, CONNECT_SECONDS_MAX)
         except OSError as error:
-            raise Gone(error.strerror or str(error)) from None
+            raise ServerGone(error.strerror or str(error)) from None
         with connection:
             connection.settimeout(SILENCE_SECONDS_MAX)
             yield _Stream(connection, self)
@@ -116,7 +116,7 @@ class Replay:
 class _Stream:
     """One connection."""
 
-    def __init__(self, connection: socket.socket, replay: Replay) -> None:
+    def __init__(self, connection: socket.socket, replay: ReplayClient) -> None:
         self._connection = connection
         self._replay = replay
         self._packets = soup.SoupStream(allowed=soup.FROM_SERVER)
@@ -149,7 +149,7 @@ class _Stream:
             packets, self._early = self._early or self._received(), []
             found = [packet.message for packet in packets if isinstance(packet, soup.SequencedData)]
             if not found and any(isinstance(packet, soup.EndOfSession) for packet in packets):
-                raise Gone("it says that the session ends before")
+                raise ServerGone("it says that the session ends before")
         return found
 
     def _send(self, *packets: soup.Packet) -> None:
@@ -157,7 +157,7 @@ class _Stream:
         try:
             self._connection.sendall(b"".join(map(soup.encode, packets)))
         except OSError as error:
-            raise Gone(error.strerror or str(error)) from None
+            raise ServerGone(error.strerror or str(error)) from None
 
     def _received(self) -> list[soup.Packet]:
         """What comes next; nothing where it is the beginning of a packet. Says that we live, when it is time."""
@@ -166,11 +166,11 @@ class _Stream:
         try:
             octets = self._connection.recv(READ_MAX)
         except TimeoutError:
-            raise Gone(f"it was silent for {SILENCE_SECONDS_MAX:.0f} s") from None
+            raise ServerGone(f"it was silent for {SILENCE_SECONDS_MAX:.0f} s") from None
         except OSError as error:
-            raise Gone(error.strerror or str(error)) from None
+            raise ServerGone(error.strerror or str(error)) from None
         if not octets:
-            raise Gone("it closed the connection")
+            raise ServerGone("it closed the connection")
         try:
             return self._packets.feed(octets)
         except soup.BadSoup as refusal:

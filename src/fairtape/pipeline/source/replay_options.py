@@ -15,17 +15,17 @@ from fairtape.edge.service.stripe_plans import plan_beside, read_plan
 from fairtape.formats import soupbintcp as soup
 from fairtape.market.stripes import EDGE_MAX, PORT_MAX, StripePlan
 from fairtape.pipeline.source.options import BATCH_ROWS_MAX, listed, number_in, symbol_of
-from fairtape.pipeline.source.replay_client import Replay
+from fairtape.pipeline.source.replay_client import ReplayClient
 from fairtape.wire.frames import NUMBER_MAX
 
 ReplayRows = Literal["messages", "trades"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayOptions:
+class ReplaySourceOptions:
     """What to read of a replay port. All messages of all stripes of the plan where nothing else is said."""
 
-    replay: Replay
+    replay: ReplayClient
     plan: Path
     rows: ReplayRows = "messages"
     stripes: tuple[int, ...] | None = None  # of the edge
@@ -34,7 +34,7 @@ class ReplayOptions:
     tag: str | None = None  # the deployment in the names of sessions; None: the server is asked
 
     @classmethod
-    def of(cls, texts: Mapping[str, str]) -> "ReplayOptions":
+    def of(cls, texts: Mapping[str, str]) -> "ReplaySourceOptions":
         """The options that a user of Spark wrote."""
         given = {name.lower(): text for name, text in texts.items()}
         if unknown := sorted(set(given) - set(_READERS) - set(_LOGIN)):
@@ -48,7 +48,7 @@ class ReplayOptions:
         login = {name: given[name] for name in _LOGIN if name in given}
         address = _address("replay", given["replay"])
         chosen = {name: read(name, given[name]) for name, read in _READERS.items() if name in given}
-        options = cls(**chosen | {"replay": Replay(address=address, **login)})
+        options = cls(**chosen | {"replay": ReplayClient(address=address, **login)})
         options.check()
         return options
 

@@ -19,8 +19,8 @@ from fairtape.formats.itch.ticker import CanceledPrint, PrintedTrade
 from fairtape.market.trades import Trade, encode, records
 from fairtape.pipeline.schemas import REPLAYED, Arrow
 from fairtape.pipeline.source.payload_columns import trade_columns
-from fairtape.pipeline.source.replay_options import ReplayOptions
-from fairtape.pipeline.source.replay_sessions import Range
+from fairtape.pipeline.source.replay_options import ReplaySourceOptions
+from fairtape.pipeline.source.replay_sessions import SessionRange
 
 TRADE: Final = "trade"
 CORRECTION: Final = "correction"  # the trade that stands in the place of the one that was broken just before
@@ -43,7 +43,7 @@ class _Told(NamedTuple):
     trade: Trade | None = None
 
 
-def replayed(wanted: Range, options: ReplayOptions) -> Iterator[Arrow]:
+def replayed(wanted: SessionRange, options: ReplaySourceOptions) -> Iterator[Arrow]:
     """The chosen rows of a range as record batches of the schema that `options.rows` names."""
     interpreter = _Interpreter(wanted.session, options)
     number = max(wanted.first - 1, 1)  # the message before says whether the first one corrects a trade
@@ -55,7 +55,7 @@ def replayed(wanted: Range, options: ReplayOptions) -> Iterator[Arrow]:
             yield _batch(chosen, wanted.session, options)
 
 
-def _is_chosen(told: _Told, options: ReplayOptions) -> bool:
+def _is_chosen(told: _Told, options: ReplaySourceOptions) -> bool:
     if options.symbols is not None and (told.trade is None or told.trade.symbol not in options.symbols):
         return False
     return options.rows == "messages" or told.kind == TRADE
@@ -64,7 +64,7 @@ def _is_chosen(told: _Told, options: ReplayOptions) -> bool:
 class _Interpreter:
     """Reads the messages of one session, one after the other."""
 
-    def __init__(self, session: str, options: ReplayOptions) -> None:
+    def __init__(self, session: str, options: ReplaySourceOptions) -> None:
         self._session = session
         self._options = options
         self._reader = SessionReaders(options.plan_of).of(session)
@@ -97,7 +97,7 @@ class _Interpreter:
                 return _Told(number, DIRECTORY, message)
 
 
-def _batch(told: Sequence[_Told], session: str, options: ReplayOptions) -> Arrow:
+def _batch(told: Sequence[_Told], session: str, options: ReplaySourceOptions) -> Arrow:
     schema = REPLAYED[options.rows]
     name = Session.parse(session)
     assert name is not None

@@ -14,7 +14,7 @@ from fairtape.edge.protocol.archive import SESSIONS_MAX
 from fairtape.edge.protocol.session_marks import MARK, Over, decode_mark
 from fairtape.edge.protocol.sessions import Session, in_base_36
 from fairtape.edge.service.stripe_plans import read_plan
-from fairtape.pipeline.source.replay_options import ReplayOptions
+from fairtape.pipeline.source.replay_options import ReplaySourceOptions
 
 RANGE_ROWS_MAX: Final = 1 << 18  # of one task; a server sends so many in a second or two
 
@@ -26,7 +26,7 @@ class Reached(NamedTuple):
     over: bool = False
 
 
-class Range(NamedTuple):
+class SessionRange(NamedTuple):
     """Consecutive numbers of one session."""
 
     session: str
@@ -50,7 +50,7 @@ def offsets_from_json(kept: Mapping[str, Mapping[str, Any]]) -> Offsets:
 class Sessions:
     """All sessions that a job reads."""
 
-    def __init__(self, options: ReplayOptions) -> None:
+    def __init__(self, options: ReplaySourceOptions) -> None:
         self._options = options
         self._replay = options.replay
         self._settles = False
@@ -89,11 +89,11 @@ class Sessions:
             ends = further
         return further
 
-    def ranges(self, start: Offsets, end: Offsets) -> Iterator[Range]:
+    def ranges(self, start: Offsets, end: Offsets) -> Iterator[SessionRange]:
         """What lies between, in pieces that can be read in parallel."""
         for name, reached in end.items():
             for first in range(start.get(name, Reached()).next, reached.next, RANGE_ROWS_MAX):
-                yield Range(name, first, min(first + RANGE_ROWS_MAX, reached.next) - 1)
+                yield SessionRange(name, first, min(first + RANGE_ROWS_MAX, reached.next) - 1)
 
     def _ends(self, start: Offsets) -> Offsets:
         """The end of each session that is known, and the beginning of those that take over."""

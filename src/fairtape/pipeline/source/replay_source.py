@@ -8,22 +8,22 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from fairtape.pipeline.schemas import Arrow
-from fairtape.pipeline.source.replay_options import ReplayOptions
+from fairtape.pipeline.source.replay_options import ReplaySourceOptions
 from fairtape.pipeline.source.replay_rows import replayed
-from fairtape.pipeline.source.replay_sessions import Offsets, Range, Sessions, offsets_from_json, offsets_to_json
+from fairtape.pipeline.source.replay_sessions import Offsets, SessionRange, Sessions, offsets_from_json, offsets_to_json
 
 
 class ReplayTask(InputPartition):
     """What one task reads."""
 
-    def __init__(self, wanted: Range) -> None:
+    def __init__(self, wanted: SessionRange) -> None:
         self.wanted = wanted
 
 
 class ReplayReader(DataSourceReader):
     """Everything that was released when it is planned, through all sessions since the plan began."""
 
-    def __init__(self, options: ReplayOptions) -> None:
+    def __init__(self, options: ReplaySourceOptions) -> None:
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -40,7 +40,7 @@ class ReplayReader(DataSourceReader):
 class ReplayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """What is released, as it comes."""
 
-    def __init__(self, options: ReplayOptions) -> None:
+    def __init__(self, options: ReplaySourceOptions) -> None:
         self._options = options
         self._sessions = Sessions(options)
 
@@ -74,6 +74,6 @@ def _offsets(kept: dict[str, Any] | str) -> Offsets:
     return offsets_from_json(json.loads(kept) if isinstance(kept, str) else kept)
 
 
-def _read(partition: InputPartition | None, options: ReplayOptions) -> Iterator[Arrow]:
+def _read(partition: InputPartition | None, options: ReplaySourceOptions) -> Iterator[Arrow]:
     if isinstance(partition, ReplayTask):  # Spark makes one task of none
         yield from replayed(partition.wanted, options)

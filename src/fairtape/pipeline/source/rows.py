@@ -12,16 +12,16 @@ from fairtape.core.instants import NEVER
 from fairtape.market.trades import TRADE_SIZE, Trades
 from fairtape.pipeline.schemas import BREAK, FORMATION, FRAGMENT, MESSAGE, MESSAGES, STRETCHES, TRADES
 from fairtape.pipeline.schemas import Arrow as Arrow
-from fairtape.pipeline.source.journal_scan import Bunch, Values, scan
+from fairtape.pipeline.source.journal_scan import EntryBatch, Values, scan
 from fairtape.pipeline.source.options import Options
-from fairtape.pipeline.source.partitions import Stretch
+from fairtape.pipeline.source.partitions import OffsetRange
 from fairtape.pipeline.source.payload_columns import fixed_names, trade_columns, valid_trades
 from fairtape.tape.batches import symbol_set
 
 _NO_RELEASE: Final = Release(0, 0, 0, 0, 0, late=False, clock_bound=0)
 
 
-def batches(stretch: Stretch, options: Options) -> Iterator[Arrow]:
+def batches(stretch: OffsetRange, options: Options) -> Iterator[Arrow]:
     """The chosen rows of a stretch as record batches of the schema that `options.rows` names."""
     for found in scan(stretch, ordered=options.ordered):
         if not isinstance(found, FormationChange):
@@ -32,18 +32,18 @@ def batches(stretch: Stretch, options: Options) -> Iterator[Arrow]:
             yield _change(found, stretch)
 
 
-def stretches_batch(task: int, stretches: Sequence[Stretch]) -> Arrow:
+def stretches_batch(task: int, stretches: Sequence[OffsetRange]) -> Arrow:
     """The stretches themselves, as one batch of STRETCHES."""
     rows = [{"task": task, **{name: getattr(each, name) for name in STRETCHES.names[1:]}} for each in stretches]
     return pa.RecordBatch.from_pylist(rows, schema=STRETCHES)
 
 
-def stretch_of(row: dict[str, Any]) -> Stretch:
+def stretch_of(row: dict[str, Any]) -> OffsetRange:
     """The stretch of a row of STRETCHES."""
-    return Stretch(**{name: row[name] for name in STRETCHES.names[1:]})
+    return OffsetRange(**{name: row[name] for name in STRETCHES.names[1:]})
 
 
-def _opened(bunch: Bunch, stretch: Stretch, options: Options) -> Arrow:
+def _opened(bunch: EntryBatch, stretch: OffsetRange, options: Options) -> Arrow:
     chosen = _chosen(bunch, stretch, options)
     if options.rows == "messages":
         columns = _places(bunch, stretch) | _contents(bunch)
@@ -58,7 +58,7 @@ def _opened(bunch: Bunch, stretch: Stretch, options: Options) -> Arrow:
     return pa.RecordBatch.from_arrays([columns[name] for name in TRADES.names], schema=TRADES)
 
 
-def _chosen(bunch: Bunch, stretch: Stretch, options: Options) -> Values:
+def _chosen(bunch: EntryBatch, stretch: OffsetRange, options: Options) -> Values:
     """Which rows are within the ranges. A token may begin before a stretch and end behind it."""
     chosen = (bunch.sequence >= stretch.first) & (bunch.sequence < stretch.end)
     if options.since is not None or options.until is not None:
@@ -67,13 +67,13 @@ def _chosen(bunch: Bunch, stretch: Stretch, options: Options) -> Values:
     return chosen
 
 
-def _is_chosen(change: FormationChange, stretch: Stretch, options: Options) -> bool:
+def _is_chosen(change: FormationChange, stretch: OffsetRange, options: Options) -> bool:
     """A change belongs to the number that follows it, so it is seen together with that."""
     until = NEVER if options.until is None else options.until
     return stretch.first <= change.sequence < stretch.end and (options.since or 0) <= change.installed_at < until
 
 
-def _places(bunch: Bunch, stretch: Stretch) -> dict[str, Arrow]:
+def _places(bunch: EntryBatch, stretch: OffsetRange) -> dict[str, Arrow]:
     """The columns that say where messages stand, and when they were where."""
     heads = [found.head for found in bunch.entries]
     total = len(bunch.sequence)
@@ -98,16 +98,16 @@ def _places(bunch: Bunch, stretch: Stretch) -> dict[str, Arrow]:
     return columns
 
 
-def _spread_values(values: Sequence[int | bool], bunch: Bunch) -> Values:
+def _spread_values(values: Sequence[int | bool], bunch: EntryBatch) -> Values:
     return np.repeat(np.array(values), bunch.rows)
 
 
-def _spread(values: Sequence[int | bool], bunch: Bunch, mask: Values | None = None) -> Arrow:
+def _spread(values: Sequence[int | bool], bunch: EntryBatch, mask: Values | None = None) -> Arrow:
     """What entries say, for each of their messages."""
     return pa.array(_spread_values(values, bunch), mask=mask)
 
 
-def _contents(bunch: Bunch) -> dict[str, Arrow]:
+def _contents(bunch: EntryBatch) -> dict[str, Arrow]:
     """What kind of message it is, and its bytes, which are not copied."""
     offsets = np.zeros(len(bunch.sizes) + 1, np.int32)
     np.cumsum(bunch.sizes, out=offsets[1:])
@@ -120,7 +120,7 @@ def _contents(bunch: Bunch) -> dict[str, Arrow]:
     return {"kind": pa.array([MESSAGE, FRAGMENT]).take(pa.array(kinds)), "payload": payload}
 
 
-def _trades(bunch: Bunch, chosen: Values, symbols: Sequence[str] | None) -> tuple[Values, Trades]:
+def _trades(bunch: EntryBatch, chosen: Values, symbols: Sequence[str] | None) -> tuple[Values, Trades]:
     """Which of the chosen rows are trades of these symbols, and those trades."""
     sized = bunch.sizes == TRADE_SIZE
     octets = bunch.payloads if sized.all() else bunch.payloads[np.repeat(sized, bunch.sizes)]
@@ -139,7 +139,7 @@ def _trades(bunch: Bunch, chosen: Values, symbols: Sequence[str] | None) -> tupl
     return rows, trades[wanted]
 
 
-def _change(change: FormationChange, stretch: Stretch) -> Arrow:
+def _change(change: FormationChange, stretch: OffsetRange) -> Arrow:
     """A change of formation as a batch of one row of MESSAGES."""
     row = {
         "stripe": stretch.stripe,

@@ -27,7 +27,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from fairtape.core.errors import UserError
 from fairtape.pipeline.schemas import Arrow
-from fairtape.pipeline.source.partitions import LaneName, Mark, Offsets, offsets_from_json, offsets_to_json
+from fairtape.pipeline.source.partitions import Offset, Offsets, PartitionName, offsets_from_json, offsets_to_json
 
 APP: Final = "fairtape"
 MARKS: Final = "fairtape.marks"  # in a commit's metadata
@@ -86,7 +86,9 @@ class DeltaFolder:
         table = self._opened()
         return {} if table is None else _marks(table)
 
-    def commit(self, files: Sequence[Written], before: Mapping[LaneName, Mark], after: Mapping[LaneName, Mark]) -> bool:
+    def commit(
+        self, files: Sequence[Written], before: Mapping[PartitionName, Offset], after: Mapping[PartitionName, Offset]
+    ) -> bool:
         """Add these files and move the marks. False where the table is there already: somebody did the same before.
 
         A mark that is neither `before` nor `after` is a hole or a double, and refused.
@@ -110,11 +112,15 @@ class DeltaFolder:
             return True
         raise self._too_many()
 
-    def extend(self, files: Sequence[Written], before: Mapping[LaneName, Mark], now: Mapping[LaneName, Mark]) -> None:
+    def extend(
+        self, files: Sequence[Written], before: Mapping[PartitionName, Offset], now: Mapping[PartitionName, Offset]
+    ) -> None:
         """Add what another table got between these marks."""
         self._follow(files, before, now, "append")
 
-    def replace(self, files: Sequence[Written], before: Mapping[LaneName, Mark], now: Mapping[LaneName, Mark]) -> None:
+    def replace(
+        self, files: Sequence[Written], before: Mapping[PartitionName, Offset], now: Mapping[PartitionName, Offset]
+    ) -> None:
         """Let these files be all of the table, which stood at the first marks and is made of what the second name.
 
         Readers see what was there before or what is there now.
@@ -122,7 +128,11 @@ class DeltaFolder:
         self._follow(files, before, now, "overwrite")
 
     def _follow(
-        self, files: Sequence[Written], before: Mapping[LaneName, Mark], now: Mapping[LaneName, Mark], mode: str
+        self,
+        files: Sequence[Written],
+        before: Mapping[PartitionName, Offset],
+        now: Mapping[PartitionName, Offset],
+        mode: str,
     ) -> None:
         """Bring a table up to another one. Whoever did the same meanwhile has done it for both."""
         for _ in range(COMMIT_TRIES_MAX):
@@ -267,7 +277,7 @@ def _held(table: DeltaTable, marks: Offsets) -> Offsets:
     return marks
 
 
-def _properties(marks: Mapping[LaneName, Mark], moved: Mapping[LaneName, Mark]) -> CommitProperties:
+def _properties(marks: Mapping[PartitionName, Offset], moved: Mapping[PartitionName, Offset]) -> CommitProperties:
     """What a commit says beside its files. It fails if any other came since the table was opened."""
     return CommitProperties(
         custom_metadata={MARKS: json.dumps(offsets_to_json(marks))},

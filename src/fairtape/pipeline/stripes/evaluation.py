@@ -30,7 +30,7 @@ Method: TypeAlias = Callable[[Sequence[str], Shares, int], Places]
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class PlanVerdict:
     """The figures of one plan."""
 
     name: str
@@ -93,7 +93,7 @@ def stripes_heard(held: Sequence[Places], places: Places) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class Court:
+class PlanEvaluator:
     """Held-back history, and what all plans are judged by."""
 
     symbols: Sequence[str]
@@ -102,12 +102,12 @@ class Court:
     held: Sequence[Places]  # portfolios
     bound: float
 
-    def judge(self, name: str, places: Places) -> Verdict:
+    def judge(self, name: str, places: Places) -> PlanVerdict:
         """The figures of this plan."""
         found = [overruns(limit, places, self.carried) for limit in self.limits]
         mean, worst = zip(*found, strict=True)
         used = len(np.unique(places))
-        return Verdict(name, used, tuple(mean), tuple(worst), stripes_heard(self.held, places))
+        return PlanVerdict(name, used, tuple(mean), tuple(worst), stripes_heard(self.held, places))
 
 
 def stripes_needed(
@@ -134,7 +134,7 @@ def stripes_needed(
     return high if keeps(high) else None
 
 
-def compare(ours: Places, court: Court, past: Sequence[Limit]) -> tuple[Verdict, ...]:
+def compare(ours: Places, court: PlanEvaluator, past: Sequence[Limit]) -> tuple[PlanVerdict, ...]:
     """Our verdict first, then each other method with as many stripes, and with as many as it needs for the bound.
 
     `past` are the limits that the plan was made with, the room for new symbols taken off: others keep it too.

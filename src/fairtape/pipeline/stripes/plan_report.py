@@ -4,9 +4,9 @@ from typing import Final
 
 import numpy as np
 
-from fairtape.pipeline.report.html_page import Page, Section, Table, Verdict
-from fairtape.pipeline.report.plots import BarPlot, Line, LinePlot, told_number, told_share
-from fairtape.pipeline.stripes.study import Proposal, Study, Wish
+from fairtape.pipeline.report.html_page import HtmlTable, Page, PageVerdict, Section
+from fairtape.pipeline.report.plots import BarPlot, LinePlot, PlotLine, told_number, told_share
+from fairtape.pipeline.stripes.study import PlanRequest, Proposal, Study
 
 METHOD: Final = (
     "Every window of the history counts all symbols at the same moment, so what bursts together is seen together.",
@@ -27,11 +27,11 @@ def needs_plot(proposal: Proposal) -> LinePlot:
     ordered = sorted(proposal.needs.tolist(), reverse=True)
     points = [(float(place), min(need, 2.0)) for place, need in enumerate(ordered, 1)]
     return LinePlot(
-        lines=[Line("", points)], told_x=told_number, told_y=told_share, limits=[(1.0, "the rate of a stripe")]
+        lines=[PlotLine("", points)], told_x=told_number, told_y=told_share, limits=[(1.0, "the rate of a stripe")]
     )
 
 
-def comparison(proposal: Proposal) -> Table:
+def comparison(proposal: Proposal) -> HtmlTable:
     """This plan beside others, on days that it was not made from."""
     columns = (
         "plan",
@@ -51,10 +51,10 @@ def comparison(proposal: Proposal) -> Table:
         )
         for each in proposal.verdicts
     ]
-    return Table(columns, rows)
+    return HtmlTable(columns, rows)
 
 
-def stripe_page(studied: Study, wish: Wish, proposal: Proposal) -> Page:
+def stripe_page(studied: Study, wish: PlanRequest, proposal: Proposal) -> Page:
     """The page."""
     lone = len(proposal.packing.lone)
     within = [need for place, need in enumerate(proposal.needs.tolist()) if place not in proposal.packing.lone]
@@ -92,7 +92,7 @@ def _fullness(within: list[float], lone: int, proposal: Proposal) -> Section:
         finding += f" {lone:,} symbols are too busy for any stripe of this rate, and each has one for itself."
     return Section(
         title="How full stripes are",
-        verdict=Verdict.GOOD if good else Verdict.BAD,
+        verdict=PageVerdict.GOOD if good else PageVerdict.BAD,
         finding=finding,
         told=(
             (
@@ -115,7 +115,7 @@ def _sizes(proposal: Proposal) -> Section:
     ]
     return Section(
         title="How many symbols they have",
-        verdict=Verdict.NEITHER,
+        verdict=PageVerdict.NEITHER,
         finding=f"A stripe has from {sizes[-1]:,} to {sizes[0]:,} symbols, {np.median(sizes):,.0f} in the middle.",
         told=(
             (
@@ -123,7 +123,7 @@ def _sizes(proposal: Proposal) -> Section:
                 "with it. Calm ones share a stripe with many."
             ),
         ),
-        table=Table(("stripe", "symbols", "needs"), rows),
+        table=HtmlTable(("stripe", "symbols", "needs"), rows),
     )
 
 
@@ -135,9 +135,9 @@ def _compared(proposal: Proposal, studied: Study) -> Section:
         f"A customer hears {ours.stripes_per_portfolio:.1f} stripes for a portfolio of related stocks; with the best "
         f"of the others {heard:.1f}."
     )
-    verdict = Verdict.GOOD if ours.stripes_per_portfolio <= heard else Verdict.BAD
+    verdict = PageVerdict.GOOD if ours.stripes_per_portfolio <= heard else PageVerdict.BAD
     if studied.held is None or not studied.held.portfolios:
-        finding, verdict = "The history is too short to say which stocks are related.", Verdict.NEITHER
+        finding, verdict = "The history is too short to say which stocks are related.", PageVerdict.NEITHER
     return Section(
         title="Beside other plans",
         verdict=verdict,

@@ -19,7 +19,7 @@ from fairtape.pipeline.stripes.limits import Places
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
+class PlanLayout:
     """What is to be written down."""
 
     symbols: tuple[str, ...]
@@ -41,7 +41,7 @@ def places_in(plan: StripePlan, symbols: tuple[str, ...]) -> Places:
 
 
 def plan_of(
-    layout: Layout, edge_bits_per_s: int, core_bits_per_s: int, midnight_at: Instant, previous: StripePlan | None
+    layout: PlanLayout, edge_bits_per_s: int, core_bits_per_s: int, midnight_at: Instant, previous: StripePlan | None
 ) -> tuple[StripePlan, tuple[int, ...]]:
     """The plan, one version above the previous one, and the numbers of its stripes for trades."""
     addresses = _unused(layout.base, previous)
@@ -81,7 +81,7 @@ def plan_of(
     return StripePlan(version=version, midnight_at=midnight_at, core=tuple(cores), edge=tuple(edges)), numbers
 
 
-def _members(layout: Layout, before: list[EdgeStripe]) -> dict[int, list[str]]:
+def _members(layout: PlanLayout, before: list[EdgeStripe]) -> dict[int, list[str]]:
     """The symbols of each stripe, those among them of which the history knows nothing."""
     found: dict[int, list[str]] = defaultdict(list)
     for symbol, place in zip(layout.symbols, layout.places.tolist(), strict=True):
@@ -92,7 +92,7 @@ def _members(layout: Layout, before: list[EdgeStripe]) -> dict[int, list[str]]:
     return found
 
 
-def _venues(layout: Layout) -> tuple[str, ...]:
+def _venues(layout: PlanLayout) -> tuple[str, ...]:
     """Venues that a directory can name, if there are not too many listings with them."""
     venues = tuple(name for name in layout.venues if 0 < len(name) <= MPID_MAX)
     return venues if len(layout.symbols) * max(len(venues), 1) <= LISTINGS_MAX else ()

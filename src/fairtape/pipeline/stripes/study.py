@@ -15,10 +15,10 @@ from fairtape.core.instants import SECOND, Duration, Instant
 from fairtape.market.stripe_planning import BASE
 from fairtape.market.stripes import Endpoint, StripePlan
 from fairtape.pipeline.stripes.burst_model import FINE_PERIOD, SHARES_PER_MESSAGE, drawn_windows, expected_windows
-from fairtape.pipeline.stripes.evaluation import Court, Verdict, compare, portfolios
+from fairtape.pipeline.stripes.evaluation import PlanEvaluator, PlanVerdict, compare, portfolios
 from fairtape.pipeline.stripes.limits import Limit, Places, Shares, Windows, needs
 from fairtape.pipeline.stripes.packing import Likeness, Packing, pack, repack
-from fairtape.pipeline.stripes.plan_writing import Layout, places_in, plan_of
+from fairtape.pipeline.stripes.plan_writing import PlanLayout, places_in, plan_of
 from fairtape.pipeline.stripes.rates import (
     Days,
     is_daily,
@@ -41,7 +41,7 @@ FAMILY_MIN: Final = 0.5  # who correlates by this with another bursts with it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class PlanRequest:
     """What a plan shall keep."""
 
     edge_bits_per_s: int
@@ -95,16 +95,16 @@ class Proposal:
     numbers: tuple[int, ...]  # of the edge stripes in the plan
     moved: int  # symbols of the previous plan that are elsewhere now
     stayed: int
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[PlanVerdict, ...]
 
 
-def study(spark: SparkSession, place: Path, wish: Wish, sectors: Mapping[str, str] | None = None) -> Study:
+def study(spark: SparkSession, place: Path, wish: PlanRequest, sectors: Mapping[str, str] | None = None) -> Study:
     """Read a history of trades or of days."""
     history = read_history(spark, place)
     return (_study_days if is_daily(history) else _study_trades)(spark, history, wish, sectors or {})
 
 
-def _study_days(spark: SparkSession, history: DataFrame, wish: Wish, sectors: Mapping[str, str]) -> Study:
+def _study_days(spark: SparkSession, history: DataFrame, wish: PlanRequest, sectors: Mapping[str, str]) -> Study:
     days = read_days(history, wish.shares_per_message)
     past, rest = days.split(wish.hold_back) if wish.hold_back else (days, None)
     alike = _with_sectors(likeness(spark, past.moves), days.symbols, sectors)
@@ -116,7 +116,7 @@ def _study_days(spark: SparkSession, history: DataFrame, wish: Wish, sectors: Ma
     return Study(_told_days(past), days.symbols, (), windows, alike, held)
 
 
-def _held_days(spark: SparkSession, rest: Days, past: Days, groups: Places, wish: Wish) -> Held:
+def _held_days(spark: SparkSession, rest: Days, past: Days, groups: Places, wish: PlanRequest) -> Held:
     watched = np.sort(np.argsort(-past.messages.mean(axis=1), kind="stable")[:WATCHED_MAX])
     together = likeness(spark, rest.moves, among=watched)
     rates = np.zeros(len(rest.symbols))
@@ -126,7 +126,7 @@ def _held_days(spark: SparkSession, rest: Days, past: Days, groups: Places, wish
     return Held(windows, portfolios(together, rates, seed=seed), _told_days(rest))
 
 
-def _study_trades(spark: SparkSession, history: DataFrame, wish: Wish, sectors: Mapping[str, str]) -> Study:
+def _study_trades(spark: SparkSession, history: DataFrame, wish: PlanRequest, sectors: Mapping[str, str]) -> Study:
     past, rest = split_trades(history, wish.hold_back) if wish.hold_back else (history, None)
     symbols = trade_symbols(history)
     windows = _of_both(lambda period: joint_windows(past, symbols, period, wish.windows))
@@ -186,7 +186,7 @@ def _groups(alike: Likeness, symbols: tuple[str, ...], sectors: Mapping[str, str
 
 def propose(
     studied: Study,
-    wish: Wish,
+    wish: PlanRequest,
     *,
     previous: StripePlan | None = None,
     midnight_at: Instant = 0,
@@ -206,13 +206,13 @@ def propose(
         moved = int((packing.places[known] != before[known]).sum())
         stayed = int(known.sum()) - moved
     cores = _cores(studied, wish, packing, previous)
-    layout = Layout(studied.symbols, studied.venues, packing.places, cores.places, feeds, base)
+    layout = PlanLayout(studied.symbols, studied.venues, packing.places, cores.places, feeds, base)
     plan, numbers = plan_of(layout, wish.edge_bits_per_s, wish.core_bits_per_s, midnight_at, previous)
     needed = needs(edge, packing.places, packing.stripes, wish.bound)
     return Proposal(plan, packing, needed, numbers, moved, stayed, _verdicts(studied, wish, packing))
 
 
-def _cores(studied: Study, wish: Wish, packing: Packing, previous: StripePlan | None) -> Packing:
+def _cores(studied: Study, wish: PlanRequest, packing: Packing, previous: StripePlan | None) -> Packing:
     """Edge stripes into core stripes: the same question, one level up."""
     windows = tuple(each.grouped(packing.places, packing.stripes) for each in studied.windows)
     limits = wish.limits((windows[0], windows[1]), wish.core_bits_per_s)
@@ -225,11 +225,11 @@ def _cores(studied: Study, wish: Wish, packing: Packing, previous: StripePlan | 
     return repack(limits, alike, before, bound=wish.bound, room=wish.room, stripes=len(previous.core))
 
 
-def _verdicts(studied: Study, wish: Wish, packing: Packing) -> tuple[Verdict, ...]:
+def _verdicts(studied: Study, wish: PlanRequest, packing: Packing) -> tuple[PlanVerdict, ...]:
     if studied.held is None:
         return ()
     lone = np.isin(packing.places, sorted(packing.lone))
     limits = wish.limits(studied.held.windows, wish.edge_bits_per_s)
-    court = Court(studied.symbols, limits, np.flatnonzero(~lone), studied.held.portfolios, wish.bound)
+    court = PlanEvaluator(studied.symbols, limits, np.flatnonzero(~lone), studied.held.portfolios, wish.bound)
     past = [limit.scaled(1.0 - wish.room) for limit in wish.limits(studied.windows, wish.edge_bits_per_s)]
     return compare(packing.places, court, past)

@@ -11,7 +11,7 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
-from fairtape.pipeline.source.partitions import LaneName, Offsets
+from fairtape.pipeline.source.partitions import Offsets, PartitionName
 
 Span = tuple[int, int]  # the first number, and the one after the last
 
@@ -24,13 +24,13 @@ def has_grown(before: Offsets, now: Offsets) -> bool:
     return all(name in now and (mark == now[name] or mark.next < now[name].next) for name, mark in before.items())
 
 
-def new_of_lanes(before: Offsets, now: Offsets) -> dict[LaneName, Span]:
+def new_of_lanes(before: Offsets, now: Offsets) -> dict[PartitionName, Span]:
     """What each lane brought."""
     spans = {name: (before[name].next if name in before else 0, mark.next) for name, mark in now.items()}
     return {name: span for name, span in spans.items() if span[0] < span[1]}
 
 
-def new_in_order(before: Offsets, now: Offsets, firsts: Mapping[LaneName, int]) -> dict[int, list[Span]]:
+def new_in_order(before: Offsets, now: Offsets, firsts: Mapping[PartitionName, int]) -> dict[int, list[Span]]:
     """By stripe: the numbers that some lane brought and none had, as spans that do not touch one another."""
     found: dict[int, list[Span]] = {}
     for stripe in sorted({name.stripe for name in now}):
@@ -67,7 +67,7 @@ def _without(spans: Iterable[Span], others: Iterable[Span]) -> Iterator[Span]:
             yield begin, end
 
 
-def lane_rows(spark: SparkSession, deliveries: DataFrame, spans: Mapping[LaneName, Span]) -> DataFrame:
+def lane_rows(spark: SparkSession, deliveries: DataFrame, spans: Mapping[PartitionName, Span]) -> DataFrame:
     """The deliveries in these spans of lanes. Files that end before all of them are not opened."""
     rows = [(name.stripe, name.site, *span) for name, span in spans.items()]
     return _chosen(deliveries, spark.createDataFrame(rows, _LANES_DDL), ["stripe", "site"], rows)

@@ -26,7 +26,7 @@ from fairtape.core.errors import UserError
 from fairtape.pipeline.schemas import SCHEMAS, Arrow
 from fairtape.pipeline.source.data_source import FORMAT
 from fairtape.pipeline.source.options import Options, Rows, journal_names
-from fairtape.pipeline.source.partitions import LaneName, Lanes, Mark, Offsets, Stretch, offsets_to_json
+from fairtape.pipeline.source.partitions import Offset, OffsetRange, Offsets, PartitionName, Partitions, offsets_to_json
 from fairtape.pipeline.source.rows import batches, stretch_of
 from fairtape.pipeline.spark.delta import WRITTEN, WRITTEN_DDL, DeltaFolder, Written, write_parquet
 
@@ -37,14 +37,14 @@ _FILES_DDL: Final = f"{WRITTEN_DDL}, taken STRING"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Feed:
+class IngestSource:
     """What goes into which table. Travels to executors."""
 
     options: Options  # whose `rows` say which kind of table it is
     table: Path
 
     @classmethod
-    def of(cls, options: Options, table: Path | str) -> "Feed":
+    def of(cls, options: Options, table: Path | str) -> "IngestSource":
         """Refuses what can be no table."""
         if options.rows == "stretches":
             raise UserError("rows is 'stretches', which are places in files; a table is made of messages or trades")
@@ -71,7 +71,7 @@ def ingest_journals(
 ) -> int:
     """Take in, with one commit, everything that is released and not yet in the table; how many numbers that was."""
     options = Options(journals=journal_names(journals), rows=rows, stripes=stripes, sites=sites)
-    feed = Feed.of(options, table)
+    feed = IngestSource.of(options, table)
     return take_in(spark.read.format(FORMAT).options(**feed.rest().to_texts()).load(), feed)
 
 
@@ -94,7 +94,7 @@ def stream_journals(
     """
     options = Options(journals=journal_names(journals), rows=rows, stripes=stripes, sites=sites)
     options = options if max_rows is None else replace(options, max_rows=max_rows)
-    feed = Feed.of(options, table)
+    feed = IngestSource.of(options, table)
     stretches = spark.readStream.format(FORMAT).options(**feed.rest().to_texts()).load()
     kept = str(checkpoint or tempfile.mkdtemp(prefix="fairtape-checkpoint-"))
     writer = stretches.writeStream.foreachBatch(_taker(feed)).option("checkpointLocation", kept)
@@ -105,14 +105,14 @@ def stream_journals(
     return query
 
 
-def _taker(feed: Feed) -> Callable[[DataFrame, int], None]:
+def _taker(feed: IngestSource) -> Callable[[DataFrame, int], None]:
     def take(stretches: DataFrame, _batch: int) -> None:
         take_in(stretches, feed)
 
     return take
 
 
-def take_in(stretches: DataFrame, feed: Feed) -> int:
+def take_in(stretches: DataFrame, feed: IngestSource) -> int:
     """Write what these stretches hold beyond the table, and commit it; how many numbers the table gained."""
     folder = feed.folder
     marks = folder.marks()
@@ -126,7 +126,7 @@ def take_in(stretches: DataFrame, feed: Feed) -> int:
     return sum(mark.next - before[name].next for name, mark in after.items()) if committed else 0
 
 
-def _writer(feed: Feed, marks: Offsets) -> Callable[[Iterator[Arrow]], Iterator[Arrow]]:
+def _writer(feed: IngestSource, marks: Offsets) -> Callable[[Iterator[Arrow]], Iterator[Arrow]]:
     """What an executor does with the stretches of its task: one file of all that the table does not hold yet."""
 
     def write(tables: Iterator[Arrow]) -> Iterator[Arrow]:
@@ -143,7 +143,7 @@ def _writer(feed: Feed, marks: Offsets) -> Callable[[Iterator[Arrow]], Iterator[
     return write
 
 
-def _trimmed(stretches: Iterable[Stretch], marks: Mapping[LaneName, Mark]) -> Iterator[Stretch]:
+def _trimmed(stretches: Iterable[OffsetRange], marks: Mapping[PartitionName, Offset]) -> Iterator[OffsetRange]:
     """Without what the table holds."""
     for stretch in stretches:
         mark = marks.get(stretch.name)
@@ -153,19 +153,23 @@ def _trimmed(stretches: Iterable[Stretch], marks: Mapping[LaneName, Mark]) -> It
             yield replace(stretch, first=mark.next)
 
 
-def _moves(taken: Sequence[list[Any]], marks: Offsets, feed: Feed) -> tuple[Offsets, Offsets]:
+def _moves(taken: Sequence[list[Any]], marks: Offsets, feed: IngestSource) -> tuple[Offsets, Offsets]:
     """From where to where each lane was taken in. Stretches of one lane must follow one another, from its mark on."""
     before: Offsets = {}
     after: Offsets = {}
-    begins = marks if all(LaneName.parse(lane) in marks for lane, *_ in taken) else Lanes(feed.options).start() | marks
+    begins = (
+        marks
+        if all(PartitionName.parse(lane) in marks for lane, *_ in taken)
+        else Partitions(feed.options).start() | marks
+    )
     for lane, first, end, digest in sorted(taken, key=lambda each: (each[0], each[1])):
-        name = LaneName.parse(lane)
+        name = PartitionName.parse(lane)
         due = after[name].next if name in after else begins[name].next
         if first != due:
             raise UserError(
                 f"stripe {name.stripe} of site {name.site} goes on with sequence {first}, and table {feed.table} needs "
                 f"{due}: there would be a hole. Start from the table: forget the checkpoint and run again"
             )
-        before.setdefault(name, Mark(first))
-        after[name] = Mark(end, digest)
+        before.setdefault(name, Offset(first))
+        after[name] = Offset(end, digest)
     return before, after

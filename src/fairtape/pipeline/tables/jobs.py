@@ -27,7 +27,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from fairtape.core.errors import UserError
 from fairtape.pipeline.schemas import TABLES, Arrow
-from fairtape.pipeline.source.partitions import LaneName, Offsets
+from fairtape.pipeline.source.partitions import Offsets, PartitionName
 from fairtape.pipeline.spark.delta import WRITTEN, WRITTEN_DDL, DeltaFolder, Written, write_parquet
 from fairtape.pipeline.spark.file_paths import read_parquet
 from fairtape.pipeline.tables import fairness_tables as fair
@@ -55,7 +55,7 @@ Step: TypeAlias = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class JobOutcome:
     """What a job did."""
 
     numbers: int  # taken in
@@ -63,13 +63,13 @@ class Outcome:
     marks: Offsets  # where `deliveries` stands
 
 
-def run_batch(spark: SparkSession, journals: Journals, folder: Path | str, *, step: Step | None = None) -> Outcome:
+def run_batch(spark: SparkSession, journals: Journals, folder: Path | str, *, step: Step | None = None) -> JobOutcome:
     """Take in everything that is released, and make all tables."""
     say = step or _say_nothing
     say("reading journals")
     numbers = ingest_journals(spark, journals, Path(folder) / RAW)
     made = refresh(spark, folder, journals, step=say)
-    return Outcome(numbers, made, folder_of(folder, RAW).marks())
+    return JobOutcome(numbers, made, folder_of(folder, RAW).marks())
 
 
 def run_stream(
@@ -82,7 +82,7 @@ def run_stream(
     ended: Callable[[], bool] = lambda: False,
     available_now: bool = False,
     **options: Any,
-) -> Outcome:
+) -> JobOutcome:
     """Take in what is released as it comes, until it is `ended`; tables follow, and end complete.
 
     With `available_now` it ends with what is there, and tables are made once, behind it.
@@ -103,7 +103,7 @@ def run_stream(
         query.stop()
     made.update(refresh(spark, folder, journals, step=say))
     marks = folder_of(folder, RAW).marks()
-    return Outcome(_total(marks) - before, tuple(name for name in TABLES if name in made), marks)
+    return JobOutcome(_total(marks) - before, tuple(name for name in TABLES if name in made), marks)
 
 
 def _follow(
@@ -219,10 +219,10 @@ class _Sources:
         )
 
     @cached_property
-    def _firsts(self) -> dict[LaneName, int]:
+    def _firsts(self) -> dict[PartitionName, int]:
         """The first number of each lane."""
         found = self[RAW].groupBy("stripe", "site").agg(F.min("sequence").alias("first")).collect()
-        return {LaneName(row["stripe"], row["site"]): row["first"] for row in found}
+        return {PartitionName(row["stripe"], row["site"]): row["first"] for row in found}
 
     @property
     def entered(self) -> DataFrame:

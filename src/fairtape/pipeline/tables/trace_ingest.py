@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from fairtape.core.errors import UserError
 from fairtape.pipeline.schemas import TABLES, Arrow
 from fairtape.pipeline.source.options import journal_names
-from fairtape.pipeline.source.partitions import LaneName, Mark, Offsets, directories
+from fairtape.pipeline.source.partitions import Offset, Offsets, PartitionName, directories
 from fairtape.pipeline.spark.delta import WRITTEN, WRITTEN_DDL, DeltaFolder, Written, write_parquet
 from fairtape.ring.receiver.tracing import TraceKind
 from fairtape.storage.trace_files import TRACES, Records, TraceFile, begins_a_life, ends_of, trace_files
@@ -32,7 +32,7 @@ _FILES: Final = WRITTEN.append(pa.field("taken", pa.string()))
 _PIECE_DDL: Final = "task INT, path STRING, stripe INT, site LONG, first LONG, last BOOLEAN, due LONG"
 
 
-class Piece(NamedTuple):
+class TracePiece(NamedTuple):
     """A file of traces, of which everything from number `due` on is wanted."""
 
     task: int
@@ -70,15 +70,15 @@ def ingest_traces(spark: SparkSession, journals: Iterable[Path | str] | Path | s
     return sum(file.rows for file in files) if folder.commit(files, marks, {**marks, **moved}) else 0
 
 
-def _pieces(journals: Iterable[Path], marks: Offsets) -> Iterator[Piece]:
+def _pieces(journals: Iterable[Path], marks: Offsets) -> Iterator[TracePiece]:
     task = 0
     for journal in journals:
         files = trace_files(journal / TRACES)
         for file, end in zip(files, ends_of(files), strict=True):
-            due = marks.get(LaneName(file.stripe, file.site), Mark(1)).next
+            due = marks.get(PartitionName(file.stripe, file.site), Offset(1)).next
             last = end is None
             if end is None or end > due:
-                yield Piece(task, str(file.path), file.stripe, file.site, file.first, last, due)
+                yield TracePiece(task, str(file.path), file.stripe, file.site, file.first, last, due)
                 task += 1
 
 
@@ -86,7 +86,7 @@ def _writer(folder: Path) -> Callable[[Iterator[Arrow]], Iterator[Arrow]]:
     """What an executor does with the pieces of its task: one file of all their records."""
 
     def write(tables: Iterator[Arrow]) -> Iterator[Arrow]:
-        pieces = [Piece(**row) for table in tables for row in table.to_pylist()]
+        pieces = [TracePiece(**row) for table in tables for row in table.to_pylist()]
         taken: list[Taken] = []
         written = write_parquet(folder, (batch for piece in pieces for batch in _batches(piece, taken)), _SCHEMA)
         fields = dict.fromkeys(WRITTEN.names) if written is None else asdict(written)
@@ -95,10 +95,10 @@ def _writer(folder: Path) -> Callable[[Iterator[Arrow]], Iterator[Arrow]]:
     return write
 
 
-def _batches(piece: Piece, taken: list[Taken]) -> Iterator[Arrow]:
+def _batches(piece: TracePiece, taken: list[Taken]) -> Iterator[Arrow]:
     """The records of a piece; what was read is noted. A site may have dropped the file meanwhile."""
     file = TraceFile(Path(piece.path), piece.stripe, piece.site, piece.first)
-    lane = str(LaneName(piece.stripe, piece.site))
+    lane = str(PartitionName(piece.stripe, piece.site))
     end = piece.first
     try:
         for number, records in file.read(last=piece.last):
@@ -111,7 +111,7 @@ def _batches(piece: Piece, taken: list[Taken]) -> Iterator[Arrow]:
     taken.append(Taken(lane, piece.first, end))
 
 
-def _batch(piece: Piece, first: int, records: Records) -> Arrow:
+def _batch(piece: TracePiece, first: int, records: Records) -> Arrow:
     count = len(records)
     columns: dict[str, Any] = {
         "stripe": np.full(count, piece.stripe, np.int32),
@@ -141,10 +141,10 @@ def _after(taken: Iterable[Taken], table: Path) -> Offsets:
     for lane, pieces in by_lane.items():
         for before, behind in pairwise(pieces):
             if before.end != behind.begin and not begins_a_life(behind.begin):
-                name = LaneName.parse(lane)
+                name = PartitionName.parse(lane)
                 raise UserError(
                     f"traces of stripe {name.stripe} of site {name.site} end with number {before.end - 1} and go on "
                     f"with {behind.begin}; nothing was written to table {table}. Bring the missing file back, or move "
                     "the earlier ones away"
                 )
-    return {LaneName.parse(lane): Mark(pieces[-1].end) for lane, pieces in by_lane.items()}
+    return {PartitionName.parse(lane): Offset(pieces[-1].end) for lane, pieces in by_lane.items()}
