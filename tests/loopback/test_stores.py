@@ -34,7 +34,7 @@ from fairtape.core.formation_log import (
     StoreRequest,
     Unavailable,
 )
-from fairtape.simulation.memory_store import MemoryStore
+from fairtape.simulation.memory_store import MemoryFormationStore
 from fairtape.storage.formation_stores import ENTRIES_MAX, EtcdStore, FormationStore, SqliteStore, open_store
 from fairtape.storage.formation_stores.etcd_http import EtcdEndpoint
 from loopback.commands import PATIENCE
@@ -97,7 +97,7 @@ def etcd_url(etcd: Etcd) -> str:
     return f"etcd:http://{etcd.endpoint}/{next(PREFIXES)}"
 
 
-def questions(drawn: list[Step], memory: MemoryStore) -> Iterator[StoreRequest]:
+def questions(drawn: list[Step], memory: MemoryFormationStore) -> Iterator[StoreRequest]:
     """Questions that are right more often than by chance, for a store that holds what this one holds."""
     for step in drawn:
         latest = memory.answer(Recall())
@@ -119,7 +119,7 @@ def questions(drawn: list[Step], memory: MemoryStore) -> Iterator[StoreRequest]:
 
 
 def run_alike(drawn: list[Step], store: FormationStore) -> None:
-    memory = MemoryStore()
+    memory = MemoryFormationStore()
     with closing(store):
         for question in questions(drawn, memory):
             assert store.answer(question) == memory.answer(question)
@@ -140,7 +140,7 @@ def test_etcd_gives_the_answers_of_memory(drawn: list[Step], etcd: Etcd) -> None
 
 def test_the_answers_are_not_all_refusals() -> None:
     """The questions above are worth asking: a claim, records that follow on, and ones that do not."""
-    store = MemoryStore()
+    store = MemoryFormationStore()
     assert store.answer(Record((FIRST,))) == RecordRefused((FIRST,))
     assert store.answer(Claim(None, LEADER)) == Claimed(LEADER)
     assert store.answer(Claim(None, Leadership(2, 2, 0))) == Claimed(LEADER)

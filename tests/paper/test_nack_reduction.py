@@ -5,7 +5,7 @@ import pytest
 from fairtape.core.effects import Channel, Ordered
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
 from fairtape.simulation.cluster import EPOCH
-from fairtape.simulation.observer import Witness
+from fairtape.simulation.observer import Observer
 from fairtape.wire.frames import Kind, NodeId
 from simulation.calm import TIMING, calm_realm, load
 
@@ -13,7 +13,7 @@ SITES = 8
 SEEDS = range(1, 4)
 
 
-class Watch(Witness):
+class Watch(Observer):
     """Counts requests, and measures how long after its time a token was complete."""
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ from fairtape.core.instants import MILLISECOND, Instant
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.formation_history import FormationHistory
 from fairtape.ring.receiver.resilience import Resilience
-from fairtape.simulation.observer import Witness
+from fairtape.simulation.observer import Observer
 from fairtape.wire.frames import Ack, Hole, NodeId, Progress, Request, TokenAck, decode_control, is_block
 from unit.ring_values import (
     SOURCE,
@@ -74,7 +74,7 @@ def test_a_site_that_passed_the_token_acknowledges_nothing_more(layout: Formatio
     assert acks(only(Multicast, later)) == []
 
 
-class Assigners(Witness):
+class Assigners(Observer):
     """A witness of who assigned which sequence numbers."""
 
     def __init__(self) -> None:

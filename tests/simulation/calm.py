@@ -7,9 +7,9 @@ from fairtape.core.instants import MILLISECOND, Duration, Instant
 from fairtape.core.link_faults import LinkFaults
 from fairtape.core.timing import Timing
 from fairtape.ring.membership.topology import LoopTopology, Topology
-from fairtape.simulation.clocks import Clock
-from fairtape.simulation.cluster import EPOCH, Realm, RealmPlan
-from fairtape.simulation.cluster_checkers import Guardians
+from fairtape.simulation.clocks import SimulatedClock
+from fairtape.simulation.cluster import EPOCH, Cluster, ClusterPlan
+from fairtape.simulation.cluster_checkers import ClusterCheckers
 from fairtape.wire.frames import NodeId
 
 SOURCES = (201, 202)
@@ -28,17 +28,17 @@ def calm_realm(
     resilience: int = 1,
     loops: tuple[LoopTopology, ...] = (),
     latecomers: tuple[NodeId, ...] = (),
-    clocks: Mapping[NodeId, Clock] | None = None,
+    clocks: Mapping[NodeId, SimulatedClock] | None = None,
     seed: int = 1,
     loss: float = 0.0,
     request_sets: int = 1,
     tree_loss: float | None = None,
-) -> tuple[Realm, Guardians]:
+) -> tuple[Cluster, ClusterCheckers]:
     """A realm in good weather, watched."""
     tour = tuple(range(1, sites + 1))
     primary = LoopTopology(number=0, tour=tour, timing=TIMING, request_sets=request_sets)
     weather = LinkFaults(delay=3 * MILLISECOND, jitter=300_000, loss=loss)
-    plan = RealmPlan(
+    plan = ClusterPlan(
         charter=Topology(loops=(primary, *loops), resilience=resilience),
         reformers=(101, 102),
         sources=SOURCES,
@@ -49,14 +49,14 @@ def calm_realm(
         leader_lease=TIMING.lease_period,
         tree_loss=tree_loss,
     )
-    realm = Realm(plan)
-    guardians = Guardians(realm)
+    realm = Cluster(plan)
+    guardians = ClusterCheckers(realm)
     realm.world.witnesses.append(guardians)
     realm.settle()
     return realm, guardians
 
 
-def load(realm: Realm, *, since: Instant, until: Instant, period: Duration = 7 * MILLISECOND) -> None:
+def load(realm: Cluster, *, since: Instant, until: Instant, period: Duration = 7 * MILLISECOND) -> None:
     """Two sources publish, in turns."""
     for number, at in enumerate(range(EPOCH + since, EPOCH + until, period)):
         realm.world.at(at, partial(realm.publish, SOURCES[number % 2], [f"message {number}".encode()]))

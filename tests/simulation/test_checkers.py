@@ -11,7 +11,7 @@ from fairtape.core.timing import Timing
 from fairtape.ring.membership.formation import Formation
 from fairtape.simulation.checkers import GUARANTEES, LATE_AFTER, Checker, EverythingArrives
 from fairtape.simulation.facts import Facts, Violation
-from fairtape.simulation.ring_checkers import Jury
+from fairtape.simulation.ring_checkers import RingCheckers
 from fairtape.wire.blocks import pack_messages, split_message
 from fairtape.wire.frames import Ack, NodeId, Range, encode_block_header, encode_control
 from fairtape.wire.seals import Authenticator, Seal
@@ -36,7 +36,7 @@ class History:
             complete=lambda _: self.complete,
             claim=lambda node: self.claims.get(node, 0),
         )
-        self.jury = Jury(self.facts)
+        self.jury = RingCheckers(self.facts)
 
     def append(self, ordered: Ordered, *nodes: NodeId, at: Instant | None = None) -> None:
         for node in nodes:

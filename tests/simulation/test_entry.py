@@ -8,7 +8,7 @@ import pytest
 
 from fairtape.cli import run
 from fairtape.cli.audit import audit
-from fairtape.simulation.fair_entry import REGIONS_MAX, Way, chi_square_tail, race, regions
+from fairtape.simulation.fair_entry import REGIONS_MAX, EntryPath, chi_square_tail, race, regions
 
 
 @pytest.mark.parametrize(
@@ -20,10 +20,10 @@ def test_the_tail_of_chi_square_is_what_tables_print(value: float, freedom: int,
 
 
 def test_a_way_says_how_unequal_it_is() -> None:
-    assert Way("equal", (10, 10, 10)).ratio == 1
-    assert Way("equal", (10, 10, 10)).p_value == pytest.approx(1)
-    assert Way("one", (30, 0, 0)).ratio == inf
-    assert (Way("sum", (1, 2)) + Way("sum", (3, 4))).firsts == (4, 6)
+    assert EntryPath("equal", (10, 10, 10)).ratio == 1
+    assert EntryPath("equal", (10, 10, 10)).p_value == pytest.approx(1)
+    assert EntryPath("one", (30, 0, 0)).ratio == inf
+    assert (EntryPath("sum", (1, 2)) + EntryPath("sum", (3, 4))).firsts == (4, 6)
 
 
 def test_six_regions_are_on_four_continents_and_more_than_an_ocean_apart() -> None:

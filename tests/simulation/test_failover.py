@@ -11,7 +11,7 @@ from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.nodes.reconfigurable_receiver import ReconfigurableReceiver
 from fairtape.simulation.cluster import StoreRoom
 from fairtape.simulation.failover import AT_THE_LATEST, Kept, draw, run_failover
-from fairtape.simulation.ring_run import Outcome
+from fairtape.simulation.ring_run import RunOutcome
 from fairtape.wire.frames import NodeId
 
 consult = StoreRoom.consult
@@ -50,17 +50,17 @@ def test_failures_go_everywhere() -> None:
         assert failure.delay < failure.delay_max < timing.retry_period
 
 
-def world(seed: int, took: Duration, promised: Duration) -> Outcome:
-    return Outcome(seed=seed, figures=(("detect", took), ("detect" + AT_THE_LATEST, promised)))
+def world(seed: int, took: Duration, promised: Duration) -> RunOutcome:
+    return RunOutcome(seed=seed, figures=(("detect", took), ("detect" + AT_THE_LATEST, promised)))
 
 
 def test_each_world_is_held_against_its_own_promise() -> None:
-    kept = Kept.of("detect", [world(1, 10, 20), world(2, 30, 30), world(3, 50, 40), Outcome(seed=4)])
+    kept = Kept.of("detect", [world(1, 10, 20), world(2, 30, 30), world(3, 50, 40), RunOutcome(seed=4)])
     assert kept is not None
     assert (kept.least, kept.median, kept.p99, kept.longest) == (10, 30, 50, 50)
     assert kept.shares == (0.5, 1.0, 1.25)
     assert kept.within == 0.5, "the third was late, and the fourth never came so far"
-    assert Kept.of("detect", [Outcome(seed=1)]) is None
+    assert Kept.of("detect", [RunOutcome(seed=1)]) is None
 
 
 def test_the_command_draws_how_much_of_the_promised_time_was_needed(capsys: pytest.CaptureFixture[str]) -> None:

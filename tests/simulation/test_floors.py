@@ -12,7 +12,7 @@ from fairtape.exchange.ledger import Ledger, LedgerAccount
 from fairtape.exchange.outputs import Execution
 from fairtape.exchange.trade_book import TradeBook
 from fairtape.simulation.fault_schedule import draw
-from fairtape.simulation.floor_run import FloorOrdeal, arbiter_of, run_floor
+from fairtape.simulation.floor_run import FloorRun, arbiter_of, run_floor
 
 SMOKE_SEEDS = (3, 10, 14, 16, 22, 25)
 
@@ -38,7 +38,7 @@ def test_a_floor_that_once_failed_never_fails_again(seed: int) -> None:
 
 
 def test_an_arbiter_that_lies_is_accused_by_every_replica() -> None:
-    ordeal = FloorOrdeal(draw(14), liar=1)
+    ordeal = FloorRun(draw(14), liar=1)
     ordeal.run()
     floors = ordeal.floors
     assert floors.replicas

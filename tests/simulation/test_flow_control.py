@@ -7,8 +7,8 @@ import pytest
 from fairtape.core.effects import Channel
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.core.timing import Timing
-from fairtape.simulation.clocks import RATE_MAX, Clock, Piece, WanderingClock
-from fairtape.simulation.observer import Witness
+from fairtape.simulation.clocks import RATE_MAX, Piece, SimulatedClock, WanderingClock
+from fairtape.simulation.observer import Observer
 from fairtape.simulation.world import EPOCH
 from fairtape.wire.frames import Ack, NodeId, decode_control, is_block
 from unit.ring_values import SOURCE, Ring
@@ -21,7 +21,7 @@ QUIET_SECONDS = 12  # long enough for the worst oscillator to gain more than T_R
 MESSAGE = bytes(1_200)
 
 
-def wild(*pieces: Piece) -> Clock:
+def wild(*pieces: Piece) -> SimulatedClock:
     return WanderingClock(pieces, bound=0)
 
 
@@ -60,7 +60,7 @@ def test_a_quiet_ring_is_no_late_ring(timed: bool) -> None:
     assert sent_of_a_burst(quiet) >= sent_of_a_burst(busy, quiet=0)
 
 
-class Acks(Witness):
+class Acks(Observer):
     """Remembers every acknowledgment that its token site sent."""
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as some
 from fairtape.core.effects import Channel
 from fairtape.core.instants import MILLISECOND, Duration
 from fairtape.core.link_faults import LinkFaults
-from fairtape.simulation.datagram_summary import sight
+from fairtape.simulation.datagram_summary import summarize_datagram
 from fairtape.simulation.network import Network, Rule, Tree
 from fairtape.wire.frames import Ack, Kind, NodeId, encode_control
 from fairtape.wire.seals import Authenticator
@@ -102,7 +102,7 @@ def test_a_rule_drops_what_it_names_as_often_as_it_says() -> None:
     wire.network.rules.append(Rule(origin=2, to=3, kind=Kind.ACK, token=7, count=1))
     for token in (6, 7, 7):
         wire.network.send(2, 3, ack(token))
-    assert [sight(datagram).tokens for _, datagram in wire.arrived] == [(6,), (7,)]
+    assert [summarize_datagram(datagram).tokens for _, datagram in wire.arrived] == [(6,), (7,)]
 
 
 @pytest.mark.parametrize("tree", [None, Tree.grown(NODES, 1.0, Random(1))])

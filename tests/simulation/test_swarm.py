@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fairtape.simulation.campaign import Tally, campaign, replay_command
+from fairtape.simulation.campaign import CampaignTally, campaign, replay_command
 from fairtape.simulation.configuration import LOSSES, draw
 from fairtape.simulation.ring_run import run_seed
 
@@ -76,7 +76,7 @@ def test_a_campaign_over_processes_finds_the_same_as_one_in_this_process() -> No
 
 
 def test_a_tally_counts_failures_and_names_the_command_that_repeats_them() -> None:
-    tally = Tally()
+    tally = CampaignTally()
     outcome = run_seed(1)
     tally.add(outcome)
     assert (tally.seeds, tally.failures) == (1, [])

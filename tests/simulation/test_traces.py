@@ -9,7 +9,7 @@ from fairtape.core.instants import NEVER
 from fairtape.ring.receiver.tracing import Trace, TraceKind
 from fairtape.simulation.configuration import Clocks, draw
 from fairtape.simulation.recorder import Flight, Sent
-from fairtape.simulation.ring_run import Trial
+from fairtape.simulation.ring_run import RingRun
 from fairtape.wire.frames import Kind, NodeId
 
 pytestmark = pytest.mark.xdist_group("traces")  # each world is made once, for all tests of it
@@ -23,7 +23,7 @@ class Traced:
 
     def __init__(self, seed: int, loss: float) -> None:
         drawn = draw(seed, loss=loss)
-        self.trial = Trial(
+        self.trial = RingRun(
             replace(drawn, clocks=Clocks(), faults=(), duplication=0.0, tree=False, hostile_period=0, timed=True),
             record=(0, NEVER),
         )

@@ -13,7 +13,7 @@ from fairtape.cli.check import check
 from fairtape.core.instants import SECOND, Instant
 from fairtape.ring.receiver.release import ReleaseQueue
 from fairtape.simulation.campaign import Distribution
-from fairtape.simulation.cluster_run import run_upheaval
+from fairtape.simulation.cluster_run import run_cluster
 from fairtape.simulation.failover import run_failover
 from fairtape.simulation.fault_schedule import draw
 
@@ -29,14 +29,14 @@ def regressions(file: str) -> list[int]:
 
 @pytest.mark.parametrize("seed", SMOKE_SEEDS)
 def test_a_realm_survives_and_heals_the_upheaval_of(seed: int) -> None:
-    outcome = run_upheaval(seed)
+    outcome = run_cluster(seed)
     assert not outcome.failed, outcome.text
     assert outcome.lively
 
 
 @pytest.mark.parametrize("seed", [seed for seed in regressions("upheavals.txt") if seed not in SMOKE_SEEDS])
 def test_an_upheaval_that_once_failed_never_fails_again(seed: int) -> None:
-    outcome = run_upheaval(seed)
+    outcome = run_cluster(seed)
     assert not outcome.failed, outcome.text
 
 
@@ -94,7 +94,7 @@ def trusts_its_lease_too_long(releases: ReleaseQueue, until: Instant, now: Insta
 
 def test_a_site_that_outlives_its_lease_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ReleaseQueue, "renew_lease", trusts_its_lease_too_long)
-    found = run_upheaval(20)
+    found = run_cluster(20)
     assert found.guarantee == "Fenced", found.text
 
 

@@ -6,7 +6,7 @@ from random import Random
 from fairtape.core.effects import Channel, Effect, Multicast, Send
 from fairtape.core.instants import MILLISECOND, Duration, Instant
 from fairtape.core.link_faults import LinkFaults
-from fairtape.simulation.clocks import Clock
+from fairtape.simulation.clocks import SimulatedClock
 from fairtape.simulation.world import EPOCH, World
 from fairtape.wire.frames import NodeId
 
@@ -52,6 +52,6 @@ def calm_world(weather: LinkFaults | None = None, *, seed: int = 1) -> World:
     return World(chance=Random(seed), sky=lambda _origin, _to: weather or LinkFaults(delay=DELAY))
 
 
-def seat(world: World, toys: dict[NodeId, Toy], clock: Callable[[NodeId], Clock] | None = None) -> None:
+def seat(world: World, toys: dict[NodeId, Toy], clock: Callable[[NodeId], SimulatedClock] | None = None) -> None:
     for node, toy in toys.items():
         world.add(node, toy, channels=(Channel.CONTROL,), clock=clock(node) if clock else None)

@@ -15,7 +15,7 @@ from fairtape.nodes.receiver import Receiver
 from fairtape.nodes.source import Source
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.sender.window import WINDOW_MAX
-from fairtape.simulation.clocks import Clock
+from fairtape.simulation.clocks import SimulatedClock
 from fairtape.simulation.world import EPOCH, World
 from fairtape.wire.blocks import pack_messages
 from fairtape.wire.frames import Ack, Control, Flag, NodeId, Range, decode_control, encode_block_header, is_block
@@ -193,7 +193,7 @@ class Ring:
         resilience: int = 0,
         sources: int = 1,
         weather: LinkFaults | None = None,
-        clocks: Mapping[NodeId, Clock] | None = None,
+        clocks: Mapping[NodeId, SimulatedClock] | None = None,
         seed: int = 1,
     ) -> None:
         calm = weather or LinkFaults(delay=timing.retry_period // 4)

@@ -12,9 +12,9 @@ from fairtape.simulation.cities import (
     City,
     city,
     distance_km,
+    faults_between,
     light_round_trip,
     round_trip,
-    weather_between,
 )
 
 PAIRS = list(combinations(CITIES, 2))
@@ -44,13 +44,13 @@ def test_no_round_trip_is_a_slip_of_the_pen(pair: tuple[City, City]) -> None:
 def test_round_trips_and_weather_are_the_same_both_ways(pair: tuple[City, City]) -> None:
     one, other = pair
     assert round_trip(one, other) == round_trip(other, one)
-    assert weather_between(one, other) == weather_between(other, one)
+    assert faults_between(one, other) == faults_between(other, one)
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=names)
 def test_the_wan_profile_waits_at_least_a_round_trip(pair: tuple[City, City]) -> None:
     """T_R is one request and its answer, queueing included.  T-RMP §5."""
-    weather = weather_between(*pair)
+    weather = faults_between(*pair)
     assert 2 * (weather.delay + weather.jitter) < PROFILES["wan"].retry_period
 
 
@@ -63,11 +63,11 @@ def test_distances_agree_with_an_atlas() -> None:
 def test_two_sites_of_one_city_are_a_short_hop_apart() -> None:
     london = city("London")
     assert round_trip(london, london) == WITHIN_CITY
-    assert weather_between(london, london).delay == WITHIN_CITY // 2
+    assert faults_between(london, london).delay == WITHIN_CITY // 2
 
 
 def test_weather_takes_half_the_round_trip_and_the_loss_it_is_given() -> None:
-    weather = weather_between(city("New York"), city("London"), loss=0.01, duplication=0.02)
+    weather = faults_between(city("New York"), city("London"), loss=0.01, duplication=0.02)
     assert 2 * weather.delay == round_trip(city("London"), city("New York"))
     assert weather.jitter > 0
     assert (weather.loss, weather.duplication) == (0.01, 0.02)

@@ -6,7 +6,7 @@ from fairtape.core.instants import MILLISECOND, SECOND, Instant
 from fairtape.nodes.coordinator.server import Reformer, ReformerConfig
 from fairtape.nodes.message_authentication import MessageAuthenticator
 from fairtape.ring.membership.topology import LoopTopology, Topology
-from fairtape.simulation.memory_store import MemoryStore
+from fairtape.simulation.memory_store import MemoryFormationStore
 from fairtape.wire.membership import MembershipMessage, MembershipState, OperatorCommand, OperatorVerb
 from fairtape.wire.seals import Keys
 from unit.loop_values import TIMING, standing_of
@@ -27,7 +27,7 @@ class Clock:
 class Served:
     """A server with a store that answers at once, unless it is closed."""
 
-    def __init__(self, me: int, store: MemoryStore) -> None:
+    def __init__(self, me: int, store: MemoryFormationStore) -> None:
         self.clock = Clock()
         self.server = Reformer(
             ReformerConfig(me=me, operator=OPERATOR, leader_lease=LEASE),
@@ -78,7 +78,7 @@ def newborn(site: int) -> MembershipMessage:
 
 
 def test_one_leads_and_the_other_stands_by() -> None:
-    store = MemoryStore()
+    store = MemoryFormationStore()
     first, second = Served(101, store), Served(102, store)
     for now in range(NOW, NOW + 2 * SECOND, 10 * MILLISECOND):
         first.turn(now)
@@ -88,7 +88,7 @@ def test_one_leads_and_the_other_stands_by() -> None:
 
 
 def test_a_standby_takes_over_when_the_leader_gives_no_sign_of_life() -> None:
-    store = MemoryStore()
+    store = MemoryFormationStore()
     first, second = Served(101, store), Served(102, store)
     for now in range(NOW, NOW + SECOND, 10 * MILLISECOND):
         first.turn(now)
@@ -102,7 +102,7 @@ def test_a_standby_takes_over_when_the_leader_gives_no_sign_of_life() -> None:
 
 
 def test_a_leader_that_cannot_reach_the_store_stops_when_its_lease_ends() -> None:
-    served = Served(101, MemoryStore())
+    served = Served(101, MemoryFormationStore())
     served.run(NOW, NOW + SECOND)
     served.closed = True
     served.run(NOW + SECOND, NOW + SECOND + LEASE + 20 * MILLISECOND)
@@ -112,7 +112,7 @@ def test_a_leader_that_cannot_reach_the_store_stops_when_its_lease_ends() -> Non
 
 def test_a_server_that_cannot_trust_its_clock_does_not_lead() -> None:
     """Leases are waited out by it."""
-    served = Served(101, MemoryStore())
+    served = Served(101, MemoryFormationStore())
     served.run(NOW, NOW + SECOND)
     served.clock.bound = TIMING.clock_error_max + 1
     served.run(NOW + SECOND, NOW + 2 * SECOND)
@@ -124,13 +124,13 @@ def test_a_server_that_cannot_trust_its_clock_does_not_lead() -> None:
 
 
 def test_a_formation_is_recorded_before_anybody_is_told() -> None:
-    served = Served(101, MemoryStore())
+    served = Served(101, MemoryFormationStore())
     served.run(NOW, NOW + 100 * MILLISECOND)
     for site in (1, 2, 3):
         served.hear(newborn(site), NOW + 100 * MILLISECOND)
     assert [(entry.loop, entry.number) for entry in served.store.log] == [(0, 1)]
     assert {effect.to for effect in served.sent} == {1, 2, 3}
-    closed = Served(102, MemoryStore())
+    closed = Served(102, MemoryFormationStore())
     closed.run(NOW, NOW + 100 * MILLISECOND)
     closed.closed = True
     for site in (1, 2, 3):
@@ -139,7 +139,7 @@ def test_a_formation_is_recorded_before_anybody_is_told() -> None:
 
 
 def test_what_was_carried_out_but_not_answered_is_found_in_the_store() -> None:
-    served = Served(101, MemoryStore())
+    served = Served(101, MemoryFormationStore())
     served.run(NOW, NOW + 100 * MILLISECOND)
     answer = served._answer
     lost: list[StoreRequest] = []
@@ -160,7 +160,7 @@ def test_what_was_carried_out_but_not_answered_is_found_in_the_store() -> None:
 
 
 def test_only_the_operator_gives_orders_and_only_known_sites_are_heard() -> None:
-    served = Served(101, MemoryStore())
+    served = Served(101, MemoryFormationStore())
     served.run(NOW, NOW + 100 * MILLISECOND)
     served.hear(OperatorCommand(0, 0, 102, OperatorVerb.RETIRE, 2), NOW + 100 * MILLISECOND)
     assert served.server.counts["not_the_operator"] == 1
@@ -171,7 +171,7 @@ def test_only_the_operator_gives_orders_and_only_known_sites_are_heard() -> None
 
 
 def test_an_order_is_in_the_store_before_anybody_could_forget_it() -> None:
-    store = MemoryStore()
+    store = MemoryFormationStore()
     served = Served(101, store)
     served.run(NOW, NOW + 100 * MILLISECOND)
     served.hear(OperatorCommand(0, 0, OPERATOR, OperatorVerb.RETIRE, 2), NOW + 100 * MILLISECOND)
@@ -182,7 +182,7 @@ def test_an_order_is_in_the_store_before_anybody_could_forget_it() -> None:
 
 
 def test_noise_is_counted_and_changes_nothing() -> None:
-    served = Served(101, MemoryStore())
+    served = Served(101, MemoryFormationStore())
     served.server.receive(b"noise", NOW)
     served.server.receive(bytes(100), NOW)
     assert served.server.counts["malformed"] == 2

@@ -14,14 +14,14 @@ from fairtape.core.formation_log import (
     StoreResponse,
     Unavailable,
 )
-from fairtape.simulation.memory_store import MemoryStore
+from fairtape.simulation.memory_store import MemoryFormationStore
 from fairtape.storage.formation_stores import QUESTIONS_MAX, StoreThread
 
 PATIENCE = 60.0
 LEADER = Leadership(1, 1, 0)
 
 
-class Gate(MemoryStore):
+class Gate(MemoryFormationStore):
     """A store that answers only while it is open."""
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ def test_a_desk_that_closes_forgets_what_was_not_begun_and_nudges_nobody() -> No
 
 
 def test_a_bug_of_a_store_is_raised_where_the_answers_are_collected() -> None:
-    class Broken(MemoryStore):
+    class Broken(MemoryFormationStore):
         def answer(self, question: StoreRequest) -> StoreResponse:
             raise AssertionError(f"a bug of ours about {question}")
 

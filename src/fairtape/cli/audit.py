@@ -19,7 +19,7 @@ from fairtape.cli.limits import check_within
 from fairtape.core.errors import UserError
 from fairtape.simulation.campaign import cores
 from fairtape.simulation.cities import City
-from fairtape.simulation.fair_entry import CLOCK_BOUND, LOSS, REGIONS_MAX, REGIONS_MIN, Way, race, regions
+from fairtape.simulation.fair_entry import CLOCK_BOUND, LOSS, REGIONS_MAX, REGIONS_MIN, EntryPath, race, regions
 
 RATIO_MAX: Final = 1.1  # what the rotating portal promises
 RACES_MIN: Final = 1_000  # fewer say nothing about a tenth
@@ -73,7 +73,7 @@ def entry(
     ctx.exit(0 if fair else EXIT_UNFAIR)
 
 
-def _run(count: int, races: int, seed: int, jobs: int, *, quiet: bool) -> tuple[Way, ...]:
+def _run(count: int, races: int, seed: int, jobs: int, *, quiet: bool) -> tuple[EntryPath, ...]:
     """All worlds, one after the other or several at once; the sum does not depend on how many."""
     sizes = [min(RACES_PER_WORLD, races - begun) for begun in range(0, races, RACES_PER_WORLD)]
     seeds = [seed * RACES_MAX + world for world in range(len(sizes))]
@@ -84,18 +84,18 @@ def _run(count: int, races: int, seed: int, jobs: int, *, quiet: bool) -> tuple[
         return _summed(_with_bar(pool.map(worlds, seeds, sizes), len(sizes), quiet=quiet))
 
 
-def _world(count: int, seed: int, races: int) -> tuple[Way, ...]:
+def _world(count: int, seed: int, races: int) -> tuple[EntryPath, ...]:
     return race(seed, count=count, races=races)
 
 
-def _summed(worlds: Iterator[tuple[Way, ...]]) -> tuple[Way, ...]:
+def _summed(worlds: Iterator[tuple[EntryPath, ...]]) -> tuple[EntryPath, ...]:
     total = next(worlds)
     for ways in worlds:
         total = tuple(one + other for one, other in zip(total, ways, strict=True))
     return total
 
 
-def _with_bar(worlds: Iterable[tuple[Way, ...]], total: int, *, quiet: bool) -> Iterator[tuple[Way, ...]]:
+def _with_bar(worlds: Iterable[tuple[EntryPath, ...]], total: int, *, quiet: bool) -> Iterator[tuple[EntryPath, ...]]:
     columns = (TextColumn("races"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
@@ -105,7 +105,7 @@ def _with_bar(worlds: Iterable[tuple[Way, ...]], total: int, *, quiet: bool) -> 
             bar.advance(task)
 
 
-def _show(ways: tuple[Way, ...], cities: tuple[City, ...]) -> None:
+def _show(ways: tuple[EntryPath, ...], cities: tuple[City, ...]) -> None:
     table = Table(box=None, pad_edge=False)
     table.add_column("first, in % of the races")
     for way in ways:
@@ -130,7 +130,7 @@ def _told(ratio: float) -> str:
     return "∞" if isinf(ratio) else f"{ratio:,.3f}"
 
 
-def _fields(ways: tuple[Way, ...], cities: tuple[City, ...], seed: int, *, fair: bool) -> dict[str, object]:
+def _fields(ways: tuple[EntryPath, ...], cities: tuple[City, ...], seed: int, *, fair: bool) -> dict[str, object]:
     return {
         "races": ways[0].races,
         "regions": [city.name for city in cities],
@@ -153,7 +153,7 @@ def _fields(ways: tuple[Way, ...], cities: tuple[City, ...], seed: int, *, fair:
     }
 
 
-def _drawn(ways: tuple[Way, ...], cities: tuple[City, ...]) -> str:
+def _drawn(ways: tuple[EntryPath, ...], cities: tuple[City, ...]) -> str:
     """A bar for each region and way; the line is an equal share."""
     group = BAR_WIDTH * (len(ways) + 1)
     width, height = group * len(cities) + BAR_WIDTH, PLOT_HEIGHT + 40 + 18 * len(ways)

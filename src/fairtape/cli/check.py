@@ -17,12 +17,12 @@ from fairtape.core.errors import UserError
 from fairtape.simulation import configuration as swarm
 from fairtape.simulation import failover as failovers
 from fairtape.simulation import fault_schedule as upheaval
-from fairtape.simulation.campaign import Distribution, Run, Tally, campaign, cores, replay_command
-from fairtape.simulation.cluster_run import run_upheaval
+from fairtape.simulation.campaign import CampaignTally, Distribution, Run, campaign, cores, replay_command
+from fairtape.simulation.cluster_run import run_cluster
 from fairtape.simulation.configuration import LOSS_MAX
 from fairtape.simulation.failover import run_failover
 from fairtape.simulation.floor_run import run_floor
-from fairtape.simulation.ring_run import Outcome, run_seed
+from fairtape.simulation.ring_run import RunOutcome, run_seed
 
 EXIT_BROKEN: Final = 1
 SEED_MAX: Final = 10**18
@@ -73,7 +73,7 @@ def check(
     at_once = min(jobs or cores(), len(chosen))
     if seed is not None and not as_json:
         click.echo(f"seed {seed}: {kind.describe(seed)}")
-    tally = Tally()
+    tally = CampaignTally()
     digest = Digest()
     began_at = time.perf_counter()
     outcomes = campaign(chosen, kind.run, jobs=at_once)
@@ -121,7 +121,7 @@ def _choose(flags: dict[str, bool], loss: float | None) -> Kind:
 
 KINDS: Final = {
     "--healing": Kind(
-        "healing", run_upheaval, lambda seed: upheaval.draw(seed).describe(), ("--healing",), "had to reform"
+        "healing", run_cluster, lambda seed: upheaval.draw(seed).describe(), ("--healing",), "had to reform"
     ),
     "--failover": Kind(
         "failover", run_failover, lambda seed: failovers.draw(seed).describe(), ("--failover",), "had to reform"
@@ -143,7 +143,7 @@ class Digest:
     def __init__(self) -> None:
         self._sum = 0
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, outcome: RunOutcome) -> None:
         """One more world."""
         history = f"{outcome.seed} {outcome.digest} {outcome.guarantee}".encode()
         self._sum += int.from_bytes(blake2b(history, digest_size=DIGEST_SIZE).digest())
@@ -152,7 +152,7 @@ class Digest:
         return f"{self._sum % (1 << 8 * DIGEST_SIZE):0{2 * DIGEST_SIZE}x}"
 
 
-def _with_bar(outcomes: Iterator[Outcome], total: int) -> Iterator[Outcome]:
+def _with_bar(outcomes: Iterator[RunOutcome], total: int) -> Iterator[RunOutcome]:
     columns = (TextColumn("worlds"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
@@ -162,7 +162,7 @@ def _with_bar(outcomes: Iterator[Outcome], total: int) -> Iterator[Outcome]:
             bar.advance(task)
 
 
-def _summary(tally: Tally, seconds: float, kind: Kind) -> str:
+def _summary(tally: CampaignTally, seconds: float, kind: Kind) -> str:
     verdict = f"{len(tally.failures)} broke a guarantee" if tally.failures else "every guarantee held"
     worlds = "1 world" if tally.seeds == 1 else f"{tally.seeds:,} worlds"
     return (
@@ -174,12 +174,12 @@ def _summary(tally: Tally, seconds: float, kind: Kind) -> str:
     )
 
 
-def _counted(tally: Tally) -> str:
+def _counted(tally: CampaignTally) -> str:
     """What happened how often, over all worlds and replicas."""
     return "at all replicas: " + ", ".join(f"{count:,} {name}" for name, count in sorted(tally.counts.items()))
 
 
-def _distributions(tally: Tally) -> list[tuple[str, Distribution]]:
+def _distributions(tally: CampaignTally) -> list[tuple[str, Distribution]]:
     return [(name, Distribution.of(took)) for name, took in sorted(tally.figures.items())]
 
 
@@ -190,7 +190,7 @@ def _told(name: str, took: Distribution) -> str:
     )
 
 
-def _fields(tally: Tally, seconds: float, kind: Kind, jobs: int) -> dict[str, object]:
+def _fields(tally: CampaignTally, seconds: float, kind: Kind, jobs: int) -> dict[str, object]:
     failures = [
         {
             "seed": outcome.seed,

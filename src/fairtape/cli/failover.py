@@ -14,7 +14,7 @@ from rich.table import Table
 from fairtape.cli.limits import check_within
 from fairtape.simulation.campaign import campaign, cores, replay_command
 from fairtape.simulation.failover import PROMISES, Kept, run_failover
-from fairtape.simulation.ring_run import Outcome
+from fairtape.simulation.ring_run import RunOutcome
 
 SEEDS_MAX: Final = 10**9
 JOBS_MAX: Final = 256
@@ -33,7 +33,7 @@ EXPLANATIONS: Final = {
 class Findings:
     """What became of all these worlds."""
 
-    outcomes: Sequence[Outcome]
+    outcomes: Sequence[RunOutcome]
     seconds: float
 
     @property
@@ -42,7 +42,7 @@ class Findings:
         return [kept for name in PROMISES if (kept := Kept.of(name, self.outcomes)) is not None]
 
     @property
-    def failures(self) -> list[Outcome]:
+    def failures(self) -> list[RunOutcome]:
         """Worlds in which a promise, or any other guarantee, was broken."""
         return [outcome for outcome in self.outcomes if outcome.failed]
 
@@ -74,7 +74,7 @@ def failover(ctx: click.Context, *, seeds: int, jobs: int | None, as_json: bool)
     ctx.exit(EXIT_BROKEN if findings.failures else 0)
 
 
-def _with_bar(outcomes: Iterator[Outcome], total: int, *, quiet: bool) -> Iterator[Outcome]:
+def _with_bar(outcomes: Iterator[RunOutcome], total: int, *, quiet: bool) -> Iterator[RunOutcome]:
     columns = (TextColumn("worlds"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
@@ -124,7 +124,7 @@ def _bars(kept: Kept) -> Iterator[str]:
         yield f"  {within} {count:>6,} {bar}".rstrip()
 
 
-def _again(outcome: Outcome) -> str:
+def _again(outcome: RunOutcome) -> str:
     return replay_command(outcome, "--failover")
 
 

@@ -9,7 +9,7 @@ from fairtape.cli.limits import check_within
 from fairtape.core.errors import UserError
 from fairtape.core.instants import NEVER, SECOND, Instant
 from fairtape.simulation.configuration import LOSS_MAX, draw
-from fairtape.simulation.ring_run import Trial, judge
+from fairtape.simulation.ring_run import RingRun, judge
 from fairtape.simulation.scenario import lines
 from fairtape.simulation.space_time_diagram import Window, choose_window, count_flights, draw_svg
 from fairtape.simulation.world import EPOCH
@@ -31,7 +31,7 @@ def trace(*, seed: int, svg: Path | None, since: float | None, until: float | No
     """
     _refuse(seed=seed, since=since, until=until, loss=loss)
     configuration = draw(seed, loss=loss)
-    trial = Trial(configuration, record=(_instant(since, 0), _instant(until, NEVER)))
+    trial = RingRun(configuration, record=(_instant(since, 0), _instant(until, NEVER)))
     verdict = _run(trial)
     assert trial.recorder is not None
     happenings = trial.recorder.happenings
@@ -61,7 +61,7 @@ def trace(*, seed: int, svg: Path | None, since: float | None, until: float | No
     )
 
 
-def _run(trial: Trial) -> str:
+def _run(trial: RingRun) -> str:
     lively, broken = judge(trial)
     if broken is not None:
         return f"broke {broken}"

@@ -24,12 +24,12 @@ from fairtape.exchange.outputs import TentativeFill
 from fairtape.exchange.rules.values import Continuous
 from fairtape.market.prices import ONE
 from fairtape.ring.membership.topology import LoopTopology, Topology
-from fairtape.simulation.cities import City, city, weather_between
-from fairtape.simulation.cluster import EPOCH, Realm, RealmPlan
-from fairtape.simulation.cluster_checkers import Guardians
+from fairtape.simulation.cities import City, city, faults_between
+from fairtape.simulation.cluster import EPOCH, Cluster, ClusterPlan
+from fairtape.simulation.cluster_checkers import ClusterCheckers
 from fairtape.simulation.cluster_run import why_unsettled
-from fairtape.simulation.floor_replicas import Floors
-from fairtape.simulation.observer import Witness
+from fairtape.simulation.floor_replicas import FloorReplicas
+from fairtape.simulation.observer import Observer
 from fairtape.wire.frames import NodeId
 
 CITIES: Final = tuple(city(name) for name in ("New York", "São Paulo", "London", "Tokyo", "Frankfurt"))
@@ -63,7 +63,7 @@ class Closing:
     shares: dict[str, int]  # of each continent, how many trades its traders took part in
 
 
-class TradingFloor(Witness):
+class TradingFloor(Observer):
     """One session."""
 
     def __init__(self, seed: int = 1) -> None:
@@ -72,10 +72,10 @@ class TradingFloor(Witness):
         self._told: list[str] = []
         self._last_at: Instant = 0
         self._stood_still = 0
-        self.realm = Realm(self._plan(seed))
-        self.guardians = Guardians(self.realm)
+        self.realm = Cluster(self._plan(seed))
+        self.guardians = ClusterCheckers(self.realm)
         arbiters = {site: FIRST_ARBITER + place for place, site in enumerate(SITES)}
-        self.floors = Floors(self.realm, self._floor, commit_passes=COMMIT_PASSES, arbiters=arbiters)
+        self.floors = FloorReplicas(self.realm, self._floor, commit_passes=COMMIT_PASSES, arbiters=arbiters)
         self.realm.world.witnesses += [self.guardians, self.floors, self]
         self.realm.settle()
         self._schedule()
@@ -182,11 +182,11 @@ class TradingFloor(Witness):
     def _floor(self) -> Floor:
         return Floor(commit_passes=COMMIT_PASSES, operators=(OPERATOR,))
 
-    def _plan(self, seed: int) -> RealmPlan:
+    def _plan(self, seed: int) -> ClusterPlan:
         timing = PROFILES["wan"]
         gateways = range(FIRST_GATEWAY, FIRST_GATEWAY + len(CONTINENTS))
         arbiters = range(FIRST_ARBITER, FIRST_ARBITER + len(SITES))
-        return RealmPlan(
+        return ClusterPlan(
             charter=Topology(loops=(LoopTopology(number=0, tour=SITES, timing=timing),), resilience=RESILIENCE),
             reformers=(FIRST_REFORMER, FIRST_REFORMER + 1),
             sources=(*gateways, OPERATOR, *arbiters),
@@ -197,7 +197,7 @@ class TradingFloor(Witness):
 
 
 def _sky(origin: NodeId, to: NodeId) -> LinkFaults:
-    return weather_between(_place(origin), _place(to), loss=LOSS)
+    return faults_between(_place(origin), _place(to), loss=LOSS)
 
 
 def _place(node: NodeId) -> City:

@@ -21,7 +21,7 @@ from fairtape.net.transports import LOOPBACK, Groups
 from fairtape.net.udp import Address
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.topology import LoopTopology, Topology
-from fairtape.simulation.cities import CITIES, City, city, weather_between
+from fairtape.simulation.cities import CITIES, City, city, faults_between
 from fairtape.wire.frames import NodeId
 from fairtape.wire.seals import KEY_SIZE, Keys
 
@@ -122,7 +122,7 @@ class World:
 
     def _weather_at(self, node: NodeId, nodes: tuple[NodeId, ...]) -> dict[NodeId, LinkFaults]:
         here = place(node)
-        return {other: weather_between(place(other), here, loss=self.loss) for other in nodes if other != node}
+        return {other: faults_between(place(other), here, loss=self.loss) for other in nodes if other != node}
 
 
 def _edge_plan(folder: Path, groups: Groups | None) -> EdgePlan:

@@ -11,11 +11,11 @@ from multiprocessing import get_context
 from typing import Final, TypeAlias
 
 from fairtape.core.instants import Duration
-from fairtape.simulation.ring_run import NEVER_RAISES, Outcome
+from fairtape.simulation.ring_run import NEVER_RAISES, RunOutcome
 
 AHEAD_PER_JOB: Final = 4  # seeds handed out before their results are taken
 
-Run: TypeAlias = Callable[[int], Outcome]
+Run: TypeAlias = Callable[[int], RunOutcome]
 """Runs the world of one seed; a function of a module, or a partial of one, so that another process can find it."""
 
 
@@ -24,7 +24,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def campaign(seeds: Iterable[int], trial: Run, *, jobs: int = 1) -> Iterator[Outcome]:
+def campaign(seeds: Iterable[int], trial: Run, *, jobs: int = 1) -> Iterator[RunOutcome]:
     """The outcomes, as they come."""
     if jobs == 1:
         yield from map(trial, seeds)
@@ -41,7 +41,7 @@ def campaign(seeds: Iterable[int], trial: Run, *, jobs: int = 1) -> Iterator[Out
                 return
         except BrokenProcessPool:
             for seed in running.values():
-                yield Outcome(seed=seed, guarantee=NEVER_RAISES, text="the process that ran it was killed")
+                yield RunOutcome(seed=seed, guarantee=NEVER_RAISES, text="the process that ran it was killed")
 
 
 def _outcomes(
@@ -49,7 +49,7 @@ def _outcomes(
     trial: Run,
     waiting: Iterator[int],
     running: dict["Future[Outcome]", int],
-) -> Iterator[Outcome]:
+) -> Iterator[RunOutcome]:
     while running:
         done, _ = wait(running, return_when="FIRST_COMPLETED")
         for future in sorted(done, key=running.__getitem__):
@@ -61,7 +61,7 @@ def _outcomes(
 
 
 @dataclass(slots=True)
-class Tally:
+class CampaignTally:
     """What a campaign has found so far."""
 
     seeds: int = 0
@@ -70,11 +70,11 @@ class Tally:
     deliveries: int = 0
     messages: int = 0
     late: int = 0
-    failures: list[Outcome] = field(default_factory=list)
+    failures: list[RunOutcome] = field(default_factory=list)
     figures: dict[str, list[Duration]] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, outcome: RunOutcome) -> None:
         """Count one outcome."""
         self.seeds += 1
         self.lively += outcome.lively
@@ -106,6 +106,6 @@ class Distribution:
         return cls(len(ordered), ordered[last // 2], ordered[-(-last * 99 // 100)], ordered[-1])
 
 
-def replay_command(outcome: Outcome, *options: str) -> str:
+def replay_command(outcome: RunOutcome, *options: str) -> str:
     """What to type to see this again."""
     return " ".join((f"fairtape check --seed {outcome.seed}", *options))

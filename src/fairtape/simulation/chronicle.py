@@ -41,11 +41,11 @@ from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.core.link_faults import LinkFaults
 from fairtape.core.timing import Timing
 from fairtape.ring.membership.topology import Excess, LoopTopology, Remedy, Topology
-from fairtape.simulation.clocks import Clock, straying
-from fairtape.simulation.cluster import EPOCH, Realm, RealmPlan
-from fairtape.simulation.cluster_checkers import Guardians
+from fairtape.simulation.clocks import SimulatedClock, straying
+from fairtape.simulation.cluster import EPOCH, Cluster, ClusterPlan
+from fairtape.simulation.cluster_checkers import ClusterCheckers
 from fairtape.simulation.cluster_run import why_unsettled
-from fairtape.simulation.observer import Witness
+from fairtape.simulation.observer import Observer
 from fairtape.simulation.scenario import BadScenario, duration
 from fairtape.wire.frames import NodeId
 from fairtape.wire.membership import OperatorVerb
@@ -217,7 +217,7 @@ _COMMANDS: Final[Mapping[str, Callable[[Script, str, tuple[str, ...], Options], 
 }
 
 
-class Telling(Witness):
+class Telling(Observer):
     """One seed's realm, and what happens in it."""
 
     def __init__(self, script: Script, seed: int) -> None:
@@ -226,8 +226,8 @@ class Telling(Witness):
         self._picked: dict[str, NodeId] = {}  # whom a word stood for when it was first used
         self._told: list[tuple[Instant, str, str]] = []
         clocks = dict(self._clocks())
-        self._realm = Realm(self._plan(seed, clocks))
-        self._guardians = Guardians(self._realm)
+        self._realm = Cluster(self._plan(seed, clocks))
+        self._guardians = ClusterCheckers(self._realm)
         self._realm.world.witnesses += [self._guardians, self]
         self._realm.settle()
         for verb, words, at, period in script.deeds:
@@ -252,12 +252,12 @@ class Telling(Witness):
         late = ", ".join(f"{count} at {site}" for site, count in sorted(self._guardians.late_at.items()))
         yield f"end: {unsettled or f'one journal of {messages} messages everywhere'}; late: {late or 'none'}"
 
-    def _plan(self, seed: int, clocks: Mapping[NodeId, Clock]) -> RealmPlan:
+    def _plan(self, seed: int, clocks: Mapping[NodeId, SimulatedClock]) -> ClusterPlan:
         script = self._script
         loops = [LoopTopology(number=0, tour=script.sites, timing=script.timing)]
         for number, (tour, junction) in enumerate(script.loops, 1):
             loops.append(LoopTopology(number=number, tour=tour, timing=script.timing, junction=junction))
-        return RealmPlan(
+        return ClusterPlan(
             charter=Topology(
                 loops=tuple(loops), resilience=script.resilience, excess=script.excess, remedy=script.remedy
             ),
@@ -272,7 +272,7 @@ class Telling(Witness):
             clocks=clocks,
         )
 
-    def _clocks(self) -> Iterator[tuple[NodeId, Clock]]:
+    def _clocks(self) -> Iterator[tuple[NodeId, SimulatedClock]]:
         for word, at, error, period in self._script.clocks:
             node = self._picked["any"] = self._chance.choice(self._script.sites) if word == "any" else int(word)
             bound = self._script.timing.clock_error_max // 20

@@ -79,7 +79,7 @@ def round_trip(one: City, other: City) -> Duration:
     return WITHIN_CITY if one == other else ROUND_TRIPS[frozenset((one, other))]
 
 
-def weather_between(one: City, other: City, *, loss: float = 0.0, duplication: float = 0.0) -> LinkFaults:
+def faults_between(one: City, other: City, *, loss: float = 0.0, duplication: float = 0.0) -> LinkFaults:
     """One direction of the link: half the round trip, and queueing that grows with the number of hops."""
     delay = round_trip(one, other) // 2
     return LinkFaults(delay=delay, jitter=max(delay // JITTER_SHARE, JITTER_MIN), loss=loss, duplication=duplication)

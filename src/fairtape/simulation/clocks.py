@@ -22,7 +22,7 @@ STRAYING_STAGES: Final = 8  # small steps in which a clock strays that is said t
 RATE_MAX: Final = 500_000  # parts per billion; a worse oscillator is broken hardware
 
 
-class Clock(Protocol):
+class SimulatedClock(Protocol):
     """What one node believes the time to be."""
 
     bound: Duration  # the error that the node declares

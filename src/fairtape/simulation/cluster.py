@@ -21,10 +21,10 @@ from fairtape.nodes.site_report import SiteConfig
 from fairtape.nodes.source import Source
 from fairtape.ring.membership.topology import Topology
 from fairtape.ring.receiver.tracing import Tracer
-from fairtape.simulation.clocks import Clock, TrueClock
-from fairtape.simulation.memory_store import MemoryStore
+from fairtape.simulation.clocks import SimulatedClock, TrueClock
+from fairtape.simulation.memory_store import MemoryFormationStore
 from fairtape.simulation.network import Tree
-from fairtape.simulation.simulated_journal import Shelf
+from fairtape.simulation.simulated_journal import SimulatedJournal
 from fairtape.simulation.world import EPOCH, World
 from fairtape.wire.frames import DATAGRAM_MAX, NodeId
 from fairtape.wire.membership import OperatorCommand, OperatorVerb
@@ -37,7 +37,7 @@ Stream = tuple[NodeId, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RealmPlan:
+class ClusterPlan:
     """Who there is, and what is between them."""
 
     charter: Topology
@@ -51,14 +51,14 @@ class RealmPlan:
     leader_lease: Duration = 300 * MILLISECOND
     store_delay: Duration = 2 * MILLISECOND
     datagram_max: int = DATAGRAM_MAX
-    clocks: Mapping[NodeId, Clock] = field(default_factory=dict)
+    clocks: Mapping[NodeId, SimulatedClock] = field(default_factory=dict)
 
 
 class StoreRoom:
     """The formation store as reformation servers reach it."""
 
     def __init__(self, delay: Duration, chance: Random) -> None:
-        self.store = MemoryStore()
+        self.store = MemoryFormationStore()
         self.closed = False  # an outage
         self.cut_off: set[NodeId] = set()  # who cannot reach it
         self._delay = delay
@@ -74,13 +74,13 @@ class StoreRoom:
         return delay, self.store.answer(question)
 
 
-class Realm:
+class Cluster:
     """A deployment that runs."""
 
-    def __init__(self, plan: RealmPlan) -> None:
+    def __init__(self, plan: ClusterPlan) -> None:
         self.plan = plan
         self.published: dict[Stream, list[bytes]] = {}
-        self.shelves: dict[NodeId, Shelf] = {}
+        self.shelves: dict[NodeId, SimulatedJournal] = {}
         self.homes = dict(plan.charter.homes())
         self.sites = tuple(self.homes)
         chance = Random(f"realm {plan.seed}")  # noqa: S311 - a simulation
@@ -110,7 +110,7 @@ class Realm:
         """Let a site come that was not there."""
         if site in self.shelves:
             return
-        self.shelves[site] = Shelf()
+        self.shelves[site] = SimulatedJournal()
         self.world.add(
             site,
             self._new_site(site),
@@ -188,7 +188,7 @@ class Realm:
         if waiting:
             world.at(world.now + self.plan.charter.primary.timing.retry_period, lambda: self._offer(node))
 
-    def _clock(self, node: NodeId) -> Clock:
+    def _clock(self, node: NodeId) -> SimulatedClock:
         return self.plan.clocks.get(node) or TrueClock()
 
     def _born_at(self, node: NodeId) -> Instant:
@@ -232,4 +232,4 @@ class Realm:
         )
 
 
-__all__ = ["EPOCH", "OPERATOR", "Realm", "RealmPlan", "StoreRoom", "Stream"]
+__all__ = ["EPOCH", "OPERATOR", "Cluster", "ClusterPlan", "StoreRoom", "Stream"]

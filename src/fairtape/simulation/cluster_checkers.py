@@ -15,9 +15,9 @@ from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import decode_formation
 from fairtape.ring.receiver.release import LATE_AFTER
 from fairtape.simulation.clocks import WanderingClock
-from fairtape.simulation.cluster import Realm, Stream
+from fairtape.simulation.cluster import Cluster, Stream
 from fairtape.simulation.facts import Violation
-from fairtape.simulation.observer import Witness
+from fairtape.simulation.observer import Observer
 from fairtape.wire.blocks import Assembler, unpack_messages
 from fairtape.wire.frames import Ack, Kind, NodeId, decode_control
 
@@ -25,10 +25,10 @@ Identity = tuple[NodeId, int, int]
 """Source, incarnation, number."""
 
 
-class Guardians(Witness):
+class ClusterCheckers(Observer):
     """Watch one realm."""
 
-    def __init__(self, realm: Realm) -> None:
+    def __init__(self, realm: Cluster) -> None:
         self.releases = 0
         self.late_at: Counter[NodeId] = Counter()  # releases, by site
         self.taken_back = 0

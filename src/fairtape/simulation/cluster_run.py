@@ -11,13 +11,13 @@ from typing import Final, Protocol
 
 from fairtape.core.instants import SECOND
 from fairtape.ring.membership.formation import Formation
-from fairtape.simulation.cluster import EPOCH, Realm
-from fairtape.simulation.cluster_checkers import Guardians
+from fairtape.simulation.cluster import EPOCH, Cluster
+from fairtape.simulation.cluster_checkers import ClusterCheckers
 from fairtape.simulation.facts import Violation
-from fairtape.simulation.fault_schedule import Outage, Upheaval, draw
+from fairtape.simulation.fault_schedule import FaultSchedule, Outage, draw
 from fairtape.simulation.faults import schedule
 from fairtape.simulation.intruder import Intruder
-from fairtape.simulation.ring_run import NEVER_RAISES, Outcome, where
+from fairtape.simulation.ring_run import NEVER_RAISES, RunOutcome, where
 from fairtape.simulation.world import Spinning, Storm
 from fairtape.wire.frames import NodeId
 from fairtape.wire.membership import MembershipState, OperatorVerb
@@ -25,13 +25,13 @@ from fairtape.wire.membership import MembershipState, OperatorVerb
 HEALING_MAX: Final = 60 * SECOND  # of virtual time, after which a healed realm that has not settled is stuck
 
 
-class Ordeal:
+class ClusterRun:
     """An upheaval, built and running."""
 
-    def __init__(self, upheaval: Upheaval) -> None:
+    def __init__(self, upheaval: FaultSchedule) -> None:
         self.upheaval = upheaval
-        self.realm = Realm(upheaval.plan)
-        self.guardians = Guardians(self.realm)
+        self.realm = Cluster(upheaval.plan)
+        self.guardians = ClusterCheckers(self.realm)
         self.realm.world.witnesses.append(self.guardians)
         self._retired: set[NodeId] = set()  # as the operator remembers it
         self._text = Random(f"text {upheaval.seed}")  # noqa: S311
@@ -125,9 +125,9 @@ class Ordeal:
         for site in sorted(leader.primary.retired):
             self._order(OperatorVerb.ADMIT, site)
 
-    def outcome(self, broken: Violation | None) -> Outcome:
+    def outcome(self, broken: Violation | None) -> RunOutcome:
         """What became of it."""
-        return Outcome(
+        return RunOutcome(
             seed=self.upheaval.seed,
             guarantee=broken.guarantee if broken else None,
             node=broken.node if broken else None,
@@ -143,7 +143,7 @@ class Ordeal:
         )
 
 
-def why_unsettled(realm: Realm) -> str | None:
+def why_unsettled(realm: Cluster) -> str | None:
     """What is not yet as it should be in a realm in which nothing is wrong any more; None where all is."""
     leader = realm.leader()
     if leader is None:
@@ -164,7 +164,7 @@ def why_unsettled(realm: Realm) -> str | None:
     return None if released == tokens else f"released {released} of {tokens}"
 
 
-def _why_absent(realm: Realm, node: NodeId, formation: Formation) -> str | None:
+def _why_absent(realm: Cluster, node: NodeId, formation: Formation) -> str | None:
     site, home = realm.site(node), realm.homes[node]
     if site.formation != formation:
         return f"site {node} is not in formation {formation.number}"
@@ -175,29 +175,29 @@ def _why_absent(realm: Realm, node: NodeId, formation: Formation) -> str | None:
     return None
 
 
-def run_upheaval(seed: int) -> Outcome:
+def run_cluster(seed: int) -> RunOutcome:
     """Draw, build and run one realm. Never raises: what goes wrong is the outcome."""
-    return judged(seed, lambda: Ordeal(draw(seed)))
+    return judged(seed, lambda: ClusterRun(draw(seed)))
 
 
 class Judged(Protocol):
     """Something that runs, and says what became of it."""
 
-    realm: Realm
+    realm: Cluster
 
     def run(self) -> None:
         """`Violation` where a guarantee breaks."""
 
-    def outcome(self, broken: Violation | None) -> Outcome:
+    def outcome(self, broken: Violation | None) -> RunOutcome:
         """What became of it."""
 
 
-def judged(seed: int, build: Callable[[], Judged]) -> Outcome:
+def judged(seed: int, build: Callable[[], Judged]) -> RunOutcome:
     """Build it and run it. Never raises: what goes wrong is the outcome."""
     try:
         running = build()
     except Exception as raised:  # noqa: BLE001 - a realm that cannot be built is a finding, too
-        return Outcome(seed=seed, guarantee=NEVER_RAISES, text=where(raised))
+        return RunOutcome(seed=seed, guarantee=NEVER_RAISES, text=where(raised))
     world = running.realm.world
     try:
         running.run()

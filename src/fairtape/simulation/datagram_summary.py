@@ -29,7 +29,7 @@ NAMES: dict[Kind, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
+class DatagramSummary:
     """One datagram, read in passing."""
 
     kind: Kind | None  # None: not a datagram that any node would send
@@ -49,40 +49,40 @@ def named(wanted: Range) -> str:
     return f"{wanted.source}{reborn}:{span(wanted.first, wanted.count)}"
 
 
-def sight(datagram: bytes) -> Sighting:
+def summarize_datagram(datagram: bytes) -> DatagramSummary:
     """Read one datagram; whatever it is, something can be said about it."""
     try:
         if kind_of(datagram) is Kind.BLOCK:
             return _sight_block(datagram)
         return _sight_control(decode_control(datagram))
     except Malformed as fault:
-        return Sighting(None, (), "noise", f"noise of {len(datagram)} bytes ({fault})")
+        return DatagramSummary(None, (), "noise", f"noise of {len(datagram)} bytes ({fault})")
 
 
-def _sight_block(datagram: bytes) -> Sighting:
+def _sight_block(datagram: bytes) -> DatagramSummary:
     block = decode_block(datagram)
     what = "Fragment" if block.flags & Flag.FRAGMENT else "Block"
     name = named(Range(block.source, block.incarnation, block.first, block.count))
-    return Sighting(Kind.BLOCK, (), name, f"{what} {name}")
+    return DatagramSummary(Kind.BLOCK, (), name, f"{what} {name}")
 
 
-def _sight_control(control: Control) -> Sighting:
+def _sight_control(control: Control) -> DatagramSummary:
     match control:
         case Ack(token=token):
             label = f"Ack({token})" if control.parts == 1 else f"Ack({token}, part {control.part + 1}/{control.parts})"
-            return Sighting(Kind.ACK, (token,), label, label + _ranges(control))
+            return DatagramSummary(Kind.ACK, (token,), label, label + _ranges(control))
         case Request(tokens=tokens, ranges=ranges):
             wants = [f"Ack({token})" for token in tokens] + [named(wanted) for wanted in ranges]
             label = f"want {wants[0]}" + ("…" if len(wants) > 1 else "")
-            return Sighting(Kind.REQUEST, tokens, label, f"Request {' '.join(wants)}")
+            return DatagramSummary(Kind.REQUEST, tokens, label, f"Request {' '.join(wants)}")
         case Hole(missing=missing):
-            return Sighting(Kind.HOLE, (), f"hole {named(missing)}", f"Hole {named(missing)}")
+            return DatagramSummary(Kind.HOLE, (), f"hole {named(missing)}", f"Hole {named(missing)}")
         case Progress(next=following, token=token):
             settled = f", settled below {control.settled}" if control.settled < following else ""
             text = f"Progress below {following}{settled}"
-            return Sighting(Kind.PROGRESS, (token,), f"through {following - 1}", text)
+            return DatagramSummary(Kind.PROGRESS, (token,), f"through {following - 1}", text)
         case TokenAck(token=token):
-            return Sighting(Kind.TOKEN_ACK, (token,), f"TokenAck({token})", f"TokenAck({token})")
+            return DatagramSummary(Kind.TOKEN_ACK, (token,), f"TokenAck({token})", f"TokenAck({token})")
 
 
 def _ranges(ack: Ack) -> str:

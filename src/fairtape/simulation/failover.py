@@ -18,12 +18,12 @@ from fairtape.core.link_faults import LinkFaults
 from fairtape.core.timing import Timing
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.topology import LoopTopology, Topology, lease_margin
-from fairtape.simulation.cluster import EPOCH, Realm, RealmPlan
-from fairtape.simulation.cluster_checkers import Guardians
+from fairtape.simulation.cluster import EPOCH, Cluster, ClusterPlan
+from fairtape.simulation.cluster_checkers import ClusterCheckers
 from fairtape.simulation.cluster_run import judged, why_unsettled
 from fairtape.simulation.facts import Violation
-from fairtape.simulation.observer import Witness
-from fairtape.simulation.ring_run import Outcome
+from fairtape.simulation.observer import Observer
+from fairtape.simulation.ring_run import RunOutcome
 from fairtape.wire.frames import NodeId
 
 SOURCES: Final = (201, 202)
@@ -40,7 +40,7 @@ class Failure:
     """Everything that a seed decides."""
 
     seed: int
-    plan: RealmPlan
+    plan: ClusterPlan
     victims: int  # how many die: the token site of that moment, and the ones that follow it
     delay: Duration  # of the links
     at: Instant
@@ -77,7 +77,7 @@ def draw(seed: int) -> Failure:
     sites = tuple(range(1, chance.randint(3, 7) + 1))
     delay = retry // chance.choice((3, 5, 10))
     weather = LinkFaults(delay=delay, jitter=delay // JITTER, loss=0.0)
-    plan = RealmPlan(
+    plan = ClusterPlan(
         charter=Topology(
             loops=(LoopTopology(number=0, tour=sites, timing=timing),), resilience=max(victims, chance.randint(1, 2))
         ),
@@ -92,13 +92,13 @@ def draw(seed: int) -> Failure:
     return Failure(seed=seed, plan=plan, victims=victims, delay=delay, at=at, load_period=timing.token_period // 2)
 
 
-class Failover(Witness):
+class Failover(Observer):
     """A failure, built and running."""
 
     def __init__(self, failure: Failure) -> None:
         self.failure = failure
-        self.realm = Realm(failure.plan)
-        self.guardians = Guardians(self.realm)
+        self.realm = Cluster(failure.plan)
+        self.guardians = ClusterCheckers(self.realm)
         self.stall: Duration = 0  # the longest silence at a survivor
         self._timing = failure.plan.charter.primary.timing
         self._dead: tuple[NodeId, ...] = ()
@@ -194,10 +194,10 @@ class Failover(Witness):
             late = (going_at - going_by) / 1e6
             raise Violation("ReformedInTime", self._dead[0], going_at, f"installed {late:.3f} ms too late")
 
-    def outcome(self, broken: Violation | None) -> Outcome:
+    def outcome(self, broken: Violation | None) -> RunOutcome:
         """What became of it."""
         world = self.realm.world
-        return Outcome(
+        return RunOutcome(
             seed=self.failure.seed,
             guarantee=broken.guarantee if broken else None,
             node=broken.node if broken else None,
@@ -213,7 +213,7 @@ class Failover(Witness):
         )
 
 
-def run_failover(seed: int) -> Outcome:
+def run_failover(seed: int) -> RunOutcome:
     """Draw, build and run one failure. Never raises: what goes wrong is the outcome."""
     return judged(seed, lambda: Failover(draw(seed)))
 
@@ -236,7 +236,7 @@ class Kept:
         return sum(share <= 1.0 for share in self.shares) / self.worlds
 
     @classmethod
-    def of(cls, name: str, outcomes: Sequence[Outcome]) -> "Kept | None":
+    def of(cls, name: str, outcomes: Sequence[RunOutcome]) -> "Kept | None":
         """Over all these worlds; None where none of them came so far."""
         figures = [dict(outcome.figures) for outcome in outcomes]
         pairs = [(each[name], each[name + AT_THE_LATEST]) for each in figures if name in each]

@@ -29,9 +29,9 @@ from fairtape.core.timing import PROFILES
 from fairtape.nodes.receiver import Receiver
 from fairtape.nodes.source import Source
 from fairtape.ring.membership.formation import Formation
-from fairtape.simulation.cities import CITIES, City, round_trip, weather_between
-from fairtape.simulation.clocks import Clock, wandering
-from fairtape.simulation.observer import Witness
+from fairtape.simulation.cities import CITIES, City, faults_between, round_trip
+from fairtape.simulation.clocks import SimulatedClock, wandering
+from fairtape.simulation.observer import Observer
 from fairtape.simulation.world import EPOCH, World
 from fairtape.wire.blocks import unpack_messages
 from fairtape.wire.frames import NodeId
@@ -53,7 +53,7 @@ _BID: Final = Struct("<IHq")  # the race, the region, the stamp
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class EntryPath:
     """How the races went by one way in: how often each region was first, and how long the first bid took."""
 
     name: str
@@ -86,10 +86,10 @@ class Way:
         """From the bid to its place, in the median race."""
         return int(median(self.delays)) if self.delays else 0
 
-    def __add__(self, other: "Way") -> "Way":
+    def __add__(self, other: "EntryPath") -> "EntryPath":
         assert self.name == other.name
         firsts = tuple(a + b for a, b in zip(self.firsts, other.firsts, strict=True))
-        return Way(self.name, firsts, self.delays + other.delays)
+        return EntryPath(self.name, firsts, self.delays + other.delays)
 
 
 def chi_square_tail(value: float, freedom: int) -> float:
@@ -107,7 +107,7 @@ def regions(count: int) -> tuple[City, ...]:
 
 
 @dataclass(slots=True)
-class Trader:
+class Bidder:
     """Sends each bid to the venue, stamped by its own clock, and again until the venue has answered."""
 
     region: int
@@ -149,7 +149,7 @@ class Trader:
 
 
 @dataclass(slots=True)
-class Venue:
+class BidVenue:
     """One place for all: it notes when each bid came, and answers."""
 
     arrivals: dict[int, dict[int, tuple[Instant, Instant]]] = field(default_factory=dict)  # race: region: came, stamp
@@ -179,7 +179,7 @@ class Venue:
         return effects
 
 
-class Races(Witness):
+class Races(Observer):
     """One world, and all races in it."""
 
     def __init__(self, cities: Sequence[City], *, races: int, seed: int) -> None:
@@ -187,7 +187,7 @@ class Races(Witness):
         self._count = races
         self._chance = Random(f"races {seed}")  # noqa: S311 - a simulation
         self._timing = PROFILES["wan"]
-        self._venue = Venue()
+        self._venue = BidVenue()
         self._began_at: dict[int, Instant] = {}
         self._portal: dict[int, tuple[int, Instant]] = {}  # of each race: which region was first, and when
         self.world = World(chance=Random(f"entry {seed}"), sky=self._sky)  # noqa: S311
@@ -196,7 +196,7 @@ class Races(Witness):
         self._ends_at = self._schedule()
         self._seat_nodes(seed)
 
-    def run(self) -> tuple[Way, ...]:
+    def run(self) -> tuple[EntryPath, ...]:
         """Let them all be run."""
         self.world.run(self._ends_at)
         longest = max(round_trip(self._cities[0], each) for each in self._cities) // 2
@@ -218,14 +218,14 @@ class Races(Witness):
                     race = int.from_bytes(payload)
                     self._portal.setdefault(race, (span.source - FIRST_GATEWAY, ordered.acknowledged_at))
 
-    def _way(self, name: str, firsts: Sequence[tuple[int, Instant] | None]) -> Way:
+    def _way(self, name: str, firsts: Sequence[tuple[int, Instant] | None]) -> EntryPath:
         counts, delays = [0] * len(self._cities), []
         for race, first in enumerate(firsts):
             assert first is not None
             region, at = first
             counts[region] += 1
             delays.append(at - self._began_at[race])
-        return Way(name, tuple(counts), tuple(delays))
+        return EntryPath(name, tuple(counts), tuple(delays))
 
     def _first(self, race: int, hold: Duration | None, cheat: Duration = 0) -> tuple[int, Instant]:
         """Whom the venue takes first, and when."""
@@ -240,7 +240,7 @@ class Races(Witness):
         return region, at
 
     def _sky(self, origin: NodeId, to: NodeId) -> LinkFaults:
-        return weather_between(self._city(origin), self._city(to), loss=LOSS)
+        return faults_between(self._city(origin), self._city(to), loss=LOSS)
 
     def _city(self, node: NodeId) -> City:
         if node == VENUE:
@@ -262,7 +262,7 @@ class Races(Witness):
         for region in self._chance.sample(range(len(self._cities)), len(self._cities)):
             gateway, trader = self.world.machine(FIRST_GATEWAY + region), self.world.machine(FIRST_TRADER + region)
             assert isinstance(gateway, Source)
-            assert isinstance(trader, Trader)
+            assert isinstance(trader, Bidder)
             self.world.touch(FIRST_GATEWAY + region, partial(_publish, gateway, race))
             self.world.touch(FIRST_TRADER + region, partial(trader.bid, race))
 
@@ -280,10 +280,10 @@ class Races(Witness):
             self.world.add(source, machine, channels=(Channel.CONTROL,), clock=self._clock(seed, source))
         self.world.add(VENUE, self._venue, clock=self._clock(seed, VENUE))
         for region in range(count):
-            trader = Trader(region, self._timing.retry_period)
+            trader = Bidder(region, self._timing.retry_period)
             self.world.add(FIRST_TRADER + region, trader, clock=self._clock(seed, FIRST_TRADER + region))
 
-    def _clock(self, seed: int, node: NodeId) -> Clock:
+    def _clock(self, seed: int, node: NodeId) -> SimulatedClock:
         chance = Random(f"clock {seed} {node}")  # noqa: S311
         return wandering(chance, since=EPOCH, until=self._ends_at, bound=CLOCK_BOUND)
 
@@ -293,6 +293,6 @@ def _publish(gateway: Source, race: int, now: Instant) -> None:
     assert taken == 1
 
 
-def race(seed: int, *, count: int, races: int) -> tuple[Way, ...]:
+def race(seed: int, *, count: int, races: int) -> tuple[EntryPath, ...]:
     """The races of one world."""
     return Races(regions(count), races=races, seed=seed).run()

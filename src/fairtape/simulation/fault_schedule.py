@@ -14,8 +14,8 @@ from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration, I
 from fairtape.core.link_faults import LinkFaults
 from fairtape.core.timing import Timing
 from fairtape.ring.membership.topology import Excess, LoopTopology, Remedy, Topology
-from fairtape.simulation.clocks import Clock, straying, wandering
-from fairtape.simulation.cluster import EPOCH, RealmPlan
+from fairtape.simulation.clocks import SimulatedClock, straying, wandering
+from fairtape.simulation.cluster import EPOCH, ClusterPlan
 from fairtape.simulation.faults import Clog, Crash, Fault, Partition, Pause, Restart
 from fairtape.simulation.network import Sky
 from fairtape.wire.frames import NodeId
@@ -35,11 +35,11 @@ class Outage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Upheaval:
+class FaultSchedule:
     """Everything that a seed decides."""
 
     seed: int
-    plan: RealmPlan
+    plan: ClusterPlan
     faults: tuple[Fault, ...]
     outages: tuple[Outage, ...]
     orders: tuple[tuple[Instant, OperatorVerb, NodeId], ...]  # what the operator says of a site
@@ -62,7 +62,7 @@ class Upheaval:
         )
 
 
-def draw(seed: int) -> Upheaval:
+def draw(seed: int) -> FaultSchedule:
     """The upheaval of a seed."""
     chance = _chance("upheaval", seed)
     heals_at = EPOCH + chance.choice((3, 5, 8)) * SECOND
@@ -74,7 +74,7 @@ def draw(seed: int) -> Upheaval:
     arrivals = tuple(_arrivals(_chance("arrivals", seed), charter, heals_at))
     there = tuple(site for site in sites if site not in {site for _, site in arrivals})
     faults = sorted(_faults(chance, there, reformers, sources, heals_at), key=lambda fault: fault.at)
-    plan = RealmPlan(
+    plan = ClusterPlan(
         charter=charter,
         reformers=reformers,
         sources=sources,
@@ -90,7 +90,7 @@ def draw(seed: int) -> Upheaval:
             **dict(_lost_clocks(_chance("lost clocks", seed), sites, reformers, timing, heals_at)),
         },
     )
-    return Upheaval(
+    return FaultSchedule(
         seed=seed,
         plan=plan,
         faults=tuple(faults),
@@ -158,7 +158,9 @@ def _sky(chance: Random, timing: Timing) -> Sky:
     return lambda _origin, _to: weather
 
 
-def _clocks(chance: Random, nodes: tuple[NodeId, ...], timing: Timing, heals_at: Instant) -> dict[NodeId, Clock]:
+def _clocks(
+    chance: Random, nodes: tuple[NodeId, ...], timing: Timing, heals_at: Instant
+) -> dict[NodeId, SimulatedClock]:
     """Clocks that wander, and step, within what they declare."""
     if chance.random() < 0.5:
         return {}
@@ -179,7 +181,7 @@ def _clocks(chance: Random, nodes: tuple[NodeId, ...], timing: Timing, heals_at:
 
 def _lost_clocks(
     chance: Random, sites: tuple[NodeId, ...], reformers: tuple[NodeId, ...], timing: Timing, heals_at: Instant
-) -> Iterator[tuple[NodeId, Clock]]:
+) -> Iterator[tuple[NodeId, SimulatedClock]]:
     """Clocks that lose their reference for a while, know it, and go astray meanwhile."""
     for node in chance.sample(sites, chance.choice((0, 0, 0, 1, 1, 2)) % (len(sites) + 1)):
         yield node, _lost_clock(chance, timing, heals_at)
@@ -187,7 +189,7 @@ def _lost_clocks(
         yield chance.choice(reformers), _lost_clock(chance, timing, heals_at)
 
 
-def _lost_clock(chance: Random, timing: Timing, heals_at: Instant) -> Clock:
+def _lost_clock(chance: Random, timing: Timing, heals_at: Instant) -> SimulatedClock:
     at = _instant(chance, heals_at)
     error = timing.clock_error_max * chance.choice((1, 2, 4, 10, 40)) * chance.choice((-1, 1))
     period = chance.randrange(SECOND // 20, 3 * SECOND)

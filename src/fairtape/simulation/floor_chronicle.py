@@ -24,9 +24,9 @@ from fairtape.exchange.outputs import Voided
 from fairtape.exchange.rules.values import Continuous
 from fairtape.market.prices import ONE
 from fairtape.simulation.chronicle import SOURCES, Script, Telling, read
-from fairtape.simulation.clocks import Clock
-from fairtape.simulation.cluster import EPOCH, RealmPlan
-from fairtape.simulation.floor_replicas import Floors
+from fairtape.simulation.clocks import SimulatedClock
+from fairtape.simulation.cluster import EPOCH, ClusterPlan
+from fairtape.simulation.floor_replicas import FloorReplicas
 from fairtape.simulation.scenario import BadScenario
 from fairtape.wire.frames import NodeId
 
@@ -74,7 +74,7 @@ class FloorTelling(Telling):
         """One more line of the story."""
         self._tell(who, text)
 
-    def _plan(self, seed: int, clocks: dict[NodeId, Clock]) -> RealmPlan:  # type: ignore[override]
+    def _plan(self, seed: int, clocks: dict[NodeId, SimulatedClock]) -> ClusterPlan:  # type: ignore[override]
         return replace(super()._plan(seed, clocks), sources=(*SOURCES, OPERATOR, *self._arbiters.values()))
 
     def _trade(self, script: Script) -> None:
@@ -112,7 +112,7 @@ class FloorTelling(Telling):
         yield f"floor: {max(traded)} trades, {same} at all {len(floors)} replicas; committed ones that are lost: {lost}"
 
 
-class _ToldFloors(Floors):
+class _ToldFloors(FloorReplicas):
     """Replicas that tell what they had to take back."""
 
     teller: FloorTelling

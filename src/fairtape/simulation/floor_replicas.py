@@ -36,9 +36,9 @@ from fairtape.exchange.replica import Replica
 from fairtape.nodes.coordinator.server import Reformer
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import decode_formation
-from fairtape.simulation.cluster import Realm
+from fairtape.simulation.cluster import Cluster
 from fairtape.simulation.facts import Violation
-from fairtape.simulation.observer import Witness
+from fairtape.simulation.observer import Observer
 from fairtape.wire.frames import NodeId
 
 Place = tuple[int, int]
@@ -60,12 +60,12 @@ _COUNTED: Final[Mapping[type[Output], str]] = {
 }
 
 
-class Floors(Witness):
+class FloorReplicas(Observer):
     """The replicas of one realm. `arbiters` names the source through which each site reports."""
 
     def __init__(
         self,
-        realm: Realm,
+        realm: Cluster,
         new: Callable[[], Floor],
         *,
         commit_passes: int,

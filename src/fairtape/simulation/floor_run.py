@@ -11,13 +11,13 @@ from typing import Final
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.exchange.floor import Floor
 from fairtape.simulation.cluster import EPOCH
-from fairtape.simulation.cluster_run import Ordeal, judged
+from fairtape.simulation.cluster_run import ClusterRun, judged
 from fairtape.simulation.facts import Violation
-from fairtape.simulation.fault_schedule import Upheaval, draw
+from fairtape.simulation.fault_schedule import FaultSchedule, draw
 from fairtape.simulation.faults import Crash, Fault, Restart
-from fairtape.simulation.floor_replicas import Floors
-from fairtape.simulation.ring_run import Outcome
-from fairtape.simulation.traders import Gateway, Operator
+from fairtape.simulation.floor_replicas import FloorReplicas
+from fairtape.simulation.ring_run import RunOutcome
+from fairtape.simulation.traders import SimulatedGateway, SimulatedOperator
 from fairtape.wire.frames import NodeId
 
 OPERATOR: Final = 299
@@ -32,10 +32,10 @@ def arbiter_of(site: NodeId) -> NodeId:
     return FIRST_ARBITER + site
 
 
-class FloorOrdeal(Ordeal):
+class FloorRun(ClusterRun):
     """An upheaval with a floor in it, built and running."""
 
-    def __init__(self, upheaval: Upheaval, *, liar: NodeId | None = None) -> None:
+    def __init__(self, upheaval: FaultSchedule, *, liar: NodeId | None = None) -> None:
         chance = Random(f"floor {upheaval.seed}")  # noqa: S311 - a simulation
         gateways, tour = upheaval.plan.sources, upheaval.plan.charter.primary.tour
         self.commit_passes = chance.randint(1, 3)
@@ -44,7 +44,7 @@ class FloorOrdeal(Ordeal):
         faults = (*upheaval.faults, *self._crashes(chance, upheaval))
         super().__init__(replace(upheaval, plan=replace(upheaval.plan, sources=sources), faults=faults, bursts=()))
         self.realm.world.turns_max = TURNS_MAX
-        self.floors = Floors(
+        self.floors = FloorReplicas(
             self.realm, self.new_floor, commit_passes=self.commit_passes, arbiters=self._arbiters, liar=liar
         )
         self.realm.world.witnesses.append(self.floors)
@@ -54,7 +54,7 @@ class FloorOrdeal(Ordeal):
         """An empty floor with the rights that everybody agrees on."""
         return Floor(commit_passes=self.commit_passes, operators=(OPERATOR,), arbiters=self._arbiters.values())
 
-    def _crashes(self, chance: Random, upheaval: Upheaval) -> list[Fault]:
+    def _crashes(self, chance: Random, upheaval: FaultSchedule) -> list[Fault]:
         """Operators and arbiters fail, too."""
         faults: list[Fault] = []
         for node in (OPERATOR, *self._arbiters.values()):
@@ -63,10 +63,10 @@ class FloorOrdeal(Ordeal):
                 faults += [Crash(at, node), Restart(at + chance.randrange(SECOND), node)]
         return faults
 
-    def _trade(self, upheaval: Upheaval, chance: Random) -> None:
+    def _trade(self, upheaval: FaultSchedule, chance: Random) -> None:
         world, realm = self.realm.world, self.realm
-        gateways = {node: Gateway(node, chance) for node in upheaval.plan.sources}
-        operator = Operator(OPERATOR, chance)
+        gateways = {node: SimulatedGateway(node, chance) for node in upheaval.plan.sources}
+        operator = SimulatedOperator(OPERATOR, chance)
         world.at(OPENING, partial(realm.publish, OPERATOR, operator.opening()))
         for at, node, count in sorted(upheaval.bursts):
             world.at(at, partial(realm.publish, node, gateways[node].messages(count)))
@@ -78,12 +78,12 @@ class FloorOrdeal(Ordeal):
         super().run()
         self.floors.finish()
 
-    def outcome(self, broken: Violation | None) -> Outcome:
+    def outcome(self, broken: Violation | None) -> RunOutcome:
         """What became of it; what the floors did is counted under its own names."""
         counted = tuple(sorted(self.floors.counts.items()))
         return replace(super().outcome(broken), counts=counted)
 
 
-def run_floor(seed: int) -> Outcome:
+def run_floor(seed: int) -> RunOutcome:
     """Draw, build and run one realm with a floor. Never raises: what goes wrong is the outcome."""
-    return judged(seed, lambda: FloorOrdeal(draw(seed)))
+    return judged(seed, lambda: FloorRun(draw(seed)))

@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 
 from fairtape.core.effects import Channel, Ordered, Release, Report
 from fairtape.core.instants import Duration, Instant
-from fairtape.simulation.observer import Witness
+from fairtape.simulation.observer import Observer
 from fairtape.simulation.world import World
 from fairtape.wire.frames import NodeId
 
@@ -20,7 +20,7 @@ NOISE_MAX: Final = 200
 Datagram: TypeAlias = bytes
 
 
-class Intruder(Witness):
+class Intruder(Observer):
     """Overhears as a witness, and strikes every now and then."""
 
     def __init__(self, world: World, *, targets: tuple[NodeId, ...], period: Duration, chance: Random) -> None:

@@ -16,7 +16,7 @@ from fairtape.core.formation_log import (
 )
 
 
-class MemoryStore:
+class MemoryFormationStore:
     """Survives every crash of a simulated node, as a disk does."""
 
     __slots__ = ("leadership", "log")

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 from fairtape.core.effects import Channel
 from fairtape.core.instants import MICROSECOND, Duration
 from fairtape.core.link_faults import LinkFaults, fates
-from fairtape.simulation.datagram_summary import Sighting, sight
+from fairtape.simulation.datagram_summary import DatagramSummary, summarize_datagram
 from fairtape.wire.frames import Kind, NodeId
 
 HELD_MAX: Final = 10_000  # datagrams on one clogged link; more are lost, as in any router
@@ -49,7 +49,7 @@ class Rule:
     text: str | None = None  # a part of what a bystander reads, such as 101:5
     count: int = 1
 
-    def takes(self, link: Link, sighting: Sighting) -> bool:
+    def takes(self, link: Link, sighting: DatagramSummary) -> bool:
         """Whether this datagram is dropped; it then counts."""
         applies = (
             self.count > 0
@@ -199,7 +199,7 @@ class Network:
             self._lose(link, datagram)
             return True
         if self.rules:
-            sighting = sight(datagram)
+            sighting = summarize_datagram(datagram)
             if any(rule.takes(link, sighting) for rule in self.rules):
                 self._lose(link, datagram)
                 return True

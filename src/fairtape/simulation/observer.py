@@ -5,7 +5,7 @@ from fairtape.core.instants import Instant
 from fairtape.wire.frames import NodeId
 
 
-class Witness:
+class Observer:
     """Sees everything that machines ask of the world; changes nothing."""
 
     def sent(self, node: NodeId, to: int, datagram: bytes, at: Instant, /) -> None:

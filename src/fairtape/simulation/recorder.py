@@ -7,8 +7,8 @@ from typing import Final, TypeAlias
 from fairtape.core.effects import Channel, Ordered, Release, Report
 from fairtape.core.instants import NEVER, Duration, Instant
 from fairtape.ring.receiver.recovery import Observer
-from fairtape.simulation.datagram_summary import Sighting, sight
-from fairtape.simulation.observer import Witness
+from fairtape.simulation.datagram_summary import DatagramSummary, summarize_datagram
+from fairtape.simulation.observer import Observer
 from fairtape.simulation.world import World
 from fairtape.wire.frames import NodeId
 
@@ -22,7 +22,7 @@ class Sent:
     at: Instant
     node: NodeId
     to: NodeId | Channel
-    sighting: Sighting
+    sighting: DatagramSummary
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Flight:
     node: NodeId
     to: NodeId
     arrives_at: Instant | None
-    sighting: Sighting
+    sighting: DatagramSummary
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Befell:
 Happening: TypeAlias = Sent | Flight | Step | Released | Declared | Befell
 
 
-class Recorder(Witness):
+class Recorder(Observer):
     """A witness that remembers what it sees between two true instants."""
 
     def __init__(self, world: World, *, since: Instant = 0, until: Instant = NEVER) -> None:
@@ -87,7 +87,7 @@ class Recorder(Witness):
         self._world = world
         self._since = since
         self._until = until
-        self._last: tuple[bytes, Sighting] | None = None
+        self._last: tuple[bytes, DatagramSummary] | None = None
         world.witnesses.insert(0, self)  # before the checkers, so that the breach itself is on record
         world.network.watch = self._watch
 
@@ -126,8 +126,8 @@ class Recorder(Witness):
         if self._since <= happening.at <= self._until and len(self.happenings) < HAPPENINGS_MAX:
             self.happenings.append(happening)
 
-    def _sight(self, datagram: bytes) -> Sighting:
+    def _sight(self, datagram: bytes) -> DatagramSummary:
         """A multicast is seen once for every listener and read once."""
         if self._last is None or self._last[0] is not datagram:
-            self._last = datagram, sight(datagram)
+            self._last = datagram, summarize_datagram(datagram)
         return self._last[1]

@@ -6,11 +6,11 @@ from fairtape.core.effects import Channel, Ordered, Release, Report
 from fairtape.core.instants import Instant
 from fairtape.simulation.checkers import GUARANTEES, Checker
 from fairtape.simulation.facts import Facts, Releasing, Writing
-from fairtape.simulation.observer import Witness
+from fairtape.simulation.observer import Observer
 from fairtape.wire.frames import Kind, NodeId, decode_control
 
 
-class Jury(Witness):
+class RingCheckers(Observer):
     """Keeps the facts, and lets each checker hear only what it asked for."""
 
     def __init__(self, facts: Facts, guarantees: Sequence[type[Checker]] = GUARANTEES) -> None:

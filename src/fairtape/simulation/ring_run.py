@@ -20,14 +20,14 @@ from fairtape.nodes.receiver import Receiver
 from fairtape.nodes.source import Source
 from fairtape.ring.receiver.tracing import Tracer
 from fairtape.simulation.checkers import EverythingArrives
-from fairtape.simulation.clocks import Clock, TrueClock, wandering
+from fairtape.simulation.clocks import SimulatedClock, TrueClock, wandering
 from fairtape.simulation.configuration import RECORD_MAX, Burst, Configuration, chance_for, draw
 from fairtape.simulation.facts import Facts, Stream, Violation
 from fairtape.simulation.faults import schedule
 from fairtape.simulation.intruder import Intruder
 from fairtape.simulation.network import Tree
 from fairtape.simulation.recorder import Recorder
-from fairtape.simulation.ring_checkers import Jury
+from fairtape.simulation.ring_checkers import RingCheckers
 from fairtape.simulation.world import EPOCH, Spinning, Storm, World
 from fairtape.wire.frames import NodeId
 from fairtape.wire.seals import Keys
@@ -39,7 +39,7 @@ NEVER_RAISES: Final = "NeverRaises"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class RunOutcome:
     """What became of one seed."""
 
     seed: int
@@ -71,7 +71,7 @@ class _Feed:
     chatter: int = 0  # messages at the end that nobody will wait for
 
 
-class Trial:
+class RingRun:
     """One configuration, built and running."""
 
     def __init__(self, configuration: Configuration, *, record: tuple[Instant, Instant] | None = None) -> None:
@@ -89,7 +89,7 @@ class Trial:
             claim=lambda node: self.receiver(node).stable_through,
             grain=self._grains(),
         )
-        self.jury = Jury(self.facts)
+        self.jury = RingCheckers(self.facts)
         self.world.witnesses.append(self.jury)
         self.recorder = None if record is None else Recorder(self.world, since=record[0], until=record[1])
         self.tracers = {site: Tracer() for site in configuration.sites}
@@ -148,10 +148,10 @@ class Trial:
         self._feeds[source].pending.append(b"chatter")
         self._feed(source)
 
-    def outcome(self, broken: Violation | None = None, *, lively: bool = False) -> Outcome:
+    def outcome(self, broken: Violation | None = None, *, lively: bool = False) -> RunOutcome:
         """What became of it."""
         sites = self.configuration.sites
-        return Outcome(
+        return RunOutcome(
             seed=self.configuration.seed,
             guarantee=broken.guarantee if broken else None,
             node=broken.node if broken else None,
@@ -213,7 +213,7 @@ class Trial:
         self._feeds[node].incarnation += 1
         return self._new_source(node)
 
-    def _clock(self, node: NodeId) -> Clock:
+    def _clock(self, node: NodeId) -> SimulatedClock:
         clocks = self.configuration.clocks
         wild = clocks.sources_within if node in self.configuration.sources else 0
         if clocks.bound == 0 and not wild:
@@ -320,17 +320,17 @@ class Trial:
         return all(self.source(source).idle for source in self.configuration.sources if self.world.is_up(source))
 
 
-def run_seed(seed: int, *, loss: float | None = None) -> Outcome:
+def run_seed(seed: int, *, loss: float | None = None) -> RunOutcome:
     """Draw, build and run one world. Never raises: what goes wrong is the outcome."""
     try:
-        trial = Trial(draw(seed, loss=loss))
+        trial = RingRun(draw(seed, loss=loss))
     except Exception as raised:  # noqa: BLE001 - a world that cannot be built is a finding, too
-        return Outcome(seed=seed, guarantee=NEVER_RAISES, text=where(raised))
+        return RunOutcome(seed=seed, guarantee=NEVER_RAISES, text=where(raised))
     lively, broken = judge(trial)
     return trial.outcome(broken, lively=lively)
 
 
-def judge(trial: Trial) -> tuple[bool, Violation | None]:
+def judge(trial: RingRun) -> tuple[bool, Violation | None]:
     """Run a trial: whether everything arrived, and which guarantee was broken."""
     try:
         return trial.run(), None

@@ -31,8 +31,8 @@ from fairtape.ring.membership.formation import MEMBERS_MAX, Formation
 from fairtape.ring.membership.hierarchy import Hierarchy, plan
 from fairtape.ring.membership.layout import encode_formation
 from fairtape.simulation.network import Tree
-from fairtape.simulation.observer import Witness
-from fairtape.simulation.simulated_journal import Shelf
+from fairtape.simulation.observer import Observer
+from fairtape.simulation.simulated_journal import SimulatedJournal
 from fairtape.simulation.world import EPOCH, World
 from fairtape.wire.frames import Ack, Kind, NodeId, decode_control
 from fairtape.wire.membership import Grant, Install, LoopToken, MembershipMessage, decode_membership
@@ -127,7 +127,7 @@ class Measured:
         return self.losses / self.tokens
 
 
-class Count(Witness):
+class Count(Observer):
     """Counts control messages, requests, repairs and releases."""
 
     def __init__(self, source: NodeId) -> None:
@@ -182,7 +182,7 @@ class Count(Witness):
 def measure(size: Size, progress: Progress = lambda _: None) -> Measured:
     """Build a hierarchy of so many sites, let its tokens pass, and count."""
     with uncollected():
-        realm = Multitude(size)
+        realm = ScaledLoops(size)
         realm.run(progress)
     counted, hierarchy = realm.counted, realm.hierarchy
     return Measured(
@@ -217,7 +217,7 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-class Multitude:
+class ScaledLoops:
     """Very many sites."""
 
     def __init__(self, size: Size) -> None:
@@ -282,7 +282,7 @@ class Multitude:
         primary, home = self._formations[0], formations[0]
         post = SiteConfig(me=node, reformers=(self._server,), timing=TIMING, home=home.loop)
         site = Site(post, keys=self._keys, born_at=EPOCH, past=Recovered.nothing())
-        shelf = Shelf() if len(formations) > 1 or home is primary else None
+        shelf = SimulatedJournal() if len(formations) > 1 or home is primary else None
         self.world.add(node, site, channels=(Channel.DATA, Channel.CONTROL), shelf=shelf)
         for formation in dict.fromkeys((primary, *formations)):
             layout = self._encoded[formation.loop]

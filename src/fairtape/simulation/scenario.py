@@ -37,7 +37,7 @@ from fairtape.simulation.facts import Facts
 from fairtape.simulation.faults import Clog, Crash, Fault, Pause, Restart, schedule
 from fairtape.simulation.network import Rule
 from fairtape.simulation.recorder import Befell, Declared, Flight, Happening, Recorder, Released, Sent, Step
-from fairtape.simulation.ring_checkers import Jury
+from fairtape.simulation.ring_checkers import RingCheckers
 from fairtape.simulation.world import EPOCH, World
 from fairtape.wire.frames import DATAGRAM_MAX, Kind, NodeId
 from fairtape.wire.seals import Keys
@@ -219,7 +219,9 @@ class _Stage:
     def play(self) -> None:
         """From the first instant to the last."""
         facts = Facts(formation=self._formation, published=self._published)
-        self._world.witnesses.append(Jury(facts, [kind for kind in GUARANTEES if kind is not EverythingArrives]))
+        self._world.witnesses.append(
+            RingCheckers(facts, [kind for kind in GUARANTEES if kind is not EverythingArrives])
+        )
         for site in self._script.sites:
             self._world.add(site, self._receiver(site), channels=(Channel.DATA, Channel.CONTROL))
         for source in self._script.sources:

@@ -14,7 +14,7 @@ from fairtape.wire.frames import NodeId
 UNSYNCED_MAX: Final = 20  # entries that a crash takes from a journal that is synced only now and then
 
 
-class Shelf:
+class SimulatedJournal:
     """Entries in their order, and how far they were released."""
 
     def __init__(self) -> None:

@@ -45,7 +45,7 @@ RULES: Final[dict[str, Rule]] = {
 }
 
 
-class Gateway:
+class SimulatedGateway:
     """One source of orders. It numbers its requests upward, across restarts too."""
 
     def __init__(self, node: NodeId, chance: Random) -> None:
@@ -119,7 +119,7 @@ class Gateway:
         return self._chance.choice((1, 2, 5, 20)) * ONE
 
 
-class Operator:
+class SimulatedOperator:
     """Opens the markets, lets money in, rings the bells of auctions, and keeps time going."""
 
     def __init__(self, node: NodeId, chance: Random) -> None:

@@ -30,10 +30,10 @@ from fairtape.core.effects import (
 from fairtape.core.formation_log import StoreRequest, StoreResponse, Unavailable
 from fairtape.core.instants import MILLISECOND, NEVER, SECOND, Duration, Instant
 from fairtape.core.machine import JournalMachine, Machine, StoreMachine
-from fairtape.simulation.clocks import Clock, TrueClock
+from fairtape.simulation.clocks import SimulatedClock, TrueClock
 from fairtape.simulation.network import Network, Sky, Tree
-from fairtape.simulation.observer import Witness
-from fairtape.simulation.simulated_journal import Shelf
+from fairtape.simulation.observer import Observer
+from fairtape.simulation.simulated_journal import SimulatedJournal
 from fairtape.wire.frames import NodeId
 
 EPOCH: Final = 1_767_225_600 * SECOND  # 2026-01-01 UTC: worlds start at a time as wide as the real one
@@ -52,21 +52,21 @@ class Storm(Exception):
     """Machines that keep one another busy without end."""
 
 
-class Archive(Protocol):
+class SimulatedHistory(Protocol):
     """The formation store as the world reaches it: with a delay, and not always."""
 
     def consult(self, node: NodeId, question: StoreRequest) -> tuple[Duration, StoreResponse]:
         """What the store answers to this node, and after how long."""
 
 
-class Seat:
+class SimulatedNode:
     """One node's place in the world: its machine, its clock, and what is being done to it."""
 
     __slots__ = (
         "armed_for", "backlog", "clock", "fetches", "life", "machine", "node", "paused", "shelf", "up", "wake_at",
     )  # fmt: skip
 
-    def __init__(self, node: NodeId, machine: Machine, clock: Clock, shelf: Shelf | None) -> None:
+    def __init__(self, node: NodeId, machine: Machine, clock: SimulatedClock, shelf: SimulatedJournal | None) -> None:
         self.node = node
         self.machine = machine
         self.clock = clock
@@ -92,12 +92,12 @@ class World:
         self.deliveries = 0  # datagrams handed to nodes
         self.digest = 0  # of everything sent and delivered: equal digests, equal histories
         self.turns_max = TURNS_MAX
-        self.witnesses: list[Witness] = []
-        self.archive: Archive | None = None
+        self.witnesses: list[Observer] = []
+        self.archive: SimulatedHistory | None = None
         self.network = Network(sky=sky, chance=chance, deliver=self._post, tree=tree, echo=echo)
         self._chance = chance
-        self._seats: dict[NodeId, Seat] = {}
-        self._queue: list[tuple[Instant, int, Seat | None, Event]] = []
+        self._seats: dict[NodeId, SimulatedNode] = {}
+        self._queue: list[tuple[Instant, int, SimulatedNode | None, Event]] = []
         self._tick = count().__next__
 
     def add(
@@ -106,12 +106,12 @@ class World:
         machine: Machine,
         *,
         channels: Iterable[int] = (),
-        clock: Clock | None = None,
-        shelf: Shelf | None = None,
+        clock: SimulatedClock | None = None,
+        shelf: SimulatedJournal | None = None,
     ) -> None:
         """Seat a node."""
         assert node not in self._seats
-        self._seats[node] = Seat(node, machine, clock or TrueClock(), shelf)
+        self._seats[node] = SimulatedNode(node, machine, clock or TrueClock(), shelf)
         self.network.join(node, channels)
         self.touch(node)
 
@@ -142,7 +142,7 @@ class World:
         """The machine in a seat."""
         return self._seats[node].machine
 
-    def clock(self, node: NodeId) -> Clock:
+    def clock(self, node: NodeId) -> SimulatedClock:
         """A node's clock."""
         return self._seats[node].clock
 
@@ -215,7 +215,7 @@ class World:
     def _post(self, delay: Duration, node: NodeId, datagram: bytes) -> None:
         heappush(self._queue, (self.now + delay, self._tick(), self._seats[node], datagram))
 
-    def _receive(self, seat: Seat, datagram: bytes) -> None:
+    def _receive(self, seat: SimulatedNode, datagram: bytes) -> None:
         """One turn: everything that arrives at this node in this instant, as a driver empties a socket."""
         if not seat.up:
             return
@@ -233,11 +233,11 @@ class World:
         machine.receive_all(arrived, now)
         self._settle(seat, now)
 
-    def _wake(self, seat: Seat) -> None:
+    def _wake(self, seat: SimulatedNode) -> None:
         seat.disarm()
         self._settle(seat, seat.clock.read(self.now))
 
-    def _settle(self, seat: Seat, now: Instant) -> None:
+    def _settle(self, seat: SimulatedNode, now: Instant) -> None:
         """End a turn: carry out what the machine wants, and wake it as long as something is already due."""
         machine = seat.machine
         for _ in range(SPIN_MAX):
@@ -257,12 +257,12 @@ class World:
             machine.wake(now)
         raise Spinning(f"node {seat.node} wants to wake at {deadline} again and again")
 
-    def _arm(self, seat: Seat, deadline: Instant) -> None:
+    def _arm(self, seat: SimulatedNode, deadline: Instant) -> None:
         seat.armed_for = deadline
         seat.wake_at = seat.clock.when(deadline, self.now)
         heappush(self._queue, (seat.wake_at, self._tick(), seat, None))
 
-    def _carry_out(self, seat: Seat, effects: list[Effect], now: Instant) -> None:
+    def _carry_out(self, seat: SimulatedNode, effects: list[Effect], now: Instant) -> None:
         for effect in effects:
             if isinstance(effect, Multicast):
                 for datagram in effect.datagrams:
@@ -283,13 +283,13 @@ class World:
                 self._testify(seat.node, effect, now)
 
     @staticmethod
-    def _read_journal(seat: Seat, shelf: Shelf, now: Instant) -> None:
+    def _read_journal(seat: SimulatedNode, shelf: SimulatedJournal, now: Instant) -> None:
         fetch = seat.fetches.popleft()
         entries = shelf.after(fetch.token, fetch.formation, fetch.size_max)
         cast(JournalMachine, seat.machine).fetched(fetch.ticket, entries, now)
 
     @staticmethod
-    def _keep(seat: Seat, shelf: Shelf, effect: Effect, now: Instant) -> None:
+    def _keep(seat: SimulatedNode, shelf: SimulatedJournal, effect: Effect, now: Instant) -> None:
         """What a journal does."""
         match effect:
             case Append():
@@ -303,7 +303,7 @@ class World:
             case Truncate():
                 cast(JournalMachine, seat.machine).recovered(shelf.cut_after(effect.token), now)
 
-    def _consult(self, seat: Seat, question: StoreRequest) -> None:
+    def _consult(self, seat: SimulatedNode, question: StoreRequest) -> None:
         delay, answer = SECOND, cast(StoreResponse, Unavailable(question))
         if self.archive is not None:
             delay, answer = self.archive.consult(seat.node, question)
@@ -343,6 +343,6 @@ class World:
         for witness in self.witnesses:
             witness.sent(node, to, datagram, self.now)
 
-    def _tell(self, seat: Seat, what: str) -> None:
+    def _tell(self, seat: SimulatedNode, what: str) -> None:
         for witness in self.witnesses:
             witness.befell(seat.node, what, seat.clock.read(self.now))
