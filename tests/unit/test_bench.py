@@ -8,7 +8,7 @@ from fairtape.bench import edge
 from fairtape.bench.figures import Processors, percentile
 from fairtape.bench.itch_day import MIX, itch_day
 from fairtape.bench.reading import PER_TOKEN, write_journal
-from fairtape.bench.receivers import Tally
+from fairtape.bench.receivers import ReceiverTally
 from fairtape.bench.report import Figures, problems_of
 from fairtape.bench.senders import STAMP
 from fairtape.bench.trimming import SEGMENTS_KEPT, kept_short, trim
@@ -37,7 +37,7 @@ def delivery(published_at: int, commit_at: int, *, late: bool = False) -> Delive
 
 
 def test_late_releases_are_in_every_figure_and_counted() -> None:
-    tally = Tally(0, MILLISECOND, stamped=True)
+    tally = ReceiverTally(0, MILLISECOND, stamped=True)
     tally.take(delivery(100, 200), 250)
     tally.take(delivery(100, 200, late=True), 900)
     assert list(tally.errors) == [50, 700]
@@ -46,7 +46,7 @@ def test_late_releases_are_in_every_figure_and_counted() -> None:
 
 
 def test_what_is_handed_over_outside_the_measured_time_is_no_sample() -> None:
-    tally = Tally(1_000, 2_000, stamped=False)
+    tally = ReceiverTally(1_000, 2_000, stamped=False)
     for handed_at in (999, 2_000):
         tally.take(delivery(0, 500), handed_at)
     assert tally.messages == len(tally.errors) == 0

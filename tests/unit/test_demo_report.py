@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from fairtape.cli.demo import report
 from fairtape.core.effects import Ordered, Span
 from fairtape.core.instants import MILLISECOND, SECOND
-from fairtape.demo.audit import Verdict
+from fairtape.demo.audit import CustomerVerdict
 from fairtape.demo.delays import STEP, Delays
 from fairtape.demo.findings import Findings
 from fairtape.demo.view import counted
-from fairtape.demo.world import SITES, TIMING, World
+from fairtape.demo.world import SITES, TIMING, DemoWorld
 from fairtape.market.trades import TRADE_SIZE, blank_trades
 from fairtape.wire.blocks import pack_records
 
@@ -32,7 +32,7 @@ def a_token(*traded_at: int) -> Ordered:
 
 
 FINDINGS = Findings(
-    world=World(seconds=1.0, loss=0.01, rate=400.0, seed=1, groups=None, carrier="a mesh of unicasts, as asked"),
+    world=DemoWorld(seconds=1.0, loss=0.01, rate=400.0, seed=1, groups=None, carrier="a mesh of unicasts, as asked"),
     published=1,
     delivered=dict.fromkeys((city.name for city in SITES.values()), 1),
     one_order=True,
@@ -54,7 +54,7 @@ FINDINGS = Findings(
     killed_at=0,
     formations=(),
     reformed_delay=None,
-    customers=Verdict(200, 200, 0),
+    customers=CustomerVerdict(200, 200, 0),
     customer_requests=1,
     customer_lost=2,
     deaf=0,
@@ -122,7 +122,7 @@ def test_a_ring_that_did_not_go_on_is_said_to_have_stopped() -> None:
 def test_customers_are_proved_complete_or_counted() -> None:
     assert "200 of 200 in 3 regions heard exactly what was released, every message once and in order" in text()
     assert "2 datagrams lost on the way to them, 1 request for what neither feed brought" in text()
-    short = replace(FINDINGS, customers=Verdict(200, 198, 31))
+    short = replace(FINDINGS, customers=CustomerVerdict(200, 198, 31))
     assert short.missed
     assert "ONLY 198 of 200 in 3 regions heard exactly what was released; 31 messages not heard" in text(short)
     assert (short.as_json()["customers_complete"], short.as_json()["customer_gaps"]) == (198, 31)

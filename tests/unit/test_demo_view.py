@@ -10,16 +10,16 @@ from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.demo.customers import RegionNews
 from fairtape.demo.floors import FloorNews
 from fairtape.demo.reformers import FormationNews
-from fairtape.demo.tally import Tally
+from fairtape.demo.tally import DemoTally
 from fairtape.demo.view import line, screen
-from fairtape.demo.world import REGIONS, SITES, TIMING, VICTIM, World
+from fairtape.demo.world import REGIONS, SITES, TIMING, VICTIM, DemoWorld
 from fairtape.deployment.process.temporary_site import SiteNews
 from fairtape.market.trades import encode
 from fairtape.ring.membership.formation import Formation
 from unit.apps.ticker_values import a_trade
 
 NOW = 1_767_225_600 * SECOND
-WORLD = World(seconds=20.0, loss=0.01, rate=400.0, seed=1, groups=None, carrier="a mesh of unicasts, as asked")
+WORLD = DemoWorld(seconds=20.0, loss=0.01, rate=400.0, seed=1, groups=None, carrier="a mesh of unicasts, as asked")
 ASIA = next(place for place, region in enumerate(REGIONS) if VICTIM in region.receivers[:2])
 
 
@@ -45,8 +45,8 @@ def heard(region: int, trades_min: int, *, deaf: int = 0, at: int = NOW) -> Regi
     )  # fmt: skip
 
 
-def tally(sequence: int = 10) -> Tally:
-    made = Tally(WORLD, NOW)
+def tally(sequence: int = 10) -> DemoTally:
+    made = DemoTally(WORLD, NOW)
     made.hear(formed(1))
     made.opened_at = NOW
     for site in SITES:
@@ -56,7 +56,7 @@ def tally(sequence: int = 10) -> Tally:
     return made
 
 
-def is_finished(made: Tally) -> bool:
+def is_finished(made: DemoTally) -> bool:
     return made.finished
 
 
@@ -100,7 +100,7 @@ def test_its_feed_is_silent_until_a_formation_leaves_it_to_another_one() -> None
 
 
 def test_without_customers_nobody_has_to_hear_anything() -> None:
-    made = Tally(replace(WORLD, customers=0), NOW)
+    made = DemoTally(replace(WORLD, customers=0), NOW)
     for site in SITES:
         made.hear(told(site, 10))
     made.hear(FloorNews(10, closed=True))
@@ -110,7 +110,7 @@ def test_without_customers_nobody_has_to_hear_anything() -> None:
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (100, 30), (200, 60), (40, 10)])
 @pytest.mark.parametrize("stage", ["forming", "running", "killed", "reformed", "broken"])
 def test_every_stage_fits_every_screen(width: int, height: int, stage: str) -> None:
-    made = Tally(WORLD, NOW) if stage == "forming" else tally()
+    made = DemoTally(WORLD, NOW) if stage == "forming" else tally()
     if stage in ("killed", "reformed"):
         made.killed_at = NOW
     if stage == "reformed":

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from fairtape.core.errors import UserError
-from fairtape.demo.world import World
+from fairtape.demo.world import DemoWorld
 from fairtape.deployment.config.loopback import PORTS, free_ports, ports_from
 
 
-def mesh_world() -> World:
-    return World(seconds=1, loss=0, rate=1, seed=1, groups=None, carrier="a mesh")
+def mesh_world() -> DemoWorld:
+    return DemoWorld(seconds=1, loss=0, rate=1, seed=1, groups=None, carrier="a mesh")
 
 
-def all_ports_of(world: World, folder: Path) -> Iterator[int]:
+def all_ports_of(world: DemoWorld, folder: Path) -> Iterator[int]:
     plan = world.plan(folder)
     yield from (peer.port for peer in plan.ring.book.values())
     yield from (port for _, port in plan.edge.routes.values())

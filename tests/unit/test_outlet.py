@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fairtape.cli.outlet import CHUNKS_MAX, Outlet
+from fairtape.cli.outlet import CHUNKS_MAX, OutputThread
 from fairtape.core.errors import UserError
 
 CHUNK = bytes(range(256)) * 1_024  # more than a pipe has room for
@@ -17,7 +17,7 @@ def read_all(reader: int) -> bytes:
         return file.read()
 
 
-def settle(outlet: Outlet) -> None:
+def settle(outlet: OutputThread) -> None:
     """Until everything is out, or cannot be."""
     while not outlet.idle:
         pass
@@ -26,7 +26,7 @@ def settle(outlet: Outlet) -> None:
 def test_chunks_come_out_whole_and_in_order(tmp_path: Path) -> None:
     path = tmp_path / "out"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
-    outlet = Outlet(descriptor)
+    outlet = OutputThread(descriptor)
     chunks = [bytes([number]) * 5_000 for number in range(CHUNKS_MAX)] + [b""]
     for chunk in chunks:
         while not outlet.offer(chunk):
@@ -38,7 +38,7 @@ def test_chunks_come_out_whole_and_in_order(tmp_path: Path) -> None:
 
 def test_a_reader_that_takes_nothing_fills_the_outlet_and_gets_everything_later() -> None:
     reader, writer = os.pipe()
-    outlet = Outlet(writer)
+    outlet = OutputThread(writer)
     offered = 0
     while outlet.offer(CHUNK):
         offered += 1
@@ -55,7 +55,7 @@ def test_a_reader_that_takes_nothing_fills_the_outlet_and_gets_everything_later(
 def test_a_reader_that_has_gone_is_noticed() -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    outlet = Outlet(writer)
+    outlet = OutputThread(writer)
     outlet.offer(CHUNK)
     with pytest.raises(BrokenPipeError):
         settle(outlet)
@@ -64,7 +64,7 @@ def test_a_reader_that_has_gone_is_noticed() -> None:
 
 
 def test_a_full_disk_is_one_sentence() -> None:
-    outlet = Outlet(os.open("/dev/full", os.O_WRONLY))
+    outlet = OutputThread(os.open("/dev/full", os.O_WRONLY))
     outlet.offer(CHUNK)
     with pytest.raises(UserError, match="standard output cannot be written"):
         settle(outlet)

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import unit.journal_values as values
 from fairtape.cli.lines import JsonLines, TextLines
-from fairtape.cli.outlet import Outlet
-from fairtape.cli.tape import Progress, Tape
+from fairtape.cli.outlet import OutputThread
+from fairtape.cli.tape import Progress, TapePrinter
 from fairtape.core.effects import FormationChange, Ordered, Span
 from fairtape.core.entries import Entry as Content
 from fairtape.deployment.follow.journal_follower import JournalFollower
@@ -45,17 +45,17 @@ def change(before: Ordered, number: int, *, broken: bool = False) -> FormationCh
 @contextmanager
 def tape_of(
     journals: dict[int, Path], *, text: bool = False, from_sequence: int = 1
-) -> Iterator[tuple[Tape, JournalFollower, Path]]:
+) -> Iterator[tuple[TapePrinter, JournalFollower, Path]]:
     """A tape that is printed into a file."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "lines"
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
         lines = TextLines(NAMES) if text else JsonLines(NAMES)
         following = JournalFollower(journals, from_sequence=from_sequence)
-        yield Tape(following, Outlet(descriptor), lines), following, path
+        yield TapePrinter(following, OutputThread(descriptor), lines), following, path
 
 
-def print_all(tape: Tape) -> None:
+def print_all(tape: TapePrinter) -> None:
     while tape.advance() is not Progress.CAUGHT_UP:
         pass
     assert tape.flush(lambda: False)

@@ -26,7 +26,7 @@ class Begin:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class FanoutWritten:
     """What the bare server did."""
 
     frames: int
@@ -42,7 +42,7 @@ def run_fanout(*, customers: int, size: int, seconds: float) -> float:
         crew.start("readers", readers_process, port, customers)
         crew.await_ready({"writer", "readers"})
         crew.tell_all(Begin(time.time_ns() + round(seconds * SECOND)))
-        written = crew.collect(Written, {"writer"}, NEWS_PERIOD)["writer"]
+        written = crew.collect(FanoutWritten, {"writer"}, NEWS_PERIOD)["writer"]
     return written.frames / max(written.share * seconds, 1e-9)
 
 
@@ -63,7 +63,7 @@ def writer_process(link: ChildLink, customers: int, size: int) -> None:
         for line in lines:
             line.sendall(frame)
         frames += len(lines)
-    link.tell(Written(frames, (time.process_time() - spent) / (time.monotonic() - began)))
+    link.tell(FanoutWritten(frames, (time.process_time() - spent) / (time.monotonic() - began)))
     for line in lines:
         line.close()
     link.rest()

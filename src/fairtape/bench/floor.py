@@ -46,7 +46,7 @@ _SPREAD: Final = 0.15  # one over the mean distance from the middle
 _REACH: Final = 8  # how far an order that takes reaches beyond the middle, in ticks
 
 
-class Event(NamedTuple):
+class FlowEvent(NamedTuple):
     """One step of the flow: cancel the order of an earlier step, or enter one."""
 
     cancels: int  # the step of that order; NONE: it enters
@@ -58,30 +58,30 @@ class Event(NamedTuple):
 Rate: TypeAlias = tuple[float, int]
 """Steps per second, and trades made."""
 
-Engine: TypeAlias = Callable[[Sequence[Event]], Rate]
+Engine: TypeAlias = Callable[[Sequence[FlowEvent]], Rate]
 
 
-def flow(count: int, seed: int = 1) -> list[Event]:
+def flow(count: int, seed: int = 1) -> list[FlowEvent]:
     """A mixed flow of orders and cancels. Equal seeds give equal flows."""
     chance = Random(seed)  # noqa: S311 - a benchmark
-    middle, waiting, events = _MIDDLE, list[int](), list[Event]()
+    middle, waiting, events = _MIDDLE, list[int](), list[FlowEvent]()
     for number in range(count):
         draw = chance.random()
         if waiting and (draw < _CANCELS or len(waiting) > WAITING_MAX):
             place = chance.randrange(len(waiting))
             waiting[place], waiting[-1] = waiting[-1], waiting[place]
-            events.append(Event(waiting.pop(), buys=False, price=0, quantity=0))
+            events.append(FlowEvent(waiting.pop(), buys=False, price=0, quantity=0))
             continue
         buys, quantity = chance.random() < 0.5, 100 * chance.randrange(1, 10)
         distance = 1 + int(chance.expovariate(_SPREAD)) if draw < _WAITS else -_REACH
         middle += chance.choice((-1, 0, 1)) if draw >= _WAITS else 0
         price = middle - distance if buys else middle + distance
-        events.append(Event(NONE, buys, price * TICK, quantity * ONE))
+        events.append(FlowEvent(NONE, buys, price * TICK, quantity * ONE))
         waiting.append(number)
     return events
 
 
-def run_engine(events: Sequence[Event]) -> Rate:
+def run_engine(events: Sequence[FlowEvent]) -> Rate:
     """The continuous engine of this package."""
     market = Market(OpenMarket(OPERATOR, 1, "XYZ", Continuous(), TICK, ONE))
     enter, cancel, cuts, trades = market.enter, market.cancel, market.cuts, 0
@@ -99,7 +99,7 @@ def run_engine(events: Sequence[Event]) -> Rate:
     return _rate(events, began), trades
 
 
-def run_floor(events: Sequence[Event]) -> Rate:
+def run_floor(events: Sequence[FlowEvent]) -> Rate:
     """The whole floor: bytes decoded, funds reserved, trades made, committed and settled."""
     tokens = _tokens(events)
     floor = Floor(commit_passes=3)
@@ -112,11 +112,11 @@ def run_floor(events: Sequence[Event]) -> Rate:
     return rate, floor.trade_count
 
 
-def _rate(events: Sequence[Event], began: int) -> float:
+def _rate(events: Sequence[FlowEvent], began: int) -> float:
     return len(events) * SECOND / max(process_time_ns() - began, 1)
 
 
-def _tokens(events: Sequence[Event]) -> list[Ordered]:
+def _tokens(events: Sequence[FlowEvent]) -> list[Ordered]:
     """The flow as a ring would deliver it: an opening token, and then some hundred requests in each."""
     opening = [encode(OpenMarket(OPERATOR, 1, "XYZ", Continuous(), TICK, ONE))]
     for number in range(2 * ACCOUNTS):
@@ -131,7 +131,7 @@ def _tokens(events: Sequence[Event]) -> list[Ordered]:
     return tokens
 
 
-def _payload(number: int, event: Event) -> bytes:
+def _payload(number: int, event: FlowEvent) -> bytes:
     """Accounts take turns, so that few orders meet one of their own account."""
     if event.cancels >= 0:
         account = f"account{event.cancels % ACCOUNTS}"
@@ -152,7 +152,7 @@ def _token(token: int, sequence: int, source: int, payloads: Sequence[bytes]) ->
 # Peers: pure Python packages that match orders by price and time. Each runs where it is installed.
 
 
-def run_akhil4n(events: Sequence[Event]) -> Rate:
+def run_akhil4n(events: Sequence[FlowEvent]) -> Rate:
     """akhil4n-orderbook, with integers for prices, which is faster than the decimals that it documents."""
     peer: Any = import_module("orderbook")
     book, ids = peer.OrderBook(), dict[int, str]()
@@ -167,7 +167,7 @@ def run_akhil4n(events: Sequence[Event]) -> Rate:
     return _rate(events, began), len(book.trade_log)
 
 
-def run_order_matching(events: Sequence[Event]) -> Rate:
+def run_order_matching(events: Sequence[FlowEvent]) -> Rate:
     """order-matching: one order at a time, as they come."""
     engine_module: Any = import_module("order_matching.matching_engine")
     order_module: Any = import_module("order_matching.order")

@@ -31,7 +31,7 @@ _NANOSECONDS: Final = "q"
 
 
 @dataclass(slots=True)
-class Memory:
+class MemoryUse:
     """What a process held, in bytes."""
 
     at_start: int = 0  # before the first token
@@ -41,7 +41,7 @@ class Memory:
 
 
 @dataclass(slots=True)
-class Tally:
+class ReceiverTally:
     """What one receiver delivered in the measured time."""
 
     starts_at: Instant
@@ -53,7 +53,7 @@ class Tally:
     all_messages: int = 0  # measured or not
     errors: "array[int]" = field(default_factory=lambda: array(_NANOSECONDS))  # hand-over - commit_at, of every release
     latencies: "array[int]" = field(default_factory=lambda: array(_NANOSECONDS))  # from publish to hand-over
-    memory: Memory = field(default_factory=Memory)
+    memory: MemoryUse = field(default_factory=MemoryUse)
 
     def take(self, delivery: Deliver, handed_at: Instant) -> None:
         """Count one delivery."""
@@ -80,10 +80,10 @@ def _stamps(delivery: Deliver) -> list[Instant]:
     ]
 
 
-class Witness:
+class DeliveryRecorder:
     """The application of one site: notes what it gets, and looks after the run when there is nothing to get."""
 
-    def __init__(self, clock: Clock, tally: Tally, link: ChildLink, receiver: Receiver) -> None:
+    def __init__(self, clock: Clock, tally: ReceiverTally, link: ChildLink, receiver: Receiver) -> None:
         self._clock = clock
         self._tally = tally
         self._link = link
@@ -129,11 +129,11 @@ class Witness:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
+class ReceiverAccount:
     """What a receiver says at the end."""
 
     site: NodeId
-    tally: Tally
+    tally: ReceiverTally
     digest: bytes  # of the hash chain over everything it ordered
     requests: int
     dropped: int
@@ -149,9 +149,9 @@ def receiver_process(link: ChildLink, me: NodeId, journal: Path, setting: Settin
     plan = link.expect(RingPlan)
     if plan is None:
         return
-    tally = Tally(*setting.window_of(plan.formation), stamped=setting.rate is not None)
+    tally = ReceiverTally(*setting.window_of(plan.formation), stamped=setting.rate is not None)
     receiver, seat = site_runtime(plan, me, clock, journal=journal)
-    witness = Witness(clock, tally, link, receiver)
+    witness = DeliveryRecorder(clock, tally, link, receiver)
     seat.consumer = witness.take
     driver = Driver([seat], clock, gather_period=gather_period(plan))
     tune_gc()
@@ -161,10 +161,12 @@ def receiver_process(link: ChildLink, me: NodeId, journal: Path, setting: Settin
     driver.close()
 
 
-def _account(me: NodeId, tally: Tally, receiver: Receiver, seat: NodeRuntime, *, real_time: bool) -> Account:
+def _account(
+    me: NodeId, tally: ReceiverTally, receiver: Receiver, seat: NodeRuntime, *, real_time: bool
+) -> ReceiverAccount:
     assert isinstance(seat.journal, JournalWriter)
     tip, traffic = seat.journal.tip, seat.carrier.traffic()
-    return Account(
+    return ReceiverAccount(
         site=me,
         tally=tally,
         digest=b"" if tip is None else tip.digest,

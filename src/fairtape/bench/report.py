@@ -6,7 +6,7 @@ from statistics import median
 from typing import Final, TypeAlias
 
 from fairtape.bench.figures import percentile
-from fairtape.bench.ring import Outcome, messages_per_packet, run_bare, run_ring, run_sleepers
+from fairtape.bench.ring import RingOutcome, messages_per_packet, run_bare, run_ring, run_sleepers
 from fairtape.bench.setting import Setting
 from fairtape.bench.unsealed import OpenSeal
 from fairtape.core.instants import MICROSECOND
@@ -82,7 +82,7 @@ def _throughput(setting: Setting, rounds: int, step: Step) -> Figures:
     }
 
 
-def _memory(outcome: Outcome) -> list[dict[str, float]]:
+def _memory(outcome: RingOutcome) -> list[dict[str, float]]:
     """Of each receiver in one round."""
     return [
         {
@@ -132,7 +132,7 @@ def _latency(base: Setting, rounds: int, step: Step) -> Figures:
     return real_time | _errors("single", singles) | _errors("lossy", losses)
 
 
-def _errors(name: str, outcomes: Sequence[Outcome]) -> Figures:
+def _errors(name: str, outcomes: Sequence[RingOutcome]) -> Figures:
     figures: Figures = {
         f"{name}_releases": sum(each.releases for each in outcomes),
         f"{name}_late_releases": sum(each.late_releases for each in outcomes),
@@ -161,7 +161,7 @@ def _rounded(value: float, digits: int) -> float:
     return round(value, digits) if digits else round(value)
 
 
-def _failures(outcomes: Sequence[Outcome]) -> list[str]:
+def _failures(outcomes: Sequence[RingOutcome]) -> list[str]:
     return [failure for outcome in outcomes for failure in outcome.failures]
 
 

@@ -17,7 +17,7 @@ from typing import Final
 
 from fairtape.bench.bare import bare_receiver, bare_sender, bare_sleeper
 from fairtape.bench.figures import Processors, percentile
-from fairtape.bench.receivers import Account, Memory, receiver_process
+from fairtape.bench.receivers import MemoryUse, ReceiverAccount, receiver_process
 from fairtape.bench.senders import Published, sender_process
 from fairtape.bench.setting import PATIENCE, WARM_PERIOD, Setting
 from fairtape.bench.trimming import kept_short
@@ -67,7 +67,7 @@ def _scratch() -> Iterator[Path]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class RingOutcome:
     """What one run of one ring showed. Late releases are in every figure."""
 
     messages: int  # in the measured time, by the slowest receiver
@@ -81,7 +81,7 @@ class Outcome:
     release_error_max_us: float
     latency_p50_ms: float
     latency_p99_ms: float
-    memory: dict[NodeId, Memory]
+    memory: dict[NodeId, MemoryUse]
     recoveries: int
     dropped: int
     real_time: bool  # granted to every receiver
@@ -89,7 +89,7 @@ class Outcome:
     failures: tuple[str, ...]
 
 
-def run_ring(setting: Setting) -> Outcome:
+def run_ring(setting: Setting) -> RingOutcome:
     """Run one ring and gather what its processes say."""
     sites = {f"site {site}": site for site in range(1, setting.receivers + 1)}
     with _scratch() as folder, ChildProcesses(imports=[__name__]) as crew:
@@ -105,13 +105,13 @@ def run_ring(setting: Setting) -> Outcome:
     return _outcome(setting, published, accounts, stolen_fraction)
 
 
-def _gather(crew: ChildProcesses, setting: Setting) -> tuple[int | None, list[Account]]:
+def _gather(crew: ChildProcesses, setting: Setting) -> tuple[int | None, list[ReceiverAccount]]:
     """Until every site has given its account: how much was published, and the accounts.
 
     A ring that failed publishes no more, so nobody waits for the end of its time.
     """
     published: int | None = None
-    accounts: list[Account] = []
+    accounts: list[ReceiverAccount] = []
     give_up_at = time.monotonic_ns() + setting.window + WARM_PERIOD + 3 * PATIENCE
     while len(accounts) < setting.receivers:
         left = give_up_at - time.monotonic_ns()
@@ -121,20 +121,22 @@ def _gather(crew: ChildProcesses, setting: Setting) -> tuple[int | None, list[Ac
             if isinstance(news, Published):
                 published = news.count
                 crew.tell_all(news)
-            elif isinstance(news, Account):
+            elif isinstance(news, ReceiverAccount):
                 accounts.append(news)
                 if news.failure is not None:
                     crew.tell_all(Published(0))
     return published, accounts
 
 
-def _outcome(setting: Setting, published: int | None, accounts: list[Account], stolen_fraction: float) -> Outcome:
+def _outcome(
+    setting: Setting, published: int | None, accounts: list[ReceiverAccount], stolen_fraction: float
+) -> RingOutcome:
     tallies = [account.tally for account in accounts]
     errors = [error for tally in tallies for error in tally.errors]
     latencies = [latency for tally in tallies for latency in tally.latencies]
     one_digest = len({account.digest for account in accounts}) == 1
     messages = min(tally.messages for tally in tallies)
-    return Outcome(
+    return RingOutcome(
         messages=messages,
         messages_per_s=messages / setting.seconds,
         one_order=one_digest and all(tally.all_messages == published for tally in tallies),

@@ -47,7 +47,7 @@ class Flood:
         self.published += self._source.publish_records(self._chunk, self._size, now)
 
 
-class Metronome:
+class PacedSender:
     """A producer that publishes one stamped message every so often."""
 
     def __init__(self, source: Source, size: int, rate: int, starts_at: Instant, ends_at: Instant) -> None:
@@ -109,7 +109,7 @@ class _Watch:
         clock: Clock,
         link: ChildLink,
         sources: Sequence[Source],
-        producers: Sequence[Flood | Metronome],
+        producers: Sequence[Flood | PacedSender],
         give_up_at: Instant,
     ) -> None:
         self._clock = clock
@@ -130,8 +130,8 @@ class _Watch:
         return done or self._link.stopped or now > self._give_up_at
 
 
-def _producer(source: Source, setting: Setting, plan: RingPlan) -> Flood | Metronome:
+def _producer(source: Source, setting: Setting, plan: RingPlan) -> Flood | PacedSender:
     starts_at, ends_at = plan.formation.starts_at, setting.window_of(plan.formation)[1]
     if setting.rate is None:
         return Flood(source, setting.size, starts_at, ends_at)
-    return Metronome(source, setting.size, setting.rate, starts_at + source.me * 337 % 1000 * MICROSECOND, ends_at)
+    return PacedSender(source, setting.size, setting.rate, starts_at + source.me * 337 % 1000 * MICROSECOND, ends_at)

@@ -32,7 +32,7 @@ _MIB: Final = 1 << 20
 
 
 @dataclass
-class Memory:
+class StreamMemory:
     """The most that each kind of process held in each fifth of the way, in MiB."""
 
     driver: list[int] = field(default_factory=lambda: [0] * FIFTHS)
@@ -54,7 +54,7 @@ class Memory:
 def stream_memory(gigabytes: float, master: str, step: Step) -> Figures:
     """Make a journal of this size, stream it into a table, and watch."""
     messages = int(gigabytes * GIGABYTE) // MESSAGE_BYTES
-    memory = Memory()
+    memory = StreamMemory()
     with TemporaryDirectory(prefix="fairtape-bench-") as place:
         folder = Path(place)
         step(f"writing a journal of {messages:,} messages")

@@ -91,14 +91,14 @@ class Spent:
 
 
 @dataclass(frozen=True, slots=True)
-class Released:
+class WebReleased:
     """When the site released each token."""
 
     released_at: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class WebHeard:
     """What the customers got: of each frame when it was there, its first number and how many there were."""
 
     received_at: bytes
@@ -150,7 +150,7 @@ def check_room(customers: int) -> None:
         raise UserError(f"--customers is {customers}, and a process may open {allowed} files; raise ulimit -n")
 
 
-def _perform(setting: WebSetting, journal: Path) -> tuple[Heard, Spent, Released, Show]:
+def _perform(setting: WebSetting, journal: Path) -> tuple[WebHeard, Spent, WebReleased, Show]:
     with ChildProcesses(imports=[__name__]) as crew:
         crew.start("server", server_process, journal, setting)
         port = crew.collect(Open, {"server"}, NEWS_PERIOD)["server"].port
@@ -161,7 +161,7 @@ def _perform(setting: WebSetting, journal: Path) -> tuple[Heard, Spent, Released
         show = Show(starts_at, starts_at + WARM_PERIOD + round(setting.seconds * SECOND))
         crew.tell_all(show)
         found = _accounts(crew)
-    return found[Heard], found[Spent], found[Released], show
+    return found[WebHeard], found[Spent], found[WebReleased], show
 
 
 def _accounts(crew: ChildProcesses) -> dict[type, Any]:
@@ -175,7 +175,7 @@ def _accounts(crew: ChildProcesses) -> dict[type, Any]:
     return found
 
 
-def _delays(setting: WebSetting, released: Released, heard: Heard) -> Any:
+def _delays(setting: WebSetting, released: WebReleased, heard: WebHeard) -> Any:
     """Of each message at each customer that was due in the measured time: milliseconds from its release."""
     received_at = np.frombuffer(heard.received_at, np.int64)
     first, count = np.frombuffer(heard.first, np.int64), np.frombuffer(heard.count, np.int32)
@@ -224,7 +224,7 @@ def site_process(link: ChildLink, journal: Path, setting: WebSetting) -> None:
             released_at.append(now)
             writer.release(Release(token, sequence, count, due_at, now, late=False, clock_bound=0), now)
             token, sequence, due_at = token + 1, sequence + count, due_at + setting.token_period
-        link.tell(Released(released_at.tobytes()))
+        link.tell(WebReleased(released_at.tobytes()))
         link.rest()
 
 
@@ -279,10 +279,10 @@ class BareAudience:
             for key, _ in self._selector.select((ends_at - now) / SECOND):
                 self._read(key.fileobj)  # type: ignore[arg-type]  # only sockets are registered
 
-    def heard(self, share: float) -> Heard:
+    def heard(self, share: float) -> WebHeard:
         """What came."""
         received_at, first, count = (each.tobytes() for each in (self._received_at, self._first, self._count))
-        return Heard(received_at, first, count, len(self._faulty), share, self._told_delayed)
+        return WebHeard(received_at, first, count, len(self._faulty), share, self._told_delayed)
 
     def _read(self, line: socket.socket) -> None:
         data = line.recv(CHUNK)

@@ -13,54 +13,78 @@ from typing import Final
 import click
 
 from fairtape import __version__
-from fairtape.cli.lazy import Entry, LazyGroup
+from fairtape.cli.lazy import CommandEntry, LazyGroup
 from fairtape.core.errors import UserError
 
 COMMANDS: Final = {
-    "demo": Entry("A ring", "fairtape.cli.demo", "demo", "Run a whole market on this machine and prove its order."),
-    "listen": Entry(
+    "demo": CommandEntry(
+        "A ring", "fairtape.cli.demo", "demo", "Run a whole market on this machine and prove its order."
+    ),
+    "listen": CommandEntry(
         "A ring", "fairtape.cli.listen", "listen", "Print the one order of a deployment, or of a ring started here."
     ),
-    "publish": Entry("A ring", "fairtape.cli.publish", "publish_command", "Publish a file of trades into a ring."),
-    "revise": Entry(
+    "publish": CommandEntry(
+        "A ring", "fairtape.cli.publish", "publish_command", "Publish a file of trades into a ring."
+    ),
+    "revise": CommandEntry(
         "A ring", "fairtape.cli.revise", "revise", "Cancel or correct a trade, halt a venue, open it again."
     ),
-    "web": Entry("A ring", "fairtape.cli.web", "web", "Serve the ticker of a site by WebSocket and HTTP."),
-    "init": Entry("A deployment", "fairtape.cli.init", "init", "Make a deployment: its file and everybody's keys."),
-    "up": Entry("A deployment", "fairtape.cli.up", "up", "Run the sites and servers of a deployment on this machine."),
-    "node": Entry("A deployment", "fairtape.cli.node", "node", "Run one node of a deployment."),
-    "status": Entry("A deployment", "fairtape.cli.status", "status", "Show how a deployment fares."),
-    "operate": Entry(
+    "web": CommandEntry("A ring", "fairtape.cli.web", "web", "Serve the ticker of a site by WebSocket and HTTP."),
+    "init": CommandEntry(
+        "A deployment", "fairtape.cli.init", "init", "Make a deployment: its file and everybody's keys."
+    ),
+    "up": CommandEntry(
+        "A deployment", "fairtape.cli.up", "up", "Run the sites and servers of a deployment on this machine."
+    ),
+    "node": CommandEntry("A deployment", "fairtape.cli.node", "node", "Run one node of a deployment."),
+    "status": CommandEntry("A deployment", "fairtape.cli.status", "status", "Show how a deployment fares."),
+    "operate": CommandEntry(
         "A deployment",
         "fairtape.cli.operate",
         "operate",
         "Retire and admit sites; change the plan; resume after a halt.",
     ),
-    "edge": Entry("A deployment", "fairtape.cli.edge", "edge", "Serve what customers of a site missed."),
-    "hear": Entry("A deployment", "fairtape.cli.hear", "hear", "Hear the ticker as a customer does."),
-    "gateway": Entry("A deployment", "fairtape.cli.gateway", "gateway", "Let traders enter orders into a deployment."),
-    "accounts": Entry("A deployment", "fairtape.cli.accounts", "accounts", "Make logins, and fund their accounts."),
-    "floor": Entry("A deployment", "fairtape.cli.floor", "floor", "Open markets, enter orders, look at the books."),
-    "drill": Entry("A deployment", "fairtape.cli.drill", "drill", "Inject a fault and report what happened."),
-    "check": Entry("Proof", "fairtape.cli.check", "check", "Run simulated worlds and check every guarantee in each."),
-    "audit": Entry(
+    "edge": CommandEntry("A deployment", "fairtape.cli.edge", "edge", "Serve what customers of a site missed."),
+    "hear": CommandEntry("A deployment", "fairtape.cli.hear", "hear", "Hear the ticker as a customer does."),
+    "gateway": CommandEntry(
+        "A deployment", "fairtape.cli.gateway", "gateway", "Let traders enter orders into a deployment."
+    ),
+    "accounts": CommandEntry(
+        "A deployment", "fairtape.cli.accounts", "accounts", "Make logins, and fund their accounts."
+    ),
+    "floor": CommandEntry(
+        "A deployment", "fairtape.cli.floor", "floor", "Open markets, enter orders, look at the books."
+    ),
+    "drill": CommandEntry("A deployment", "fairtape.cli.drill", "drill", "Inject a fault and report what happened."),
+    "check": CommandEntry(
+        "Proof", "fairtape.cli.check", "check", "Run simulated worlds and check every guarantee in each."
+    ),
+    "audit": CommandEntry(
         "Proof", "fairtape.cli.audit", "audit", "Measure how fair it is: who is first, where all bid at once."
     ),
-    "trace": Entry("Proof", "fairtape.cli.trace", "trace", "Run one simulated world again and show what happened."),
-    "failover": Entry("Proof", "fairtape.cli.failover", "failover", "Let members die and time how the others go on."),
-    "scale": Entry("Proof", "fairtape.cli.scale", "scale", "Let loops grow to 10,000 sites and count what each does."),
-    "bench": Entry("Proof", "fairtape.cli.bench", "bench", "Measure fairtape here, beside what it is compared with."),
-    "journal": Entry("The record", "fairtape.cli.journal", "journal", "Read and check a site's journal."),
-    "pipeline": Entry(
+    "trace": CommandEntry(
+        "Proof", "fairtape.cli.trace", "trace", "Run one simulated world again and show what happened."
+    ),
+    "failover": CommandEntry(
+        "Proof", "fairtape.cli.failover", "failover", "Let members die and time how the others go on."
+    ),
+    "scale": CommandEntry(
+        "Proof", "fairtape.cli.scale", "scale", "Let loops grow to 10,000 sites and count what each does."
+    ),
+    "bench": CommandEntry(
+        "Proof", "fairtape.cli.bench", "bench", "Measure fairtape here, beside what it is compared with."
+    ),
+    "journal": CommandEntry("The record", "fairtape.cli.journal", "journal", "Read and check a site's journal."),
+    "pipeline": CommandEntry(
         "The record",
         "fairtape.cli.pipeline",
         "pipeline",
         "Work on the record with Spark: tables, proofs, reports, plans.",
     ),
-    "doctor": Entry(
+    "doctor": CommandEntry(
         "Before a start", "fairtape.cli.doctor", "doctor", "Check this machine and say what to do about it."
     ),
-    "plan": Entry("Before a start", "fairtape.cli.plan", "plan", "Work out a deployment before it is built."),
+    "plan": CommandEntry("Before a start", "fairtape.cli.plan", "plan", "Work out a deployment before it is built."),
 }
 
 EXIT_MISTAKE: Final = 2

@@ -92,7 +92,7 @@ def check(
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class RunKind:
     """One kind of worlds."""
 
     name: str
@@ -102,7 +102,7 @@ class Kind:
     counted: str  # what a world had that `reforming` counts
 
 
-def _choose(flags: dict[str, bool], loss: float | None) -> Kind:
+def _choose(flags: dict[str, bool], loss: float | None) -> RunKind:
     chosen = [flag for flag, given in flags.items() if given]
     if len(chosen) > 1:
         raise UserError(f"{' and '.join(chosen)} are given; give one of them")
@@ -110,7 +110,7 @@ def _choose(flags: dict[str, bool], loss: float | None) -> Kind:
         raise UserError(f"--loss is {loss:g}; only worlds of one ring take it, leave it out")
     if chosen:
         return KINDS[chosen[0]]
-    return Kind(
+    return RunKind(
         "ring",
         partial(run_seed, loss=loss),
         lambda seed: swarm.draw(seed, loss=loss).describe(),
@@ -120,13 +120,13 @@ def _choose(flags: dict[str, bool], loss: float | None) -> Kind:
 
 
 KINDS: Final = {
-    "--healing": Kind(
+    "--healing": RunKind(
         "healing", run_cluster, lambda seed: upheaval.draw(seed).describe(), ("--healing",), "had to reform"
     ),
-    "--failover": Kind(
+    "--failover": RunKind(
         "failover", run_failover, lambda seed: failovers.draw(seed).describe(), ("--failover",), "had to reform"
     ),
-    "--floor": Kind("floor", run_floor, lambda seed: upheaval.draw(seed).describe(), ("--floor",), "had to reform"),
+    "--floor": RunKind("floor", run_floor, lambda seed: upheaval.draw(seed).describe(), ("--floor",), "had to reform"),
 }
 
 
@@ -162,7 +162,7 @@ def _with_bar(outcomes: Iterator[RunOutcome], total: int) -> Iterator[RunOutcome
             bar.advance(task)
 
 
-def _summary(tally: CampaignTally, seconds: float, kind: Kind) -> str:
+def _summary(tally: CampaignTally, seconds: float, kind: RunKind) -> str:
     verdict = f"{len(tally.failures)} broke a guarantee" if tally.failures else "every guarantee held"
     worlds = "1 world" if tally.seeds == 1 else f"{tally.seeds:,} worlds"
     return (
@@ -190,7 +190,7 @@ def _told(name: str, took: Distribution) -> str:
     )
 
 
-def _fields(tally: CampaignTally, seconds: float, kind: Kind, jobs: int) -> dict[str, object]:
+def _fields(tally: CampaignTally, seconds: float, kind: RunKind, jobs: int) -> dict[str, object]:
     failures = [
         {
             "seed": outcome.seed,

@@ -22,9 +22,9 @@ from fairtape.core.instants import SECOND, Instant
 from fairtape.core.timing import Timing
 from fairtape.demo.findings import Findings
 from fairtape.demo.play import play
-from fairtape.demo.tally import Tally
+from fairtape.demo.tally import DemoTally
 from fairtape.demo.view import counted, line, percent, screen
-from fairtape.demo.world import FLOORS, REGIONS, RESILIENCE, SITES, TIMING, World
+from fairtape.demo.world import FLOORS, REGIONS, RESILIENCE, SITES, TIMING, DemoWorld
 from fairtape.deployment.config.loopback import loopback_groups, transport_text
 from fairtape.net.clock import SharedClock
 
@@ -93,7 +93,7 @@ def demo(
         show_floor(ctx)
     _refuse(seconds=seconds, loss=loss, rate=rate, seed=seed, customers=customers)
     groups = loopback_groups(mesh=mesh)
-    world = World(
+    world = DemoWorld(
         seconds=seconds,
         loss=loss,
         rate=rate,
@@ -151,7 +151,7 @@ def _folder(chosen: Path | None) -> Iterator[Path]:
 
 
 @contextmanager
-def _audience() -> Iterator[Callable[[Tally], None]]:
+def _audience() -> Iterator[Callable[[DemoTally], None]]:
     """A screen on a terminal, a line now and then elsewhere."""
     console = Console(stderr=True)
     clock = SharedClock()
@@ -160,7 +160,7 @@ def _audience() -> Iterator[Callable[[Tally], None]]:
         return
     with Live(console=console, screen=True, auto_refresh=False) as live:
 
-        def show(tally: Tally) -> None:
+        def show(tally: DemoTally) -> None:
             live.update(screen(tally, clock.now(), console.height), refresh=True)
 
         yield show
@@ -174,7 +174,7 @@ class _Lines:
         self._clock = clock
         self._next_at: Instant = 0
 
-    def __call__(self, tally: Tally) -> None:
+    def __call__(self, tally: DemoTally) -> None:
         now = self._clock.now()
         if now >= self._next_at:
             if not self._next_at:

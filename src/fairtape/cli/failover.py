@@ -30,7 +30,7 @@ EXPLANATIONS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
+class FailoverFindings:
     """What became of all these worlds."""
 
     outcomes: Sequence[RunOutcome]
@@ -66,7 +66,7 @@ def failover(ctx: click.Context, *, seeds: int, jobs: int | None, as_json: bool)
     began_at = time.perf_counter()
     outcomes = campaign(range(1, seeds + 1), run_failover, jobs=min(jobs or cores(), seeds))
     gathered = sorted(_with_bar(outcomes, seeds, quiet=as_json), key=lambda outcome: outcome.seed)
-    findings = Findings(gathered, time.perf_counter() - began_at)
+    findings = FailoverFindings(gathered, time.perf_counter() - began_at)
     if as_json:
         click.echo(json.dumps(_fields(findings)))
     else:
@@ -84,7 +84,7 @@ def _with_bar(outcomes: Iterator[RunOutcome], total: int, *, quiet: bool) -> Ite
             bar.advance(task)
 
 
-def _show(findings: Findings) -> None:
+def _show(findings: FailoverFindings) -> None:
     console = Console(highlight=False)
     console.print(_table(findings.kept))
     for kept in findings.kept:
@@ -128,7 +128,7 @@ def _again(outcome: RunOutcome) -> str:
     return replay_command(outcome, "--failover")
 
 
-def _fields(findings: Findings) -> dict[str, object]:
+def _fields(findings: FailoverFindings) -> dict[str, object]:
     promises = {
         kept.name: {
             "count": len(kept.shares),

@@ -39,7 +39,7 @@ PATIENCE_MS: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class EdgeTarget:
     """What there is to hear, and whom to ask."""
 
     tag: str
@@ -121,7 +121,7 @@ def hear(
     ctx.exit(EXIT_MISSED if counts.missing else 0)
 
 
-def _ear(found: Target, feeds: str, grade: str, patience_ms: int, stripes: tuple[int, ...]) -> MulticastSubscriber:
+def _ear(found: EdgeTarget, feeds: str, grade: str, patience_ms: int, stripes: tuple[int, ...]) -> MulticastSubscriber:
     if grade == "guaranteed" and not found.servers:
         raise UserError("--grade is guaranteed, and there is nobody to ask; name a retransmit server with --server")
     patience = None if grade == "guaranteed" else patience_ms * MILLISECOND
@@ -199,7 +199,7 @@ class Printer:
         return f"{'-':>9}  {kind.upper()}  " + ", ".join(f"{name} {value}" for name, value in fields.items()) + "\n"
 
 
-def _target(target: Path, tag: str | None, servers: tuple[str, ...], interface: str | None) -> Target:
+def _target(target: Path, tag: str | None, servers: tuple[str, ...], interface: str | None) -> EdgeTarget:
     named = tuple(map(_server, servers))
     if (target / FILE).exists():
         for option, given in (("--tag", tag), ("--server", servers)):
@@ -221,10 +221,10 @@ def _target(target: Path, tag: str | None, servers: tuple[str, ...], interface: 
         found = (each for each in map(_plan_or_none, beside) if each is not None)
         return next((each for each in found if each.version == version), None)
 
-    return Target(tag, plan, later, named, interface or LOOPBACK)
+    return EdgeTarget(tag, plan, later, named, interface or LOOPBACK)
 
 
-def _deployed(deployment: Deployment, interface: str | None) -> Target:
+def _deployed(deployment: Deployment, interface: str | None) -> EdgeTarget:
     settings = edge_of(deployment)
     catalogue = stripe_plans_of(deployment)
 
@@ -239,7 +239,7 @@ def _deployed(deployment: Deployment, interface: str | None) -> Target:
         raise UserError(f"no plan is in force in {deployment.folder}; order one with: fairtape operate")
     servers = tuple(place.requests for place in settings.stations.values())
     host = deployment.nodes[next(iter(settings.stations))].host
-    return Target(settings.tag, plan, later, servers, interface or interface_at(host))
+    return EdgeTarget(settings.tag, plan, later, servers, interface or interface_at(host))
 
 
 def _plan_or_none(path: Path) -> StripePlan | None:
@@ -266,7 +266,7 @@ def _session(text: str | None, begin: int | None) -> Session | None:
     return name
 
 
-def _plan_of(name: Session, found: Target) -> StripePlan:
+def _plan_of(name: Session, found: EdgeTarget) -> StripePlan:
     plan = found.plans(name.version)
     if plan is None:
         raise UserError(f"--session is {str(name)!r}, of plan {name.version}, which is not here; add its file")

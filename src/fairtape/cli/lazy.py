@@ -11,7 +11,7 @@ import click
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CommandEntry:
     """Where a command is, and what the overview says about it."""
 
     section: str
@@ -29,7 +29,7 @@ class Entry:
 class LazyGroup(click.Group):
     """Knows its commands by a table, whose order the overview keeps; entries of one section stand together."""
 
-    def __init__(self, *, commands: Mapping[str, Entry], **options: Any) -> None:
+    def __init__(self, *, commands: Mapping[str, CommandEntry], **options: Any) -> None:
         super().__init__(**options)
         self._entries = dict(commands)
 

@@ -13,8 +13,8 @@ from click.core import ParameterSource
 
 from fairtape.cli.limits import check_within
 from fairtape.cli.lines import JsonLines, TextLines
-from fairtape.cli.outlet import Outlet
-from fairtape.cli.tape import Progress, Tape
+from fairtape.cli.outlet import OutputThread
+from fairtape.cli.tape import Progress, TapePrinter
 from fairtape.cli.tuning import tune_in
 from fairtape.cli.words import counted
 from fairtape.core.errors import UserError
@@ -131,7 +131,7 @@ def _run_ring(
         run = f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
         journals = folder.new_journals(run, members)
         lines = (JsonLines if as_json else TextLines)({node: venue.name for node, venue in SOURCES.items()})
-        tape = Tape(JournalFollower(journals), Outlet(sys.stdout.fileno()), lines)
+        tape = TapePrinter(JournalFollower(journals), OutputThread(sys.stdout.fileno()), lines)
         with ChildProcesses(imports=[run_site.__module__]) as crew:
             _start(crew, folder, journals, place, timing=PROFILES[profile])
             click.echo(
@@ -189,7 +189,7 @@ class Watch:
         self._aftermath = (timing.reform_delay + NEWS_DELAY_MAX) / SECOND
         self._failures: list[str] = []
 
-    def follow(self, crew: ChildProcesses, tape: Tape) -> list[str]:
+    def follow(self, crew: ChildProcesses, tape: TapePrinter) -> list[str]:
         """Print until the end is asked for or a site fails; the sentences of a failure if there is one."""
         progress = Progress.CAUGHT_UP
         while not self._interrupts.count and time.monotonic() < self._ends_at:
@@ -210,7 +210,7 @@ class Watch:
         return self._failures
 
 
-def _print_rest(tape: Tape, interrupts: Interrupts, failures: list[str]) -> bool:
+def _print_rest(tape: TapePrinter, interrupts: Interrupts, failures: list[str]) -> bool:
     """Print what is left, until one more Ctrl-C; whether everything is printed."""
     enough = interrupts.count + 1
     try:
@@ -221,7 +221,7 @@ def _print_rest(tape: Tape, interrupts: Interrupts, failures: list[str]) -> bool
         return False
 
 
-def _summary(tape: Tape, journals: Path, *, complete: bool) -> str:
+def _summary(tape: TapePrinter, journals: Path, *, complete: bool) -> str:
     printed = tape.printed
     others = f", {counted(printed.others, 'other message')}" if printed.others else ""
     end = f" (the last of them at site {tape.site})" if tape.site != 1 else ""

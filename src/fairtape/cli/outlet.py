@@ -15,7 +15,7 @@ CHUNKS_MAX: Final = 16  # that wait for the reader
 PIECE_SIZE: Final = 4_096  # bytes of one write: so small that a reader who takes anything is seen to
 
 
-class Outlet:
+class OutputThread:
     """Writes chunks to one file descriptor, in order."""
 
     def __init__(self, descriptor: int) -> None:

@@ -4,20 +4,26 @@ from typing import Final
 
 import click
 
-from fairtape.cli.lazy import Entry, LazyGroup
+from fairtape.cli.lazy import CommandEntry, LazyGroup
 
 COMMANDS: Final = {
-    "run": Entry("Tables", "fairtape.cli.pipeline_tables", "run", "Make tables of journals, once or as they grow."),
-    "compact": Entry("Tables", "fairtape.cli.pipeline_tables", "compact", "Join the small files of tables."),
-    "vacuum": Entry("Tables", "fairtape.cli.pipeline_tables", "vacuum", "Delete files that no table needs any more."),
-    "prepare": Entry(
+    "run": CommandEntry(
+        "Tables", "fairtape.cli.pipeline_tables", "run", "Make tables of journals, once or as they grow."
+    ),
+    "compact": CommandEntry("Tables", "fairtape.cli.pipeline_tables", "compact", "Join the small files of tables."),
+    "vacuum": CommandEntry(
+        "Tables", "fairtape.cli.pipeline_tables", "vacuum", "Delete files that no table needs any more."
+    ),
+    "prepare": CommandEntry(
         "Tables", "fairtape.cli.pipeline_tables", "prepare", "Let Spark start in half the time from now on."
     ),
-    "reconcile": Entry(
+    "reconcile": CommandEntry(
         "Proof", "fairtape.cli.pipeline_reconcile", "reconcile", "Prove that journals hold one sequence."
     ),
-    "report": Entry("Results", "fairtape.cli.pipeline_report", "report", "Make a page of what tables say."),
-    "stripes": Entry("Results", "fairtape.cli.pipeline_stripes", "stripes", "Plan stripes from the history of rates."),
+    "report": CommandEntry("Results", "fairtape.cli.pipeline_report", "report", "Make a page of what tables say."),
+    "stripes": CommandEntry(
+        "Results", "fairtape.cli.pipeline_stripes", "stripes", "Plan stripes from the history of rates."
+    ),
 }
 
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from fairtape.cli.journal import format_instant
 from fairtape.cli.lines import JsonLines, TextLines, TradeRecord
-from fairtape.cli.outlet import Outlet
+from fairtape.cli.outlet import OutputThread
 from fairtape.deployment.follow.journal_follower import JournalFollower
 from fairtape.journal import FormationChanged, JournalEntry
 from fairtape.market.notices import notice_in
@@ -53,10 +53,10 @@ class Count:
         self.breaks += more.breaks
 
 
-class Tape:
+class TapePrinter:
     """Prints what one site has released, and can go on with another: the order is the same at all of them."""
 
-    def __init__(self, following: JournalFollower, outlet: Outlet, lines: TextLines | JsonLines) -> None:
+    def __init__(self, following: JournalFollower, outlet: OutputThread, lines: TextLines | JsonLines) -> None:
         self._following = following
         self._outlet = outlet
         self._lines = lines

@@ -8,8 +8,8 @@ from typing import Final
 import click
 
 from fairtape.cli.lines import JsonLines, TextLines
-from fairtape.cli.outlet import Outlet
-from fairtape.cli.tape import Progress, Tape
+from fairtape.cli.outlet import OutputThread
+from fairtape.cli.tape import Progress, TapePrinter
 from fairtape.cli.words import counted
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND, Duration
@@ -38,10 +38,10 @@ def tune_in(
     with Interrupts() as interrupts:
         from_sequence = from_sequence or audience.released_through(chosen) + 1
         following = JournalFollower(audience.journals, site=chosen, from_sequence=from_sequence)
-        tape = Tape(following, Outlet(sys.stdout.fileno()), lines)
+        tape = TapePrinter(following, OutputThread(sys.stdout.fileno()), lines)
         name = audience.names[chosen]
         click.echo(f"this is what site {name} of {deployment.folder} releases; Ctrl-C ends it", err=True)
-        listener = Listener(audience, tape, SiteFailover(audience, following), interrupts)
+        listener = TapeListener(audience, tape, SiteFailover(audience, following), interrupts)
         try:
             ended = listener.hear(FOREVER if seconds is None else round(seconds * SECOND))
         except Damaged as damage:
@@ -54,10 +54,10 @@ def tune_in(
     return ended
 
 
-class Listener:
+class TapeListener:
     """Prints what a site releases that serves."""
 
-    def __init__(self, audience: SiteSelection, tape: Tape, tuner: SiteFailover, interrupts: Interrupts) -> None:
+    def __init__(self, audience: SiteSelection, tape: TapePrinter, tuner: SiteFailover, interrupts: Interrupts) -> None:
         self._audience = audience
         self._tape = tape
         self._tuner = tuner
@@ -102,7 +102,7 @@ def _nobody(deployment: Deployment, site: str | None) -> str:
     )
 
 
-def _summary(tape: Tape, *, complete: bool) -> str:
+def _summary(tape: TapePrinter, *, complete: bool) -> str:
     printed = tape.printed
     others = f", {counted(printed.others, 'other message')}" if printed.others else ""
     breaks = f", {counted(printed.breaks, 'break')}" if printed.breaks else ""

@@ -5,7 +5,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fairtape.demo.customers import Account, RegionAccounts
+from fairtape.demo.customers import CustomerReport, RegionAccounts
 from fairtape.demo.world import EdgePlan
 from fairtape.edge.protocol.sessions import Edition, StripePosition
 from fairtape.edge.protocol.stripe_sequencer import Step, StripeMessages, StripeSequencer
@@ -13,7 +13,7 @@ from fairtape.formats.framing import unframe
 from fairtape.journal import FormationChanged, JournalReader
 
 
-class Verdict(NamedTuple):
+class CustomerVerdict(NamedTuple):
     """What the accounts of all customers prove."""
 
     customers: int  # that gave an account
@@ -21,18 +21,18 @@ class Verdict(NamedTuple):
     missed: int  # messages, over all customers, that they did not hear
 
 
-def judge(plan: EdgePlan, journal: Path, accounts: Iterable[RegionAccounts]) -> Verdict:
+def judge(plan: EdgePlan, journal: Path, accounts: Iterable[RegionAccounts]) -> CustomerVerdict:
     """Hold every account to what a journal says was released on each stripe."""
     given = [account for region in accounts for account in region.accounts]
     if not given:
-        return Verdict(0, 0, 0)
+        return CustomerVerdict(0, 0, 0)
     released = _released(plan, journal)
     complete = sum(dict(account.heard) == released for account in given)
     missed = sum(_missed(account, released) for account in given)
-    return Verdict(len(given), complete, missed)
+    return CustomerVerdict(len(given), complete, missed)
 
 
-def _missed(account: Account, released: Mapping[int, tuple[int, bytes]]) -> int:
+def _missed(account: CustomerReport, released: Mapping[int, tuple[int, bytes]]) -> int:
     return sum(max(count - account.heard.get(stripe, (0, b""))[0], 0) for stripe, (count, _) in released.items())
 
 

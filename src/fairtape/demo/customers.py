@@ -67,7 +67,7 @@ class RegionNews:
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class CustomerReport:
     """What one customer heard of each stripe: how many messages, and the digest of their bytes."""
 
     heard: Mapping[int, tuple[int, bytes]]
@@ -78,7 +78,7 @@ class RegionAccounts:
     """The answer to an inquiry."""
 
     region: int
-    accounts: tuple[Account, ...]
+    accounts: tuple[CustomerReport, ...]
 
 
 def run_customers(link: ChildLink, region: int, count: int, loss: float, seed: int) -> None:
@@ -90,7 +90,7 @@ def run_customers(link: ChildLink, region: int, count: int, loss: float, seed: i
         return
     clock = SharedClock()
     with ExitStack() as closing:
-        town = Town(plan.edge, region, count, loss=loss, chance=Random(f"{seed}/{region}"))  # noqa: S311 - weather
+        town = CustomerRegion(plan.edge, region, count, loss=loss, chance=Random(f"{seed}/{region}"))  # noqa: S311 - weather
         closing.callback(town.close)
         town.follow(plan.edge, clock.now())
         rounds = Rounds(plan.ring.formation, turn=region, turns=len(REGIONS))
@@ -140,7 +140,7 @@ def _packets(datagrams: Iterable[bytes]) -> Iterator[Packet]:
             yield decode(datagram)
 
 
-class Town:
+class CustomerRegion:
     """All customers of one region."""
 
     def __init__(self, plan: EdgePlan, region: int, count: int, *, loss: float, chance: Random) -> None:
@@ -227,7 +227,7 @@ class Town:
         return RegionAccounts(
             self._region,
             tuple(
-                Account({stripe: (count, ear.digests[stripe].digest()) for stripe, count in ear.counts.items()})
+                CustomerReport({stripe: (count, ear.digests[stripe].digest()) for stripe, count in ear.counts.items()})
                 for ear in self._ears
             ),
         )

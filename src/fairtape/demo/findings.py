@@ -8,12 +8,12 @@ from pathlib import Path
 
 from fairtape.core.effects import Release
 from fairtape.core.instants import MICROSECOND, MILLISECOND, Duration, Instant
-from fairtape.demo.audit import Verdict, judge
+from fairtape.demo.audit import CustomerVerdict, judge
 from fairtape.demo.customers import RegionAccounts
 from fairtape.demo.delays import Delays
 from fairtape.demo.reformers import FormationNews
-from fairtape.demo.tally import Tally, percentile
-from fairtape.demo.world import FLOORS, REGIONS, SITES, TIMING, World, WorldPlan, name_of
+from fairtape.demo.tally import DemoTally, percentile
+from fairtape.demo.world import FLOORS, REGIONS, SITES, TIMING, DemoWorld, WorldPlan, name_of
 from fairtape.journal import AuditReport, JournalEntry, JournalReader, compare, verify
 from fairtape.net.driver import may_run_in_real_time
 
@@ -22,7 +22,7 @@ from fairtape.net.driver import may_run_in_real_time
 class Findings:
     """The report."""
 
-    world: World
+    world: DemoWorld
     published: int
     delivered: Mapping[str, int]  # messages released, by city
     one_order: bool
@@ -44,7 +44,7 @@ class Findings:
     killed_at: Instant  # since the floors opened
     formations: Sequence[FormationNews]
     reformed_delay: Duration | None  # from the kill to the first token of the formation without it
-    customers: Verdict
+    customers: CustomerVerdict
     customer_requests: int
     customer_lost: int  # datagrams
     deaf: int  # customers that do not hear two feeds at the end
@@ -140,7 +140,7 @@ class Findings:
 
 
 def find(
-    tally: Tally,
+    tally: DemoTally,
     plan: WorldPlan,
     journals: Mapping[str, Path],
     accounts: Sequence[RegionAccounts],
@@ -194,7 +194,7 @@ def find(
     )
 
 
-def _reformed_delay(tally: Tally) -> Duration | None:
+def _reformed_delay(tally: DemoTally) -> Duration | None:
     """From the kill until the ring went on without the killed one."""
     for each in tally.formations:
         if tally.killed is not None and tally.killed not in each.formation.members:

@@ -95,12 +95,12 @@ class Session:
         self._slices: Iterator[Trades] = batches(flow, np.random.default_rng(seed))
         self._period = flow.slice_period
         self.next_slice_at: Instant | None = flow.starts_at
-        self._floors: dict[int, Floor] = {}
+        self._floors: dict[int, TradingFloorSource] = {}
 
     def seat(self, plan: RingPlan, node: int, clock: Clock) -> NodeRuntime:
         """The seat of one floor."""
         source = source_of(plan, node, clock)
-        floor = self._floors[FLOORS[node].number] = Floor(self, source)
+        floor = self._floors[FLOORS[node].number] = TradingFloorSource(self, source)
         return source_runtime(plan, source, producer=floor)
 
     @property
@@ -131,7 +131,7 @@ class Session:
                 self._floors[venue].add(own)
 
 
-class Floor:
+class TradingFloorSource:
     """One venue: a producer that publishes trades when their time has come."""
 
     def __init__(self, session: Session, source: Source) -> None:

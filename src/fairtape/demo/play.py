@@ -13,8 +13,8 @@ from fairtape.demo.floors import Close, Opening, run_floors
 from fairtape.demo.receivers import run_receiver
 from fairtape.demo.reformers import FormationNews, Rhythm, run_reformer
 from fairtape.demo.retransmitters import run_retransmitters
-from fairtape.demo.tally import Tally
-from fairtape.demo.world import REFORMER, REGIONS, SITES, TIMING, VICTIM, World, WorldPlan, name_of
+from fairtape.demo.tally import DemoTally
+from fairtape.demo.world import REFORMER, REGIONS, SITES, TIMING, VICTIM, DemoWorld, WorldPlan, name_of
 from fairtape.deployment.process.children import ChildProcesses, Interrupts, ParentGone
 from fairtape.edge.service.stripe_plans import StripePlanStore
 from fairtape.net.clock import SharedClock
@@ -29,11 +29,11 @@ SECOND_FEED_PERIOD_MAX: Final = 10 * SECOND
 ACCOUNTS_PERIOD_MAX: Final = 10 * SECOND
 FLOORS_NAME: Final = "the trading floors"
 
-Audience = Callable[[Tally], None]
+Audience = Callable[[DemoTally], None]
 """Shown the state several times a second."""
 
 
-def play(world: World, folder: Path, audience: Audience) -> Findings:
+def play(world: DemoWorld, folder: Path, audience: Audience) -> Findings:
     """The whole demonstration, with the journals below `folder`."""
     journals = journals_in(folder)
     clock = SharedClock()
@@ -44,7 +44,7 @@ def play(world: World, folder: Path, audience: Audience) -> Findings:
         ) as crew:
             _start(crew, world, plan, journals)
             crew.tell_all(plan)
-            tally = Tally(world, clock.now())
+            tally = DemoTally(world, clock.now())
             _Director(crew, tally, clock, interrupts, audience).run()
             accounts = _accounts(crew, tally)
         return find(tally, plan, journals, accounts, interrupted=interrupts.count > 0)
@@ -69,7 +69,7 @@ def journals_in(folder: Path) -> dict[str, Path]:
     return journals
 
 
-def _start(crew: ChildProcesses, world: World, plan: WorldPlan, journals: Mapping[str, Path]) -> None:
+def _start(crew: ChildProcesses, world: DemoWorld, plan: WorldPlan, journals: Mapping[str, Path]) -> None:
     """Start everyone, and wait until everyone has started."""
     plan.edge.folder.mkdir()
     StripePlanStore(plan.edge.folder, plan.edge.settings.core).add(plan.edge.stripes)
@@ -96,7 +96,7 @@ class _Director:
     """Leads through the run, up to the end of everything that is on its way."""
 
     def __init__(
-        self, crew: ChildProcesses, tally: Tally, clock: SharedClock, interrupts: Interrupts, audience: Audience
+        self, crew: ChildProcesses, tally: DemoTally, clock: SharedClock, interrupts: Interrupts, audience: Audience
     ) -> None:
         self._crew = crew
         self._tally = tally
@@ -179,7 +179,7 @@ class _Director:
             self._tally.fail(str(desertion), settled_at=self._clock.now() + DESERTION_PERIOD)
 
 
-def _accounts(crew: ChildProcesses, tally: Tally) -> list[RegionAccounts]:
+def _accounts(crew: ChildProcesses, tally: DemoTally) -> list[RegionAccounts]:
     """What every customer heard; nothing of a region that does not answer."""
     names = {_customers_name(number) for number, region in enumerate(REGIONS) if tally.world.customers_of(region)}
     for name in names:

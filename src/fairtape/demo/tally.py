@@ -10,7 +10,7 @@ from fairtape.demo.customers import RegionNews
 from fairtape.demo.floors import FloorNews
 from fairtape.demo.receivers import TickerNews
 from fairtape.demo.reformers import FormationNews
-from fairtape.demo.world import REGIONS, SITES, VICTIM, World
+from fairtape.demo.world import REGIONS, SITES, VICTIM, DemoWorld
 from fairtape.deployment.process.temporary_site import SiteNews
 from fairtape.edge.protocol.feed_assignment import Region
 from fairtape.market.trades import BadTrade, Trade, decode
@@ -24,10 +24,10 @@ FAILURES_MAX: Final = 16
 FORMATIONS_MAX: Final = 256  # that are remembered
 
 
-class Tally:
+class DemoTally:
     """Fed with news, read by a view."""
 
-    def __init__(self, world: World, gathers_since: Instant) -> None:
+    def __init__(self, world: DemoWorld, gathers_since: Instant) -> None:
         self.world = world
         self.gathers_since = gathers_since
         self.opened_at: Instant = 0  # when the floors began to trade; 0: not yet

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fairtape.core.instants import SECOND, Instant
-from fairtape.demo.tally import Tally, percentile
+from fairtape.demo.tally import DemoTally, percentile
 from fairtape.demo.world import FLOORS, REGIONS, SITES, name_of
 from fairtape.market.prices import ONE
 from fairtape.market.symbols import VENUES
@@ -33,7 +33,7 @@ COLOURS: Final = dict(
 _VENUE_NAMES: Final = {venue.number: venue.name for venue in VENUES}
 
 
-def screen(tally: Tally, now: Instant, height: int) -> Layout:
+def screen(tally: DemoTally, now: Instant, height: int) -> Layout:
     """The whole screen. A smaller one shows less of it and never more lines than it has."""
     middle = max(height - HEAD_LINES - RING_LINES - FOOT_LINES, 1)
     sales = max(SALES_LINES_MIN, middle - SITES_LINES)
@@ -53,7 +53,7 @@ def screen(tally: Tally, now: Instant, height: int) -> Layout:
     return layout
 
 
-def line(tally: Tally, now: Instant) -> str:
+def line(tally: DemoTally, now: Instant) -> str:
     """The same in one line, for those who have no screen."""
     killed = f", {name_of(tally.killed)} is killed" if tally.killed is not None else ""
     return (
@@ -77,7 +77,7 @@ def _panel(title: str, content: RenderableType) -> Panel:
     return Panel(content, title=f"[bold]{title}", title_align="left", box=box.ROUNDED, border_style="dim", padding=0)
 
 
-def _head(tally: Tally, now: Instant) -> RenderableType:
+def _head(tally: DemoTally, now: Instant) -> RenderableType:
     elapsed, seconds = _elapsed(tally, now), tally.world.seconds
     top = Table.grid(expand=True)
     top.add_column(no_wrap=True, overflow="ellipsis")
@@ -94,7 +94,7 @@ def _head(tally: Tally, now: Instant) -> RenderableType:
     return Group(top, Text(world, style="dim", no_wrap=True, overflow="ellipsis"), bar)
 
 
-def _ring(tally: Tally) -> RenderableType:
+def _ring(tally: DemoTally) -> RenderableType:
     """Where the token is, and where it has just been."""
     token, formation = tally.token, tally.formation
     text = Text(no_wrap=True, overflow="ellipsis", justify="center")
@@ -113,7 +113,7 @@ def _ring(tally: Tally) -> RenderableType:
     return _panel(f"formation {formation.number}, token {token:,}", text)
 
 
-def _ticker(tally: Tally, rows: int) -> Text:
+def _ticker(tally: DemoTally, rows: int) -> Text:
     text = _lines(f"{'number':>8} {'from':<4} {'symbol':<6} {'price':>8} {'shares':>7}")
     for sequence, trade in list(tally.ticker)[-rows:]:
         text.append(f"\n{sequence:>8} ")
@@ -122,7 +122,7 @@ def _ticker(tally: Tally, rows: int) -> Text:
     return text
 
 
-def _sales(tally: Tally, rows: int) -> Text:
+def _sales(tally: DemoTally, rows: int) -> Text:
     """The busiest symbols: where each was last sold, and how many of them in all."""
     text = Text(no_wrap=True, overflow="ellipsis")
     for place, (sale, volume) in enumerate(tally.market.sales[:rows]):
@@ -132,7 +132,7 @@ def _sales(tally: Tally, rows: int) -> Text:
     return text
 
 
-def _sites_panel(tally: Tally) -> Panel:
+def _sites_panel(tally: DemoTally) -> Panel:
     text = _lines(f"{'site':<9} {'released':>9} {'late':>5} {'asked':>5} {'helped':>6}")
     formation = tally.formation
     holder = formation.holder(tally.token) if formation is not None else None
@@ -158,7 +158,7 @@ def _lines(titles: str) -> Text:
     return text
 
 
-def _foot(tally: Tally) -> Panel:
+def _foot(tally: DemoTally) -> Panel:
     if tally.failures:
         return _panel("a failure", Text("\n".join(tally.failures), style="bold red", overflow="ellipsis"))
     news = tally.sites.values()
@@ -174,7 +174,7 @@ def _foot(tally: Tally) -> Panel:
     return _panel("so far", text)
 
 
-def _customers_panel(tally: Tally) -> Panel:
+def _customers_panel(tally: DemoTally) -> Panel:
     """Which two receivers each region hears: a feed that is silent is told, and who speaks on it next."""
     text = Text(no_wrap=True, overflow="ellipsis")
     for number, region in enumerate(REGIONS):
@@ -197,15 +197,15 @@ def _customers_panel(tally: Tally) -> Panel:
     return _panel("customers, and whom they hear", text)
 
 
-def _elapsed(tally: Tally, now: Instant) -> float:
+def _elapsed(tally: DemoTally, now: Instant) -> float:
     return min(max((now - tally.opened_at) / SECOND, 0.0), tally.world.seconds) if tally.opened else 0.0
 
 
-def _requests(tally: Tally) -> int:
+def _requests(tally: DemoTally) -> int:
     return sum(each.requests for each in tally.sites.values())
 
 
-def _spread(tally: Tally) -> str:
+def _spread(tally: DemoTally) -> str:
     spreads = list(tally.spreads)
     half, most = percentile(spreads, 0.5), percentile(spreads, 0.99)
     if half is None or most is None:

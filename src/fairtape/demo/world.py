@@ -84,7 +84,7 @@ class WorldPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class World:
+class DemoWorld:
     """What the user chose."""
 
     seconds: float
