@@ -7,7 +7,8 @@ import pytest
 
 from fairtape.core.entries import Position
 from fairtape.nodes.catchup import CatchUpClient
-from fairtape.nodes.reconfigurable_receiver import Disagreement
+from fairtape.nodes.message_authentication import MessageAuthenticator
+from fairtape.nodes.reconfigurable_receiver import Disagreement, ReconfigurableReceiver
 from fairtape.wire.membership import PLACE, HistoryChunk
 
 LATEST = 5

@@ -4,8 +4,8 @@ Each stripe is in order, and trades carry their numbers of the whole order; betw
 network, and none is made up. What ITCH has no room for is absent: of the times there are the venue's own and the
 receiver's. A `Gap` counts numbers of its stripe, because whatever else they were nobody heard.
 
-A broken trade is a `CanceledPrint`; with the trade that stands in its place, a `Corrected`. ITCH does not say which number a
-cancel itself has in the order: it is told with that of the trade before it in the stripe.
+A broken trade is a `CanceledPrint`; with the trade that stands in its place, a `Corrected`. ITCH does not say which
+number a cancel itself has in the order: it is told with that of the trade before it in the stripe.
 """
 
 import time

@@ -1,8 +1,9 @@
 """A/B arbitration: the packets of several feeds of one session become one sequence, each message once and in order.
 
 The first copy of a number counts, whichever feed brought it. What is ahead of a hole is held, within limits, until the
-hole is filled or given up; what is given up becomes a `SequenceGap` in the output, so that delivered and missing together are
-always everything up to some number. Runs of messages move as wholes: the work is per packet, and not per message.
+hole is filled or given up; what is given up becomes a `SequenceGap` in the output, so that delivered and missing
+together are always everything up to some number. Runs of messages move as wholes: the work is per packet, and not per
+message.
 
 Nothing here knows the time. Whoever owns the arbiter decides when to ask for what is `missing` and when to `give_up`.
 """

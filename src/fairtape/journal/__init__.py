@@ -1,8 +1,8 @@
 """A site's journal: everything it holds in order, hash-chained, and when it released it. Crash-safe; proves itself.
 
-`JournalWriter` writes one, `JournalReader` reads it, `History` serves those who catch up from it, `verify` proves it and `compare`
-proves several against each other. `Damaged` is the only thing that bad bytes can raise; it names the file, the byte and
-the sequence number. `WriteFailed` says that the disk takes no more.
+`JournalWriter` writes one, `JournalReader` reads it, `History` serves those who catch up from it, `verify` proves it
+and `compare` proves several against each other. `Damaged` is the only thing that bad bytes can raise; it names the
+file, the byte and the sequence number. `WriteFailed` says that the disk takes no more.
 """
 
 from fairtape.journal.audit import AuditReport, Comparison, Difference, Extent, Problem, compare, verify
@@ -14,24 +14,24 @@ from fairtape.journal.summaries import Summary
 from fairtape.journal.writer import JournalWriter, SyncPolicy, WriteFailed
 
 __all__ = [
+    "AuditReport",
     "Comparison",
     "Cursor",
-    "TornTail",
     "Damaged",
     "Difference",
-    "JournalEntry",
     "Extent",
-    "JournalReader",
-    "JournalMessage",
+    "FormationChanged",
     "History",
+    "JournalEntry",
+    "JournalMessage",
+    "JournalReader",
+    "JournalWriter",
     "Problem",
-    "AuditReport",
     "Summary",
     "SyncPolicy",
     "Tip",
-    "FormationChanged",
+    "TornTail",
     "WriteFailed",
-    "JournalWriter",
     "compare",
     "verify",
 ]

@@ -407,7 +407,7 @@ class JournalWriter:
     def _resume(self) -> None:
         """Go on where the journal ended, once what a crash left unfinished there has been cut off."""
         resumption, torn = recover(self.directory, stripe=self._stripe, site=self._site)
-        self._torn_tail = self._cut or torn
+        self._torn_tail = self._torn_tail or torn
         self._tip, self._ordered_through, self._streams, self._change, self._number = None, 0, {}, None, -1
         if resumption is None:
             return

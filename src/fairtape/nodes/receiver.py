@@ -20,7 +20,7 @@ from fairtape.ring.receiver.ack_timeout import AckTimeout
 from fairtape.ring.receiver.acknowledgment import ranges_max, write_acks
 from fairtape.ring.receiver.ordering import Breach, Ordering
 from fairtape.ring.receiver.receive_buffer import ReceiveBuffer
-from fairtape.ring.receiver.recovery import Observer, Recoveries, Recovery
+from fairtape.ring.receiver.recovery import Recoveries, Recovery, TransitionObserver
 from fairtape.ring.receiver.release import ReleaseQueue
 from fairtape.ring.receiver.requests import combine, whom_to_ask
 from fairtape.ring.receiver.resilience import Resilience
@@ -62,7 +62,7 @@ class Receiver:
         stripe: int = 0,
         datagram_max: int = DATAGRAM_MAX,
         clock_bound: Callable[[], Duration] = lambda: 0,
-        observe: Observer | None = None,
+        observe: TransitionObserver | None = None,
         tracer: Tracer | None = None,
         past: Recovered | None = None,
         postbox: MessageAuthenticator | None = None,

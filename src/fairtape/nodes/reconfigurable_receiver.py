@@ -18,7 +18,7 @@ from fairtape.nodes.message_authentication import MessageAuthenticator
 from fairtape.nodes.receiver import Receiver
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import encode_formation
-from fairtape.ring.receiver.recovery import Observer, Recovery
+from fairtape.ring.receiver.recovery import Recovery, TransitionObserver
 from fairtape.ring.receiver.tracing import Tracer
 from fairtape.wire.frames import DATAGRAM_MAX, Malformed, NodeId
 from fairtape.wire.seals import Keys
@@ -51,7 +51,7 @@ class ReconfigurableReceiver(Receiver):
         stripe: int = 0,
         datagram_max: int = DATAGRAM_MAX,
         clock_bound: Callable[[], Duration] = lambda: 0,
-        observe: Observer | None = None,
+        observe: TransitionObserver | None = None,
         tracer: Tracer | None = None,
     ) -> None:
         self.parent: NodeId | None = None  # whom to ask while not seated

@@ -23,7 +23,7 @@ from fairtape.nodes.site_report import SiteConfig, requested_membership, suspici
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import decode_formation
 from fairtape.ring.membership.secondary_loop import SecondaryLoop
-from fairtape.ring.receiver.recovery import Observer
+from fairtape.ring.receiver.recovery import TransitionObserver
 from fairtape.ring.receiver.tracing import Tracer
 from fairtape.wire.frames import Malformed, is_block, kind_of
 from fairtape.wire.membership import (
@@ -57,7 +57,7 @@ class Site:
         born_at: Instant,
         past: Recovered,
         clock_bound: Callable[[], Duration] = lambda: 0,
-        observe: Observer | None = None,
+        observe: TransitionObserver | None = None,
         tracer: Tracer | None = None,
     ) -> None:
         self.post = post

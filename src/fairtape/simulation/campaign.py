@@ -48,7 +48,7 @@ def _outcomes(
     pool: ProcessPoolExecutor,
     trial: Run,
     waiting: Iterator[int],
-    running: dict["Future[Outcome]", int],
+    running: dict["Future[RunOutcome]", int],
 ) -> Iterator[RunOutcome]:
     while running:
         done, _ = wait(running, return_when="FIRST_COMPLETED")

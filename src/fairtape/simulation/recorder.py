@@ -6,7 +6,7 @@ from typing import Final, TypeAlias
 
 from fairtape.core.effects import Channel, Ordered, Release, Report
 from fairtape.core.instants import NEVER, Duration, Instant
-from fairtape.ring.receiver.recovery import Observer
+from fairtape.ring.receiver.recovery import TransitionObserver
 from fairtape.simulation.datagram_summary import DatagramSummary, summarize_datagram
 from fairtape.simulation.observer import Observer
 from fairtape.simulation.world import World
@@ -110,7 +110,7 @@ class Recorder(Observer):
         """A fault."""
         self._keep(Befell(self._world.now, node, what))
 
-    def observer(self, node: NodeId) -> Observer:
+    def observer(self, node: NodeId) -> TransitionObserver:
         """What a site's recoveries tell their steps to."""
 
         def observe(token: int, before: IntEnum, event: IntEnum, after: IntEnum, retries: int) -> None:

@@ -96,7 +96,7 @@ class TomlTable:
                 raise self.wrong(name, value, f"expected tables, each under [[{name}]]")
         return [TomlTable(self.file, value, at=f"{self._path(name)}[{place}]") for place, value in enumerate(values)]
 
-    def items(self) -> Iterator[tuple[str, "Table"]]:
+    def items(self) -> Iterator[tuple[str, "TomlTable"]]:
         """All that is left, each a table under a name of the user's choice."""
         for name in list(self._fields):
             yield name, self.table(name)

@@ -46,7 +46,7 @@ class Fault(Enum):
     CLOCK = "clock"  # the clock is set wrong
 
 
-Means = tuple[Callable[["DrillTarget", "Plan", list[Node]], None], Callable[["DrillTarget", list[Node]], None]]
+Means = tuple[Callable[["DrillTarget", "DrillPlan", list[Node]], None], Callable[["DrillTarget", list[Node]], None]]
 """How a fault is injected, and how it is undone."""
 
 

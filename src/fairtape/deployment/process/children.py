@@ -1,8 +1,8 @@
 """Children of a command: started together, spoken with over pipes, and never left behind.
 
-A child runs one function with a `ChildLink` to its parent. The parent decides when it ends, so a child does not hear the
-Ctrl-C of the terminal that both share; but a child whose parent is gone, however it went, reads the end of its pipe and
-ends by itself. News may be dropped when the parent is slow: no site ever waits for a screen.
+A child runs one function with a `ChildLink` to its parent. The parent decides when it ends, so a child does not hear
+the Ctrl-C of the terminal that both share; but a child whose parent is gone, however it went, reads the end of its
+pipe and ends by itself. News may be dropped when the parent is slow: no site ever waits for a screen.
 
 Children are forked from one server that has imported what they need, which on a small machine is the difference
 between one second and five before nine sites are there.

@@ -1,8 +1,8 @@
 """The stripe plans of a deployment: files in its folder, one for each version, and what a formation calls them.
 
 A formation names a plan by its *mark*: the version, and two bytes of the digest, so that two sites whose files differ
-never number under the same name. A plan that a site does not have, or has otherwise, is `PlanUnknown`: the site is silent
-at the edge until it has it.
+never number under the same name. A plan that a site does not have, or has otherwise, is `PlanUnknown`: the site is
+silent at the edge until it has it.
 """
 
 from collections.abc import Mapping

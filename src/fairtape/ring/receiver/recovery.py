@@ -15,7 +15,7 @@ from fairtape.ring.receiver.recovery_tables import FIGURE_2, FIGURE_3_MERGED, FI
 
 RECOVERIES_MAX: Final = 1_024
 
-Observer = Callable[[int, IntEnum, IntEnum, IntEnum, int], None]
+TransitionObserver = Callable[[int, IntEnum, IntEnum, IntEnum, int], None]
 """Told of every step of every recovery: token, from, event, to, retries so far."""
 
 
@@ -80,7 +80,7 @@ class Recoveries:
         timing: Timing,
         timed: bool,
         ledger: TokenState,
-        observe: Observer | None = None,
+        observe: TransitionObserver | None = None,
     ) -> None:
         self.timing = timing
         self.hold_back: Callable[[int], Duration] = lambda _: 0  # how long it is left to others to ask (2001 §5.2)

@@ -2,8 +2,8 @@
 
 `open_store` opens the one that a URL names: `sqlite:PATH`, a file that the processes of one machine share, or
 `etcd:http://HOST:PORT[,HOST:PORT…]/PREFIX`, a cluster that survives the loss of a machine, by `https` where there is
-TLS; `EtcdAccess` says with which certificates and as which user. A `FormationStore` blocks; a driver asks through a `StoreThread`,
-which never does.
+TLS; `EtcdAccess` says with which certificates and as which user. A `FormationStore` blocks; a driver asks through a
+`StoreThread`, which never does.
 """
 
 from pathlib import Path
@@ -23,8 +23,8 @@ __all__ = [
     "QUESTIONS_MAX",
     "EtcdAccess",
     "EtcdStore",
-    "SqliteStore",
     "FormationStore",
+    "SqliteStore",
     "StoreThread",
     "check_store",
     "open_store",
