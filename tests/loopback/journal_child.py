@@ -39,7 +39,7 @@ def cut_and_go_on(writer: JournalWriter, written: list[Content]) -> list[Ordered
     """What is then not released."""
     kept = values.messages_of(written[:-CUT_BACK])[-1]
     say(kept.sequence)
-    writer.cut_after(kept.token)
+    writer.truncate_after(kept.token)
     for entry in written[written.index(kept) + 1 :]:
         values.enter(writer, entry)
         say(entry.sequence)

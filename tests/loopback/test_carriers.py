@@ -45,18 +45,18 @@ def by_multicast() -> Build:
 
 
 @pytest.fixture(params=[pytest.param(by_multicast, marks=NEEDS_MULTICAST), lambda: Mesh], ids=["multicast", "mesh"])
-def carriers(request: pytest.FixtureRequest) -> Iterator[dict[NodeId, Transport]]:
+def transports(request: pytest.FixtureRequest) -> Iterator[dict[NodeId, Transport]]:
     build, book = request.param(), a_book()
     built = {node: build(node, book) for node in book}
     yield built
-    for carrier in built.values():
-        carrier.close()
+    for transport in built.values():
+        transport.close()
 
 
-def goodbye(carriers: dict[NodeId, Transport], sender: NodeId, to: NodeId) -> list[bytes]:
+def goodbye(transports: dict[NodeId, Transport], sender: NodeId, to: NodeId) -> list[bytes]:
     """Everything that `to` hears up to a last datagram from `sender`: what is absent from it never came."""
-    carriers[sender].send(to, [b"goodbye"])
-    sockets = (*carriers[to].data, *carriers[to].control)
+    transports[sender].send(to, [b"goodbye"])
+    sockets = (*transports[to].data, *transports[to].control)
     heard: list[bytes] = []
     done = within_patience(lambda: b"goodbye" in heard)
     while not done():
@@ -66,52 +66,52 @@ def goodbye(carriers: dict[NodeId, Transport], sender: NodeId, to: NodeId) -> li
     return heard
 
 
-def test_data_reaches_every_site_and_no_source(carriers: dict[NodeId, Transport]) -> None:
+def test_data_reaches_every_site_and_no_source(transports: dict[NodeId, Transport]) -> None:
     blocks = [bytes([n]) * 1_000 for n in range(100)]
-    carriers[SOURCE].multicast(Channel.DATA, blocks)
+    transports[SOURCE].multicast(Channel.DATA, blocks)
     for site in (ONE, TWO):
-        assert collect(carriers[site].data[0], len(blocks)) == blocks
-    assert goodbye(carriers, SOURCE, OTHER_SOURCE) == [b"goodbye"]
-    assert goodbye(carriers, ONE, SOURCE) == [b"goodbye"]
+        assert collect(transports[site].data[0], len(blocks)) == blocks
+    assert goodbye(transports, SOURCE, OTHER_SOURCE) == [b"goodbye"]
+    assert goodbye(transports, ONE, SOURCE) == [b"goodbye"]
 
 
-def test_a_node_is_known_by_the_address_it_sends_from(carriers: dict[NodeId, Transport]) -> None:
+def test_a_node_is_known_by_the_address_it_sends_from(transports: dict[NodeId, Transport]) -> None:
     senders: list[Address] = []
-    carriers[SOURCE].multicast(Channel.DATA, [b"block"])
-    heard = carriers[ONE].data[0]
+    transports[SOURCE].multicast(Channel.DATA, [b"block"])
+    heard = transports[ONE].data[0]
     done = within_patience(lambda: bool(senders))
     while not done():
         select([heard.fd], (), (), 0.1)
         heard.receive(1, senders)
-    assert [carriers[ONE].node_at(sender) for sender in senders] == [SOURCE]
-    assert carriers[ONE].node_at(("192.0.2.1", 9)) is None
+    assert [transports[ONE].node_at(sender) for sender in senders] == [SOURCE]
+    assert transports[ONE].node_at(("192.0.2.1", 9)) is None
 
 
-def test_control_reaches_every_site_and_source_but_not_its_sender(carriers: dict[NodeId, Transport]) -> None:
-    carriers[ONE].multicast(Channel.CONTROL, [b"ack 1", b"ack 2"])
+def test_control_reaches_every_site_and_source_but_not_its_sender(transports: dict[NodeId, Transport]) -> None:
+    transports[ONE].multicast(Channel.CONTROL, [b"ack 1", b"ack 2"])
     for node in (TWO, SOURCE, OTHER_SOURCE):
-        heard = (*carriers[node].control, *carriers[node].data)[0]
+        heard = (*transports[node].control, *transports[node].data)[0]
         assert collect(heard, 2) == [b"ack 1", b"ack 2"]
-    assert goodbye(carriers, TWO, ONE) == [b"goodbye"]
+    assert goodbye(transports, TWO, ONE) == [b"goodbye"]
 
 
-def test_a_datagram_to_one_node_reaches_that_one(carriers: dict[NodeId, Transport]) -> None:
-    carriers[SOURCE].send(TWO, [b"for two"])
-    assert goodbye(carriers, SOURCE, TWO) == [b"for two", b"goodbye"]
-    assert goodbye(carriers, SOURCE, ONE) == [b"goodbye"]
+def test_a_datagram_to_one_node_reaches_that_one(transports: dict[NodeId, Transport]) -> None:
+    transports[SOURCE].send(TWO, [b"for two"])
+    assert goodbye(transports, SOURCE, TWO) == [b"for two", b"goodbye"]
+    assert goodbye(transports, SOURCE, ONE) == [b"goodbye"]
 
 
-def test_a_datagram_to_nobody_is_counted(carriers: dict[NodeId, Transport]) -> None:
-    carriers[ONE].send(99, [b"a", b"b"])
-    assert carriers[ONE].traffic().dropped == 2
+def test_a_datagram_to_nobody_is_counted(transports: dict[NodeId, Transport]) -> None:
+    transports[ONE].send(99, [b"a", b"b"])
+    assert transports[ONE].traffic().dropped == 2
 
 
-def test_traffic_is_counted_over_all_sockets(carriers: dict[NodeId, Transport]) -> None:
-    carriers[SOURCE].multicast(Channel.DATA, [b"block"])
-    carriers[ONE].multicast(Channel.CONTROL, [b"ack"])
-    assert sorted(goodbye(carriers, ONE, TWO)) == [b"ack", b"block", b"goodbye"]
-    assert carriers[TWO].traffic().received == 3
-    assert carriers[ONE].traffic().sent >= 2
+def test_traffic_is_counted_over_all_sockets(transports: dict[NodeId, Transport]) -> None:
+    transports[SOURCE].multicast(Channel.DATA, [b"block"])
+    transports[ONE].multicast(Channel.CONTROL, [b"ack"])
+    assert sorted(goodbye(transports, ONE, TWO)) == [b"ack", b"block", b"goodbye"]
+    assert transports[TWO].traffic().received == 3
+    assert transports[ONE].traffic().sent >= 2
 
 
 @NEEDS_MULTICAST

@@ -44,8 +44,8 @@ def await_members(folder: Path, *names: str) -> dict[str, Any]:
     while time.monotonic() < give_up_at:
         pages = status(folder)
         leading = [page for page in pages.values() if page.get("leads")]
-        seated = {name for name, page in pages.items() if page.get("posture") == "member"}
-        if leading and set(leading[0]["members"]) == seated == set(names):
+        active = {name for name, page in pages.items() if page.get("posture") == "member"}
+        if leading and set(leading[0]["members"]) == active == set(names):
             return pages
     raise AssertionError(f"{names} are not the members: {pages}")
 

@@ -124,7 +124,7 @@ class Ledger:
         assert now > 0
         self.lines.append(change)
 
-    def cut_after(self, token: int) -> Recovered:
+    def truncate_after(self, token: int) -> Recovered:
         self.lines.append(f"cut after {token}")
         return Recovered.nothing()
 
@@ -391,9 +391,9 @@ def test_delayed_datagrams_arrive_after_their_delay_and_in_order(meshes: tuple[M
     sender, hearer = Toy(), Toy()
     delay = 3 * MILLISECOND
     feeder = Feeder(sender, left=20)
-    weather = FaultInjector({ONE: LinkFaults(delay=delay)}, Random(1))
+    link_faults = FaultInjector({ONE: LinkFaults(delay=delay)}, Random(1))
     with driver_of(
-        NodeRuntime(sender, meshes[0], producer=feeder), NodeRuntime(hearer, meshes[1], weather=weather)
+        NodeRuntime(sender, meshes[0], producer=feeder), NodeRuntime(hearer, meshes[1], link_faults=link_faults)
     ) as driver:
         driver.run(within_patience(lambda: len(hearer.heard) == 20))
     assert [number_of(text) for text, _ in hearer.heard] == list(reversed(range(20)))
@@ -407,29 +407,29 @@ def test_a_repair_takes_the_link_of_its_true_sender(book: AddressBook, meshed: b
     book = {**book, HEARER: at_home(Role.SITE)}
     groups = Groups(data=("239.195.2.3", free_port()), control=("239.195.2.4", free_port()))
     repairer, hearer = Toy(), Toy()
-    weather = FaultInjector({ONE: LinkFaults(loss=1.0)}, Random(1))
+    link_faults = FaultInjector({ONE: LinkFaults(loss=1.0)}, Random(1))
     with ExitStack() as closing_all:
-        carriers = {node: Mesh(node, book) if meshed else IpMulticast(node, book, groups) for node in book}
-        for carrier in carriers.values():
-            closing_all.callback(carrier.close)
-        carriers[ONE].multicast(Channel.DATA, [datagram(ONE, 1)] * 3)
+        transports = {node: Mesh(node, book) if meshed else IpMulticast(node, book, groups) for node in book}
+        for transport in transports.values():
+            closing_all.callback(transport.close)
+        transports[ONE].multicast(Channel.DATA, [datagram(ONE, 1)] * 3)
         repairer.wanted = [Send(HEARER, [datagram(ONE, 1)] * 5), Multicast(Channel.DATA, [datagram(ONE, 1)] * 5)]
-        seats = NodeRuntime(repairer, carriers[TWO]), NodeRuntime(hearer, carriers[HEARER], weather=weather)
+        seats = NodeRuntime(repairer, transports[TWO]), NodeRuntime(hearer, transports[HEARER], link_faults=link_faults)
         driver = closing_all.enter_context(closing(Driver(seats, SharedClock())))
-        driver.run(within_patience(lambda: len(hearer.heard) == 10 and weather.lost == 3))
-    assert (len(hearer.heard), weather.lost) == (10, 3)
+        driver.run(within_patience(lambda: len(hearer.heard) == 10 and link_faults.lost == 3))
+    assert (len(hearer.heard), link_faults.lost) == (10, 3)
 
 
 def test_lossy_weather_lets_through_what_it_does_not_lose(meshes: tuple[Mesh, Mesh]) -> None:
     sender, hearer = Toy(), Toy()
-    weather = FaultInjector({ONE: LinkFaults(loss=0.3)}, Random(7))
+    link_faults = FaultInjector({ONE: LinkFaults(loss=0.3)}, Random(7))
     feeder = Feeder(sender, left=10, size=50)
     with driver_of(
-        NodeRuntime(sender, meshes[0], producer=feeder), NodeRuntime(hearer, meshes[1], weather=weather)
+        NodeRuntime(sender, meshes[0], producer=feeder), NodeRuntime(hearer, meshes[1], link_faults=link_faults)
     ) as driver:
-        driver.run(within_patience(lambda: len(hearer.heard) + weather.lost == 500))
-    assert weather.lost > 0
-    assert len(hearer.heard) + weather.lost == 500
+        driver.run(within_patience(lambda: len(hearer.heard) + link_faults.lost == 500))
+    assert link_faults.lost > 0
+    assert len(hearer.heard) + link_faults.lost == 500
 
 
 def test_a_producer_is_woken_until_it_has_nothing_more(meshes: tuple[Mesh, Mesh]) -> None:

@@ -58,9 +58,9 @@ def await_stations(folder: Path, *names: str, plan: int = 1) -> dict[str, Any]:
         pages = pages_of(folder)
         stations = [(pages.get(name) or {}).get("edge") or {} for name in names]
         beside = [pages.get(f"{name}.edge") or {} for name in names]
-        seated = all((pages.get(name) or {}).get("posture") == "member" for name in names)
+        active = all((pages.get(name) or {}).get("posture") == "member" for name in names)
         speaks = all(page.get("speaks") for page in stations) and all(page.get("plan") == plan for page in beside)
-        if seated and speaks:
+        if active and speaks:
             return pages
         time.sleep(LOOK_PERIOD)
     raise AssertionError(f"{names} are not on the air: {pages}")

@@ -125,7 +125,9 @@ def live_through(drawn: Orders, opened: Callable[[], FormationStore], *, lossy: 
         life.restart()
         life.lead()
         for site in SITES:
-            life.hear(standing_of(site, formation=0, posture=MembershipState.NEWBORN, complete_through=0, sequence=1))
+            life.hear(
+                standing_of(site, formation=0, membership_state=MembershipState.NEWBORN, complete_through=0, sequence=1)
+            )
         life.rest(FOUNDING_DELAY + STEP)  # it waits so long for whoever is not there, and so for the retired
         formation = life.server.primary.formation
         assert set(formation.members if formation is not None else ()) == set(SITES) - retired

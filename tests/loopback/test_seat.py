@@ -84,7 +84,7 @@ def test_the_journal_is_read_only_when_it_has_what_the_machine_believes(tmp_path
     keeper = Keeper([Fetch(0, None, 1 << 16, 1), AppendFormation(CHANGE), Append(ORDERED), Fetch(0, 0, 1 << 16, 2)])
     turned: list[FormationChange] = []
     seat = seat_of(keeper, tmp_path)
-    seat.herald = turned.append
+    seat.on_formation = turned.append
     with closing(Driver([seat], SharedClock())) as driver:
         driver.turn()
         assert keeper.answers == [(1, [CHANGE, ORDERED])], "one answer in a turn"
@@ -113,7 +113,7 @@ def test_a_formation_that_no_message_follows_is_gone_when_the_journal_is_opened_
     ) as d:
         d.turn()
     with closing(JournalWriter.open(tmp_path, stripe=0, site=ONE)) as writer:
-        past = writer.cut_after((1 << 62) - 1)
+        past = writer.truncate_after((1 << 62) - 1)
     assert (past.number, past.layout, past.token) == (1, b"layout", 3)
 
 
@@ -129,7 +129,7 @@ def test_the_store_is_asked_and_its_answer_brought_in_a_later_turn(tmp_path: Pat
 
 
 @pytest.fixture(params=["multicast", "mesh"])
-def carriers(request: pytest.FixtureRequest) -> Iterator[list[Transport]]:
+def transports(request: pytest.FixtureRequest) -> Iterator[list[Transport]]:
     """One is in the primary loop, two and three are in its secondary loop."""
     book: AddressBook = {node: at_home(Role.SITE) for node in (ONE, TWO, THREE)}
     if request.param == "mesh":
@@ -140,14 +140,16 @@ def carriers(request: pytest.FixtureRequest) -> Iterator[list[Transport]]:
         groups = Groups(data=("239.195.9.1", free_port()), control=("239.195.9.2", free_port()), ttl=0)
         made = [IpMulticast(node, book, groups) for node in book]
     yield made
-    for carrier in made:
-        carrier.close()
+    for transport in made:
+        transport.close()
 
 
-def test_a_loop_is_heard_by_those_who_listen(carriers: list[Transport]) -> None:
+def test_a_loop_is_heard_by_those_who_listen(transports: list[Transport]) -> None:
     listening = {TWO: (LOOP,), THREE: (LOOP,)}
     keepers = [Keeper([JoinChannels(listening.get(node, ()))]) for node in (ONE, TWO, THREE)]
-    with closing(Driver([NodeRuntime(*pair) for pair in zip(keepers, carriers, strict=True)], SharedClock())) as driver:
+    with closing(
+        Driver([NodeRuntime(*pair) for pair in zip(keepers, transports, strict=True)], SharedClock())
+    ) as driver:
         driver.turn()
         keepers[1].wanted.append(Multicast(LOOP, [b"token"]))
         driver.run(until=within_patience(lambda: bool(keepers[2].heard)))

@@ -43,7 +43,7 @@ class Count(Observer):
 
 
 def ran(receivers: int, *, messages: int, loss: float = 0.0) -> Count:
-    ring = Ring(receivers, timing=TIMING, sources=2, weather=LinkFaults(delay=TIMING.retry_period // 4, loss=loss))
+    ring = Ring(receivers, timing=TIMING, sources=2, link_faults=LinkFaults(delay=TIMING.retry_period // 4, loss=loss))
     count = Count()
     ring.world.witnesses.append(count)
     for number in range(messages):
@@ -83,7 +83,7 @@ def test_losses_are_what_costs_more() -> None:
 
 def test_a_ring_that_fell_behind_catches_up_without_a_request() -> None:
     """The acknowledgment after a late one has only just become possible: nobody asks for it before a hop's time."""
-    ring = Ring(5, timing=TIMING, weather=LinkFaults(delay=TIMING.retry_period // 4))
+    ring = Ring(5, timing=TIMING, link_faults=LinkFaults(delay=TIMING.retry_period // 4))
     count = Count()
     ring.world.witnesses.append(count)
     stops_at, goes_on_at = ring.layout.scheduled_at(20), ring.layout.scheduled_at(36)

@@ -179,7 +179,7 @@ def test_a_journal_that_was_cut_after_it_was_taken_in_is_refused(spark: "SparkSe
     pipeline.append(journal, pipeline.tokens(4))
     ingest_journals(spark, journal, table)
     with JournalWriter.open(journal, stripe=0, site=1) as writer:
-        writer.cut_after(3)
+        writer.truncate_after(3)
         for number, first, count in ((4, 31, 5), (5, 36, 5), (6, 41, 5)):
             again = pipeline.token(number, first, count)
             writer.append(again, again.acknowledged_at)

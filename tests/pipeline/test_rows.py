@@ -186,7 +186,7 @@ def test_a_journal_that_was_cut_and_went_on_is_not_read_on_silently(tmp_path: Pa
     lanes = Partitions(Options(journals=(str(tmp_path),)))
     reached = lanes.latest(lanes.start())
     with JournalWriter.open(tmp_path, stripe=0, site=1) as writer:
-        writer.cut_after(8)
+        writer.truncate_after(8)
         change = values.formation_change(pipeline.token(9, 81, 5), 2, broken=True)
         writer.turn(replace(change, stripe=0), values.token_at(9))
         for number, first in ((9, 81), (10, 86), (11, 91), (12, 96), (13, 101)):

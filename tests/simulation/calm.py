@@ -37,12 +37,12 @@ def calm_realm(
     """A realm in good weather, watched."""
     tour = tuple(range(1, sites + 1))
     primary = LoopTopology(number=0, tour=tour, timing=TIMING, request_sets=request_sets)
-    weather = LinkFaults(delay=3 * MILLISECOND, jitter=300_000, loss=loss)
+    link_faults = LinkFaults(delay=3 * MILLISECOND, jitter=300_000, loss=loss)
     plan = ClusterPlan(
-        charter=Topology(loops=(primary, *loops), resilience=resilience),
+        topology=Topology(loops=(primary, *loops), resilience=resilience),
         reformers=(101, 102),
         sources=SOURCES,
-        sky=lambda _origin, _to: weather,
+        sky=lambda _origin, _to: link_faults,
         seed=seed,
         latecomers=latecomers,
         clocks=clocks or {},

@@ -97,8 +97,8 @@ class Town:
         """With `spares` there are receivers who speak on no feed until one is left to them."""
         self.now: Instant = NOON
         self.chance = Random(seed)
-        self.weather = LinkFaults(delay=300 * MICROSECOND, jitter=50 * MICROSECOND, loss=loss)
-        self.repair_weather = self.weather
+        self.link_faults = LinkFaults(delay=300 * MICROSECOND, jitter=50 * MICROSECOND, loss=loss)
+        self.repair_weather = self.link_faults
         self.stations: dict[str, Station] = {}
         self.households: list[Household] = []
         self._events: list[tuple[Instant, int, Callable[[], None]]] = []
@@ -190,15 +190,15 @@ class Town:
                 for home in self.households:
                     if to in home.joined:
                         for datagram in datagrams:
-                            self._cross(self.weather, home, datagram, home.joined[to])
+                            self._cross(self.link_faults, home, datagram, home.joined[to])
             case SendUnicast(to, datagrams):
                 for home in self.households:
                     if home.address == to:
                         for datagram in datagrams:
                             self._cross(self.repair_weather, home, datagram, "repair")
 
-    def _cross(self, weather: LinkFaults, home: Household, datagram: bytes, feed: str) -> None:
-        for delay in fates(weather, self.chance):
+    def _cross(self, link_faults: LinkFaults, home: Household, datagram: bytes, feed: str) -> None:
+        for delay in fates(link_faults, self.chance):
             self.at(self.now + delay, lambda: home.customer.receive(datagram, self.now, feed=feed))
 
     def _ask(self, home: Household, effect: SendUnicast) -> None:

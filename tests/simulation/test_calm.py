@@ -43,7 +43,7 @@ def test_a_site_whose_clock_bound_grows_too_large_withdraws_and_returns(seed: in
     realm, guardians = calm_realm(sites=4, clocks={2: clock}, seed=seed)
     load(realm, since=300 * MILLISECOND, until=2_400 * MILLISECOND)
     realm.world.run(EPOCH + 1_800 * MILLISECOND)
-    assert realm.site(2).posture is MembershipState.OBSERVER
+    assert realm.site(2).membership_state is MembershipState.OBSERVER
     released = guardians.released_through(2)
     realm.world.run(EPOCH + 1_900 * MILLISECOND)
     assert guardians.released_through(2) == released
@@ -86,5 +86,5 @@ def test_an_order_to_retire_outlives_the_server_that_was_told() -> None:
     successor = realm.leader()
     assert successor is not None
     assert successor is not leader
-    assert realm.site(3).posture is MembershipState.OBSERVER
+    assert realm.site(3).membership_state is MembershipState.OBSERVER
     assert 3 in successor.primary.retired

@@ -10,11 +10,11 @@ from fairtape.edge.protocol.customer import Customer
 from fairtape.edge.protocol.customer_records import (
     Break,
     Delivered,
-    FeedSilent,
+    Ended,
     Gap,
     PlanChange,
     Reformation,
-    SessionEnded,
+    Silent,
     Stale,
 )
 from fairtape.edge.protocol.effects import Grade, Refusal
@@ -99,7 +99,7 @@ def test_best_effort_may_ask_too_and_then_misses_far_less() -> None:
 
 def test_nothing_is_missed_when_one_receiver_falls_silent() -> None:
     town = town_of(Customer("FT"))
-    town.weather = CALM
+    town.link_faults = CALM
     town.start()
     orders = tokens(500, 3)
     end = town.release(orders)
@@ -109,7 +109,7 @@ def test_nothing_is_missed_when_one_receiver_falls_silent() -> None:
     (home,) = town.households
     assert home.missing() == 0
     assert sorted(home.numbers()) == sequences(orders)
-    assert {record.feed for record in home.all_of(FeedSilent) if isinstance(record, FeedSilent)} == {"A"}
+    assert {record.feed for record in home.all_of(Silent) if isinstance(record, Silent)} == {"A"}
     assert not home.all_of(Stale)
     town.stations["B"].alive = False
     town.run(end + 10 * SECOND)
@@ -152,7 +152,7 @@ def test_a_plan_changes_under_load_without_a_lost_or_doubled_message(loss: float
     assert sorted(numbers) == sequences(orders)
     turn = next(place for place, number in enumerate(numbers) if number >= middle)
     assert max(numbers[:turn]) < middle <= min(numbers[turn:])
-    ends = [record for record in home.records if isinstance(record, SessionEnded)]
+    ends = [record for record in home.records if isinstance(record, Ended)]
     assert [record.complete for record in ends] == [True, True]
 
 

@@ -9,7 +9,7 @@ import pytest
 from fairtape.core.effects import Ordered
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.edge.protocol.customer import Customer
-from fairtape.edge.protocol.customer_records import FeedHeard, FeedSilent, Reformation, Stale
+from fairtape.edge.protocol.customer_records import Heard, Reformation, Silent, Stale
 from fairtape.edge.protocol.feed_assignment import Region, feeds_of
 from fairtape.edge.protocol.remulticast import RemulticastOptions
 from fairtape.edge.protocol.session_receiver import CustomerOptions
@@ -93,9 +93,9 @@ class Reformations:
 def silent_at_the_end(home: Household) -> set[tuple[int, str]]:
     silent: set[tuple[int, str]] = set()
     for record in home.records:
-        if isinstance(record, FeedSilent):
+        if isinstance(record, Silent):
             silent.add((record.stripe, record.feed))
-        elif isinstance(record, FeedHeard):
+        elif isinstance(record, Heard):
             silent.discard((record.stripe, record.feed))
     return silent
 

@@ -41,11 +41,11 @@ def test_a_failure_that_nobody_declares_is_found_out(monkeypatch: pytest.MonkeyP
 
 def test_failures_go_everywhere() -> None:
     failures = [draw(seed) for seed in range(100)]
-    timings = [failure.plan.charter.primary.timing for failure in failures]
+    timings = [failure.plan.topology.primary.timing for failure in failures]
     assert {failure.victims for failure in failures} == {1, 2}
     assert {timing.merged for timing in timings} == {True, False}
     assert {timing.retry_period // MILLISECOND for timing in timings} == {2, 10, 40}
-    assert {len(failure.plan.charter.primary.tour) for failure in failures} == {3, 4, 5, 6, 7}
+    assert {len(failure.plan.topology.primary.tour) for failure in failures} == {3, 4, 5, 6, 7}
     for failure, timing in zip(failures, timings, strict=True):
         assert failure.delay < failure.delay_max < timing.retry_period
 

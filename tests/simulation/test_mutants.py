@@ -19,7 +19,7 @@ def claims_too_much(resilience: Resilience, token: int) -> None:
 
 def trusts_one_site_too_few(resilience: Resilience, token: int) -> None:
     hear(resilience, token)
-    resilience.learn(token - max(resilience._course.of(token).resilience - 1, 0))
+    resilience.learn(token - max(resilience._formations.of(token).resilience - 1, 0))
 
 
 def commits_a_nanosecond_early(releases: ReleaseQueue, survives_through: int, now: Instant) -> None:

@@ -20,10 +20,10 @@ NODES = (1, 2, 3, 4, 5, 6)
 class Wire:
     """A network and what came out of it."""
 
-    def __init__(self, weather: LinkFaults | None = None, *, tree: Tree | None = None, seed: int = 1) -> None:
+    def __init__(self, link_faults: LinkFaults | None = None, *, tree: Tree | None = None, seed: int = 1) -> None:
         self.arrived: list[tuple[NodeId, bytes]] = []
         self.network = Network(
-            sky=lambda _origin, _to: weather or LinkFaults(delay=MILLISECOND),
+            sky=lambda _origin, _to: link_faults or LinkFaults(delay=MILLISECOND),
             chance=Random(seed),
             deliver=self._deliver,
             tree=tree,

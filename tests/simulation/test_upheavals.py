@@ -54,9 +54,7 @@ def test_a_failover_that_once_failed_never_fails_again(seed: int) -> None:
 
 
 def test_one_upheaval_is_one_history_whatever_the_hash_seed() -> None:
-    program = (
-        f"from fairtape.simulation.cluster_run import run_upheaval; print([run_upheaval(seed) for seed in {TWICE}])"
-    )
+    program = f"from fairtape.simulation.cluster_run import run_cluster; print([run_cluster(seed) for seed in {TWICE}])"
     stories = []
     for hash_seed in ("0", "4711"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
@@ -80,9 +78,9 @@ def test_upheavals_go_everywhere() -> None:
     assert {each.plan.durable for each in upheavals} == {True, False}
     assert any(each.plan.tree_loss for each in upheavals)
     assert any(each.plan.clocks for each in upheavals)
-    assert {each.plan.charter.primary.request_sets for each in upheavals} == {1, 2, 3}
-    assert {len(each.plan.charter.loops) for each in upheavals} == {1, 2, 3}
-    assert {each.plan.charter.excess.name for each in upheavals} == {"HALT", "CONTINUE"}
+    assert {each.plan.topology.primary.request_sets for each in upheavals} == {1, 2, 3}
+    assert {len(each.plan.topology.loops) for each in upheavals} == {1, 2, 3}
+    assert {each.plan.topology.excess.name for each in upheavals} == {"HALT", "CONTINUE"}
 
 
 renew_lease = ReleaseQueue.renew_lease

@@ -48,8 +48,8 @@ def say(at: Duration, *datagrams: bytes, to: NodeId | None = None) -> tuple[Inst
     return EPOCH + at, Send(to, list(datagrams))
 
 
-def calm_world(weather: LinkFaults | None = None, *, seed: int = 1) -> World:
-    return World(chance=Random(seed), sky=lambda _origin, _to: weather or LinkFaults(delay=DELAY))
+def calm_world(link_faults: LinkFaults | None = None, *, seed: int = 1) -> World:
+    return World(chance=Random(seed), sky=lambda _origin, _to: link_faults or LinkFaults(delay=DELAY))
 
 
 def seat(world: World, toys: dict[NodeId, Toy], clock: Callable[[NodeId], SimulatedClock] | None = None) -> None:

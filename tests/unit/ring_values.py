@@ -192,11 +192,11 @@ class Ring:
         timed: bool = True,
         resilience: int = 0,
         sources: int = 1,
-        weather: LinkFaults | None = None,
+        link_faults: LinkFaults | None = None,
         clocks: Mapping[NodeId, SimulatedClock] | None = None,
         seed: int = 1,
     ) -> None:
-        calm = weather or LinkFaults(delay=timing.retry_period // 4)
+        calm = link_faults or LinkFaults(delay=timing.retry_period // 4)
         members = tuple(range(1, size + 1))
         self.layout = formation(
             members, timing=timing, starts_at=EPOCH + timing.token_period, resilience=resilience, timed=timed

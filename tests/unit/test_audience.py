@@ -24,9 +24,9 @@ def audience(folder: Path, *, wanted: str | None = None) -> SiteSelection:
     return SiteSelection(read_deployment(folder), wanted=wanted)
 
 
-def page(folder: Path, number: int, *, released: int, posture: str = "member", **others: object) -> None:
+def page(folder: Path, number: int, *, released: int, membership_state: str = "member", **others: object) -> None:
     """What a site of this process says."""
-    status = {"node": number, "posture": posture, "loops": {}, "released_sequence": released}
+    status = {"node": number, "posture": membership_state, "loops": {}, "released_sequence": released}
     usual = {"written_at_ns": NOW, "lease_left_ms": 150.0}
     StatusFile(RunFolder(folder), f"s{number}").close(status | usual | others)
 
@@ -41,7 +41,7 @@ def test_nobody_is_heard_where_nobody_runs(folder: Path) -> None:
 def test_the_site_that_has_released_most_is_heard_first(folder: Path) -> None:
     page(folder, 1, released=5)
     page(folder, 2, released=7)
-    page(folder, 3, released=9, posture="observer")
+    page(folder, 3, released=9, membership_state="observer")
     assert audience(folder).choose(None, NOW) == 2
     assert audience(folder).released_through(2) == 7
     assert audience(folder).choose(1, NOW) == 1
@@ -49,7 +49,7 @@ def test_the_site_that_has_released_most_is_heard_first(folder: Path) -> None:
 
 
 def test_a_seat_in_a_secondary_loop_is_as_good(folder: Path) -> None:
-    page(folder, 4, released=5, posture="observer", loops={"1": ["s1", "s4"]})
+    page(folder, 4, released=5, membership_state="observer", loops={"1": ["s1", "s4"]})
     assert audience(folder).choose(None, NOW) == 4
 
 
@@ -72,8 +72,8 @@ def test_a_site_that_is_cut_off_is_left_when_its_lease_has_ended(folder: Path) -
 
 def test_nobody_is_left_while_no_other_serves(folder: Path) -> None:
     """During a reformation all sites are fenced for a moment."""
-    page(folder, 1, released=9, posture="fenced")
-    page(folder, 2, released=9, posture="fenced")
+    page(folder, 1, released=9, membership_state="fenced")
+    page(folder, 2, released=9, membership_state="fenced")
     assert audience(folder).choose(1, NOW) == 1
     assert audience(folder).choose(3, NOW) == 3
     assert audience(folder).choose(None, NOW) == 1
@@ -82,7 +82,7 @@ def test_nobody_is_left_while_no_other_serves(folder: Path) -> None:
 def test_a_site_that_was_named_is_the_only_one(folder: Path) -> None:
     page(folder, 1, released=9)
     assert audience(folder, wanted="s2").choose(None, NOW) is None
-    page(folder, 2, released=1, posture="observer")
+    page(folder, 2, released=1, membership_state="observer")
     assert audience(folder, wanted="s2").choose(2, NOW) == 2
     with pytest.raises(UserError, match=r"--site is 'x1'; .* names s1, s2, s3, s4"):
         audience(folder, wanted="x1")

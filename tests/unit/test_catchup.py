@@ -28,7 +28,7 @@ class Site:
     journal_end: Position = Position(3, 120)  # noqa: RUF009 - it is a value
     fixed_through: int = 200
     verified: bool = False
-    seated: bool = False
+    active: bool = False
     fenced: bool = False
     formation: Numbered = field(default_factory=Numbered)
     told: list[str] = field(default_factory=list)
@@ -48,7 +48,7 @@ class Site:
 
 
 def answer(site: Site, *, known: int, complete: int = 300, ends: Position | None = None, chunks: int = 0) -> str:
-    learner = CatchUpClient(me=1, stripe=0, postbox=cast("MessageAuthenticator", None))
+    learner = CatchUpClient(me=1, stripe=0, authenticator=cast("MessageAuthenticator", None))
     learner.reader.start(NOW)
     end = site.journal_end if ends is None else ends
     data = b"piece" if chunks else PLACE.pack(*end)

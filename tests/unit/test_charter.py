@@ -12,9 +12,9 @@ def loop(number: int, *tour: int, junction: int | None = None, parent: int = 0) 
 
 
 def test_every_site_has_a_home() -> None:
-    charter = Topology(loops=(loop(0, 1, 2), loop(1, 5, 6, junction=2)))
-    assert charter.homes() == {1: 0, 2: 0, 5: 1, 6: 1}
-    assert charter.primary.tour == (1, 2)
+    topology = Topology(loops=(loop(0, 1, 2), loop(1, 5, 6, junction=2)))
+    assert topology.homes() == {1: 0, 2: 0, 5: 1, 6: 1}
+    assert topology.primary.tour == (1, 2)
 
 
 @pytest.mark.parametrize(

@@ -50,8 +50,8 @@ def test_round_trips_and_weather_are_the_same_both_ways(pair: tuple[City, City])
 @pytest.mark.parametrize("pair", PAIRS, ids=names)
 def test_the_wan_profile_waits_at_least_a_round_trip(pair: tuple[City, City]) -> None:
     """T_R is one request and its answer, queueing included.  T-RMP §5."""
-    weather = faults_between(*pair)
-    assert 2 * (weather.delay + weather.jitter) < PROFILES["wan"].retry_period
+    link_faults = faults_between(*pair)
+    assert 2 * (link_faults.delay + link_faults.jitter) < PROFILES["wan"].retry_period
 
 
 def test_distances_agree_with_an_atlas() -> None:
@@ -67,10 +67,10 @@ def test_two_sites_of_one_city_are_a_short_hop_apart() -> None:
 
 
 def test_weather_takes_half_the_round_trip_and_the_loss_it_is_given() -> None:
-    weather = faults_between(city("New York"), city("London"), loss=0.01, duplication=0.02)
-    assert 2 * weather.delay == round_trip(city("London"), city("New York"))
-    assert weather.jitter > 0
-    assert (weather.loss, weather.duplication) == (0.01, 0.02)
+    link_faults = faults_between(city("New York"), city("London"), loss=0.01, duplication=0.02)
+    assert 2 * link_faults.delay == round_trip(city("London"), city("New York"))
+    assert link_faults.jitter > 0
+    assert (link_faults.loss, link_faults.duplication) == (0.01, 0.02)
 
 
 def test_a_city_is_found_in_any_case_and_an_unknown_one_is_refused_with_the_known_ones() -> None:

@@ -7,28 +7,28 @@ from unit.loop_values import formation_of
 
 
 def test_a_token_belongs_to_the_last_formation_that_began_before_it() -> None:
-    course = FormationHistory(formation_of(1, 2))
-    course.relieve(formation_of(2, 3, number=4, first_token=31))
-    assert [course.of(token).number for token in (5, 11, 30, 31, 99)] == [3, 3, 3, 4, 4]
-    assert course.latest.number == 4
-    assert course.has(3)
-    assert (course.holder(30), course.holder(31)) == (2, 2)
+    formations = FormationHistory(formation_of(1, 2))
+    formations.relieve(formation_of(2, 3, number=4, first_token=31))
+    assert [formations.of(token).number for token in (5, 11, 30, 31, 99)] == [3, 3, 3, 4, 4]
+    assert formations.latest.number == 4
+    assert formations.has(3)
+    assert (formations.holder(30), formations.holder(31)) == (2, 2)
 
 
 def test_what_nobody_asks_about_any_more_is_forgotten() -> None:
-    course = FormationHistory(formation_of(1, 2))
-    course.relieve(formation_of(2, 3, number=4, first_token=31))
-    course.forget_before(30)
-    assert course.has(3)
-    course.forget_before(31)
-    assert not course.has(3)
-    assert course.begins_at == 31
+    formations = FormationHistory(formation_of(1, 2))
+    formations.relieve(formation_of(2, 3, number=4, first_token=31))
+    formations.forget_before(30)
+    assert formations.has(3)
+    formations.forget_before(31)
+    assert not formations.has(3)
+    assert formations.begins_at == 31
 
 
 def test_a_formation_that_was_fenced_leaves_no_trace() -> None:
-    course = FormationHistory(formation_of(1, 2))
-    course.restart(formation_of(1, number=5, first_token=20))
-    assert [formation.number for formation in course.formations] == [5]
+    formations = FormationHistory(formation_of(1, 2))
+    formations.restart(formation_of(1, number=5, first_token=20))
+    assert [formation.number for formation in formations.formations] == [5]
 
 
 def test_a_formation_cannot_take_over_before_the_one_that_it_relieves() -> None:
@@ -37,7 +37,7 @@ def test_a_formation_cannot_take_over_before_the_one_that_it_relieves() -> None:
 
 
 def test_only_a_few_formations_are_remembered() -> None:
-    course = FormationHistory(formation_of(1))
+    formations = FormationHistory(formation_of(1))
     for later in range(1, 20):
-        course.relieve(formation_of(1, number=3 + later, first_token=11 + later))
-    assert len(course.formations) == FORMATIONS_MAX
+        formations.relieve(formation_of(1, number=3 + later, first_token=11 + later))
+    assert len(formations.formations) == FORMATIONS_MAX

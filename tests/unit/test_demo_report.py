@@ -32,7 +32,7 @@ def a_token(*traded_at: int) -> Ordered:
 
 
 FINDINGS = Findings(
-    world=DemoWorld(seconds=1.0, loss=0.01, rate=400.0, seed=1, groups=None, carrier="a mesh of unicasts, as asked"),
+    world=DemoWorld(seconds=1.0, loss=0.01, rate=400.0, seed=1, groups=None, transport="a mesh of unicasts, as asked"),
     published=1,
     delivered=dict.fromkeys((city.name for city in SITES.values()), 1),
     one_order=True,

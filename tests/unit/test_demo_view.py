@@ -19,7 +19,7 @@ from fairtape.ring.membership.formation import Formation
 from unit.apps.ticker_values import a_trade
 
 NOW = 1_767_225_600 * SECOND
-WORLD = DemoWorld(seconds=20.0, loss=0.01, rate=400.0, seed=1, groups=None, carrier="a mesh of unicasts, as asked")
+WORLD = DemoWorld(seconds=20.0, loss=0.01, rate=400.0, seed=1, groups=None, transport="a mesh of unicasts, as asked")
 ASIA = next(place for place, region in enumerate(REGIONS) if VICTIM in region.receivers[:2])
 
 

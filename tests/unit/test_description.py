@@ -29,10 +29,10 @@ def test_what_was_asked_for_is_what_is_read(tmp_path: Path) -> None:
     deployment = made(
         tmp_path / "new", resilience="majority", excess="halt", remedy="replace", reformers=3, sources=1, store=ETCD
     )
-    charter = deployment.charter
-    assert [loop.tour for loop in charter.loops] == [(1, 2, 3), (4, 5)]
-    assert charter.loops[1].junction == 1
-    assert (charter.resilience, charter.excess, charter.remedy) == ("majority", Excess.HALT, Remedy.REPLACE)
+    topology = deployment.topology
+    assert [loop.tour for loop in topology.loops] == [(1, 2, 3), (4, 5)]
+    assert topology.loops[1].junction == 1
+    assert (topology.resilience, topology.excess, topology.remedy) == ("majority", Excess.HALT, Remedy.REPLACE)
     assert deployment.timing == PROFILES["metro"]
     assert [node.name for node in deployment.reformers] == ["x1", "x2", "x3"]
     assert [node.name for node in deployment.of_kind(NodeKind.SOURCE)] == ["XNYS"]

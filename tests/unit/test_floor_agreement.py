@@ -9,7 +9,7 @@ from fairtape.exchange.floor import Floor, OutOfOrder
 from fairtape.exchange.instructions import Pulse, TradeReport
 from fairtape.exchange.order_codec import decode, encode
 from fairtape.exchange.order_handling import FloorLimits
-from fairtape.exchange.outputs import Evidence, SequenceBroken, Voided
+from fairtape.exchange.outputs import Broken, Evidence, Voided
 from unit.floor_values import kinds, staged, the_rejection
 
 
@@ -64,7 +64,7 @@ def test_at_a_break_trades_of_earlier_tokens_stand() -> None:
     stage = staged(commit_passes=3)
     script = stage.script
     stage.play(script.sell("bob", "b1", 1, 1), script.buy("ann", "a1", 1, 1))
-    assert stage.floor.turn(break_at(script.token + 1)) == [SequenceBroken(script.token + 1, 99, False)]
+    assert stage.floor.turn(break_at(script.token + 1)) == [Broken(script.token + 1, 99, False)]
     stage.play(Pulse())
     stage.play(Pulse())
     assert kinds(stage.play(Pulse())) == ["Committed", "Printed"]
@@ -79,7 +79,7 @@ def test_at_a_break_trades_of_lost_tokens_are_void_and_the_floor_asks_to_be_rebu
     stage.play(script.buy("ann", "a2", 1, 1))
     outputs = stage.floor.turn(break_at(lost))
     assert [output.committed for output in outputs if isinstance(output, Voided)] == [True, False]
-    assert outputs[0] == SequenceBroken(lost, 99, True)
+    assert outputs[0] == Broken(lost, 99, True)
     with pytest.raises(OutOfOrder, match="rebuild"):
         stage.play(Pulse())
     rebuilt = Floor(commit_passes=1)

@@ -120,7 +120,7 @@ def test_after_a_break_the_reader_names_what_is_void_and_goes_on_from_what_is_le
         reader.catch_up()
         assert reader.floor.trade_count == 3
         reader.close()
-        site.writer.cut_after(kept.token)
+        site.writer.truncate_after(kept.token)
         site.writer.turn(change(2, lost[0].token, lost[0].sequence, broken=True), 0)
         site.script.token, site.script.sequence, site.formation = kept.token, lost[0].sequence, 2
         after = site.trade("4")

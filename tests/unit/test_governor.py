@@ -57,10 +57,15 @@ def record(governor: PrimaryLoopCoordinator, now: Instant) -> Formation:
 def test_the_first_formation_waits_for_everybody_but_not_for_ever() -> None:
     eager = governor(None)
     for site in (1, 2, 3):
-        eager.hear(standing_of(site, formation=0, posture=MembershipState.NEWBORN, complete_through=0, sequence=1), NOW)
+        eager.hear(
+            standing_of(site, formation=0, membership_state=MembershipState.NEWBORN, complete_through=0, sequence=1),
+            NOW,
+        )
     assert record(eager, NOW).members == (1, 2, 3)
     patient = governor(None)
-    patient.hear(standing_of(1, formation=0, posture=MembershipState.NEWBORN, complete_through=0, sequence=1), NOW)
+    patient.hear(
+        standing_of(1, formation=0, membership_state=MembershipState.NEWBORN, complete_through=0, sequence=1), NOW
+    )
     assert patient.phase is Phase.EMPTY
     patient.wake(NOW + FOUNDING_DELAY)
     first = record(patient, NOW + FOUNDING_DELAY)
@@ -70,7 +75,7 @@ def test_the_first_formation_waits_for_everybody_but_not_for_ever() -> None:
 def test_sites_with_a_past_and_a_store_without_one_begin_with_a_break() -> None:
     loop = governor(None)
     for site in (1, 2, 3):
-        loop.hear(standing_of(site, posture=MembershipState.NEWBORN), NOW)
+        loop.hear(standing_of(site, membership_state=MembershipState.NEWBORN), NOW)
     assert (record(loop, NOW).number, loop.formation is not None and loop.formation.broken) == (4, True)
 
 
@@ -104,7 +109,9 @@ def test_a_silent_member_is_waited_for_as_long_as_its_lease_lasts() -> None:
     loop = led()
     loop.hear(standing_of(1, suspect=2, suspect_token=21), NOW)
     for site in (1, 3):
-        loop.hear(standing_of(site, posture=MembershipState.FENCED, complete_through=20 + site), NOW + MILLISECOND)
+        loop.hear(
+            standing_of(site, membership_state=MembershipState.FENCED, complete_through=20 + site), NOW + MILLISECOND
+        )
     loop.wake(NOW + LEASE - 1)
     assert loop.phase is Phase.FENCING
     loop.wake(NOW + LEASE)
@@ -119,7 +126,7 @@ def test_when_all_have_answered_nobody_is_waited_for() -> None:
     loop = led()
     loop.hear(standing_of(1, suspect=2, suspect_token=21), NOW)
     for site in (1, 2, 3):
-        loop.hear(standing_of(site, posture=MembershipState.FENCED), NOW)
+        loop.hear(standing_of(site, membership_state=MembershipState.FENCED), NOW)
     assert set(record(loop, NOW).members) == {1, 2, 3}
     assert any("nobody had failed" in notice for notice in loop.notices)
 
@@ -127,7 +134,7 @@ def test_when_all_have_answered_nobody_is_waited_for() -> None:
 def test_more_silent_members_than_k_are_a_break_or_a_halt() -> None:
     for excess, phase in ((Excess.CONTINUE, Phase.RECORDING), (Excess.HALT, Phase.HALTED)):
         loop = led(excess=excess)
-        loop.hear(standing_of(1, posture=MembershipState.FENCED), NOW)
+        loop.hear(standing_of(1, membership_state=MembershipState.FENCED), NOW)
         loop.wake(NOW + LEASE)
         assert loop.phase is phase
         loop.resume(NOW + LEASE)
@@ -136,9 +143,9 @@ def test_more_silent_members_than_k_are_a_break_or_a_halt() -> None:
 
 def test_a_halt_ends_when_the_silent_are_heard_again() -> None:
     loop = led(excess=Excess.HALT)
-    loop.hear(standing_of(1, posture=MembershipState.FENCED), NOW)
+    loop.hear(standing_of(1, membership_state=MembershipState.FENCED), NOW)
     loop.wake(NOW + LEASE)
-    loop.hear(standing_of(2, posture=MembershipState.FENCED), NOW + 2 * LEASE)
+    loop.hear(standing_of(2, membership_state=MembershipState.FENCED), NOW + 2 * LEASE)
     assert not record(loop, NOW + 2 * LEASE).broken
 
 
@@ -154,7 +161,7 @@ def test_a_member_that_falls_silent_is_missed_when_its_lease_is_over() -> None:
 
 def test_a_new_leader_waits_out_what_the_last_one_granted() -> None:
     loop = governor(formation_of(1, 2, 3, resilience=2))
-    loop.hear(standing_of(1, posture=MembershipState.FENCED), NOW)
+    loop.hear(standing_of(1, membership_state=MembershipState.FENCED), NOW)
     loop.wake(NOW + LEASE - 1)
     assert loop.phase is Phase.FENCING
     loop.wake(NOW + LEASE)
@@ -196,7 +203,7 @@ def test_who_prepares_too_late_is_a_failure() -> None:
 
 def test_after_a_change_that_failed_it_pauses_and_nobody_is_thought_hasty() -> None:
     loop = governor(formation_of(1, 2))
-    joining = standing_of(3, posture=MembershipState.OBSERVER, wish=MembershipRequest.JOIN)
+    joining = standing_of(3, membership_state=MembershipState.OBSERVER, request=MembershipRequest.JOIN)
     for standing in (standing_of(1), standing_of(2), joining):
         loop.hear(standing, NOW)
     now = NOW
@@ -205,7 +212,7 @@ def test_after_a_change_that_failed_it_pauses_and_nobody_is_thought_hasty() -> N
         loop.hear(standing_of(1, prepared=4), now)
         loop.hear(standing_of(2), now)
     for site in (1, 2):
-        loop.hear(standing_of(site, posture=MembershipState.FENCED), now)
+        loop.hear(standing_of(site, membership_state=MembershipState.FENCED), now)
     loop.outbox.clear()
     following = record(loop, now)
     assert following.timing.retries_max == TIMING.retries_max
@@ -234,18 +241,18 @@ def test_whoever_is_leaving_must_answer_until_the_new_formation_has_taken_over()
     for reached, waits in ((9, True), (10, False)):
         loop = governor(relief)
         for site in (1, 2):
-            loop.hear(standing_of(site, posture=MembershipState.FENCED, complete_through=reached), NOW)
+            loop.hear(standing_of(site, membership_state=MembershipState.FENCED, complete_through=reached), NOW)
         assert (loop.phase is Phase.FENCING) == waits
 
 
 def test_a_site_with_a_bad_clock_is_let_go() -> None:
     loop = led()
-    loop.hear(standing_of(2, wish=MembershipRequest.WITHDRAW), NOW)
+    loop.hear(standing_of(2, request=MembershipRequest.WITHDRAW), NOW)
     assert loop.phase is Phase.PLANNING
     assert any(isinstance(message, Install) and not message.final for _, message in loop.outbox)
 
 
 def test_a_member_that_lost_its_memory_is_noticed() -> None:
     loop = led()
-    loop.hear(standing_of(2, posture=MembershipState.RESTARTED), NOW)
+    loop.hear(standing_of(2, membership_state=MembershipState.RESTARTED), NOW)
     assert "site 2 has lost its memory" in loop.notices[-1]

@@ -180,7 +180,7 @@ def test_the_targets_are_in_the_middle_of_their_work() -> None:
     assert reforming.reforming is not None
     for machine in (recovering, token_site, reforming):
         assert machine.complete_through >= 2
-        assert machine._holdings.with_holes()
+        assert machine._buffer.with_holes()
     assert token_site.released_through < token_site.complete_through
     assert SourceTarget().machine.in_flight > 0
 

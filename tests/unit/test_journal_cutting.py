@@ -68,7 +68,7 @@ def test_cut_anywhere_a_journal_stands_as_if_the_rest_had_never_been(
     marked = len(released(path / "cut"))
     stays = kept(HISTORY, token)
     with values.open_writer(path / "cut", segment_size_max=segment_size_max) as writer:
-        now = writer.cut_after(token)
+        now = writer.truncate_after(token)
         assert now == writer.recovered
     assert contents(path / "cut") == stays
     expected = values.messages_of(stays)[:marked]
@@ -91,7 +91,7 @@ def test_a_journal_goes_on_after_a_cut_and_may_be_cut_again(tmp_path: Path, toke
     number = 100
     for _ in range(3):
         with values.open_writer(tmp_path, segment_size_max=2 << 10) as writer:
-            now = writer.cut_after(token)
+            now = writer.truncate_after(token)
             number += 1
             following = values.stream(number, sequence=now.sequence, token=now.token + 1)
             entries = [replace(next(following), formation=number) for _ in range(20)]
@@ -107,13 +107,13 @@ def test_nothing_above_is_nothing_to_do(tmp_path: Path) -> None:
     files = {file: file.stat().st_mtime_ns for file in tmp_path.iterdir() if file.name != "lock"}
     with values.open_writer(tmp_path) as writer:
         before = writer.recovered
-        assert writer.cut_after(TOKENS[-1]) == before
+        assert writer.truncate_after(TOKENS[-1]) == before
     assert files == {file: file.stat().st_mtime_ns for file in tmp_path.iterdir() if file.name != "lock"}
 
 
 def test_an_empty_journal_can_be_cut_too(tmp_path: Path) -> None:
     with values.open_writer(tmp_path) as writer:
-        assert writer.cut_after(5) == Recovered.nothing()
+        assert writer.truncate_after(5) == Recovered.nothing()
 
 
 def test_formations_without_a_message_go_even_where_nothing_is_above(tmp_path: Path) -> None:
@@ -124,11 +124,11 @@ def test_formations_without_a_message_go_even_where_nothing_is_above(tmp_path: P
         for entry in history:
             values.enter(writer, entry)
         assert (writer.recovered.number, writer.recovered.token) == (3, one.token)
-        now = writer.cut_after(two.token)
+        now = writer.truncate_after(two.token)
         assert (now.number, now.token, now.sequence) == (1, one.token, two.sequence)
-        assert writer.cut_after(two.token) == now
+        assert writer.truncate_after(two.token) == now
         assert contents(tmp_path) == history[:2]
-        assert writer.cut_after(0) == Recovered.nothing()
+        assert writer.truncate_after(0) == Recovered.nothing()
     assert contents(tmp_path) == []
 
 
@@ -137,7 +137,7 @@ def test_what_is_taken_out_is_set_aside_and_never_overwritten(tmp_path: Path) ->
     entry = encode_entry(HISTORY[-1])
     for _ in range(2):
         with values.open_writer(tmp_path, segment_size_max=2 << 10) as writer:
-            writer.cut_after(TOKENS[10])
+            writer.truncate_after(TOKENS[10])
             for again in HISTORY[len(kept(HISTORY, TOKENS[10])) :]:
                 values.enter(writer, again)
     aside = [file.read_bytes() for file in tmp_path.iterdir() if ".cut-" in file.name]
@@ -150,7 +150,7 @@ def test_interrupted_at_any_step_a_cut_has_happened_or_has_not(tmp_path: Path, t
     write(tmp_path / "whole", HISTORY, behind=behind)
     before = recovered(tmp_path / "whole")
     with values.open_writer(values.copy(tmp_path / "whole", tmp_path / "cut")) as writer:
-        after = writer.cut_after(token)
+        after = writer.truncate_after(token)
     marks = released(tmp_path / "whole"), released(tmp_path / "cut")
     states = []
     for steps in range(100):
@@ -213,7 +213,7 @@ def test_a_plan_that_says_nothing_is_refused_and_nothing_is_touched(tmp_path: Pa
 def test_under_the_policy_token_a_cut_is_as_safe_as_an_append(tmp_path: Path) -> None:
     write(tmp_path, HISTORY)
     with values.open_writer(tmp_path, SyncPolicy.TOKEN) as writer:
-        writer.cut_after(TOKENS[10])
+        writer.truncate_after(TOKENS[10])
         assert writer.deadline() is None
     assert contents(tmp_path) == kept(HISTORY, TOKENS[10])
 
@@ -229,13 +229,13 @@ def test_a_reader_that_follows_is_not_confused_by_a_cut_of_what_was_not_released
                 values.mark(writer, ordered)
             with JournalReader.open(path).entries() as cursor:
                 assert [entry.ordered for entry in cursor] == history[:5]
-                writer.cut_after(history[9].token)
+                writer.truncate_after(history[9].token)
                 assert list(cursor) == []
                 for ordered in history[10:]:
                     writer.append(ordered, 0)
                 for ordered in history[5:]:
                     values.mark(writer, ordered)
                 assert [entry.ordered for entry in cursor] == history[5:]
-                writer.cut_after(history[9].token)
+                writer.truncate_after(history[9].token)
                 with pytest.raises(Damaged, match="cut off while it was being read"):
                     list(cursor)

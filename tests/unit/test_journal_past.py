@@ -99,13 +99,13 @@ def test_a_remembered_place_does_not_survive_a_cut(tmp_path: Path) -> None:
             values.enter(writer, entry)
         assert len(past.after(0, 1 << 20)) == 20
         assert past.after(20, 1 << 20, formation=1) == []
-        writer.cut_after(10)
+        writer.truncate_after(10)
         other = [replace(entry, acknowledged_at=entry.acknowledged_at + 1) for entry in values.tiny(20)[10:]]
         assert past.after(20, 1 << 20, formation=1) == []
         for ordered in other:
             writer.append(ordered, 0)
         assert past.after(10, 1 << 20, formation=1) == list(map(encode_entry, other))
-        writer.cut_after(15)
+        writer.truncate_after(15)
         writer.turn(values.formation_change(values.tiny(16)[15], 2), 0)
         (change,) = past.after(20, 1 << 20, formation=1)
         assert decode_entry(change) == values.formation_change(values.tiny(16)[15], 2)
@@ -123,7 +123,7 @@ def test_an_index_that_kept_up_finds_the_same_also_after_a_cut(tmp_path: Path) -
                 past.keep_up()
             assert past.after(token, 1 << 30, formation=formation) == cold
             assert past.after(0, 1 << 30) == ENCODED
-            writer.cut_after(token)
+            writer.truncate_after(token)
             assert past.after(token, 1 << 30, formation=formation) == []
             assert past.after(0, 1 << 30) == ENCODED[:start]
 

@@ -22,34 +22,34 @@ from unit import journal_values as values
 FULL_DISK = """
 import resource, sys
 from unit import journal_values as values
-from fairtape.journal import Sync, Unwritten, Writer
+from fairtape.journal import SyncPolicy, WriteFailed, JournalWriter
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-writer = Writer.open(sys.argv[1], stripe=values.STRIPE, site=values.SITE, sync=Sync.TOKEN)
+writer = JournalWriter.open(sys.argv[1], stripe=values.STRIPE, site=values.SITE, sync=SyncPolicy.TOKEN)
 held = 0
 try:
     for ordered in values.stream(4):
         writer.append(ordered, 0)
         held = ordered.sequence + ordered.count - 1
-except Unwritten as failure:
+except WriteFailed as failure:
     print(held, failure)
 try:
     writer.append(ordered, 0)
-except Unwritten:
+except WriteFailed:
     print("still refused")
 writer.close()
 """
 
 AS_NOBODY = """
 import os, sys
-from fairtape.core.errors import Complaint
-from fairtape.journal import Writer
+from fairtape.core.errors import UserError
+from fairtape.journal import JournalWriter
 
 if os.geteuid() == 0:
     os.seteuid(65534)
 try:
-    Writer.open(sys.argv[1], stripe=1, site=6)
-except Complaint as complaint:
+    JournalWriter.open(sys.argv[1], stripe=1, site=6)
+except UserError as complaint:
     print(complaint)
 """
 
@@ -215,7 +215,7 @@ def test_a_directory_that_vanishes_is_told_in_a_sentence_when_the_next_segment_i
         with pytest.raises(WriteFailed):
             writer.turn(values.formation_change(three, 2), 0)
         with pytest.raises(WriteFailed):
-            writer.cut_after(0)
+            writer.truncate_after(0)
 
 
 def test_cut_at_every_byte_a_journal_reopens_to_a_valid_prefix_and_goes_on(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from fairtape.deployment.config.loopback import PORTS, free_ports, ports_from
 
 
 def mesh_world() -> DemoWorld:
-    return DemoWorld(seconds=1, loss=0, rate=1, seed=1, groups=None, carrier="a mesh")
+    return DemoWorld(seconds=1, loss=0, rate=1, seed=1, groups=None, transport="a mesh")
 
 
 def all_ports_of(world: DemoWorld, folder: Path) -> Iterator[int]:

@@ -19,12 +19,12 @@ class Desk:
     """An ordering with its holdings."""
 
     def __init__(self, *datagrams: bytes, timed: bool = True) -> None:
-        self.holdings = ReceiveBuffer(keys=KEYS, stripe=0)
+        self.buffer = ReceiveBuffer(keys=KEYS, stripe=0)
         self.layout = formation(timed=timed)
         self.ordering = Ordering(
-            course=FormationHistory(self.layout),
+            formations=FormationHistory(self.layout),
             stripe=0,
-            holdings=self.holdings,
+            buffer=self.buffer,
             after=self.layout.first_token - 1,
             next_sequence=self.layout.first_sequence,
         )
@@ -33,7 +33,7 @@ class Desk:
 
     def hold(self, *datagrams: bytes) -> None:
         for datagram in datagrams:
-            self.holdings.accept(decode_block(datagram), datagram)
+            self.buffer.accept(decode_block(datagram), datagram)
 
     def accept(self, message: Ack) -> str:
         return self.ordering.accept(message, self._voice.say(message))
@@ -109,9 +109,9 @@ def test_only_the_token_site_acknowledges_and_only_from_the_first_token_on() -> 
     assert desk.accept(replace(ack(LAYOUT, 1, 1), sender=2)) == "out_of_turn"
     late = formation(first_token=4)
     ordering = Ordering(
-        course=FormationHistory(late),
+        formations=FormationHistory(late),
         stripe=0,
-        holdings=desk.holdings,
+        buffer=desk.buffer,
         after=late.first_token - 1,
         next_sequence=late.first_sequence,
     )
@@ -171,7 +171,7 @@ def test_what_all_members_hold_is_dropped() -> None:
     assert desk.ordering.whole(1)
     assert desk.ordering.holds_messages(1)
     assert desk.accept(ack(LAYOUT, 1, 1, [named(1)])) == "duplicate"
-    stream = desk.holdings.find((101, 1))
+    stream = desk.buffer.find((101, 1))
     assert stream is not None
     assert list(stream.blocks) == [2]
 

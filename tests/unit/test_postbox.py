@@ -8,7 +8,7 @@ from unit.ring_values import KEYS, OTHER_SOURCE, SOURCE, ack, formation, named
 REQUEST = Request(0, 7, 2, (1,), ())
 
 
-def postbox(
+def authenticator(
     me: int, *, keys: Keys = KEYS, peers: tuple[int, ...] = (1, 2, 3), first_serial: int = 100
 ) -> MessageAuthenticator:
     return MessageAuthenticator(me=me, keys=keys, peers=peers, first_serial=first_serial)
@@ -16,65 +16,65 @@ def postbox(
 
 def judged(datagram: bytes, *, by: MessageAuthenticator | None = None, message: Control | None = None) -> str | None:
     word = message or decode_control(datagram)
-    return (by or postbox(1)).verdict(word, datagram, fresh=not isinstance(word, Ack))
+    return (by or authenticator(1)).verdict(word, datagram, fresh=not isinstance(word, Ack))
 
 
 def test_what_a_peer_says_is_believed_once() -> None:
-    mine, datagram = postbox(1), postbox(2).for_sites(REQUEST)
+    mine, datagram = authenticator(1), authenticator(2).for_sites(REQUEST)
     assert judged(datagram, by=mine) is None
     assert judged(datagram, by=mine) == "replayed"
 
 
 def test_every_datagram_has_its_own_serial_from_the_first_on() -> None:
-    speaking = postbox(2)
+    speaking = authenticator(2)
     datagrams = [speaking.for_sites(REQUEST), speaking.for_source(SOURCE, REQUEST), speaking.for_sites(REQUEST)]
     assert [serial_of(datagram) for datagram in datagrams] == [101, 102, 103]
 
 
 def test_datagrams_out_of_order_are_believed_too() -> None:
-    mine, speaking = postbox(1), postbox(2)
+    mine, speaking = authenticator(1), authenticator(2)
     first, second = speaking.for_sites(REQUEST), speaking.for_sites(REQUEST)
     assert judged(second, by=mine) is None
     assert judged(first, by=mine) is None
 
 
 def test_a_later_incarnation_of_a_peer_is_believed() -> None:
-    mine = postbox(1)
-    assert judged(postbox(2, first_serial=100).for_sites(REQUEST), by=mine) is None
-    assert judged(postbox(2, first_serial=10**18).for_sites(REQUEST), by=mine) is None
+    mine = authenticator(1)
+    assert judged(authenticator(2, first_serial=100).for_sites(REQUEST), by=mine) is None
+    assert judged(authenticator(2, first_serial=10**18).for_sites(REQUEST), by=mine) is None
 
 
 def test_an_acknowledgment_may_come_again() -> None:
-    mine = postbox(1)
-    datagram = postbox(2).for_sites(ack(formation(), 2, 1))
+    mine = authenticator(1)
+    datagram = authenticator(2).for_sites(ack(formation(), 2, 1))
     assert judged(datagram, by=mine) is None
     assert judged(datagram, by=mine) is None
 
 
 def test_one_does_not_listen_to_oneself() -> None:
-    assert judged(postbox(1).for_sites(Request(0, 7, 1, (1,), ()))) == "own"
+    assert judged(authenticator(1).for_sites(Request(0, 7, 1, (1,), ()))) == "own"
 
 
 def test_strangers_and_wrong_keys_are_forged() -> None:
     other = Keys.from_secret(b"another deployment", (1, 2, 3), (SOURCE,))
-    assert judged(postbox(2, keys=other).for_sites(REQUEST)) == "forged"
-    stranger = postbox(9, peers=(1, 2, 3, 9))
+    assert judged(authenticator(2, keys=other).for_sites(REQUEST)) == "forged"
+    stranger = authenticator(9, peers=(1, 2, 3, 9))
     assert judged(stranger.for_sites(Request(0, 7, 9, (1,), ()))) == "forged"
 
 
 def test_a_peer_cannot_speak_as_another() -> None:
-    assert judged(postbox(3).for_sites(REQUEST)) == "forged"
+    assert judged(authenticator(3).for_sites(REQUEST)) == "forged"
 
 
 def test_a_forged_datagram_does_not_use_up_its_serial() -> None:
-    mine, datagram = postbox(1), postbox(2).for_sites(REQUEST)
+    mine, datagram = authenticator(1), authenticator(2).for_sites(REQUEST)
     assert judged(datagram[:-1] + bytes([datagram[-1] ^ 1]), by=mine, message=REQUEST) == "forged"
     assert judged(datagram, by=mine) is None
 
 
 def test_a_word_to_a_source_is_proved_under_the_key_of_that_source_alone() -> None:
     word = Hole(0, 7, 2, named(1))
-    datagram = postbox(2).for_source(SOURCE, word)
+    datagram = authenticator(2).for_source(SOURCE, word)
     assert Authenticator(KEYS.sources[SOURCE]).holds(datagram)
     assert not Authenticator(KEYS.sources[OTHER_SOURCE]).holds(datagram)
     assert judged(datagram) == "forged"

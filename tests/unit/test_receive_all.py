@@ -65,5 +65,5 @@ def test_together_is_the_same_as_one_by_one(chance: Random) -> None:
         assert together.counts == alone.counts
         assert together.drain() == alone.drain()
         assert together.deadline() == alone.deadline()
-    without = frozenset({"seal", "_markers", "_keys", "_postbox"})
+    without = frozenset({"seal", "_markers", "_keys", "_authenticator"})
     assert snapshot(together, without=without) == snapshot(alone, without=without)

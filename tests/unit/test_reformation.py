@@ -11,14 +11,14 @@ from fairtape.wire.membership import MembershipRequest, MembershipState, SiteRep
 from unit.loop_values import TIMING, formation_of, standing_of
 
 
-def charter(*tour: NodeId, resilience: int = 1, remedy: Remedy = Remedy.BYPASS) -> Topology:
+def topology(*tour: NodeId, resilience: int = 1, remedy: Remedy = Remedy.BYPASS) -> Topology:
     secondary = LoopTopology(number=1, tour=(91, 92), timing=TIMING, junction=2)
     loops = (LoopTopology(number=0, tour=tour, timing=TIMING), secondary)
     return Topology(loops=loops, resilience=resilience, remedy=remedy)
 
 
 def fenced(*sites: NodeId, **changes: object) -> dict[NodeId, SiteReport]:
-    return {site: standing_of(site, posture=MembershipState.FENCED, **changes) for site in sites}
+    return {site: standing_of(site, membership_state=MembershipState.FENCED, **changes) for site in sites}
 
 
 def test_nothing_is_missing_while_at_most_k_are_silent() -> None:
@@ -43,39 +43,39 @@ def test_before_a_formation_has_taken_over_the_resilience_of_the_one_before_coun
 def test_the_silent_are_passed_by() -> None:
     answered = fenced(1, 3)
     assert next_layout(
-        formation_of(1, 2, 3), answered, answered, charter(1, 2, 3), retired=(), accused=True
+        formation_of(1, 2, 3), answered, answered, topology(1, 2, 3), retired=(), accused=True
     ).members == (1, 3)
 
 
 def test_a_restarted_site_stays_if_its_journal_is_near() -> None:
     answered = fenced(1) | {
-        2: standing_of(2, posture=MembershipState.RESTARTED, complete_through=20 - LAG_MAX),
-        3: standing_of(3, posture=MembershipState.RESTARTED, complete_through=19 - LAG_MAX),
+        2: standing_of(2, membership_state=MembershipState.RESTARTED, complete_through=20 - LAG_MAX),
+        3: standing_of(3, membership_state=MembershipState.RESTARTED, complete_through=19 - LAG_MAX),
     }
     assert next_layout(
-        formation_of(1, 2, 3), answered, answered, charter(1, 2, 3), retired=(), accused=True
+        formation_of(1, 2, 3), answered, answered, topology(1, 2, 3), retired=(), accused=True
     ).members == (1, 2)
 
 
 def test_whoever_is_retired_or_cannot_tell_the_time_leaves_on_the_occasion() -> None:
-    answered = fenced(1, 2) | fenced(3, wish=MembershipRequest.WITHDRAW)
-    layout = next_layout(formation_of(1, 2, 3), answered, answered, charter(1, 2, 3), retired={2}, accused=True)
+    answered = fenced(1, 2) | fenced(3, request=MembershipRequest.WITHDRAW)
+    layout = next_layout(formation_of(1, 2, 3), answered, answered, topology(1, 2, 3), retired={2}, accused=True)
     assert layout.members == (1,)
-    everybody = next_layout(formation_of(1, 2, 3), answered, answered, charter(1, 2, 3), retired={1, 2}, accused=True)
+    everybody = next_layout(formation_of(1, 2, 3), answered, answered, topology(1, 2, 3), retired={1, 2}, accused=True)
     assert everybody.members == (1, 2, 3)  # a loop of nobody serves nobody
 
 
 def test_where_only_those_who_were_leaving_are_left_they_stay() -> None:
     answered = fenced(3)
     loop = formation_of(1, leaving=(3,), first_sequence=0)
-    assert next_layout(loop, answered, answered, charter(1, 3), retired={3}, accused=True).members == (3,)
+    assert next_layout(loop, answered, answered, topology(1, 3), retired={3}, accused=True).members == (3,)
 
 
 def test_a_secondary_site_takes_the_place_of_its_junction() -> None:
     """2001 §8."""
     answered = fenced(1, 3)
     standings = answered | {91: standing_of(91, complete_through=18), 92: standing_of(92, complete_through=19)}
-    policy = charter(1, 2, 3, remedy=Remedy.REPLACE)
+    policy = topology(1, 2, 3, remedy=Remedy.REPLACE)
     layout = next_layout(formation_of(1, 2, 3), answered, standings, policy, retired=(), accused=True)
     assert layout.members == (1, 92, 3)
 
@@ -85,16 +85,16 @@ def test_a_needless_reformation_raises_patience_up_to_a_limit() -> None:
     answered = fenced(1, 2)
     loop = formation_of(1, 2)
     for _ in range(50):
-        loop = next_layout(loop, answered, answered, charter(1, 2), retired=(), accused=True)
+        loop = next_layout(loop, answered, answered, topology(1, 2), retired=(), accused=True)
     assert loop.timing.retries_max == PATIENCE_MAX * TIMING.retries_max
-    failed = next_layout(formation_of(1, 2, 3), answered, answered, charter(1, 2, 3), retired=(), accused=True)
+    failed = next_layout(formation_of(1, 2, 3), answered, answered, topology(1, 2, 3), retired=(), accused=True)
     assert failed.timing.retries_max == TIMING.retries_max
 
 
 def test_the_resilience_follows_the_members() -> None:
     answered = fenced(1, 2, 3)
     layout = next_layout(
-        formation_of(1, 2, 3, 4), answered, answered, charter(1, 2, 3, 4, resilience=3), retired=(), accused=True
+        formation_of(1, 2, 3, 4), answered, answered, topology(1, 2, 3, 4, resilience=3), retired=(), accused=True
     )
     assert layout.resilience == 2
 
@@ -115,12 +115,14 @@ def members(*sites: NodeId) -> dict[NodeId, SiteReport]:
 
 
 def test_a_loop_that_is_as_it_should_be_is_left_alone() -> None:
-    assert relief_of(formation_of(1, 2, 3), members(1, 2, 3), charter(1, 2, 3)) is None
+    assert relief_of(formation_of(1, 2, 3), members(1, 2, 3), topology(1, 2, 3)) is None
 
 
 def test_who_wants_in_and_is_up_to_date_comes_in_at_its_place() -> None:
-    standings = members(1, 3) | {2: standing_of(2, posture=MembershipState.OBSERVER, wish=MembershipRequest.JOIN)}
-    relief = relief_of(formation_of(1, 3), standings, charter(1, 2, 3))
+    standings = members(1, 3) | {
+        2: standing_of(2, membership_state=MembershipState.OBSERVER, request=MembershipRequest.JOIN)
+    }
+    relief = relief_of(formation_of(1, 3), standings, topology(1, 2, 3))
     assert relief is not None
     assert set(relief.members) == {1, 2, 3}
     assert relief.roll == tuple(1_000 + member for member in relief.members)
@@ -129,26 +131,26 @@ def test_who_wants_in_and_is_up_to_date_comes_in_at_its_place() -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"complete_through": 19 - LAG_MAX}, {"formation": 2}, {"wish": MembershipRequest.NOTHING}],
+    [{"complete_through": 19 - LAG_MAX}, {"formation": 2}, {"request": MembershipRequest.NOTHING}],
     ids=["too far behind", "in an earlier formation", "does not want"],
 )
 def test_who_is_not_ready_does_not_come_in(changes: dict[str, object]) -> None:
-    given: dict[str, object] = {"posture": MembershipState.OBSERVER, "wish": MembershipRequest.JOIN}
+    given: dict[str, object] = {"membership_state": MembershipState.OBSERVER, "request": MembershipRequest.JOIN}
     standings = members(1, 3) | {2: standing_of(2, **(given | changes))}
-    assert relief_of(formation_of(1, 3), standings, charter(1, 2, 3)) is None
+    assert relief_of(formation_of(1, 3), standings, topology(1, 2, 3)) is None
 
 
 def test_who_is_retired_or_wants_out_goes_and_takes_its_last_turns() -> None:
-    standings = members(1, 2, 3) | {2: standing_of(2, wish=MembershipRequest.WITHDRAW)}
-    relief = relief_of(formation_of(1, 2, 3), standings, charter(1, 2, 3), retired=(3,))
+    standings = members(1, 2, 3) | {2: standing_of(2, request=MembershipRequest.WITHDRAW)}
+    relief = relief_of(formation_of(1, 2, 3), standings, topology(1, 2, 3), retired=(3,))
     assert relief is not None
     assert relief.members == (1,)
     assert set(relief.leaving) == {2, 3}
 
 
 def test_a_loop_is_never_emptied_and_not_too_many_leave_at_once() -> None:
-    assert relief_of(formation_of(1, 2), members(1, 2), charter(1, 2), retired=(1, 2)) is None
+    assert relief_of(formation_of(1, 2), members(1, 2), topology(1, 2), retired=(1, 2)) is None
     many = tuple(range(1, LEAVING_MAX + 10))
-    relief = relief_of(formation_of(*many), members(*many), charter(*many), retired=many[1:])
+    relief = relief_of(formation_of(*many), members(*many), topology(*many), retired=many[1:])
     assert relief is not None
     assert len(relief.leaving) == LEAVING_MAX

@@ -74,7 +74,7 @@ class Served:
 
 
 def newborn(site: int) -> MembershipMessage:
-    return standing_of(site, formation=0, posture=MembershipState.NEWBORN, complete_through=0, sequence=1)
+    return standing_of(site, formation=0, membership_state=MembershipState.NEWBORN, complete_through=0, sequence=1)
 
 
 def test_one_leads_and_the_other_stands_by() -> None:

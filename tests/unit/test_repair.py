@@ -18,13 +18,13 @@ PARTS = [Voice().say(part) for part in (PART_1, PART_2)]
 
 
 def answered(tokens: tuple[int, ...] = (), ranges: tuple[Range, ...] = ()) -> list[bytes]:
-    holdings = ReceiveBuffer(keys=KEYS, stripe=0)
-    ordering = Ordering(course=FormationHistory(LAYOUT), stripe=0, holdings=holdings, after=0, next_sequence=1)
+    buffer = ReceiveBuffer(keys=KEYS, stripe=0)
+    ordering = Ordering(formations=FormationHistory(LAYOUT), stripe=0, buffer=buffer, after=0, next_sequence=1)
     for datagram in BLOCKS:
-        holdings.accept(decode_block(datagram), datagram)
+        buffer.accept(decode_block(datagram), datagram)
     for part, datagram in zip((PART_1, PART_2), PARTS, strict=True):
         ordering.accept(part, datagram)
-    return answer(Request(0, LAYOUT.number, 2, tokens, ranges), ordering=ordering, holdings=holdings)
+    return answer(Request(0, LAYOUT.number, 2, tokens, ranges), ordering=ordering, buffer=buffer)
 
 
 def test_an_acknowledgment_is_answered_with_all_its_parts() -> None:

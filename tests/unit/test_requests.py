@@ -18,9 +18,9 @@ class Wants:
 
     def __init__(self, layout: Formation = LAYOUT) -> None:
         self.ordering = Ordering(
-            course=FormationHistory(layout),
+            formations=FormationHistory(layout),
             stripe=0,
-            holdings=ReceiveBuffer(keys=KEYS, stripe=0),
+            buffer=ReceiveBuffer(keys=KEYS, stripe=0),
             after=layout.first_token - 1,
             next_sequence=layout.first_sequence,
         )
@@ -44,7 +44,7 @@ class Wants:
 
 
 def asked(recoveries: list[Recovery], *, me: int, heard_through: int) -> dict[int, list[int]]:
-    found = whom_to_ask(recoveries, course=FormationHistory(LAYOUT), me=me, heard_through=heard_through)
+    found = whom_to_ask(recoveries, formations=FormationHistory(LAYOUT), me=me, heard_through=heard_through)
     return {site: [recovery.token for recovery in each] for site, each in found.items()}
 
 

@@ -80,129 +80,129 @@ class Seated:
 
 
 def test_a_site_is_newborn_until_it_is_told_of_a_formation() -> None:
-    seated = Seated()
-    assert seated.standing().posture is MembershipState.NEWBORN
-    seated.install(FIRST)
-    assert seated.standing().posture is MembershipState.MEMBER
+    active = Seated()
+    assert active.standing().membership_state is MembershipState.NEWBORN
+    active.install(FIRST)
+    assert active.standing().membership_state is MembershipState.MEMBER
 
 
 def test_an_incarnation_that_the_formation_does_not_count_on_has_lost_its_memory() -> None:
     roll = tuple(1 for _ in FIRST.members)
-    for durable, posture in ((True, MembershipState.RESTARTED), (False, MembershipState.OBSERVER)):
-        seated = Seated(durable=durable)
-        seated.install(formation_of(1, 2, 3, number=1, roll=roll, first_token=1, first_sequence=1))
-        assert seated.standing().posture is posture
+    for durable, membership_state in ((True, MembershipState.RESTARTED), (False, MembershipState.OBSERVER)):
+        active = Seated(durable=durable)
+        active.install(formation_of(1, 2, 3, number=1, roll=roll, first_token=1, first_sequence=1))
+        assert active.standing().membership_state is membership_state
 
 
 def test_a_lease_counts_from_when_it_was_asked_for() -> None:
-    seated = Seated()
-    seated.install(FIRST)
-    assert seated.lease(NOW + MILLISECOND) == NOW + MILLISECOND + TIMING.lease_period
+    active = Seated()
+    active.install(FIRST)
+    assert active.lease(NOW + MILLISECOND) == NOW + MILLISECOND + TIMING.lease_period
 
 
 def test_a_grant_that_nobody_asked_for_is_no_lease() -> None:
-    seated = Seated()
-    seated.install(FIRST)
-    seated.hear(Grant(0, 1, 101, 0, 1, NOW + SECOND, NOW, 0, TIMING.lease_period))
-    assert seated.site.receiver is not None
-    assert seated.site.receiver.lease_until == 0
+    active = Seated()
+    active.install(FIRST)
+    active.hear(Grant(0, 1, 101, 0, 1, NOW + SECOND, NOW, 0, TIMING.lease_period))
+    assert active.site.receiver is not None
+    assert active.site.receiver.lease_until == 0
 
 
 def test_a_clock_that_is_worse_than_agreed_shortens_the_lease() -> None:
     """Whether it was bad when the lease was asked for, or is bad now."""
-    seated = Seated()
-    seated.install(FIRST)
-    until = seated.lease(NOW)
-    seated.clock.bound = TIMING.clock_error_max + 3 * MILLISECOND
-    seated.site._timekeeper._exchanges.clear()
-    seated.site.wake(NOW + 1)
-    assert seated.site.receiver is not None
-    assert seated.site.receiver.lease_until == until - 3 * MILLISECOND
-    asked = seated.lease(NOW + 10 * MILLISECOND)
-    seated.clock.bound = 0
-    seated.site.wake(NOW + 11 * MILLISECOND)
-    assert seated.site.receiver.lease_until == asked + 3 * MILLISECOND
-    assert seated.site.receiver.lease_until == NOW + 7 * MILLISECOND + TIMING.lease_period
+    active = Seated()
+    active.install(FIRST)
+    until = active.lease(NOW)
+    active.clock.bound = TIMING.clock_error_max + 3 * MILLISECOND
+    active.site._timekeeper._exchanges.clear()
+    active.site.wake(NOW + 1)
+    assert active.site.receiver is not None
+    assert active.site.receiver.lease_until == until - 3 * MILLISECOND
+    asked = active.lease(NOW + 10 * MILLISECOND)
+    active.clock.bound = 0
+    active.site.wake(NOW + 11 * MILLISECOND)
+    assert active.site.receiver.lease_until == asked + 3 * MILLISECOND
+    assert active.site.receiver.lease_until == NOW + 7 * MILLISECOND + TIMING.lease_period
 
 
 def test_a_member_with_a_bad_clock_wants_out_and_others_do_not_want_in() -> None:
-    seated = Seated()
-    seated.install(FIRST)
-    seated.clock.bound = TIMING.clock_error_max + 1
-    assert seated.standing().wish is MembershipRequest.WITHDRAW
-    seated.install(formation_of(1, 3, number=2, first_token=1, first_sequence=1, keeper=1))
-    assert seated.standing().wish is MembershipRequest.NOTHING
+    active = Seated()
+    active.install(FIRST)
+    active.clock.bound = TIMING.clock_error_max + 1
+    assert active.standing().request is MembershipRequest.WITHDRAW
+    active.install(formation_of(1, 3, number=2, first_token=1, first_sequence=1, keeper=1))
+    assert active.standing().request is MembershipRequest.NOTHING
 
 
 def test_a_clock_that_was_set_back_does_not_silence_a_site() -> None:
-    seated = Seated()
-    seated.standing(NOW)
+    active = Seated()
+    active.standing(NOW)
     earlier = NOW - 10 * SECOND
-    seated.site.receive(b"anything", earlier)
-    assert seated.standing(earlier).asked_at == earlier
+    active.site.receive(b"anything", earlier)
+    assert active.standing(earlier).asked_at == earlier
 
 
 def test_a_fence_stops_a_member_until_the_next_formation() -> None:
-    seated = Seated()
-    seated.install(FIRST)
-    seated.hear(Fence(0, 1, 101, 0, 1))
-    assert seated.standing().posture is MembershipState.FENCED
-    seated.install(formation_of(2, 3, number=2, first_token=1, first_sequence=1, keeper=2))
-    assert seated.standing().posture is MembershipState.MEMBER
+    active = Seated()
+    active.install(FIRST)
+    active.hear(Fence(0, 1, 101, 0, 1))
+    assert active.standing().membership_state is MembershipState.FENCED
+    active.install(formation_of(2, 3, number=2, first_token=1, first_sequence=1, keeper=2))
+    assert active.standing().membership_state is MembershipState.MEMBER
 
 
 def test_only_reformation_servers_govern_and_only_the_latest() -> None:
-    seated = Seated()
-    seated.install(FIRST, term=5)
-    seated.hear(Fence(0, 1, 3, 0, 9))
-    assert seated.site.counts["not_a_reformer"] == 1
-    seated.hear(Fence(0, 1, 102, 0, 4))
-    assert seated.site.counts["outdated"] == 1
-    assert seated.standing().posture is MembershipState.MEMBER
+    active = Seated()
+    active.install(FIRST, term=5)
+    active.hear(Fence(0, 1, 3, 0, 9))
+    assert active.site.counts["not_a_reformer"] == 1
+    active.hear(Fence(0, 1, 102, 0, 4))
+    assert active.site.counts["outdated"] == 1
+    assert active.standing().membership_state is MembershipState.MEMBER
 
 
 def test_a_site_prepares_for_a_formation_and_takes_no_turn_beyond_it() -> None:
-    seated = Seated()
-    seated.install(FIRST)
+    active = Seated()
+    active.install(FIRST)
     relief = formation_of(2, 3, number=2, first_token=40, first_sequence=0, leaving=(1,))
-    seated.install(relief, final=False)
-    assert seated.standing().prepared == 2
-    seated.install(relief)
-    assert (seated.standing().prepared, seated.standing(NOW + SECOND).formation) == (0, 2)
+    active.install(relief, final=False)
+    assert active.standing().prepared == 2
+    active.install(relief)
+    assert (active.standing().prepared, active.standing(NOW + SECOND).formation) == (0, 2)
 
 
 def test_a_site_that_has_given_somebody_up_prepares_for_nothing() -> None:
-    seated = Seated()
-    seated.install(FIRST)
-    seated.lease(NOW)
-    seated.hear(Fence(0, 1, 101, 0, 1))
-    seated.install(formation_of(2, 3, number=2, first_token=40, first_sequence=0), final=False)
-    assert seated.standing().prepared == 0
+    active = Seated()
+    active.install(FIRST)
+    active.lease(NOW)
+    active.hear(Fence(0, 1, 101, 0, 1))
+    active.install(formation_of(2, 3, number=2, first_token=40, first_sequence=0), final=False)
+    assert active.standing().prepared == 0
 
 
 def test_a_site_that_leaves_takes_its_last_turns_and_can_still_be_fenced() -> None:
-    seated = Seated()
-    seated.install(FIRST)
-    seated.install(formation_of(1, 3, number=2, first_token=40, first_sequence=0, leaving=(2,)))
-    assert seated.standing().posture is MembershipState.OBSERVER
-    assert seated.site.receiver is not None
-    assert seated.site.receiver.has_turns
-    seated.hear(Fence(0, 2, 101, 0, 1))
-    assert seated.standing().posture is MembershipState.FENCED
+    active = Seated()
+    active.install(FIRST)
+    active.install(formation_of(1, 3, number=2, first_token=40, first_sequence=0, leaving=(2,)))
+    assert active.standing().membership_state is MembershipState.OBSERVER
+    assert active.site.receiver is not None
+    assert active.site.receiver.has_turns
+    active.hear(Fence(0, 2, 101, 0, 1))
+    assert active.standing().membership_state is MembershipState.FENCED
 
 
 def test_whoever_asks_for_the_past_is_answered_from_the_journal() -> None:
-    seated = Seated()
-    seated.install(FIRST)
-    seated.hear(CatchUp(0, 0, 3, 0, 0, 4))
-    (fetch,) = (effect for effect in seated.site.drain() if isinstance(effect, Fetch))
-    seated.site.fetched(fetch.ticket, [], NOW)
-    answered = [effect for effect in seated.site.drain() if isinstance(effect, Send) and effect.to == 3]
+    active = Seated()
+    active.install(FIRST)
+    active.hear(CatchUp(0, 0, 3, 0, 0, 4))
+    (fetch,) = (effect for effect in active.site.drain() if isinstance(effect, Fetch))
+    active.site.fetched(fetch.ticket, [], NOW)
+    answered = [effect for effect in active.site.drain() if isinstance(effect, Send) and effect.to == 3]
     assert len(answered) == 1
 
 
 def test_noise_is_counted_and_changes_nothing() -> None:
-    seated = Seated()
+    active = Seated()
     for noise in (b"", b"noise", bytes(200)):
-        seated.site.receive(noise, NOW)
-    assert seated.standing().posture is MembershipState.NEWBORN
+        active.site.receive(noise, NOW)
+    assert active.standing().membership_state is MembershipState.NEWBORN

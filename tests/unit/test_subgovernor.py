@@ -10,7 +10,7 @@ from unit.loop_values import TIMING, standing_of
 
 NOW: Instant = 100 * SECOND
 PATIENCE = TIMING.lease_period + lease_margin(TIMING)
-SETTLED = NOW + 2 * TIMING.standing_period
+SETTLED = NOW + 2 * TIMING.report_period
 
 
 def governor() -> SecondaryLoopCoordinator:
@@ -37,7 +37,7 @@ def record(governor: SecondaryLoopCoordinator, now: Instant) -> Formation:
 def led() -> SecondaryLoopCoordinator:
     """In its first formation, which everybody has entered."""
     loop = governor()
-    hear(loop, 5, 6, 7, at=NOW, formation=0, posture=MembershipState.OBSERVER, wish=MembershipRequest.JOIN)
+    hear(loop, 5, 6, 7, at=NOW, formation=0, membership_state=MembershipState.OBSERVER, request=MembershipRequest.JOIN)
     record(loop, NOW)
     hear(loop, 2, 5, 6, 7, at=NOW)
     loop.outbox.clear()
@@ -46,7 +46,7 @@ def led() -> SecondaryLoopCoordinator:
 
 def test_the_first_formation_has_the_junction_first() -> None:
     loop = governor()
-    hear(loop, 5, 6, 7, at=NOW, formation=0, posture=MembershipState.OBSERVER)
+    hear(loop, 5, 6, 7, at=NOW, formation=0, membership_state=MembershipState.OBSERVER)
     first = record(loop, NOW)
     assert (first.members, first.junction, first.loop, first.request_sets) == ((2, 5, 6, 7), 2, 1, 2)
     assert {site for site, message in loop.outbox if isinstance(message, Install)} >= {2, 5, 6, 7}
@@ -54,7 +54,7 @@ def test_the_first_formation_has_the_junction_first() -> None:
 
 def test_it_does_not_wait_for_ever() -> None:
     loop = governor()
-    hear(loop, 6, at=NOW, formation=0, posture=MembershipState.OBSERVER)
+    hear(loop, 6, at=NOW, formation=0, membership_state=MembershipState.OBSERVER)
     assert loop.proposal is None
     loop.wake(NOW + FOUNDING_DELAY)
     assert record(loop, NOW + FOUNDING_DELAY).members == (2, 6)
@@ -68,7 +68,7 @@ def test_a_site_that_falls_silent_is_left_out_and_comes_back() -> None:
     assert record(loop, later).members == (2, 5, 7)
     soon = later + PATIENCE // 2
     hear(loop, 2, 5, 7, at=soon, formation=2)
-    hear(loop, 6, at=soon, formation=2, posture=MembershipState.OBSERVER, wish=MembershipRequest.JOIN)
+    hear(loop, 6, at=soon, formation=2, membership_state=MembershipState.OBSERVER, request=MembershipRequest.JOIN)
     assert record(loop, soon).members == (2, 5, 6, 7)
 
 
@@ -93,7 +93,7 @@ def test_whoever_did_not_pass_the_token_on_is_left_out_unless_it_was_just_heard(
 def test_retired_sites_and_those_with_bad_clocks_stay_out() -> None:
     loop = led()
     loop.retired = {7}
-    hear(loop, 6, at=SETTLED, wish=MembershipRequest.WITHDRAW)
+    hear(loop, 6, at=SETTLED, request=MembershipRequest.WITHDRAW)
     assert record(loop, SETTLED).members == (2, 5)
 
 

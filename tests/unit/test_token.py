@@ -12,7 +12,7 @@ TIMED = formation()
 EVENT_DRIVEN = formation(timed=False)
 
 
-def holdings(*datagrams: bytes) -> ReceiveBuffer:
+def buffer(*datagrams: bytes) -> ReceiveBuffer:
     held = ReceiveBuffer(keys=KEYS, stripe=0)
     for datagram in datagrams:
         assert held.accept(decode_block(datagram), datagram) == "block"
@@ -20,13 +20,13 @@ def holdings(*datagrams: bytes) -> ReceiveBuffer:
 
 
 def timed(*datagrams: bytes) -> TimedToken:
-    token = token_for(FormationHistory(TIMED), holdings(*datagrams))
+    token = token_for(FormationHistory(TIMED), buffer(*datagrams))
     assert isinstance(token, TimedToken)
     return token
 
 
 def event_driven(*datagrams: bytes) -> EventToken:
-    token = token_for(FormationHistory(EVENT_DRIVEN), holdings(*datagrams))
+    token = token_for(FormationHistory(EVENT_DRIVEN), buffer(*datagrams))
     assert isinstance(token, EventToken)
     return token
 

@@ -29,28 +29,28 @@ def datagram(sender: int, number: int) -> bytes:
     return HEADER.pack(MAGIC, VERSION, Kind.ACK, 0, 0, 0, 1, sender) + number.to_bytes(4)
 
 
-def admit(weather: FaultInjector, arrivals: list[bytes], now: Instant) -> list[bytes]:
+def admit(link_faults: FaultInjector, arrivals: list[bytes], now: Instant) -> list[bytes]:
     """As from a network that does not say who sent what: the header has to."""
-    return weather.admit(arrivals, [None] * len(arrivals), now)
+    return link_faults.admit(arrivals, [None] * len(arrivals), now)
 
 
-def far_away(weather: LinkFaults, *, seed: int = 0, waiting_max: int = 1_000) -> FaultInjector:
-    return FaultInjector({FAR: weather}, Random(seed), waiting_max=waiting_max)
+def far_away(link_faults: LinkFaults, *, seed: int = 0, waiting_max: int = 1_000) -> FaultInjector:
+    return FaultInjector({FAR: link_faults}, Random(seed), waiting_max=waiting_max)
 
 
 def test_calm_weather_and_unnamed_senders_pass_at_once() -> None:
-    weather = FaultInjector({NEAR: CALM, FAR: LinkFaults(delay=SECOND)}, Random(0))
+    link_faults = FaultInjector({NEAR: CALM, FAR: LinkFaults(delay=SECOND)}, Random(0))
     arrivals = [datagram(NEAR, 0), datagram(99, 1)]
-    assert admit(weather, arrivals, NOW) == arrivals
-    assert weather.deadline() is None
+    assert admit(link_faults, arrivals, NOW) == arrivals
+    assert link_faults.deadline() is None
 
 
 def test_a_repair_has_the_weather_of_whoever_sent_it_and_not_of_whoever_wrote_it() -> None:
-    weather = FaultInjector({NEAR: LinkFaults(loss=1.0), FAR: LinkFaults(delay=SECOND)}, Random(0))
+    link_faults = FaultInjector({NEAR: LinkFaults(loss=1.0), FAR: LinkFaults(delay=SECOND)}, Random(0))
     written_near, written_far = datagram(NEAR, 0), datagram(FAR, 1)
-    assert weather.admit([written_near, written_far], [FAR, NEAR], NOW) == []
-    assert weather.lost == 1
-    assert weather.due(NOW + SECOND) == [written_near]
+    assert link_faults.admit([written_near, written_far], [FAR, NEAR], NOW) == []
+    assert link_faults.lost == 1
+    assert link_faults.due(NOW + SECOND) == [written_near]
 
 
 @given(st.lists(st.binary(max_size=15)))
@@ -59,21 +59,21 @@ def test_bytes_without_a_whole_header_pass_at_once(arrivals: list[bytes]) -> Non
 
 
 def test_a_constant_delay_keeps_the_order_and_releases_exactly_when_due() -> None:
-    weather = far_away(LinkFaults(delay=10 * MILLISECOND))
+    link_faults = far_away(LinkFaults(delay=10 * MILLISECOND))
     early, late = [datagram(FAR, n) for n in range(5)], [datagram(FAR, n) for n in range(5, 9)]
-    assert admit(weather, early, NOW) == []
-    assert admit(weather, late, NOW + MILLISECOND) == []
-    assert weather.deadline() == NOW + 10 * MILLISECOND
-    assert weather.due(NOW + 10 * MILLISECOND - 1) == []
-    assert weather.due(NOW + 10 * MILLISECOND) == early
-    assert weather.deadline() == NOW + 11 * MILLISECOND
-    assert weather.due(NOW + SECOND) == late
-    assert weather.deadline() is None
+    assert admit(link_faults, early, NOW) == []
+    assert admit(link_faults, late, NOW + MILLISECOND) == []
+    assert link_faults.deadline() == NOW + 10 * MILLISECOND
+    assert link_faults.due(NOW + 10 * MILLISECOND - 1) == []
+    assert link_faults.due(NOW + 10 * MILLISECOND) == early
+    assert link_faults.deadline() == NOW + 11 * MILLISECOND
+    assert link_faults.due(NOW + SECOND) == late
+    assert link_faults.deadline() is None
 
 
 @given(WEATHERS, st.integers(0, 60), st.integers(0, 1_000))
-def test_nothing_is_invented_and_whatever_is_missing_is_counted(weather: LinkFaults, count: int, seed: int) -> None:
-    injected = far_away(weather, seed=seed, waiting_max=40)
+def test_nothing_is_invented_and_whatever_is_missing_is_counted(link_faults: LinkFaults, count: int, seed: int) -> None:
+    injected = far_away(link_faults, seed=seed, waiting_max=40)
     arrivals = [datagram(FAR, n) for n in range(count)]
     came = admit(injected, arrivals, NOW) + injected.due(NOW + 10 * SECOND)
     assert set(came) <= set(arrivals)
@@ -83,9 +83,9 @@ def test_nothing_is_invented_and_whatever_is_missing_is_counted(weather: LinkFau
 
 
 @given(WEATHERS, st.integers(0, 1_000))
-def test_equal_chance_decides_equally(weather: LinkFaults, seed: int) -> None:
+def test_equal_chance_decides_equally(link_faults: LinkFaults, seed: int) -> None:
     arrivals = [datagram(FAR, n) for n in range(30)]
-    one, other = far_away(weather, seed=seed), far_away(weather, seed=seed)
+    one, other = far_away(link_faults, seed=seed), far_away(link_faults, seed=seed)
     assert admit(one, arrivals, NOW) == admit(other, arrivals, NOW)
     assert one.deadline() == other.deadline()
     assert one.due(NOW + SECOND) == other.due(NOW + SECOND)
@@ -93,8 +93,8 @@ def test_equal_chance_decides_equally(weather: LinkFaults, seed: int) -> None:
 
 @given(st.integers(0, 1_000))
 def test_stepping_from_deadline_to_deadline_gives_the_order_of_one_great_step(seed: int) -> None:
-    weather = LinkFaults(delay=MILLISECOND, jitter=5 * MILLISECOND, duplication=0.2)
-    stepped, leapt = far_away(weather, seed=seed), far_away(weather, seed=seed)
+    link_faults = LinkFaults(delay=MILLISECOND, jitter=5 * MILLISECOND, duplication=0.2)
+    stepped, leapt = far_away(link_faults, seed=seed), far_away(link_faults, seed=seed)
     arrivals = [datagram(FAR, n) for n in range(30)]
     admit(stepped, arrivals, NOW)
     admit(leapt, arrivals, NOW)
@@ -106,18 +106,18 @@ def test_stepping_from_deadline_to_deadline_gives_the_order_of_one_great_step(se
 
 
 def test_total_loss_loses_everything_and_counts_it() -> None:
-    weather = far_away(LinkFaults(loss=1.0, delay=MILLISECOND))
-    assert admit(weather, [datagram(FAR, n) for n in range(7)], NOW) == []
-    assert weather.lost == 7
-    assert weather.deadline() is None
+    link_faults = far_away(LinkFaults(loss=1.0, delay=MILLISECOND))
+    assert admit(link_faults, [datagram(FAR, n) for n in range(7)], NOW) == []
+    assert link_faults.lost == 7
+    assert link_faults.deadline() is None
 
 
 def test_a_full_queue_loses_what_comes_after_and_counts_it() -> None:
-    weather = far_away(LinkFaults(delay=MILLISECOND), waiting_max=3)
+    link_faults = far_away(LinkFaults(delay=MILLISECOND), waiting_max=3)
     arrivals = [datagram(FAR, n) for n in range(5)]
-    admit(weather, arrivals, NOW)
-    assert weather.overflowed == 2
-    assert weather.due(NOW + SECOND) == arrivals[:3]
+    admit(link_faults, arrivals, NOW)
+    assert link_faults.overflowed == 2
+    assert link_faults.due(NOW + SECOND) == arrivals[:3]
 
 
 def test_a_queue_without_room_and_a_sender_out_of_range_are_refused() -> None:

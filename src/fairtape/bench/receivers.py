@@ -165,7 +165,7 @@ def _account(
     me: NodeId, tally: ReceiverTally, receiver: Receiver, seat: NodeRuntime, *, real_time: bool
 ) -> ReceiverAccount:
     assert isinstance(seat.journal, JournalWriter)
-    tip, traffic = seat.journal.tip, seat.carrier.traffic()
+    tip, traffic = seat.journal.tip, seat.transport.traffic()
     return ReceiverAccount(
         site=me,
         tally=tally,

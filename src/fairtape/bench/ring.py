@@ -53,7 +53,7 @@ def plan_for(setting: Setting) -> RingPlan:
         keys=replace(Keys.from_secret(secrets.token_bytes(32), sites, sources), seal=setting.seal),
         book=book,
         groups=groups,
-        weather={1: {node: loss for node in book if node != 1}} if setting.loss else {},
+        link_faults={1: {node: loss for node in book if node != 1}} if setting.loss else {},
     )
 
 

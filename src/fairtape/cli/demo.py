@@ -99,7 +99,7 @@ def demo(
         rate=rate,
         seed=seed,
         groups=groups,
-        carrier=transport_text(groups, mesh=mesh),
+        transport=transport_text(groups, mesh=mesh),
         customers=customers,
         kills=kills,
     )
@@ -179,7 +179,7 @@ class _Lines:
         if now >= self._next_at:
             if not self._next_at:
                 customers = counted(tally.world.customers, "customer")
-                click.echo(f"{len(SITES)} sites, {len(FLOORS)} floors, {customers}, {tally.world.carrier}", err=True)
+                click.echo(f"{len(SITES)} sites, {len(FLOORS)} floors, {customers}, {tally.world.transport}", err=True)
             self._next_at = now + LINE_PERIOD
             click.echo(line(tally, now), err=True)
 
@@ -189,7 +189,7 @@ def report(findings: Findings, *, temporary: bool) -> str:
     world = findings.world
     rows = [
         ("world", f"{len(SITES)} sites, {len(FLOORS)} trading floors, {percent(world.loss)} loss, real distances"),
-        ("carrier", world.carrier),
+        ("carrier", world.transport),
         ("published", counted(findings.published, "message")),
         ("delivered", f"{counted(findings.delivered_min, 'message')} at every site{_but(findings)}"),
         (f"one order at all {len(SITES)} sites", _order_words(findings)),

@@ -14,7 +14,7 @@ reader, and a `Selection`. Trades travel in `lots`, by columns, and become recor
 - `tape`: the shapes in which records are read; `connecting`: from a user's words to a tape
 """
 
-from fairtape.client.async_trader import AsyncTrader, Forgotten, OrderRefused, TradeBroken, TraderRecord
+from fairtape.client.async_trader import AsyncTrader, Broken, Forgotten, OrderRefused, TraderRecord
 from fairtape.client.connect import connect
 from fairtape.client.errors import ClientError
 from fairtape.client.tape import Tape
@@ -45,6 +45,7 @@ __all__ = [
     "SCHEMA",
     "AsyncTrader",
     "Break",
+    "Broken",
     "Canceled",
     "ClientError",
     "Corrected",
@@ -65,7 +66,6 @@ __all__ = [
     "Status",
     "Tape",
     "Trade",
-    "TradeBroken",
     "Trader",
     "TraderRecord",
     "VenueStatus",

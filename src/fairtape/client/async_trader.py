@@ -50,7 +50,7 @@ class LockedOut(ClientError):
 
 
 @dataclass(frozen=True, slots=True)
-class TradeBroken:
+class Broken:
     """A Break took events back: those behind this number never were."""
 
     era: int
@@ -64,7 +64,7 @@ class Forgotten:
     number: int
 
 
-TraderRecord: TypeAlias = OrderEvent | TradeBroken | Forgotten
+TraderRecord: TypeAlias = OrderEvent | Broken | Forgotten
 
 
 @dataclass(slots=True)
@@ -201,7 +201,7 @@ class AsyncTrader:
                     raise self._failure
             case OrderEvent() if record.kind is not EventKind.VOIDED:
                 self._era, self._number = record.era, record.number
-            case TradeBroken(era, number):
+            case Broken(era, number):
                 self._era, self._number = era, number
             case Forgotten(number):
                 self._number = number
@@ -257,7 +257,7 @@ class AsyncTrader:
                     self._answered(words)
                 case "broken":
                     self._heard_era, self._heard = words["era"], words["number"]
-                    await self._records.put(TradeBroken(words["era"], words["number"]))
+                    await self._records.put(Broken(words["era"], words["number"]))
                 case "forgotten":
                     self._heard = words["number"]
                     await self._records.put(Forgotten(words["number"]))
@@ -333,7 +333,7 @@ class AsyncTrader:
         self._writer, self._session, self._asked = writer, str(words["session"]), 0
         self.accounts = tuple(words["accounts"])
         if self._heard != NEWEST and words["era"] > self._heard_era and words["number"] < self._heard:
-            self._records.put_nowait(TradeBroken(words["era"], words["number"]))
+            self._records.put_nowait(Broken(words["era"], words["number"]))
         self._heard_era, self._heard = words["era"], words["number"]
         if self._number == NEWEST:
             self._era, self._number = self._heard_era, self._heard

@@ -130,7 +130,7 @@ class RemoteFeed:
         return {"do": "subscribe", "form": "binary", "policy": self._policy, **wanted, **wish}
 
     def _subscribed(self, wish: dict[str, object], *, picky: bool) -> "ServerConnection":
-        """A line to the server that stands first. Raises `RequestRefused`, also where its site does not serve, if picky."""
+        """A connection to the first server. Raises `RequestRefused`; if picky, also where its site does not serve."""
         line = ServerConnection(self._addresses[0])
         try:
             answer = line.subscribe(self._wish(wish), picky=picky and len(self._addresses) > 1)
@@ -226,7 +226,7 @@ class ServerConnection:
             raise RequestRefused(str(error) or "no answer came in time") from None
 
     def subscribe(self, wish: dict[str, object], *, picky: bool = False) -> dict[str, Any]:
-        """Ask for records; what the server says. Raises `RequestRefused`, if picky also where its site does not serve."""
+        """Request records; returns the reply. Raises `RequestRefused`; if picky, also where its site does not serve."""
         try:
             self._socket.send(json.dumps(wish))
             content = self._socket.recv(timeout=OPEN_PERIOD_MAX)

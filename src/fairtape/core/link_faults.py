@@ -34,18 +34,18 @@ class LinkFaults:
 CALM: Final = LinkFaults()
 
 
-def fates(weather: LinkFaults, chance: Chance) -> tuple[Duration, ...]:
+def fates(link_faults: LinkFaults, chance: Chance) -> tuple[Duration, ...]:
     """When each copy of one datagram arrives, counted from its departure; empty when it is lost."""
-    if weather.loss and chance.random() < weather.loss:
+    if link_faults.loss and chance.random() < link_faults.loss:
         return ()
-    first = weather.delay + _queueing(weather, chance)
-    if weather.duplication and chance.random() < weather.duplication:
-        return first, first + _queueing(weather, chance)
+    first = link_faults.delay + _queueing(link_faults, chance)
+    if link_faults.duplication and chance.random() < link_faults.duplication:
+        return first, first + _queueing(link_faults, chance)
     return (first,)
 
 
-def _queueing(weather: LinkFaults, chance: Chance) -> Duration:
+def _queueing(link_faults: LinkFaults, chance: Chance) -> Duration:
     """An exponential addition, cut at twelve means: a datagram later than that is as good as lost."""
-    if not weather.jitter:
+    if not link_faults.jitter:
         return 0
-    return int(weather.jitter * min(-log1p(-chance.random()), 12.0))
+    return int(link_faults.jitter * min(-log1p(-chance.random()), 12.0))

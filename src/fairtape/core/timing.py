@@ -54,7 +54,7 @@ class Timing:
         return self.reform_delay
 
     @property
-    def standing_period(self) -> Duration:
+    def report_period(self) -> Duration:
         """How often a site says how it stands: several may be lost before its lease ends."""
         return max(self.lease_period // 6, MILLISECOND)
 

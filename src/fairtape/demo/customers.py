@@ -24,7 +24,7 @@ from fairtape.demo.world import REGIONS, EdgePlan, WorldPlan
 from fairtape.deployment.process.children import ChildLink, Ready
 from fairtape.deployment.process.temporary_site import Rounds
 from fairtape.edge.protocol.customer import Customer
-from fairtape.edge.protocol.customer_records import Delivered, FeedHeard, FeedSilent, Gap, Record
+from fairtape.edge.protocol.customer_records import Delivered, Gap, Heard, Record, Silent
 from fairtape.edge.protocol.effects import SendUnicast
 from fairtape.edge.protocol.session_receiver import CustomerOptions
 from fairtape.formats.itch.messages import ItchTrade
@@ -127,9 +127,9 @@ class _Ear:
                 self.digests.setdefault(stripe, blake2b()).update(b"".join(messages))
             case Gap():
                 self.gaps += record.count
-            case FeedSilent(stripe, feed, _):
+            case Silent(stripe, feed, _):
                 self.silent.add((stripe, feed))
-            case FeedHeard(stripe, feed):
+            case Heard(stripe, feed):
                 self.silent.discard((stripe, feed))
 
 

@@ -81,7 +81,7 @@ def run_receiver(link: ChildLink, me: NodeId, journal: Path, shows: bool = False
                 pass
             if screen is not None:
                 link.offer(screen.news())
-            lost = seat.weather.lost if seat.weather else 0
+            lost = seat.link_faults.lost if seat.link_faults else 0
             if site.receiver is not None and link.offer(diary.news(site.receiver, lost=lost)):
                 diary.told()
         return link.stopped
@@ -106,19 +106,19 @@ def _seat(
         SiteConfig(me=me, reformers=(REFORMER,), timing=ring.formation.timing, stripe=ring.stripe),
         keys=ring.keys,
         born_at=clock.now(),
-        past=writer.cut_after(NUMBER_MAX),
+        past=writer.truncate_after(NUMBER_MAX),
         clock_bound=clock.bound,
         tracer=tracer,
     )
     seat = NodeRuntime(
         site,
-        ring.carrier(me),
-        weather=ring.weather_at(me),
+        ring.transport(me),
+        link_faults=ring.faults_at(me),
         journal=writer,
         archive=History(journal),
         producer=speaker,
         consumer=speaker.delivered,
-        herald=speaker.turned,
+        on_formation=speaker.turned,
     )
     return site, seat
 
@@ -162,8 +162,8 @@ class Speaker:
     def turned(self, change: FormationChange) -> None:
         """A formation takes over at a place of the order to come."""
         self._outlet.turn(change)
-        for herald in self._heralds:
-            herald(change)
+        for on_formation in self._heralds:
+            on_formation(change)
 
     def deadline(self) -> Instant | None:
         """When there is something to say."""

@@ -39,8 +39,8 @@ def run_reformer(link: ChildLink) -> None:
     clock = SharedClock()
     ring = plan.ring
     bench = ReformerConfig(me=REFORMER, operator=OPERATOR, leader_lease=ring.formation.timing.lease_period)
-    reformer = Reformer(bench, plan.charter, keys=ring.keys, born_at=clock.now(), clock_bound=clock.bound)
-    seat = NodeRuntime(reformer, ring.carrier(REFORMER), weather=ring.weather_at(REFORMER))
+    reformer = Reformer(bench, plan.topology, keys=ring.keys, born_at=clock.now(), clock_bound=clock.bound)
+    seat = NodeRuntime(reformer, ring.transport(REFORMER), link_faults=ring.faults_at(REFORMER))
     driver = Driver([seat], clock)
     seat.desk = StoreThread(open_store(plan.store), driver.nudge)
     rounds = Rounds(ring.formation, turn=0, turns=1)

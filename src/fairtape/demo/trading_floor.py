@@ -187,7 +187,7 @@ class TradingFloor(Observer):
         gateways = range(FIRST_GATEWAY, FIRST_GATEWAY + len(CONTINENTS))
         arbiters = range(FIRST_ARBITER, FIRST_ARBITER + len(SITES))
         return ClusterPlan(
-            charter=Topology(loops=(LoopTopology(number=0, tour=SITES, timing=timing),), resilience=RESILIENCE),
+            topology=Topology(loops=(LoopTopology(number=0, tour=SITES, timing=timing),), resilience=RESILIENCE),
             reformers=(FIRST_REFORMER, FIRST_REFORMER + 1),
             sources=(*gateways, OPERATOR, *arbiters),
             sky=_sky,

@@ -78,7 +78,7 @@ class WorldPlan:
     """What all processes must agree on."""
 
     ring: RingPlan  # its formation is how the ring is meant to be; the reformation server says when it begins
-    charter: Topology
+    topology: Topology
     edge: EdgePlan
     store: str  # of the reformation server
 
@@ -92,7 +92,7 @@ class DemoWorld:
     rate: float  # messages per second, over all floors
     seed: int
     groups: Groups | None
-    carrier: str  # in words
+    transport: str  # in words
     customers: int = 200  # over all regions
     kills: bool = True  # one receiver, half-way
     secret: bytes = field(default_factory=lambda: token_bytes(KEY_SIZE), repr=False)
@@ -107,10 +107,10 @@ class DemoWorld:
                 keys=Keys.from_secret(self.secret, (*SITES, REFORMER, OPERATOR), FLOORS),
                 book=loopback_book(SITES, FLOORS, (REFORMER,)),
                 groups=self.groups,
-                weather={node: self._weather_at(node, nodes) for node in nodes},
+                link_faults={node: self._weather_at(node, nodes) for node in nodes},
                 weather_seed=self.seed,
             ),
-            charter=Topology(loops=(LoopTopology(number=0, tour=members, timing=TIMING),), resilience=RESILIENCE),
+            topology=Topology(loops=(LoopTopology(number=0, tour=members, timing=TIMING),), resilience=RESILIENCE),
             edge=_edge_plan(folder / ".edge", self.groups),
             store=f"sqlite:{folder / '.formations.db'}",
         )

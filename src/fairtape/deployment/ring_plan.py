@@ -40,16 +40,16 @@ class RingPlan:
     stripe: int = 0
     datagram_max: int = DATAGRAM_MAX
     window_max: int = WINDOW_MAX
-    weather: Mapping[NodeId, Mapping[NodeId, LinkFaults]] = field(default_factory=dict)  # at a node, by sender
+    link_faults: Mapping[NodeId, Mapping[NodeId, LinkFaults]] = field(default_factory=dict)  # at a node, by sender
     weather_seed: int = 0
 
-    def carrier(self, me: NodeId) -> Transport:
+    def transport(self, me: NodeId) -> Transport:
         """The way into the core for one node."""
         return Mesh(me, self.book) if self.groups is None else IpMulticast(me, self.book, self.groups)
 
-    def weather_at(self, me: NodeId) -> FaultInjector | None:
+    def faults_at(self, me: NodeId) -> FaultInjector | None:
         """What is done to the datagrams that reach one node."""
-        links = self.weather.get(me)
+        links = self.link_faults.get(me)
         if not links:
             return None
         return FaultInjector(links, Random(f"{self.weather_seed}/{me}"))  # noqa: S311 - weather, not secrets
@@ -83,8 +83,8 @@ def site_runtime(
     writer = None if journal is None else JournalWriter.open(journal, stripe=plan.stripe, site=me)
     seat = NodeRuntime(
         receiver,
-        plan.carrier(me),
-        weather=plan.weather_at(me),
+        plan.transport(me),
+        link_faults=plan.faults_at(me),
         journal=writer,
         consumer=consumer,
         reporter=reporter,
@@ -114,4 +114,4 @@ def source_of(plan: RingPlan, me: NodeId, clock: Clock) -> Source:
 
 def source_runtime(plan: RingPlan, source: Source, producer: Producer | None = None) -> NodeRuntime:
     """The seat of a source: it hears only the control channel."""
-    return NodeRuntime(source, plan.carrier(source.me), weather=plan.weather_at(source.me), producer=producer)
+    return NodeRuntime(source, plan.transport(source.me), link_faults=plan.faults_at(source.me), producer=producer)

@@ -33,6 +33,7 @@ from fairtape.exchange.order_codec import decode, encode
 from fairtape.exchange.order_handling import Customer, FloorLimits, OrderHandler
 from fairtape.exchange.orders import BadOrder, Cancel, NewOrder, Replace
 from fairtape.exchange.outputs import (
+    Broken,
     Committed,
     Evidence,
     Execution,
@@ -41,7 +42,6 @@ from fairtape.exchange.outputs import (
     Output,
     Printed,
     Rejected,
-    SequenceBroken,
     Voided,
 )
 from fairtape.exchange.rules.values import Continuous
@@ -115,7 +115,7 @@ class Floor:
         if not change.broken:
             return []
         lost = self.token >= change.token
-        self._desk.outputs.append(SequenceBroken(change.token, change.sequence, lost))
+        self._desk.outputs.append(Broken(change.token, change.sequence, lost))
         self._desk.outputs += [Voided(trade, committed) for trade, committed in self._desk.trades.since(change.token)]
         self._stale = self._stale or lost
         return self._drain()

@@ -135,7 +135,7 @@ class Voided:
 
 
 @dataclass(slots=True)
-class SequenceBroken:
+class Broken:
     """From this number on the sequence may have been used otherwise."""
 
     token: int
@@ -183,7 +183,7 @@ Output: TypeAlias = (
     | Committed
     | Printed
     | Voided
-    | SequenceBroken
+    | Broken
     | Evidence
     | Funded
     | MarketChanged

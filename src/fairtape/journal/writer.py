@@ -221,7 +221,7 @@ class JournalWriter:
         self._note_unsynced(now)
         self._add_checkpoint(wait=False)
 
-    def cut_after(self, token: int) -> Recovered:
+    def truncate_after(self, token: int) -> Recovered:
         """Take out every message above this token, and formations behind the last message; where that leaves us.
 
         A crash leaves the journal as it was or as it will be.

@@ -58,8 +58,8 @@ class Driver:
         self._waker.settimeout(0)
         self._urgent = [self._wakened.fileno()]
         for seat in self._seats:
-            self._urgent += [each.fd for each in seat.carrier.control]
-        self._watched = self._urgent + [each.fd for seat in self._seats for each in seat.carrier.data]
+            self._urgent += [each.fd for each in seat.transport.control]
+        self._watched = self._urgent + [each.fd for seat in self._seats for each in seat.transport.data]
         highest = max(self._watched)
         if highest >= WATCHED_MAX:
             self._wakened.close()
@@ -113,7 +113,7 @@ class Driver:
         due_at, chores_at = self._deadlines()
         ready = self._select(due_at, chores_at)
         if not ready:
-            self._stare(due_at)
+            self._busy_wait(due_at)
         elif self._wakened.fileno() in ready:
             with suppress(BlockingIOError):
                 self._wakened.recv(4_096)
@@ -145,7 +145,7 @@ class Driver:
         left -= (left >> _SLACK_SHIFT) + WAKE_DELAY
         return max(min(left, chores_at - now), 0)
 
-    def _stare(self, due_at: Instant) -> None:
+    def _busy_wait(self, due_at: Instant) -> None:
         """Look at the clock until it is time, if that is near."""
         now = self._clock.now
         if 0 < due_at - now() < STARE_MAX:

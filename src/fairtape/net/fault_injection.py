@@ -35,7 +35,7 @@ class FaultInjector:
             if not 0 <= sender <= NODE_MAX:
                 raise UserError(f"weather names the sender {sender}; node numbers go from 0 to {NODE_MAX}")
         self._links: dict[NodeId | None, LinkFaults] = {
-            sender: weather for sender, weather in links.items() if weather != CALM
+            sender: link_faults for sender, link_faults in links.items() if link_faults != CALM
         }
         self._chance = chance
         self._waiting: list[tuple[Instant, int, bytes]] = []
@@ -51,11 +51,11 @@ class FaultInjector:
         """
         ready: list[bytes] = []
         for datagram, origin in zip(datagrams, origins, strict=True):
-            weather = self._links.get(writer_of(datagram) if origin is None else origin)
-            if weather is None:
+            link_faults = self._links.get(writer_of(datagram) if origin is None else origin)
+            if link_faults is None:
                 ready.append(datagram)
             else:
-                self._expose(datagram, weather, now, ready)
+                self._expose(datagram, link_faults, now, ready)
         return ready
 
     def due(self, now: Instant) -> list[bytes]:
@@ -70,8 +70,8 @@ class FaultInjector:
         """When the next delayed datagram is due."""
         return self._waiting[0][0] if self._waiting else None
 
-    def _expose(self, datagram: bytes, weather: LinkFaults, now: Instant, ready: list[bytes]) -> None:
-        delays = fates(weather, self._chance)
+    def _expose(self, datagram: bytes, link_faults: LinkFaults, now: Instant, ready: list[bytes]) -> None:
+        delays = fates(link_faults, self._chance)
         self.lost += not delays
         for delay in delays:
             if delay == 0:

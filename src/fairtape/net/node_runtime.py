@@ -57,7 +57,7 @@ class JournalInterface(Protocol):
     def release(self, release: Release, now: Instant) -> None:
         """Write when this site released it."""
 
-    def cut_after(self, token: int) -> Recovered:
+    def truncate_after(self, token: int) -> Recovered:
         """Take out everything above this token; what is left."""
 
     def deadline(self) -> Instant | None:
@@ -110,44 +110,44 @@ class NodeRuntime:
         "_fetches",
         "_stalled_turns",
         "archive",
-        "carrier",
         "consumer",
         "desk",
-        "herald",
         "journal",
+        "link_faults",
         "log",
         "machine",
+        "on_formation",
         "producer",
         "reporter",
-        "weather",
+        "transport",
     )
 
     def __init__(
         self,
         machine: Machine,
-        carrier: Transport,
+        transport: Transport,
         *,
-        weather: FaultInjector | None = None,
+        link_faults: FaultInjector | None = None,
         journal: JournalInterface | None = None,
         producer: Producer | None = None,
         consumer: Callable[[Deliver], None] | None = None,
         reporter: Callable[[Report], None] | None = None,
         archive: HistoryInterface | None = None,
         desk: StoreInterface | None = None,
-        herald: Callable[[FormationChange], None] | None = None,
+        on_formation: Callable[[FormationChange], None] | None = None,
         log: Callable[[str], None] | None = None,
     ) -> None:
-        """`herald` tells the applications of a formation, after which the order may be broken; `log` takes notices."""
+        """`on_formation` is called with each formation change, after which the order may be broken."""
         self.machine = machine
-        self.carrier = carrier
-        self.weather = weather
+        self.transport = transport
+        self.link_faults = link_faults
         self.journal = journal
         self.producer = producer
         self.consumer = consumer
         self.reporter = reporter
         self.archive = archive
         self.desk = desk
-        self.herald = herald
+        self.on_formation = on_formation
         self.log = log
         self._fetches: deque[Fetch] = deque()  # bounded by the machine, which has named limits for what it asks
         self._stalled_turns = 0
@@ -160,7 +160,7 @@ class NodeRuntime:
     def chores_at(self) -> Instant:
         """The earliest deadline of everything else in this seat."""
         earliest = 0 if self._fetches else NEVER
-        for timed in (self.weather, self.journal, self.producer):
+        for timed in (self.link_faults, self.journal, self.producer):
             if timed is not None:
                 wanted_at = timed.deadline()
                 if wanted_at is not None and wanted_at < earliest:
@@ -196,7 +196,7 @@ class NodeRuntime:
     def close(self) -> None:
         """Close the carrier, and the journal and the store if there are any."""
         with ExitStack() as closing:
-            for each in (self.desk, self.journal, self.carrier):
+            for each in (self.desk, self.journal, self.transport):
                 if each is not None:
                     closing.callback(each.close)
 
@@ -212,28 +212,28 @@ class NodeRuntime:
 
     def _listen(self, ready: Collection[int], clock: Clock, *, gathers: bool) -> list[bytes]:
         """Read control before data, hand over data before control."""
-        after = self._read(self.carrier.control, ready, clock)
+        after = self._read(self.transport.control, ready, clock)
         # Behind a control datagram there may be data that arrived since the wait ended: look, whatever it said.
-        arrived = self._read(self.carrier.data, None if after or gathers else ready, clock)
+        arrived = self._read(self.transport.data, None if after or gathers else ready, clock)
         arrived += after
-        return arrived if self.weather is None else self.weather.due(clock.now()) + arrived
+        return arrived if self.link_faults is None else self.link_faults.due(clock.now()) + arrived
 
     def _read(self, sockets: Sequence[UdpSocket], ready: Collection[int] | None, clock: Clock) -> list[bytes]:
         """What has come in on those that are ready; on all of them where `ready` is None."""
         datagrams: list[bytes] = []
         for each in sockets:
             if ready is None or each.fd in ready:
-                if self.weather is None:
+                if self.link_faults is None:
                     datagrams += each.receive(DATAGRAMS_MAX)
                 else:
-                    datagrams += self._brave(each, self.weather, clock.now())
+                    datagrams += self._brave(each, self.link_faults, clock.now())
         return datagrams
 
-    def _brave(self, heard: UdpSocket, weather: FaultInjector, now: Instant) -> list[bytes]:
+    def _brave(self, heard: UdpSocket, link_faults: FaultInjector, now: Instant) -> list[bytes]:
         """What the weather lets through at once, by the link over which it really came."""
         senders: list[Address] = []
         datagrams = heard.receive(DATAGRAMS_MAX, senders)
-        return weather.admit(datagrams, [self.carrier.node_at(sender) for sender in senders], now)
+        return link_faults.admit(datagrams, [self.transport.node_at(sender) for sender in senders], now)
 
     def _act(self, now: Instant, clock: Clock) -> bool:
         """Drain until the machine is silent, for a consumer may have given it new work; whether there was any."""
@@ -257,11 +257,11 @@ class NodeRuntime:
     def _carry_out(self, effect: Effect, now: Instant) -> None:
         match effect:
             case Multicast():
-                self.carrier.multicast(effect.channel, effect.datagrams)
+                self.transport.multicast(effect.channel, effect.datagrams)
             case Send():
-                self.carrier.send(effect.to, effect.datagrams)
+                self.transport.send(effect.to, effect.datagrams)
             case JoinChannels():
-                self.carrier.listen(effect.channels)
+                self.transport.listen(effect.channels)
             case QueryStore():
                 assert self.desk is not None, "a machine without a store consults it"
                 self.desk.ask(effect.question)
@@ -283,13 +283,13 @@ class NodeRuntime:
             case AppendFormation():
                 if self.journal is not None:
                     self.journal.turn(effect.change, now)
-                if self.herald is not None:
-                    self.herald(effect.change)
+                if self.on_formation is not None:
+                    self.on_formation(effect.change)
             case Fetch():
                 self._fetches.append(effect)
             case Truncate():
                 assert self.journal is not None, "a machine without a journal cuts it"
-                cast(JournalMachine, self.machine).recovered(self.journal.cut_after(effect.token), now)
+                cast(JournalMachine, self.machine).recovered(self.journal.truncate_after(effect.token), now)
 
     def _hand_over(self, delivery: Deliver, released_at: Instant) -> None:
         """The application first, then the mark: a crash between the two delivers twice, and not never."""

@@ -18,12 +18,12 @@ QUESTIONS_MAX: Final = 64  # of others who catch up, that wait for the journal
 class CatchUpClient:
     """Takes into a receiver's order what the ring cannot repair."""
 
-    def __init__(self, *, me: NodeId, stripe: int, postbox: MessageAuthenticator) -> None:
+    def __init__(self, *, me: NodeId, stripe: int, authenticator: MessageAuthenticator) -> None:
         self.reader = CatchUpReader()
         self.adopted = 0  # entries
         self._me = me
         self._stripe = stripe
-        self._postbox = postbox
+        self._authenticator = authenticator
 
     def follow(self, receiver: ReconfigurableReceiver, now: Instant) -> None:
         """Begin to ask when the receiver is stranded, and stop when it is not."""
@@ -40,7 +40,9 @@ class CatchUpClient:
             return []
         formation, token = receiver.position
         chunk = self.reader.first_missing(receiver.position)
-        question = self._postbox.govern(CatchUp(self._stripe, formation, self._me, token, chunk, self.reader.window))
+        question = self._authenticator.govern(
+            CatchUp(self._stripe, formation, self._me, token, chunk, self.reader.window)
+        )
         self.reader.asked(now, receiver.formation.timing.retry_period)
         return [Send(self.reader.next_server(servers), [question])]
 
@@ -75,7 +77,7 @@ class CatchUpClient:
             return "ahead"  # what is held here may have been left behind since: that formation will be told, and then
         if self._confirms(past, receiver):
             receiver.verify(now)
-        through = past.complete_through if receiver.seated else min(past.complete_through, past.settled_through)
+        through = past.complete_through if receiver.active else min(past.complete_through, past.settled_through)
         receiver.catch_up_to(through, past.settled_through, now, known=known)
         receiver.compare(past.complete_through)
         return "past"
@@ -101,7 +103,7 @@ class CatchUpClient:
         """
         while (entry := self.reader.entry_after(receiver.position)) is not None:
             unsettled = isinstance(entry, Ordered) and entry.token > max(settled_through, receiver.fixed_through)
-            if unsettled and not receiver.seated:
+            if unsettled and not receiver.active:
                 self.reader.wait(now)
                 return entry.formation == receiver.position.formation
             self.reader.go_forward(receiver.position)
@@ -113,9 +115,9 @@ class CatchUpClient:
 class CatchUpServer:
     """Answers from the journal. Keeps a question only while the journal is being read."""
 
-    def __init__(self, *, me: NodeId, postbox: MessageAuthenticator, datagram_max: int) -> None:
+    def __init__(self, *, me: NodeId, authenticator: MessageAuthenticator, datagram_max: int) -> None:
         self._me = me
-        self._postbox = postbox
+        self._authenticator = authenticator
         self._datagram_max = datagram_max
         self._questions: dict[int, CatchUp] = {}
         self._ticket = 0
@@ -146,4 +148,4 @@ class CatchUpServer:
             journal_end=receiver.journal_end,
             datagram_max=self._datagram_max,
         )
-        return [Send(question.sender, [self._postbox.govern(chunk) for chunk in chunks])]
+        return [Send(question.sender, [self._authenticator.govern(chunk) for chunk in chunks])]

@@ -13,11 +13,11 @@ from fairtape.wire.membership import LoopToken, MembershipState
 class LoopMemberships:
     """The latest formation of each secondary loop that concerns a site, and its part in it."""
 
-    def __init__(self, *, me: NodeId, stripe: int, postbox: MessageAuthenticator) -> None:
+    def __init__(self, *, me: NodeId, stripe: int, authenticator: MessageAuthenticator) -> None:
         self.seats: dict[int, SecondaryLoop] = {}  # loops that this site is a member of
         self._me = me
         self._stripe = stripe
-        self._postbox = postbox
+        self._authenticator = authenticator
         self._formations: dict[int, Formation] = {}
 
     def enter(self, formation: Formation, incarnation: int) -> list[Effect]:
@@ -43,7 +43,7 @@ class LoopMemberships:
         for loop, seat in self.seats.items():
             for token in seat.advance(complete_through, now):
                 passed = LoopToken(self._stripe, seat.formation.number, self._me, loop, token)
-                effects.append(Multicast(LOOP_CHANNEL + loop, [self._postbox.govern(passed)]))
+                effects.append(Multicast(LOOP_CHANNEL + loop, [self._authenticator.govern(passed)]))
         return effects
 
     def deadline(self) -> Instant:
@@ -54,7 +54,7 @@ class LoopMemberships:
         """Of the latest formation of a loop; 0: none is known."""
         return self._formations[loop].number if loop in self._formations else 0
 
-    def posture(self, loop: int) -> MembershipState:
+    def membership_state(self, loop: int) -> MembershipState:
         """What this site does in a loop."""
         return MembershipState.MEMBER if loop in self.seats else MembershipState.OBSERVER
 
@@ -73,7 +73,7 @@ class LoopMemberships:
         if formation is not None and formation.junction != self._me:
             others.insert(0, formation.junction)
         receiver.parent = others[0] if others else None
-        receiver.repairs.home = self.seats[home].formation if home in self.seats and not receiver.seated else None
+        receiver.repairs.home = self.seats[home].formation if home in self.seats and not receiver.active else None
         receiver.repairs.children = tuple(
             seat.formation for seat in self.seats.values() if seat.formation.junction == self._me
         )

@@ -65,7 +65,7 @@ class Receiver:
         observe: TransitionObserver | None = None,
         tracer: Tracer | None = None,
         past: Recovered | None = None,
-        postbox: MessageAuthenticator | None = None,
+        authenticator: MessageAuthenticator | None = None,
     ) -> None:
         assert past is not None or me in formation.members
         if past is None and born_at > formation.starts_at:
@@ -82,32 +82,38 @@ class Receiver:
         self._clock_bound = clock_bound
         self._effects: list[Effect] = []
         self._observe = observe
-        self._course = FormationHistory(formation)
-        self._postbox = postbox or MessageAuthenticator(me=me, keys=keys, peers=keys.sites, first_serial=born_at)
-        self._holdings = ReceiveBuffer(keys=keys, stripe=stripe)
-        self._holdings.recover(past.streams)
+        self._formations = FormationHistory(formation)
+        self._authenticator = authenticator or MessageAuthenticator(
+            me=me, keys=keys, peers=keys.sites, first_serial=born_at
+        )
+        self._buffer = ReceiveBuffer(keys=keys, stripe=stripe)
+        self._buffer.recover(past.streams)
         self._ordering = Ordering(
-            course=self._course, stripe=stripe, holdings=self._holdings, after=past.token, next_sequence=past.sequence
+            formations=self._formations,
+            stripe=stripe,
+            buffer=self._buffer,
+            after=past.token,
+            next_sequence=past.sequence,
         )
         self.repairs = RepairRequests(me=me, ordering=self._ordering)
-        self._sources = SourceReplies(me=me, postbox=self._postbox, ordering=self._ordering)
-        self._passing = TokenPassing(me=me, postbox=self._postbox, ordering=self._ordering)
-        self._releases = ReleaseQueue(self._course, after=past.released_through)
-        self._traces = TraceCalls(tracer, course=self._course, ordering=self._ordering, clock_bound=clock_bound)
+        self._sources = SourceReplies(me=me, authenticator=self._authenticator, ordering=self._ordering)
+        self._passing = TokenPassing(me=me, authenticator=self._authenticator, ordering=self._ordering)
+        self._releases = ReleaseQueue(self._formations, after=past.released_through)
+        self._traces = TraceCalls(tracer, formations=self._formations, ordering=self._ordering, clock_bound=clock_bound)
         self._stirred = False  # blocks have come that may complete something
         self._timer: Instant | None = None  # the earliest deadline; None: not known. A block alone never changes it
         self._begin(formation, born_at)
 
     def _begin(self, formation: Formation, now: Instant) -> None:
         """Start to work in a formation: what belongs to one formation alone is made anew."""
-        self._resilience = Resilience(self._course)
-        self._token = token_for(self._course, self._holdings)
+        self._resilience = Resilience(self._formations)
+        self._token = token_for(self._formations, self._buffer)
         self._desk = Recoveries(
             timing=formation.timing, timed=formation.timed, ledger=self._ordering, observe=self._observe
         )
         self._desk.hold_back = self.repairs.hold_back
         self._silence = AckTimeout(
-            course=self._course, ordering=self._ordering, resilience=self._resilience, desk=self._desk
+            formations=self._formations, ordering=self._ordering, resilience=self._resilience, desk=self._desk
         )
         self._timer = None
         self._traces.begin(now)
@@ -132,7 +138,7 @@ class Receiver:
             return
         position = 0
         while position < len(datagrams):
-            taken = self._holdings.accept_run(datagrams, position, self._datagram_max)
+            taken = self._buffer.accept_run(datagrams, position, self._datagram_max)
             if taken:
                 self.counts["block"] += taken
                 self._stir()
@@ -142,7 +148,7 @@ class Receiver:
 
     def wake(self, now: Instant) -> None:
         """Notice silence, end waits, send what has gathered, take the turn, release."""
-        if self._stirred and not self._completes_something(now) and self._course.latest.timed:
+        if self._stirred and not self._completes_something(now) and self._formations.latest.timed:
             deadline = self.deadline()
             if deadline is None or deadline > now:
                 return
@@ -192,7 +198,7 @@ class Receiver:
     @property
     def formation(self) -> Formation:
         """The latest one."""
-        return self._course.latest
+        return self._formations.latest
 
     @property
     def heard_through(self) -> int:
@@ -236,7 +242,7 @@ class Receiver:
         frame = decode_block(datagram)
         if frame.stripe != self._stripe or len(datagram) > self._datagram_max:
             raise Malformed("another stripe, or longer than agreed")
-        outcome = self._holdings.accept(frame, datagram)
+        outcome = self._buffer.accept(frame, datagram)
         if outcome != "block":
             self._look_into(outcome, frame, datagram, now)
         self.counts[outcome] += 1
@@ -245,7 +251,7 @@ class Receiver:
 
     def _stir(self) -> None:
         """A turn brings many blocks: what they complete is looked at once, in the wake that ends it."""
-        if self._desk.running or not self._course.latest.timed:
+        if self._desk.running or not self._formations.latest.timed:
             self._stirred = True
 
     def _look_into(self, outcome: str, frame: BlockFrame, datagram: bytes, now: Instant) -> None:
@@ -258,18 +264,18 @@ class Receiver:
     def _is_token_site(self, now: Instant) -> bool:
         if self._token.held is not None:
             return True
-        formation = self._course.latest
+        formation = self._formations.latest
         return formation.timed and self._is_mine(formation.current(now))
 
     def _ask_for_holes(self, now: Instant) -> None:
-        if self._holdings.has_holes and self._turn_is_near():
+        if self._buffer.has_holes and self._turn_is_near():
             asked = self._sources.ask_for_holes(now, self._told_with_holes())
             self.counts["holes_asked"] += len(asked)
             self._effects += asked
 
     def _turn_is_near(self) -> bool:
         token = self._ordering.complete_through + 1
-        formation = self._course.of(token)
+        formation = self._formations.of(token)
         if not formation.timed:
             return self._token.held is not None
         return self._sits_in(formation) and formation.is_near(self.me, token)
@@ -281,10 +287,10 @@ class Receiver:
         message = decode_control(datagram)
         if message.stripe != self._stripe:
             raise Malformed("another stripe")
-        if not self._course.has(message.formation):
+        if not self._formations.has(message.formation):
             verdict: str | None = "foreign"
         else:
-            verdict = self._postbox.verdict(message, datagram, fresh=not isinstance(message, Ack))
+            verdict = self._authenticator.verdict(message, datagram, fresh=not isinstance(message, Ack))
         if verdict is not None:
             self.counts[verdict] += 1
             return
@@ -298,7 +304,7 @@ class Receiver:
                     self.counts["repairs"] += len(repair.datagrams)
                     self._effects.append(repair)
             case TokenAck():
-                if isinstance(self._token, EventToken) and message.sender == self._course.holder(message.token + 1):
+                if isinstance(self._token, EventToken) and message.sender == self._formations.holder(message.token + 1):
                     self._token.confirmed(message.token)
             case _:
                 raise Malformed("not for a site")
@@ -313,7 +319,7 @@ class Receiver:
             self._ask_for_holes(now)
         elif outcome == "duplicate":
             self._traces.copied(ack)
-            if self._course.latest.timed or ack.token > self.complete_through:
+            if self._formations.latest.timed or ack.token > self.complete_through:
                 return
             # Its sender has not seen the token taken up.
             self._effects += self._passing.confirm(ack.token) if self._is_mine(ack.token + 1) else []
@@ -338,7 +344,7 @@ class Receiver:
 
     def _came_too_late(self, token: int, now: Instant) -> bool:
         """Whether there is no time left to ask for the messages that an acknowledgment names."""
-        if not self._course.of(token).timed or self._ordering.holds_messages(token):
+        if not self._formations.of(token).timed or self._ordering.holds_messages(token):
             return False
         return self._notices_silence() and self._silence.outwaited(token, now)
 
@@ -348,14 +354,14 @@ class Receiver:
         """Take complete tokens into the order, take the turn when it has come, release what is due."""
         for token in self._desk.take_failed():
             reason = Reason.MESSAGES_SILENT if self._ordering.whole(token) else Reason.ACK_SILENT
-            self._declare(self._course.holder(token), token, reason, now)
+            self._declare(self._formations.holder(token), token, reason, now)
         while self._take_next(now) or self._send_ack(now):
             pass
         self._releases.settle(self._resilience.survives_through, now)
         self._effects += self._releases.due(now, self._clock_bound())
         complete_through = self._ordering.complete_through
         self._ordering.drop_through(min(self._resilience.stable_through, complete_through, self._needed_through()))
-        self._course.forget_before(complete_through + 1)
+        self._formations.forget_before(complete_through + 1)
 
     def _take_next(self, now: Instant) -> bool:
         token = self._ordering.complete_through + 1
@@ -364,7 +370,7 @@ class Receiver:
         try:
             ordered = self._ordering.take_next()
         except Breach:
-            self._declare(self._course.holder(token), token, Reason.BREACH, now)
+            self._declare(self._formations.holder(token), token, Reason.BREACH, now)
             return False
         if ordered is None:
             return False
@@ -374,17 +380,17 @@ class Receiver:
 
     def _accept_token_if_mine(self, now: Instant) -> None:
         token = self._ordering.complete_through + 1
-        formation = self._course.of(token)
+        formation = self._formations.of(token)
         if token < formation.first_token or not self._is_mine(token) or not self._may_take_turn(token):
             return
         self._token.accept(token, now)
-        if not formation.timed and token > formation.first_token and not self._holdings.has_unacknowledged:
+        if not formation.timed and token > formation.first_token and not self._buffer.has_unacknowledged:
             self._effects += self._passing.confirm(token - 1)
 
     def _ack_due_at(self) -> Instant:
         if self._releases.lapsed:
             return NEVER
-        due_at = self._token.due_at(flush=not self._course.latest.timed and self._releases.waits_for_others)
+        due_at = self._token.due_at(flush=not self._formations.latest.timed and self._releases.waits_for_others)
         return due_at if due_at < self._releases.lease_until else NEVER
 
     def _send_ack(self, now: Instant) -> bool:
@@ -395,16 +401,16 @@ class Receiver:
         acks = write_acks(
             token,
             self._token.ranges(ranges_max(self._datagram_max)),
-            formation=self._course.of(token),
+            formation=self._formations.of(token),
             stripe=self._stripe,
             me=self.me,
             sequence=self._ordering.next_sequence,
-            holdings=self._holdings,
+            buffer=self._buffer,
             datagram_max=self._datagram_max,
             clock_bound=self._clock_bound(),
             now=now,
         )
-        datagrams = [self._postbox.for_sites(ack) for ack in acks]
+        datagrams = [self._authenticator.for_sites(ack) for ack in acks]
         self._token.passed(now)
         for ack, datagram in zip(acks, datagrams, strict=True):
             outcome = self._ordering.accept(ack, datagram)
@@ -425,10 +431,10 @@ class Receiver:
         for site, recoveries in self._whom_to_ask(wanted).items():
             self._traces.asked(site, recoveries, now)
             for request in combine(
-                recoveries, self._ordering, self._stripe, self._course.latest.number, self.me, self._datagram_max
+                recoveries, self._ordering, self._stripe, self._formations.latest.number, self.me, self._datagram_max
             ):
                 self.counts["requests_sent"] += 1
-                self._effects.append(Send(site, [self._postbox.for_sites(request)]))
+                self._effects.append(Send(site, [self._authenticator.for_sites(request)]))
 
     def _declare(self, suspect: NodeId, token: int, reason: Reason, now: Instant) -> None:
         """State 7: report, and commit nothing from this token on. What heals the loop is not the receiver's duty."""
@@ -460,7 +466,7 @@ class Receiver:
 
     def _is_mine(self, token: int) -> bool:
         """Whether it is this site's turn to send Ack(token)."""
-        formation = self._course.of(token)
+        formation = self._formations.of(token)
         return formation.holder(token) == self.me and self._sits_in(formation)
 
     def _sits_in(self, formation: Formation) -> bool:
@@ -487,7 +493,7 @@ class Receiver:
         return self._ordering.complete_through
 
     def _whom_to_ask(self, wanted: list[Recovery]) -> dict[NodeId, list[Recovery]]:
-        return whom_to_ask(wanted, course=self._course, me=self.me, heard_through=self.heard_through)
+        return whom_to_ask(wanted, formations=self._formations, me=self.me, heard_through=self.heard_through)
 
     def _append(self, ordered: Ordered) -> None:
         """Into the journal, and into the queue of releases."""

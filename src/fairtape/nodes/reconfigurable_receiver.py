@@ -46,8 +46,8 @@ class ReconfigurableReceiver(Receiver):
         keys: Keys,
         born_at: Instant,
         past: Recovered,
-        seated: bool,
-        postbox: MessageAuthenticator,
+        active: bool,
+        authenticator: MessageAuthenticator,
         stripe: int = 0,
         datagram_max: int = DATAGRAM_MAX,
         clock_bound: Callable[[], Duration] = lambda: 0,
@@ -56,7 +56,7 @@ class ReconfigurableReceiver(Receiver):
     ) -> None:
         self.parent: NodeId | None = None  # whom to ask while not seated
         self.needed_after: int | None = None  # those who ask this site may still miss what comes after this token
-        self._seats = {formation.number} if seated else set()  # formations in which this site takes its turns
+        self._seats = {formation.number} if active else set()  # formations in which this site takes its turns
         self._fenced = False
         self._holds_back_at: int | None = None  # the first token of a formation that is about to take over
         self._lost_at = 0  # the highest token that could not be recovered from the parent
@@ -77,7 +77,7 @@ class ReconfigurableReceiver(Receiver):
             observe=observe,
             tracer=tracer,
             past=past,
-            postbox=postbox,
+            authenticator=authenticator,
         )
         self._releases.require_lease()
         self._releases.unverified = self._unverified
@@ -85,14 +85,14 @@ class ReconfigurableReceiver(Receiver):
     # What others may know.
 
     @property
-    def seated(self) -> bool:
+    def active(self) -> bool:
         """Whether this site takes its turns in the latest formation."""
         return self.formation.number in self._seats
 
     @property
     def has_turns(self) -> bool:
         """Whether it may still take one, be it in a formation that another one is about to take over from."""
-        return self.seated or self._sits_in(self._course.of(self.complete_through + 1))
+        return self.active or self._sits_in(self._formations.of(self.complete_through + 1))
 
     @property
     def fenced(self) -> bool:
@@ -103,7 +103,7 @@ class ReconfigurableReceiver(Receiver):
     def stranded(self) -> bool:
         """Whether the ring cannot repair what is missing here: the past must come from another site's journal."""
         behind = self.complete_through < max(self.fixed_through, self._lost_at)
-        return self._unverified or behind or not (self._level or self.seated)
+        return self._unverified or behind or not (self._level or self.active)
 
     @property
     def adrift(self) -> bool:
@@ -118,7 +118,7 @@ class ReconfigurableReceiver(Receiver):
     @property
     def fixed_through(self) -> int:
         """The order up to this token is fixed for ever: a later formation begins after it."""
-        return self._course.begins_at - 1
+        return self._formations.begins_at - 1
 
     @property
     def position(self) -> Position:
@@ -165,18 +165,18 @@ class ReconfigurableReceiver(Receiver):
             return False
         return beyond < 0 or formation.first_sequence in (0, self.next_sequence)
 
-    def relieve(self, formation: Formation, now: Instant, *, seated: bool) -> None:
+    def relieve(self, formation: Formation, now: Instant, *, active: bool) -> None:
         """From a token to come on, this formation takes over, without a stop."""
         self._timer = None
-        self._course.relieve(formation)
-        if seated:
+        self._formations.relieve(formation)
+        if active:
             self._seats.add(formation.number)
         self._holds_back_at = None
         self._desk.timing = formation.timing
         self._accept_token_if_mine(now)
         self._advance(now)
 
-    def install(self, formation: Formation, now: Instant, *, seated: bool) -> None:
+    def install(self, formation: Formation, now: Instant, *, active: bool) -> None:
         """Leave the present formation where it was fenced, and go on in this one."""
         assert self.agrees_with(formation)
         follows_on = formation.number == self.formation.number + 1 and not self._unverified
@@ -185,8 +185,8 @@ class ReconfigurableReceiver(Receiver):
         self._level = self._level and not self._unverified
         self._ordering.forget_unordered()
         self._ordering.drop_through(self.complete_through)
-        self._course.restart(formation)
-        self._seats = {formation.number} if seated else set()
+        self._formations.restart(formation)
+        self._seats = {formation.number} if active else set()
         self._fenced = False
         self._holds_back_at = None
         self.reforming = None
@@ -206,7 +206,7 @@ class ReconfigurableReceiver(Receiver):
         """
         if self._unverified or self._noted is not None or self.complete_through >= self.fixed_through:
             return
-        if self.next_sequence == self._course.of(self._course.begins_at).first_sequence:
+        if self.next_sequence == self._formations.of(self._formations.begins_at).first_sequence:
             self.catch_up_to(self.fixed_through, 0, now)
 
     def verify(self, now: Instant) -> None:
@@ -222,7 +222,7 @@ class ReconfigurableReceiver(Receiver):
         adrift, self._adrift = self._adrift, complete_through - self.complete_through > NEAR_TOKENS_MAX
         if self._adrift and not adrift:
             self._ordering.forget_unordered()
-            self._holdings.forget_unordered()
+            self._buffer.forget_unordered()
             self._desk.stop()
         if not self._unverified and self._ordering.holds_all_through(complete_through):
             self._level = True
@@ -239,7 +239,10 @@ class ReconfigurableReceiver(Receiver):
             return
         if entry.formation != self.position.formation or entry.token <= self.complete_through:
             raise Malformed("an entry that has no place here")
-        if entry.token > self.fixed_through and entry.formation < self._course.of(self._course.begins_at).number:
+        if (
+            entry.token > self.fixed_through
+            and entry.formation < self._formations.of(self._formations.begins_at).number
+        ):
             raise Malformed("an entry that was left behind, from one who does not know it yet")
         if entry.sequence != self.next_sequence:
             raise Malformed("an entry that does not continue the order")
@@ -307,14 +310,14 @@ class ReconfigurableReceiver(Receiver):
         """Only what follows the order of the others; and one whom nobody asks takes only what cannot be taken back."""
         if self._unverified:
             return False
-        counts = self.seated or self._sits_in(self._course.of(token))
+        counts = self.active or self._sits_in(self._formations.of(token))
         return counts or token <= self._resilience.survives_through
 
     def _may_take_turn(self, token: int) -> bool:
         return self._may_order(token) and (self._holds_back_at is None or token < self._holds_back_at)
 
     def _notices_silence(self) -> bool:
-        return self.seated or not self.stranded
+        return self.active or not self.stranded
 
     def _told_with_holes(self) -> int | None:
         """After a Break a hole may be one that its source has forgotten: only the order can tell it so."""
@@ -328,13 +331,13 @@ class ReconfigurableReceiver(Receiver):
 
     def _whom_to_ask(self, wanted: list[Recovery]) -> dict[NodeId, list[Recovery]]:
         """A member asks the latest token site and those before it; others ask their parent. 2001 §4.1."""
-        if self.seated or self.parent is None:
+        if self.active or self.parent is None:
             return super()._whom_to_ask(wanted)
         return {self.parent: wanted}
 
     def _declare(self, suspect: NodeId, token: int, reason: Reason, now: Instant) -> None:
         """One that takes no turns, or cannot trust its clock, accuses nobody: the past will tell."""
-        if self.seated and not self._releases.doubtful:
+        if self.active and not self._releases.doubtful:
             super()._declare(suspect, token, reason, now)
         elif not self._stopped:
             self._level = False
@@ -353,7 +356,7 @@ class ReconfigurableReceiver(Receiver):
     def _turn(self, first: Ordered) -> None:
         change, self._noted = self._noted, None
         if change is None or change.formation != first.formation:
-            formation = self._course.of(first.token)
+            formation = self._formations.of(first.token)
             change = FormationChange(
                 stripe=self._stripe,
                 formation=formation.number,

@@ -25,11 +25,11 @@ class RepairRequests:
 
     def hold_back(self, token: int) -> Duration:
         """How long this site leaves it to others to ask for a token."""
-        return hold_back(self.home or self._ordering.course.of(token), self._me, token)
+        return hold_back(self.home or self._ordering.formations.of(token), self._me, token)
 
     def answer(self, request: Request, now: Instant) -> Multicast | Send | None:
         """What this site holds of what is wanted."""
-        datagrams = answer(request, ordering=self._ordering, holdings=self._ordering.holdings)
+        datagrams = answer(request, ordering=self._ordering, buffer=self._ordering.buffer)
         loop = next((each for each in (*self.children, self._primary) if request.sender in each.members), None)
         if loop is not None and loop.request_sets > 1:
             fresh = self._answers.fresh(datagrams, now, loop.timing.one_way_max)
@@ -39,4 +39,4 @@ class RepairRequests:
 
     @property
     def _primary(self) -> Formation:
-        return self._ordering.course.latest
+        return self._ordering.formations.latest

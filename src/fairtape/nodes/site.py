@@ -72,7 +72,7 @@ class Site:
         self._tracer = tracer
         self._own_bound = clock_bound
         self._timekeeper = ClockBoundEstimator()
-        self._postbox = MessageAuthenticator(me=post.me, keys=keys, peers=keys.sites, first_serial=born_at)
+        self._authenticator = MessageAuthenticator(me=post.me, keys=keys, peers=keys.sites, first_serial=born_at)
         self._effects: list[Effect] = []
         self._term = 0
         self._past = past
@@ -80,9 +80,9 @@ class Site:
         self._busy_with_journal = False  # it reads or cuts the journal, and installs nothing meanwhile
         self._pending: Formation | None = None  # what to install when that is done
         self._prepared: Formation | None = None
-        self._loops = LoopMemberships(me=post.me, stripe=post.stripe, postbox=self._postbox)
-        self._learner = CatchUpClient(me=post.me, stripe=post.stripe, postbox=self._postbox)
-        self._librarian = CatchUpServer(me=post.me, postbox=self._postbox, datagram_max=post.datagram_max)
+        self._loops = LoopMemberships(me=post.me, stripe=post.stripe, authenticator=self._authenticator)
+        self._learner = CatchUpClient(me=post.me, stripe=post.stripe, authenticator=self._authenticator)
+        self._librarian = CatchUpServer(me=post.me, authenticator=self._authenticator, datagram_max=post.datagram_max)
         self._standing_at: Instant = born_at
         self._reported: Report | None = None  # the failure that the last standing spoke of
         self._asked: dict[Instant, Duration] = {}  # the latest questions for a lease, and the clock's bound at each
@@ -133,7 +133,7 @@ class Site:
         """What the clock can be trusted with may have changed; and one that was set back must not silence the site."""
         if self.receiver is not None:
             self.receiver.mind_clock(now)
-        if self._standing_at - now > self.timing.standing_period:
+        if self._standing_at - now > self.timing.report_period:
             self._standing_at = now
         self._learner.reader.mind_clock(now)
 
@@ -205,14 +205,14 @@ class Site:
         return self.receiver.next_sequence if self.receiver is not None else self._past.sequence
 
     @property
-    def posture(self) -> MembershipState:
+    def membership_state(self) -> MembershipState:
         """What it does in its latest formation."""
         receiver = self.receiver
         if receiver is None:
             return MembershipState.NEWBORN
         if receiver.fenced:
             return MembershipState.FENCED
-        if receiver.seated:
+        if receiver.active:
             return MembershipState.MEMBER
         lost_memory = self.me in receiver.formation.members and self.post.durable
         return MembershipState.RESTARTED if lost_memory else MembershipState.OBSERVER
@@ -241,10 +241,10 @@ class Site:
         for earlier in list(self._asked)[:-ASKED_MAX]:
             del self._asked[earlier]
         for loop in loops:
-            standing = self._postbox.govern(self._standing(loop, now))
+            report = self._authenticator.govern(self._standing(loop, now))
             for reformer in self.post.reformers:
-                self._effects.append(Send(reformer, [standing]))
-        period = self.timing.standing_period
+                self._effects.append(Send(reformer, [report]))
+        period = self.timing.report_period
         if self.receiver is None or self.receiver.reforming or self.receiver.fenced or self._prepared:
             period = min(period, 2 * self.timing.retry_period)
         self._standing_at = now + period
@@ -258,8 +258,8 @@ class Site:
             formation=self._number(loop),
             sender=self.me,
             loop=loop,
-            posture=self._loops.posture(loop) if loop else self.posture,
-            wish=requested_membership(self.receiver, self._loops, loop, in_time=in_time)
+            membership_state=self._loops.membership_state(loop) if loop else self.membership_state,
+            request=requested_membership(self.receiver, self._loops, loop, in_time=in_time)
             if at_home
             else MembershipRequest.NOTHING,
             prepared=self._prepared.number if self._prepared is not None and loop == 0 else 0,
@@ -287,7 +287,7 @@ class Site:
         message = decode_membership(datagram)
         if message.stripe != self.post.stripe:
             raise Malformed("another stripe")
-        verdict = self._postbox.verdict(message, datagram, fresh=True) or self._objection(message)
+        verdict = self._authenticator.verdict(message, datagram, fresh=True) or self._objection(message)
         if verdict is not None:
             self._own_counts[verdict] += 1
             return
@@ -358,7 +358,7 @@ class Site:
             return
         if receiver.fenced or receiver.reforming is not None:
             return
-        if receiver.seated and receiver.complete_through >= formation.first_token - 1:
+        if receiver.active and receiver.complete_through >= formation.first_token - 1:
             return  # it is too late for that one
         self._prepared = formation
         receiver.hold_back_at(formation.first_token)
@@ -373,11 +373,11 @@ class Site:
             return
         if formation.number <= receiver.formation.number:
             return
-        seated = formation.counts_on(self.me, self.incarnation)
+        active = formation.counts_on(self.me, self.incarnation)
         if self._relieves(formation, receiver):
-            receiver.relieve(formation, now, seated=seated)
+            receiver.relieve(formation, now, active=active)
         elif receiver.agrees_with(formation):
-            receiver.install(formation, now, seated=seated)
+            receiver.install(formation, now, active=active)
         else:
             self._take_back(formation.first_token - 1, formation)
             return
@@ -411,8 +411,8 @@ class Site:
             observe=self._observe,
             tracer=self._tracer,
             past=self._past,
-            seated=formation.counts_on(self.me, self.incarnation),
-            postbox=self._postbox,
+            active=formation.counts_on(self.me, self.incarnation),
+            authenticator=self._authenticator,
         )
         for ordered in self._reclaimed:
             self.receiver.reclaim(ordered)
@@ -423,7 +423,7 @@ class Site:
     def _entered(self, formation: Formation) -> None:
         self._prepared = None
         self._own_counts["formations"] += 1
-        role = "member" if self.receiver is not None and self.receiver.seated else "observer"
+        role = "member" if self.receiver is not None and self.receiver.active else "observer"
         broken = ", after a Break" if formation.broken else ""
         self._effects.append(
             Notice(

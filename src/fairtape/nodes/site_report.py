@@ -44,6 +44,6 @@ def requested_membership(
     """A site whose clock is good and that is up to date wants in; one whose clock is not wants out."""
     if receiver is None:
         return MembershipRequest.NOTHING
-    if loop in loops.seats if loop else receiver.seated:
+    if loop in loops.seats if loop else receiver.active:
         return MembershipRequest.NOTHING if in_time else MembershipRequest.WITHDRAW
     return MembershipRequest.JOIN if in_time and not receiver.stranded else MembershipRequest.NOTHING

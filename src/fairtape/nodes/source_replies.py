@@ -11,9 +11,9 @@ from fairtape.wire.frames import BlockFrame, Control, Hole, NodeId, Progress
 class SourceReplies:
     """One site's words to all sources, each of them at most once in a round trip."""
 
-    def __init__(self, *, me: NodeId, postbox: MessageAuthenticator, ordering: Ordering) -> None:
+    def __init__(self, *, me: NodeId, authenticator: MessageAuthenticator, ordering: Ordering) -> None:
         self._me = me
-        self._postbox = postbox
+        self._authenticator = authenticator
         self._ordering = ordering
 
     def answer_duplicate(
@@ -21,8 +21,8 @@ class SourceReplies:
     ) -> tuple[Send, ...]:
         """A source that repeats an acknowledged message has missed its acknowledgment, or asks what is settled."""
         ordering = self._ordering
-        formation = ordering.course.latest
-        stream = ordering.holdings.find((frame.source, frame.incarnation))
+        formation = ordering.formations.latest
+        stream = ordering.buffer.find((frame.source, frame.incarnation))
         if stream is None or frame.first + frame.count > stream.acked:
             return ()
         if now - stream.told_at < formation.timing.retry_period:
@@ -35,7 +35,7 @@ class SourceReplies:
         ordering = self._ordering
         progress = Progress(
             ordering.stripe,
-            ordering.course.latest.number,
+            ordering.formations.latest.number,
             self._me,
             stream.incarnation,
             stream.acked,
@@ -51,9 +51,9 @@ class SourceReplies:
         settled): a source that has forgotten what lies in the hole learns by that that it is lost.
         """
         ordering = self._ordering
-        formation = ordering.course.latest
+        formation = ordering.formations.latest
         asked = []
-        for stream in ordering.holdings.with_holes():
+        for stream in ordering.buffer.with_holes():
             hole = stream.hole() if now - stream.asked_at >= formation.timing.retry_period else None
             if hole is not None:
                 stream.asked_at = now
@@ -64,4 +64,4 @@ class SourceReplies:
         return asked
 
     def _to(self, source: NodeId, message: Control) -> Send:
-        return Send(source, [self._postbox.for_source(source, message)])
+        return Send(source, [self._authenticator.for_source(source, message)])

@@ -20,16 +20,16 @@ class TokenRefused(Exception):
 class TokenPassing:
     """One site's words about the token to its neighbours."""
 
-    def __init__(self, *, me: NodeId, postbox: MessageAuthenticator, ordering: Ordering) -> None:
+    def __init__(self, *, me: NodeId, authenticator: MessageAuthenticator, ordering: Ordering) -> None:
         self._me = me
-        self._postbox = postbox
+        self._authenticator = authenticator
         self._ordering = ordering
 
     def repeat(self, token: EventToken, now: Instant) -> Send | None:
         """Pass the token again where that is due; `TokenRefused` where it was passed often enough."""
         if token.passing is None or token.repeat_at() > now:
             return None
-        if len(self._ordering.course.latest.members) == 1:
+        if len(self._ordering.formations.latest.members) == 1:
             token.give_up()
             return None
         if token.repeat(now):
@@ -43,9 +43,9 @@ class TokenPassing:
         The answer to a repeated Ack is one that nobody answers: two sites that answered an Ack with an Ack would never
         stop.
         """
-        course = self._ordering.course
-        previous = course.holder(token)
+        formations = self._ordering.formations
+        previous = formations.holder(token)
         if previous == self._me:
             return []
-        message = TokenAck(self._ordering.stripe, course.latest.number, self._me, token)
-        return [Send(previous, [self._postbox.for_sites(message)])]
+        message = TokenAck(self._ordering.stripe, formations.latest.number, self._me, token)
+        return [Send(previous, [self._authenticator.for_sites(message)])]

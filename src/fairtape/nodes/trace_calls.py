@@ -18,12 +18,12 @@ class TraceCalls:
         self,
         tracer: Tracer | None,
         *,
-        course: FormationHistory,
+        formations: FormationHistory,
         ordering: Ordering,
         clock_bound: Callable[[], Duration],
     ) -> None:
         self._tracer = tracer
-        self._course = course
+        self._formations = formations
         self._ordering = ordering
         self._clock_bound = clock_bound
 
@@ -56,7 +56,7 @@ class TraceCalls:
         for recovery in recoveries:
             token = recovery.token
             wants_ack = recovery.state is State.AWAIT_REQUESTED_ACK
-            formation = self._course.of(token)
+            formation = self._formations.of(token)
             self._tracer.asked(
                 token,
                 site,
@@ -71,8 +71,8 @@ class TraceCalls:
     def completed(self, token: int, now: Instant) -> None:
         """All of Msg(e) is here."""
         if self._tracer is not None:
-            self._tracer.completed(token, linger=self._course.of(token).timing.retry_period, now=now)
+            self._tracer.completed(token, linger=self._formations.of(token).timing.retry_period, now=now)
 
     def _due_at(self, token: int) -> Instant:
-        formation = self._course.of(token)
+        formation = self._formations.of(token)
         return formation.scheduled_at(token) if formation.timed else 0

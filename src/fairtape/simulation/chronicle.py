@@ -85,7 +85,7 @@ class Script:
     excess: Excess = Excess.CONTINUE
     remedy: Remedy = Remedy.BYPASS
     durable: bool = True
-    weather: LinkFaults = field(default_factory=lambda: LinkFaults(delay=2 * MILLISECOND, jitter=200_000))
+    link_faults: LinkFaults = field(default_factory=lambda: LinkFaults(delay=2 * MILLISECOND, jitter=200_000))
     tree_loss: float | None = None
     latecomers: tuple[NodeId, ...] = ()
     load_period: Duration = 0
@@ -159,7 +159,7 @@ def _journals(script: Script, _verb: str, words: tuple[str, ...], _options: Opti
 
 
 def _links(script: Script, _verb: str, _words: tuple[str, ...], options: Options) -> None:
-    script.weather = LinkFaults(
+    script.link_faults = LinkFaults(
         delay=duration(options.pop("delay", "2ms")),
         jitter=duration(options.pop("jitter", "200us")),
         loss=float(options.pop("loss", "0")),
@@ -258,12 +258,12 @@ class Telling(Observer):
         for number, (tour, junction) in enumerate(script.loops, 1):
             loops.append(LoopTopology(number=number, tour=tour, timing=script.timing, junction=junction))
         return ClusterPlan(
-            charter=Topology(
+            topology=Topology(
                 loops=tuple(loops), resilience=script.resilience, excess=script.excess, remedy=script.remedy
             ),
             reformers=REFORMERS,
             sources=SOURCES if script.load_period else (),
-            sky=lambda _origin, _to: script.weather,
+            sky=lambda _origin, _to: script.link_faults,
             seed=seed,
             tree_loss=script.tree_loss,
             durable=script.durable,

@@ -40,7 +40,7 @@ Stream = tuple[NodeId, int]
 class ClusterPlan:
     """Who there is, and what is between them."""
 
-    charter: Topology
+    topology: Topology
     reformers: tuple[NodeId, ...]
     sources: tuple[NodeId, ...]
     sky: Callable[[NodeId, NodeId], LinkFaults]
@@ -81,7 +81,7 @@ class Cluster:
         self.plan = plan
         self.published: dict[Stream, list[bytes]] = {}
         self.shelves: dict[NodeId, SimulatedJournal] = {}
-        self.homes = dict(plan.charter.homes())
+        self.homes = dict(plan.topology.homes())
         self.sites = tuple(self.homes)
         chance = Random(f"realm {plan.seed}")  # noqa: S311 - a simulation
         everyone = (*self.sites, *plan.reformers, *plan.sources)
@@ -186,7 +186,7 @@ class Cluster:
         if waiting and world.is_up(node) and not world.is_paused(node):
             world.touch(node, offer)
         if waiting:
-            world.at(world.now + self.plan.charter.primary.timing.retry_period, lambda: self._offer(node))
+            world.at(world.now + self.plan.topology.primary.timing.retry_period, lambda: self._offer(node))
 
     def _clock(self, node: NodeId) -> SimulatedClock:
         return self.plan.clocks.get(node) or TrueClock()
@@ -199,7 +199,7 @@ class Cluster:
         post = SiteConfig(
             me=node,
             reformers=plan.reformers,
-            timing=plan.charter.primary.timing,
+            timing=plan.topology.primary.timing,
             home=self.homes[node],
             durable=plan.durable,
             datagram_max=plan.datagram_max,
@@ -208,7 +208,7 @@ class Cluster:
             post,
             keys=self._keys,
             born_at=self._born_at(node),
-            past=self.shelves[node].cut_after(1 << 62),
+            past=self.shelves[node].truncate_after(1 << 62),
             clock_bound=lambda: clock.bound,
             tracer=Tracer(),
         )
@@ -217,16 +217,16 @@ class Cluster:
         clock = self._clock(node)
         bench = ReformerConfig(me=node, operator=OPERATOR, leader_lease=self.plan.leader_lease)
         return Reformer(
-            bench, self.plan.charter, keys=self._keys, born_at=self._born_at(node), clock_bound=lambda: clock.bound
+            bench, self.plan.topology, keys=self._keys, born_at=self._born_at(node), clock_bound=lambda: clock.bound
         )
 
     def _new_source(self, node: NodeId) -> Source:
-        charter = self.plan.charter
+        topology = self.plan.topology
         return Source(
             me=node,
             keys=self._keys.for_source(node),
-            timing=charter.primary.timing,
-            resilience=charter.resilience_of(charter.primary.tour),
+            timing=topology.primary.timing,
+            resilience=topology.resilience_of(topology.primary.tour),
             incarnation=self._incarnations[node],
             datagram_max=self.plan.datagram_max,
         )

@@ -168,8 +168,8 @@ def _why_absent(realm: Cluster, node: NodeId, formation: Formation) -> str | Non
     site, home = realm.site(node), realm.homes[node]
     if site.formation != formation:
         return f"site {node} is not in formation {formation.number}"
-    if home == 0 and site.posture is not MembershipState.MEMBER:
-        return f"site {node} is {site.posture.name}, not a member"
+    if home == 0 and site.membership_state is not MembershipState.MEMBER:
+        return f"site {node} is {site.membership_state.name}, not a member"
     if home and home not in site.subloops and node not in formation.members:
         return f"site {node} is not in its loop {home}"
     return None

@@ -53,10 +53,10 @@ class Failure:
 
     def describe(self) -> str:
         """One line for a person."""
-        charter = self.plan.charter
-        timing = charter.primary.timing
+        topology = self.plan.topology
+        timing = topology.primary.timing
         return (
-            f"{len(charter.primary.tour)} sites, K={charter.resilience}, {self.victims} die, "
+            f"{len(topology.primary.tour)} sites, K={topology.resilience}, {self.victims} die, "
             f"T_R={timing.retry_period / 1e6:g} ms, n={timing.retries_max}, token {timing.token_period / 1e6:g} ms"
         )
 
@@ -76,14 +76,14 @@ def draw(seed: int) -> Failure:
     victims = chance.choice((1, 1, 1, 2))
     sites = tuple(range(1, chance.randint(3, 7) + 1))
     delay = retry // chance.choice((3, 5, 10))
-    weather = LinkFaults(delay=delay, jitter=delay // JITTER, loss=0.0)
+    link_faults = LinkFaults(delay=delay, jitter=delay // JITTER, loss=0.0)
     plan = ClusterPlan(
-        charter=Topology(
+        topology=Topology(
             loops=(LoopTopology(number=0, tour=sites, timing=timing),), resilience=max(victims, chance.randint(1, 2))
         ),
         reformers=REFORMERS,
         sources=SOURCES,
-        sky=lambda _origin, _to: weather,
+        sky=lambda _origin, _to: link_faults,
         seed=seed,
         leader_lease=timing.lease_period,
         store_delay=retry // 10,
@@ -100,7 +100,7 @@ class Failover(Observer):
         self.realm = Cluster(failure.plan)
         self.guardians = ClusterCheckers(self.realm)
         self.stall: Duration = 0  # the longest silence at a survivor
-        self._timing = failure.plan.charter.primary.timing
+        self._timing = failure.plan.topology.primary.timing
         self._dead: tuple[NodeId, ...] = ()
         self._detected_at: Instant | None = None  # when the first survivor declared a failure
         self._awaited = 0  # the number of the formation without the dead

@@ -50,14 +50,14 @@ class FaultSchedule:
 
     def describe(self) -> str:
         """One line for a person."""
-        charter, timing = self.plan.charter, self.plan.charter.primary.timing
-        loops = " + ".join(str(len(loop.tour)) for loop in charter.loops)
+        topology, timing = self.plan.topology, self.plan.topology.primary.timing
+        loops = " + ".join(str(len(loop.tour)) for loop in topology.loops)
         names = sorted({type(fault).__name__.lower() for fault in self.faults})
         also = (("outage", self.outages), ("order", self.orders), ("arrival", self.arrivals))
         names += [name for name, these in also if these] + ["intruder"] * bool(self.hostile_period)
         return (
             f"{loops} sites, {len(self.plan.reformers)} reformation servers, {len(self.plan.sources)} sources, "
-            f"K={charter.resilience}, {charter.excess.value}, {charter.remedy.value}, "
+            f"K={topology.resilience}, {topology.excess.value}, {topology.remedy.value}, "
             f"T_R={timing.retry_period / 1e6:g} ms, n={timing.retries_max}; {', '.join(names) or 'calm'}"
         )
 
@@ -67,15 +67,15 @@ def draw(seed: int) -> FaultSchedule:
     chance = _chance("upheaval", seed)
     heals_at = EPOCH + chance.choice((3, 5, 8)) * SECOND
     timing = _timing(chance)
-    charter = _charter(chance, timing, seed)
-    sites = tuple(charter.homes())
+    topology = _topology(chance, timing, seed)
+    sites = tuple(topology.homes())
     reformers = tuple(range(FIRST_REFORMER, FIRST_REFORMER + chance.choice((1, 2, 2, 3))))
     sources = tuple(range(FIRST_SOURCE, FIRST_SOURCE + chance.randint(1, 3)))
-    arrivals = tuple(_arrivals(_chance("arrivals", seed), charter, heals_at))
+    arrivals = tuple(_arrivals(_chance("arrivals", seed), topology, heals_at))
     there = tuple(site for site in sites if site not in {site for _, site in arrivals})
     faults = sorted(_faults(chance, there, reformers, sources, heals_at), key=lambda fault: fault.at)
     plan = ClusterPlan(
-        charter=charter,
+        topology=topology,
         reformers=reformers,
         sources=sources,
         sky=_sky(chance, timing),
@@ -120,7 +120,7 @@ def _timing(chance: Random) -> Timing:
     )
 
 
-def _charter(chance: Random, timing: Timing, seed: int) -> Topology:
+def _topology(chance: Random, timing: Timing, seed: int) -> Topology:
     sets = _chance("sets", seed).choice((1, 1, 1, 2, 3))
     count = chance.choice((2, 3, 3, 4, 5, 5, 7))
     primary = tuple(range(1, count + 1))
@@ -154,8 +154,8 @@ def _sky(chance: Random, timing: Timing) -> Sky:
     jitter = delay // chance.choice((2, 5, 20))
     loss = chance.choice((0.0, 0.01, 0.01, 0.05, 0.1))
     duplication = chance.choice((0.0, 0.0, 0.02))
-    weather = LinkFaults(delay=delay, jitter=jitter, loss=loss, duplication=duplication)
-    return lambda _origin, _to: weather
+    link_faults = LinkFaults(delay=delay, jitter=jitter, loss=loss, duplication=duplication)
+    return lambda _origin, _to: link_faults
 
 
 def _clocks(
@@ -196,9 +196,9 @@ def _lost_clock(chance: Random, timing: Timing, heals_at: Instant) -> SimulatedC
     return straying(at=at, period=period, error=error, bound=timing.clock_error_max // 4, step=chance.random() < 0.5)
 
 
-def _arrivals(chance: Random, charter: Topology, heals_at: Instant) -> Iterator[tuple[Instant, NodeId]]:
+def _arrivals(chance: Random, topology: Topology, heals_at: Instant) -> Iterator[tuple[Instant, NodeId]]:
     """Growth: some sites come when the others have been at work for long."""
-    for loop in charter.loops:
+    for loop in topology.loops:
         if len(loop.tour) > 2 and chance.random() < 0.3:
             for site in chance.sample(loop.tour, chance.randint(1, len(loop.tour) - 2)):
                 yield _instant(chance, heals_at), site

@@ -17,6 +17,7 @@ from fairtape.exchange.floor import Floor
 from fairtape.exchange.instructions import TradeReport
 from fairtape.exchange.order_codec import decode, encode
 from fairtape.exchange.outputs import (
+    Broken,
     Cancelled,
     Committed,
     Evidence,
@@ -27,7 +28,6 @@ from fairtape.exchange.outputs import (
     Printed,
     Rejected,
     Replaced,
-    SequenceBroken,
     Sequenced,
     TentativeFill,
     Voided,
@@ -53,7 +53,7 @@ _COUNTED: Final[Mapping[type[Output], str]] = {
     Committed: "trades committed",
     Printed: "trades printed",
     Voided: "trades void",
-    SequenceBroken: "breaks",
+    Broken: "breaks",
     Evidence: "accusations",
     Funded: "fundings",
     MarketChanged: "market changes",
@@ -209,11 +209,11 @@ class FloorReplicas(Observer):
         return any(each.broken and in_journal < each.first_token <= alive for each in self._formations.values())
 
     def _check_survival(self, node: NodeId) -> None:
-        final, standing = self._new(), set()
+        final, report = self._new(), set()
         for ordered in self._released(node):
-            standing |= {out.trade.to_bytes() for out in final.apply(ordered) if isinstance(out, TentativeFill)}
+            report |= {out.trade.to_bytes() for out in final.apply(ordered) if isinstance(out, TentativeFill)}
         for name, trade in self._committed.items():
-            if name not in standing:
+            if name not in report:
                 self._check_excused(trade, self._made[name])
 
     def _check_excused(self, trade: Execution, made_in: int) -> None:

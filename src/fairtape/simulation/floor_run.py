@@ -37,7 +37,7 @@ class FloorRun(ClusterRun):
 
     def __init__(self, upheaval: FaultSchedule, *, liar: NodeId | None = None) -> None:
         chance = Random(f"floor {upheaval.seed}")  # noqa: S311 - a simulation
-        gateways, tour = upheaval.plan.sources, upheaval.plan.charter.primary.tour
+        gateways, tour = upheaval.plan.sources, upheaval.plan.topology.primary.tour
         self.commit_passes = chance.randint(1, 3)
         self._arbiters = {site: arbiter_of(site) for site in tour}
         sources = (*gateways, OPERATOR, *self._arbiters.values())

@@ -26,13 +26,15 @@ Sky: TypeAlias = Callable[[NodeId, NodeId], LinkFaults]
 class Link:
     """One direction between two nodes."""
 
-    __slots__ = ("calm", "clogs", "cuts", "held", "origin", "to", "weather")
+    __slots__ = ("calm", "clogs", "cuts", "held", "link_faults", "origin", "to")
 
-    def __init__(self, origin: NodeId, to: NodeId, weather: LinkFaults) -> None:
+    def __init__(self, origin: NodeId, to: NodeId, link_faults: LinkFaults) -> None:
         self.origin = origin
         self.to = to
-        self.weather = weather
-        self.calm = replace(weather, loss=0.0) if weather.loss else weather  # where the tree already decided about loss
+        self.link_faults = link_faults
+        self.calm = (
+            replace(link_faults, loss=0.0) if link_faults.loss else link_faults
+        )  # where the tree already decided about loss
         self.clogs = 0
         self.cuts = 0
         self.held: list[bytes] = []
@@ -134,14 +136,14 @@ class Network:
         sky = self._sky
         self._sky = lambda origin, to: replace(sky(origin, to), loss=0.0, duplication=0.0)
         for link in self._links.values():
-            link.weather = link.calm = replace(link.weather, loss=0.0, duplication=0.0)
+            link.link_faults = link.calm = replace(link.link_faults, loss=0.0, duplication=0.0)
             while link.clogs:
                 self.unclog(link.origin, link.to)
 
     def send(self, origin: NodeId, to: NodeId, datagram: bytes) -> None:
         """Carry one datagram to one node."""
         link = self._link(origin, to)
-        self._cross(link, datagram, link.weather)
+        self._cross(link, datagram, link.link_faults)
 
     def multicast(self, origin: NodeId, channel: int, datagram: bytes) -> None:
         """Carry one datagram to all listeners."""
@@ -152,7 +154,7 @@ class Network:
         if fan is None:
             fan = self._fan(origin, channel)
         for link in fan:
-            self._cross(link, datagram, link.weather)
+            self._cross(link, datagram, link.link_faults)
 
     def clog(self, origin: NodeId, to: NodeId) -> None:
         """Hold what travels on this link from now on."""
@@ -183,10 +185,10 @@ class Network:
         for link in self._links.values():
             link.cuts -= _crosses(link, side)
 
-    def _cross(self, link: Link, datagram: bytes, weather: LinkFaults) -> None:
+    def _cross(self, link: Link, datagram: bytes, link_faults: LinkFaults) -> None:
         if (link.cuts or link.clogs or self.rules) and self._hinders(link, datagram):
             return
-        arrivals = fates(weather, self._chance)
+        arrivals = fates(link_faults, self._chance)
         if self.watch is not None:
             for delay in arrivals or (None,):
                 self.watch(link.origin, link.to, datagram, delay)

@@ -229,7 +229,7 @@ class ScaledLoops:
         self._server = self._sites.stop + 1
         self.counted = Count(self._source)
         self._keys = Keys.from_secret(SECRET, (*self._sites, self._server), (self._source,))
-        self._postbox = MessageAuthenticator(me=self._server, keys=self._keys, peers=(), first_serial=EPOCH)
+        self._authenticator = MessageAuthenticator(me=self._server, keys=self._keys, peers=(), first_serial=EPOCH)
         self._formations = self._layouts()
         self._encoded = [encode_formation(formation) for formation in self._formations]
         chance = Random(f"multitude {size.seed}")  # noqa: S311 - a simulation
@@ -290,7 +290,7 @@ class ScaledLoops:
         self._tell(node, Grant(0, 1, self._server, 0, 1, EPOCH, EPOCH, 0, LEASE))
 
     def _tell(self, node: NodeId, message: MembershipMessage) -> None:
-        self.world.inject(node, self._postbox.govern(message))
+        self.world.inject(node, self._authenticator.govern(message))
 
     def _publish(self, source: Source, message: bytes) -> None:
         def offer(now: Instant) -> None:

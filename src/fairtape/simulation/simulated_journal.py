@@ -61,7 +61,7 @@ class SimulatedJournal:
                 return index
         return len(self.entries)
 
-    def cut_after(self, token: int) -> Recovered:
+    def truncate_after(self, token: int) -> Recovered:
         """Take out everything above `token`, and a formation that has lost all of its messages by that."""
         while self.entries and (isinstance(self.entries[-1], FormationChange) or self.entries[-1].token > token):
             for table in (self.entries, self._encoded, self._positions):
@@ -82,7 +82,7 @@ class SimulatedJournal:
         lost = chance.randrange(min(UNSYNCED_MAX, len(self.entries)) + 1)
         if lost:
             kept = self.entries[:-lost]
-            self.cut_after(max((entry.token for entry in kept if isinstance(entry, Ordered)), default=0))
+            self.truncate_after(max((entry.token for entry in kept if isinstance(entry, Ordered)), default=0))
 
     def recovered(self) -> Recovered:
         """Where it stands."""

@@ -301,7 +301,7 @@ class World:
             case Fetch():
                 seat.fetches.append(effect)
             case Truncate():
-                cast(JournalMachine, seat.machine).recovered(shelf.cut_after(effect.token), now)
+                cast(JournalMachine, seat.machine).recovered(shelf.truncate_after(effect.token), now)
 
     def _consult(self, seat: SimulatedNode, question: StoreRequest) -> None:
         delay, answer = SECOND, cast(StoreResponse, Unavailable(question))

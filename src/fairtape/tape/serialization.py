@@ -135,7 +135,7 @@ def notice_fields(record: Single | Notice) -> dict[str, Any]:
 
 
 def parse_notice(content: Mapping[str, Any], received_at: Instant) -> Single | Notice:
-    """The record that an object tells of; the inverse of `notice_fields`. Raises `BadBundle` for anything that is none."""
+    """Parse the fields of a record; the inverse of `notice_fields`. Raises `BadBundle` if they are not a record."""
     kind = KINDS.get(content.get("kind", ""))
     if kind is None:
         raise BadBundle(f"kind is {content.get('kind')!r}; expected one of {', '.join(KINDS)}")

@@ -73,8 +73,8 @@ class SiteReport:
     formation: int  # the latest that it knows; 0: none
     sender: NodeId
     loop: int
-    posture: MembershipState
-    wish: MembershipRequest
+    membership_state: MembershipState
+    request: MembershipRequest
     prepared: int  # the formation that it is prepared to enter; 0: none
     incarnation: int  # another one each time the site starts
     asked_at: int  # by its own clock
@@ -207,9 +207,9 @@ def _body(message: MembershipMessage) -> tuple[Kind, bytes]:
     match message:
         case SiteReport():
             return Kind.STANDING, _STANDING.pack(
-                message.loop, message.posture, message.wish, message.prepared, message.incarnation, message.asked_at,
-                message.clock_bound, message.complete_through, message.sequence, message.settled_through, message.late,
-                message.suspect, message.suspect_token, message.reason,
+                message.loop, message.membership_state, message.request, message.prepared, message.incarnation,
+                message.asked_at, message.clock_bound, message.complete_through, message.sequence,
+                message.settled_through, message.late, message.suspect, message.suspect_token, message.reason,
             )  # fmt: skip
         case Grant():
             return Kind.GRANT, _GRANT.pack(
@@ -293,11 +293,13 @@ def _decode_order(stripe: int, formation: int, sender: NodeId, body: bytes) -> O
 
 
 def _decode_standing(stripe: int, formation: int, sender: NodeId, body: bytes) -> SiteReport:
-    loop, posture, wish, *numbers = _checked(_STANDING.unpack(body))
-    standing = SiteReport(stripe, formation, sender, loop, MembershipState(posture), MembershipRequest(wish), *numbers)
-    if not standing.sequence:
+    loop, membership_state, request, *numbers = _checked(_STANDING.unpack(body))
+    report = SiteReport(
+        stripe, formation, sender, loop, MembershipState(membership_state), MembershipRequest(request), *numbers
+    )
+    if not report.sequence:
         raise Malformed("counting begins with 1")
-    return standing
+    return report
 
 
 def _decode_past(stripe: int, formation: int, sender: NodeId, body: bytes) -> HistoryChunk:

@@ -39,7 +39,7 @@ def heard(
 ) -> tuple[list[Delivery], list[dict[str, object]]]:
     lines: Iterator[list[Delivery]] = iter(scripts)
     wishes: list[dict[str, object]] = []
-    monkeypatch.setattr(remote, "Line", lambda _address: ScriptedLine(next(lines), wishes))
+    monkeypatch.setattr(remote, "ServerConnection", lambda _address: ScriptedLine(next(lines), wishes))
     feed = remote.RemoteFeed(["ws://one:1"], Selection(None, None), guaranteed=False)
     feed.open(start)
     found: list[Delivery] = []

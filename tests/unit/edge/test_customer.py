@@ -8,13 +8,13 @@ from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.edge.protocol.customer import Customer
 from fairtape.edge.protocol.customer_records import (
     Delivered,
-    FeedHeard,
-    FeedSilent,
+    Ended,
     Fresh,
     Gap,
+    Heard,
     PlanChange,
     Record,
-    SessionEnded,
+    Silent,
     Stale,
 )
 from fairtape.edge.protocol.effects import SendUnicast
@@ -97,10 +97,10 @@ def test_silence_of_one_feed_and_of_all_is_told_and_so_is_its_end() -> None:
     machine.receive(packet(1, 1), NOON, feed="A")
     machine.receive(packet(1, 1), NOON + SECOND, feed="B")
     records(machine)
-    assert records(machine, NOON + 3 * SECOND) == [FeedSilent(1, "A", NOON)]
-    assert records(machine, NOON + 4 * SECOND) == [FeedSilent(1, "B", NOON + SECOND), Stale(1, NOON + SECOND)]
+    assert records(machine, NOON + 3 * SECOND) == [Silent(1, "A", NOON)]
+    assert records(machine, NOON + 4 * SECOND) == [Silent(1, "B", NOON + SECOND), Stale(1, NOON + SECOND)]
     machine.receive(packet(2, 1), NOON + 5 * SECOND, feed="B")
-    assert records(machine)[:2] == [Fresh(1), FeedHeard(1, "B")]
+    assert records(machine)[:2] == [Fresh(1), Heard(1, "B")]
 
 
 def test_a_new_plan_waits_for_the_end_of_the_old_one() -> None:
@@ -115,7 +115,7 @@ def test_a_new_plan_waits_for_the_end_of_the_old_one() -> None:
     machine.receive(encode(Packet(SESSION, 3, ended=True)), NOON, feed="A")
     assert records(machine) == [
         Delivered(1, SESSION, 2, (b"2",)),
-        SessionEnded(1, SESSION, 3, complete=True),
+        Ended(1, SESSION, 3, complete=True),
         Delivered(1, NEXT, 1, (b"1", b"2")),
     ]
 
@@ -126,7 +126,7 @@ def test_an_old_session_whose_end_never_comes_is_left_and_that_is_told() -> None
     machine.follow(plan(2), [1], NOON)
     machine.receive(packet(1, 2, NEXT), NOON, feed="A")
     told = records(machine, NOON + 10 * SECOND)
-    assert SessionEnded(1, SESSION, 2, complete=False) in told
+    assert Ended(1, SESSION, 2, complete=False) in told
     assert Delivered(1, NEXT, 1, (b"1", b"2")) in told
 
 
@@ -135,7 +135,7 @@ def test_a_plan_that_is_known_long_before_disturbs_nothing() -> None:
     machine.receive(packet(1, 1), NOON, feed="A")
     machine.follow(plan(2), [1], NOON)
     told = records(machine, NOON + 60 * SECOND)
-    assert not [record for record in told if isinstance(record, SessionEnded)]
+    assert not [record for record in told if isinstance(record, Ended)]
 
 
 def test_the_next_chapter_is_kept_only_as_far_as_there_is_room() -> None:

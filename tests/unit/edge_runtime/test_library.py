@@ -104,7 +104,7 @@ def test_a_journal_that_was_cut_is_read_again_from_the_beginning(tmp_path: Path)
     writer = JournalWriter.open(folder, stripe=0, site=1, sync=SyncPolicy.NEVER)
     write(writer, [change(orders[0], 1), *orders])
     library = opened(folder, catalogue(tmp_path))
-    writer.cut_after(orders[9].token)
+    writer.truncate_after(orders[9].token)
     rest = [replace(each, formation=2) for each in tokens(25, 4, first=orders[10].sequence)]
     write(writer, [change(rest[0], 2, broken=True), *rest])
     for _ in range(20):

@@ -81,7 +81,7 @@ def test_a_journal_that_was_cut_meanwhile_is_read_from_the_beginning(tmp_path: P
     library = caught_up(tmp_path, plans)
     remember(library)
     library.close()
-    writer.cut_after(orders[9].token)
+    writer.truncate_after(orders[9].token)
     after = [replace(each, formation=2) for each in tokens(25, 4, first=orders[10].sequence)]
     told: list[Content] = [change(orders[0], 1), *orders[:10], change(after[0], 2, broken=True), *after]
     write(writer, told[11:])

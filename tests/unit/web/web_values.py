@@ -58,7 +58,7 @@ class Site:
 
     def go_back(self, *, token: int, following: int) -> None:
         """Cut off everything behind a token, as one who comes back and finds that the others went on without it."""
-        self.writer.cut_after(token)
+        self.writer.truncate_after(token)
         self.following = following
         self.turn(broken=True)
 

@@ -81,7 +81,7 @@ class Deployment:
     """Everything that its file says, checked."""
 
     folder: Path
-    charter: Topology
+    topology: Topology
     nodes: Mapping[str, Node]
     groups: Groups | None  # None: a mesh; the interface is each node's own
     shared_clock: bool  # all sites are on one machine
@@ -115,7 +115,7 @@ class Deployment:
     @property
     def timing(self) -> Timing:
         """Of the primary loop."""
-        return self.charter.primary.timing
+        return self.topology.primary.timing
 
     @property
     def leader_lease(self) -> Duration:
@@ -136,13 +136,13 @@ class Deployment:
 
     def home_of(self, site: NodeId) -> int:
         """The loop that a site belongs to."""
-        return self.charter.homes()[site]
+        return self.topology.homes()[site]
 
     def book(self) -> AddressBook:
         """Where everyone listens."""
         return {node.number: Peer(node.host, node.port, _ROLES[node.kind]) for node in self.nodes.values()}
 
-    def carrier(self, node: Node) -> Transport:
+    def transport(self, node: Node) -> Transport:
         """The way into the network for one node."""
         if self.groups is None:
             return Mesh(node.number, self.book(), self._loop_hearers())
@@ -150,8 +150,8 @@ class Deployment:
 
     def _loop_hearers(self) -> dict[int, set[NodeId]]:
         """Who may ever belong to a secondary loop: its own sites, and any of the loop above as its junction."""
-        tours = {loop.number: loop.tour for loop in self.charter.loops}
-        return {loop.number: {*loop.tour, *tours[loop.parent]} for loop in self.charter.loops[1:]}
+        tours = {loop.number: loop.tour for loop in self.topology.loops}
+        return {loop.number: {*loop.tour, *tours[loop.parent]} for loop in self.topology.loops[1:]}
 
     def clock(self) -> SharedClock | SystemClock:
         """The clock of a node on this machine."""
@@ -194,7 +194,7 @@ def understand(folder: Path, table: TomlTable) -> Deployment:
         edge=_edge(folder, table.table("edge", optional=True), nodes, stripe),
         floor=_floor(table.table("floor", optional=True), nodes),
         gateways=_gateways(folder, table.table("gateways", optional=True), nodes),
-        charter=_charter(table, nodes),
+        topology=_topology(table, nodes),
     )
     _refuse_shared_sources(table, found)
     for each in (journal, clock, process, store, table):
@@ -410,7 +410,7 @@ def _station(stations: TomlTable, name: str, fields: TomlTable, nodes: Mapping[s
     return place
 
 
-def _charter(table: TomlTable, nodes: Mapping[str, Node]) -> Topology:
+def _topology(table: TomlTable, nodes: Mapping[str, Node]) -> Topology:
     rules = table.table("order", optional=True)
     resilience = _resilience(rules)
     excess = rules.choice("excess", {each.value: each for each in Excess}, Excess.CONTINUE.value)
@@ -418,14 +418,14 @@ def _charter(table: TomlTable, nodes: Mapping[str, Node]) -> Topology:
     rules.finish()
     loops = tuple(_loops(table.tables("loops"), nodes))
     try:
-        charter = Topology(loops=loops, resilience=resilience, excess=excess, remedy=remedy)
+        topology = Topology(loops=loops, resilience=resilience, excess=excess, remedy=remedy)
     except BadTopology as bad:
         raise UserError(f"{table.file}: loops: {_with_names(str(bad), nodes)}") from None
-    homes = charter.homes()
+    homes = topology.homes()
     for node in nodes.values():
         if node.kind is NodeKind.SITE and node.number not in homes:
             raise table.wrong(f"sites.{node.name}", node.name, "it is in the tour of no loop; add it to one")
-    return charter
+    return topology
 
 
 def _resilience(rules: TomlTable) -> int | str:

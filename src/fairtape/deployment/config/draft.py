@@ -209,8 +209,8 @@ def _network(draft: Draft) -> Iterator[str]:
     data, control = free_ports(2)
     mesh = draft.mesh or (draft.local and not multicast_works(LOOPBACK))
     yield "[network]"
-    carrier = "mesh" if mesh else "multicast"
-    yield f'carrier = "{carrier}"  # "multicast", or "mesh": a unicast to each, where there is none'
+    transport = "mesh" if mesh else "multicast"
+    yield f'carrier = "{transport}"  # "multicast", or "mesh": a unicast to each, where there is none'
     if not mesh:
         yield f'data_group = "{host}:{data}"'
         yield f'control_group = "{host}:{control}"  # secondary loops use the addresses after this one'

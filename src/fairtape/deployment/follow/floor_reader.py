@@ -71,5 +71,5 @@ class FloorReader:
         if not self._rebuilt_below:
             return
         with JournalReader.open(self._following.journals[self._following.site]).entries() as entries:
-            standing = takewhile(lambda entry: entry.ordered.token < self._rebuilt_below, entries)
-            yield from (entry.ordered for entry in standing)
+            report = takewhile(lambda entry: entry.ordered.token < self._rebuilt_below, entries)
+            yield from (entry.ordered for entry in report)

@@ -69,5 +69,5 @@ def _serves(page: Status, now: Instant) -> bool:
 
     One that only follows, without a seat in any loop, may be far behind; one that is cut off loses its lease first.
     """
-    seated = (page["posture"] == "member" and page["lease_left_ms"] > 0) or bool(page["loops"])
-    return seated and now - page["written_at_ns"] < FRESH_PERIOD
+    active = (page["posture"] == "member" and page["lease_left_ms"] > 0) or bool(page["loops"])
+    return active and now - page["written_at_ns"] < FRESH_PERIOD

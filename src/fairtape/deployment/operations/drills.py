@@ -120,9 +120,9 @@ class DrillTarget:
                 continue
             if page["formation"] != leader["formation"]:
                 return f"{node.name} is not in formation {leader['formation']}"
-            seated = page["posture"] == "member" if home == 0 else str(home) in page["loops"]
-            if not seated:
-                return f"{node.name} is {page['posture']} and not a member of loop {home}"
+            active = page["posture"] == "member" if home == 0 else str(home) in page["loops"]
+            if not active:
+                return f"{node.name} is {page['membership_state']} and not a member of loop {home}"
         return ""
 
     def unequal(self) -> str:

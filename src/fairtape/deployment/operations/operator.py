@@ -20,27 +20,27 @@ def give_order(deployment: Deployment, verb: OperatorVerb, site: NodeId) -> str:
     run = RunFolder(deployment.folder)
     (operator,) = deployment.of_kind(NodeKind.OPERATOR)
     keys = keys_of(deployment, operator)
-    postbox = MessageAuthenticator(
+    authenticator = MessageAuthenticator(
         me=operator.number, keys=keys, peers=keys.sites, first_serial=deployment.clock().now()
     )
     name = deployment.name_of(site)
     before = _leader(deployment, run)
     if before is None:
         raise UserError(f"no reformation server of {str(deployment.folder)!r} leads; start it with: fairtape up")
-    carrier = deployment.carrier(operator)
+    transport = deployment.transport(operator)
     give_up_at = time.monotonic() + PATIENCE
     try:
         while time.monotonic() < give_up_at:
-            order = postbox.govern(OperatorCommand(deployment.stripe, 0, operator.number, verb, site))
+            order = authenticator.govern(OperatorCommand(deployment.stripe, 0, operator.number, verb, site))
             for reformer in deployment.reformers:
-                carrier.send(reformer.number, [order])
+                transport.send(reformer.number, [order])
             time.sleep(REPEAT_PERIOD)
             leader = _leader(deployment, run)
             done = leader and _outcome(verb, name, before, leader, site)
             if done:
                 return done
     finally:
-        carrier.close()
+        transport.close()
     raise UserError(f"{verb.name.lower()} was not carried out within {PATIENCE:g} s; see: fairtape status")
 
 

@@ -59,7 +59,7 @@ def run_site(deployment: Deployment, node: Node) -> None:
     with ExitStack() as closing:
         closing.callback(writer.close)
         # Sites note a formation together with its first messages: one that stands alone at the end is a torn note.
-        past = writer.cut_after(NUMBER_MAX)
+        past = writer.truncate_after(NUMBER_MAX)
         traces = _traces(deployment, node, directory, bulletin)
         site = Site(
             _post(deployment, node, run),
@@ -76,13 +76,13 @@ def run_site(deployment: Deployment, node: Node) -> None:
             closing.callback(station.close)
         seat = NodeRuntime(
             site,
-            deployment.carrier(node),
+            deployment.transport(node),
             journal=writer,
             archive=History(directory),
             producer=station,
             consumer=_consumer(diary, station),
             reporter=lambda report: bulletin.note(_report_words(report)),
-            herald=_herald(bulletin, station),
+            on_formation=_herald(bulletin, station),
             log=bulletin.note,
         )
         driver = Driver([seat], clock, gather_period=_gather_period(deployment))
@@ -186,7 +186,7 @@ def _herald(
 
 def _serves(site: Site, now: Instant) -> bool:
     """Whether others wait for it, or soon will: a formation that takes it in needs it to be prepared in time."""
-    if site.posture in (MembershipState.MEMBER, MembershipState.FENCED) or site.subloops:
+    if site.membership_state in (MembershipState.MEMBER, MembershipState.FENCED) or site.subloops:
         return True
     formation = site.formation
     if formation is None:
@@ -208,14 +208,14 @@ def run_reformer(deployment: Deployment, node: Node) -> None:
             stripe=deployment.stripe,
             leader_lease=deployment.leader_lease,
         ),
-        deployment.charter,
+        deployment.topology,
         keys=keys_of(deployment, node),
         born_at=clock.now(),
         clock_bound=clock.bound,
     )
     bulletin = StatusFile(run, node.name)
     bulletin.note(scheduling.words)
-    seat = NodeRuntime(reformer, deployment.carrier(node), log=bulletin.note)
+    seat = NodeRuntime(reformer, deployment.transport(node), log=bulletin.note)
     driver = Driver([seat], clock)
     seat.desk = StoreThread(store, driver.nudge)
     scheduling.prefer(serving=True)
@@ -228,19 +228,19 @@ def run_load(deployment: Deployment, node: Node, *, rate: float, size: int) -> N
     """The life of a source that publishes so many messages per second, until it is told to be quiet, or to end."""
     clock = deployment.clock()
     run = RunFolder(deployment.folder)
-    charter = deployment.charter
+    topology = deployment.topology
     source = Source(
         me=node.number,
         keys=keys_of(deployment, node),
         timing=deployment.timing,
-        resilience=charter.resilience_of(charter.primary.tour),
+        resilience=topology.resilience_of(topology.primary.tour),
         incarnation=clock.now(),
         stripe=deployment.stripe,
         datagram_max=deployment.datagram_max,
     )
     metronome = PacedLoad(source, rate=rate, size=size)
     bulletin = StatusFile(run, node.name)
-    seat = NodeRuntime(source, deployment.carrier(node), producer=metronome, log=bulletin.note)
+    seat = NodeRuntime(source, deployment.transport(node), producer=metronome, log=bulletin.note)
     driver = Driver([seat], clock)
     errand = _Housekeeping(run, node, seat, clock, bulletin, lambda _now: load_status(source, metronome))
     errand.heed = lambda orders: metronome.be_quiet(quiet=orders.quiet)
@@ -326,7 +326,7 @@ class _Housekeeping:
         self._orders = orders
         self._clock.skew = orders.skew_ns
         silence = dict.fromkeys(orders.deaf_to, LinkFaults(loss=1.0))
-        self._seat.weather = FaultInjector(silence, Random(0)) if silence else None  # noqa: S311 - weather
+        self._seat.link_faults = FaultInjector(silence, Random(0)) if silence else None  # noqa: S311 - weather
         self.heed(orders)
 
 
@@ -361,7 +361,7 @@ def _site_status(
     suspect = receiver.reforming.suspect if receiver is not None and receiver.reforming is not None else None
     return {
         "home": deployment.home_of(site.me),
-        "posture": site.posture.name.lower(),
+        "posture": site.membership_state.name.lower(),
         "incarnation": site.incarnation,
         "formation": formation.number if formation is not None else 0,
         "members": [deployment.name_of(member) for member in formation.members] if formation is not None else [],

@@ -65,7 +65,7 @@ def run_site(link: ChildLink, me: NodeId, journal: Path, shows: bool = False) ->
             traces.write(now)
             for _ in link.orders():
                 pass
-            weather_lost = seat.weather.lost if seat.weather else 0
+            weather_lost = seat.link_faults.lost if seat.link_faults else 0
             if link.offer(diary.news(receiver, lost=weather_lost)):
                 diary.told()
         return link.stopped

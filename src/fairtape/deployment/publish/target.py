@@ -51,14 +51,14 @@ def publish_target(directory: Path) -> PublishTarget:
 
 def _door_of_deployment(deployment: Deployment) -> PublishTarget:
     """A source needs the timing of the primary loop, and how many sites must hold what it sends."""
-    run, primary = RunFolder(deployment.folder), deployment.charter.primary
+    run, primary = RunFolder(deployment.folder), deployment.topology.primary
     plan = RingPlan(
         formation=Formation(
             number=1,
             members=primary.tour,
             timing=primary.timing,
             starts_at=0,
-            resilience=deployment.charter.resilience_of(primary.tour),
+            resilience=deployment.topology.resilience_of(primary.tour),
         ),
         keys=Keys({}, {}),
         book=deployment.book(),

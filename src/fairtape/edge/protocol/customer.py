@@ -18,14 +18,14 @@ from fairtape.core.instants import NEVER, Instant
 from fairtape.edge.protocol.customer_records import (
     Break,
     Delivered,
-    FeedHeard,
-    FeedSilent,
+    Ended,
     Fresh,
     Gap,
+    Heard,
     PlanChange,
     Record,
     Reformation,
-    SessionEnded,
+    Silent,
     Stale,
 )
 from fairtape.edge.protocol.effects import Address, SendUnicast
@@ -255,7 +255,7 @@ class Customer:
                 records.append(Gap(stripe, session, output.first, output.count))
         if hearing.arbiter.complete and not hearing.told_end:
             hearing.told_end = True
-            records.append(SessionEnded(stripe, session, hearing.arbiter.highest + 1, complete=True))
+            records.append(Ended(stripe, session, hearing.arbiter.highest + 1, complete=True))
         if chapter is self._chapters[0]:
             self._effects += records
         else:
@@ -312,7 +312,7 @@ class Customer:
             self._effects.append(Fresh(hearing.stripe))
         if feed in hearing.silent:
             hearing.silent.remove(feed)
-            self._effects.append(FeedHeard(hearing.stripe, feed))
+            self._effects.append(Heard(hearing.stripe, feed))
 
     def _mind_silence(self, hearing: SessionReceiver, now: Instant) -> None:
         if hearing.told_end:
@@ -320,7 +320,7 @@ class Customer:
         for feed, heard_at in hearing.heard_at.items():
             if feed not in hearing.silent and now >= heard_at + self._options.stale_delay:
                 hearing.silent.add(feed)
-                self._effects.append(FeedSilent(hearing.stripe, feed, heard_at))
+                self._effects.append(Silent(hearing.stripe, feed, heard_at))
         if not hearing.stale and len(hearing.silent) == len(hearing.heard_at):
             hearing.stale = True
             self._effects.append(Stale(hearing.stripe, max(hearing.heard_at.values())))
@@ -366,7 +366,7 @@ class Customer:
             if not hearing.told_end:
                 hearing.told_end = True
                 arbiter = hearing.arbiter
-                self._effects.append(SessionEnded(hearing.stripe, arbiter.session, arbiter.highest + 1, complete=False))
+                self._effects.append(Ended(hearing.stripe, arbiter.session, arbiter.highest + 1, complete=False))
         self._turn_pages()
 
     def _plan_wake(self, chapter: _Chapter, hearing: SessionReceiver) -> None:

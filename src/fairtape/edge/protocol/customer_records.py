@@ -53,7 +53,7 @@ class PlanChange:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionEnded:
+class Ended:
     """The session of a stripe is over. Complete: all of it was delivered or is a gap, to its very end."""
 
     stripe: int
@@ -63,7 +63,7 @@ class SessionEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class FeedSilent:
+class Silent:
     """One feed of a stripe is silent; the other ones are heard."""
 
     stripe: int
@@ -72,7 +72,7 @@ class FeedSilent:
 
 
 @dataclass(frozen=True, slots=True)
-class FeedHeard:
+class Heard:
     """A feed that was silent is heard again."""
 
     stripe: int
@@ -94,6 +94,4 @@ class Fresh:
     stripe: int
 
 
-Record: TypeAlias = (
-    Delivered | Gap | Reformation | Break | PlanChange | SessionEnded | FeedSilent | FeedHeard | Stale | Fresh
-)
+Record: TypeAlias = Delivered | Gap | Reformation | Break | PlanChange | Ended | Silent | Heard | Stale | Fresh

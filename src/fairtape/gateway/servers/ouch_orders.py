@@ -69,7 +69,7 @@ def order_of(account: str, message: ouch.EnterOrder) -> NewOrder:
 
 
 def check_tellable(terms: OpenMarket) -> None:
-    """Raise `NotExpressible` for a market whose trades OUCH could not tell: parts of shares, or prices finer than its own."""
+    """Raise `NotExpressible` for a market whose quantities or prices are finer than OUCH can express."""
     step = terms.rule.step if isinstance(terms.rule, Continuous) and terms.rule.step else terms.tick
     if terms.lot % ONE or step % PRICE_UNIT or terms.price_max > U32_MAX * PRICE_UNIT:
         raise NotExpressible("X")

@@ -72,7 +72,7 @@ class TradingAccounts:
         self.refresh()
 
     def refresh(self) -> None:
-        """Take notice of what other processes have changed. Raises `DatabaseUnavailable` where the database does not answer."""
+        """Read what other processes have changed. Raises `DatabaseUnavailable` if the database does not answer."""
         with database_errors(), self._engine.connect() as connection:
             logins = {row.name: Login(*row) for row in connection.execute(select(LOGINS).limit(LOGINS_MAX))}
         customers: dict[str, set[str]] = {}

@@ -43,7 +43,7 @@ def lead_time(timing: Timing, failures: int = 0) -> Duration:
 def plan_change(
     present: Formation,
     standings: Mapping[NodeId, SiteReport],
-    charter: Topology,
+    topology: Topology,
     *,
     retired: Collection[NodeId],
     quiet_since: Instant,
@@ -52,13 +52,13 @@ def plan_change(
     plan: int = 0,
 ) -> PlannedChange | None:
     """What should take over from the present formation; None where it is as it should be."""
-    tour = charter.primary.tour
+    tour = topology.primary.tour
     joining = [site for site in tour if site not in retired and may_join(site, present, standings)]
     leaving = [site for site in present.members if site in retired or _wants_out(site, standings)]
     if len(leaving) == len(present.members):
         leaving = []
     leaving = leaving[:LEAVING_MAX]
-    timing = _calmer(present.timing, charter.primary.timing, quiet_for=now - quiet_since)
+    timing = _calmer(present.timing, topology.primary.timing, quiet_for=now - quiet_since)
     plan = plan or present.plan
     if not joining and not leaving and timing == present.timing and plan == present.plan:
         return None
@@ -68,7 +68,7 @@ def plan_change(
     layout = bypass(layout, leaving)
     layout = replace(
         layout,
-        resilience=charter.resilience_of(layout.members),
+        resilience=topology.resilience_of(layout.members),
         roll=tuple(standings[member].incarnation for member in layout.members),
         plan=plan,
     )
@@ -82,15 +82,15 @@ def plan_change(
 
 def may_join(site: NodeId, present: Formation, standings: Mapping[NodeId, SiteReport]) -> bool:
     """Whether a site wants in and is near enough not to hold up the token."""
-    standing = standings.get(site)
-    if site in present.members or standing is None or standing.wish is not MembershipRequest.JOIN:
+    report = standings.get(site)
+    if site in present.members or report is None or report.request is not MembershipRequest.JOIN:
         return False
     ahead = max((standings[each].complete_through for each in present.members if each in standings), default=0)
-    return standing.formation == present.number and standing.complete_through >= ahead - LAG_MAX
+    return report.formation == present.number and report.complete_through >= ahead - LAG_MAX
 
 
 def _wants_out(site: NodeId, standings: Mapping[NodeId, SiteReport]) -> bool:
-    return site in standings and standings[site].wish is MembershipRequest.WITHDRAW
+    return site in standings and standings[site].request is MembershipRequest.WITHDRAW
 
 
 def _calmer(timing: Timing, wanted: Timing, *, quiet_for: Duration) -> Timing:

@@ -42,7 +42,7 @@ class Phase(Enum):
 class SiteView:
     """What is known of one site."""
 
-    standing: SiteReport
+    report: SiteReport
     heard_at: Instant
     told_at: Instant = 0  # when it was last sent a formation or a fence
 
@@ -61,9 +61,9 @@ class FormationDecision:
 class PrimaryLoopCoordinator:
     """The primary loop, under one leader of the reformation servers."""
 
-    def __init__(self, charter: Topology, *, me: NodeId, stripe: int, clock_bound: Callable[[], Duration]) -> None:
-        self.charter = charter
-        self.loop: LoopTopology = charter.primary
+    def __init__(self, topology: Topology, *, me: NodeId, stripe: int, clock_bound: Callable[[], Duration]) -> None:
+        self.topology = topology
+        self.loop: LoopTopology = topology.primary
         self.phase = Phase.EMPTY
         self.formation: Formation | None = None
         self.proposal: Formation | None = None  # to be recorded
@@ -77,7 +77,7 @@ class PrimaryLoopCoordinator:
         self._me = me
         self._stripe = stripe
         self._clock_bound = clock_bound
-        self._homes = charter.homes()
+        self._homes = topology.homes()
         self._leases: dict[NodeId, Instant] = {}  # until when a member may act, by this server's clock
         self._cause = ""
         self._began_at: Instant = 0
@@ -116,42 +116,42 @@ class PrimaryLoopCoordinator:
 
     # What is heard.
 
-    def hear(self, standing: SiteReport, now: Instant) -> None:
+    def hear(self, report: SiteReport, now: Instant) -> None:
         """A site says how it stands."""
-        known = self.known.get(standing.sender)
+        known = self.known.get(report.sender)
         if known is None:
-            self.known[standing.sender] = SiteView(standing, now)
+            self.known[report.sender] = SiteView(report, now)
         else:
-            known.standing, known.heard_at = standing, now
+            known.report, known.heard_at = report, now
         if self.formation is not None:
-            self._inform(standing, now)
+            self._inform(report, now)
         self.wake(now)
 
-    def _inform(self, standing: SiteReport, now: Instant) -> None:
+    def _inform(self, report: SiteReport, now: Instant) -> None:
         """Whoever is in an earlier formation is told of this one; whoever is in this one gets a lease."""
         formation = self.formation
         assert formation is not None
-        if standing.posture is MembershipState.NEWBORN or standing.formation < formation.number:
-            self._tell(standing.sender, self._install(formation, final=True), now)
+        if report.membership_state is MembershipState.NEWBORN or report.formation < formation.number:
+            self._tell(report.sender, self._install(formation, final=True), now)
             return
-        if standing.formation > formation.number or self.phase not in (Phase.STEADY, Phase.PLANNING):
+        if report.formation > formation.number or self.phase not in (Phase.STEADY, Phase.PLANNING):
             return
-        if standing.posture in (MembershipState.MEMBER, MembershipState.OBSERVER):
-            self._grant(standing, formation, now)
+        if report.membership_state in (MembershipState.MEMBER, MembershipState.OBSERVER):
+            self._grant(report, formation, now)
 
-    def _grant(self, standing: SiteReport, formation: Formation, now: Instant) -> None:
-        if standing.sender in self._concerned(formation):
-            self._leases[standing.sender] = now + self._lease_length(formation)
+    def _grant(self, report: SiteReport, formation: Formation, now: Instant) -> None:
+        if report.sender in self._concerned(formation):
+            self._leases[report.sender] = now + self._lease_length(formation)
         self.outbox.append(
             (
-                standing.sender,
+                report.sender,
                 Grant(
                     self._stripe,
                     formation.number,
                     self._me,
                     0,
                     self.term,
-                    standing.asked_at,
+                    report.asked_at,
                     now,
                     self._clock_bound(),
                     formation.timing.lease_period,
@@ -198,15 +198,15 @@ class PrimaryLoopCoordinator:
         everyone = len(present) == len(awaited)
         if not present or not (everyone or now >= self._began_at + FOUNDING_DELAY):
             return
-        standings = [self.known[site].standing for site in present]
+        standings = [self.known[site].report for site in present]
         keeper = max(standings, key=lambda each: each.complete_through)
         layout = Formation(
             number=1,
             members=tuple(present),
             timing=self.loop.timing,
             starts_at=0,
-            resilience=self.charter.resilience_of(present),
-            timed=self.charter.timed,
+            resilience=self.topology.resilience_of(present),
+            timed=self.topology.timed,
             request_sets=self.loop.request_sets,
         )
         # Sites that have a past, and a store that has none: it was lost, and with it the proof of what came last.
@@ -231,20 +231,20 @@ class PrimaryLoopCoordinator:
     def _reason_to_reform(self, formation: Formation, now: Instant) -> str | None:
         for member in formation.members:
             known = self.known.get(member)
-            if known is None or known.standing.formation != formation.number:
+            if known is None or known.report.formation != formation.number:
                 if self._leases.get(member, 0) <= now:
                     return f"site {member} never entered formation {formation.number}"
                 continue
-            standing = known.standing
-            if standing.posture is MembershipState.NEWBORN and self._leases.get(member, 0) > now:
+            report = known.report
+            if report.membership_state is MembershipState.NEWBORN and self._leases.get(member, 0) > now:
                 continue  # it is being told, and will say what it has lost
-            if standing.suspect_token:
-                return f"site {member} reports site {standing.suspect} at token {standing.suspect_token}"
-            if standing.posture is MembershipState.FENCED:
+            if report.suspect_token:
+                return f"site {member} reports site {report.suspect} at token {report.suspect_token}"
+            if report.membership_state is MembershipState.FENCED:
                 return f"site {member} is fenced"
-            if standing.posture is not MembershipState.MEMBER:
+            if report.membership_state is not MembershipState.MEMBER:
                 return f"site {member} has lost its memory"
-            if standing.prepared:
+            if report.prepared:
                 return f"site {member} is prepared for a formation that never came"
             if self._leases.get(member, 0) <= now:
                 return f"site {member} is silent"
@@ -257,7 +257,7 @@ class PrimaryLoopCoordinator:
         behind = [
             member
             for member in formation.members
-            if member not in self.known or self.known[member].standing.formation < formation.number
+            if member not in self.known or self.known[member].report.formation < formation.number
         ]
         for member in behind:
             self._tell(member, self._install(formation, final=True), now)
@@ -280,9 +280,7 @@ class PrimaryLoopCoordinator:
     def _is_accused(self, member: NodeId, formation: Formation, now: Instant) -> bool:
         """Whether a member is silent, or says that another one is."""
         known = self.known.get(member)
-        suspects = (
-            known is not None and known.standing.formation == formation.number and known.standing.suspect_token > 0
-        )
+        suspects = known is not None and known.report.formation == formation.number and known.report.suspect_token > 0
         return suspects or self._leases.get(member, 0) <= now
 
     def _collect(self, now: Instant) -> None:
@@ -294,7 +292,8 @@ class PrimaryLoopCoordinator:
             for member in unheard:
                 known = self.known.get(member)
                 behind = known is not None and (
-                    known.standing.formation < formation.number or known.standing.posture is MembershipState.NEWBORN
+                    known.report.formation < formation.number
+                    or known.report.membership_state is MembershipState.NEWBORN
                 )
                 message: MembershipMessage = (
                     self._install(formation, final=True)
@@ -315,10 +314,10 @@ class PrimaryLoopCoordinator:
         answered = {}
         for member in sites:
             known = self.known.get(member)
-            if known is None or known.standing.formation != formation.number:
+            if known is None or known.report.formation != formation.number:
                 continue
-            if known.standing.posture in (MembershipState.FENCED, MembershipState.RESTARTED):
-                answered[member] = known.standing
+            if known.report.membership_state in (MembershipState.FENCED, MembershipState.RESTARTED):
+                answered[member] = known.report
         return answered
 
     def _concerned(self, formation: Formation) -> tuple[NodeId, ...]:
@@ -328,19 +327,19 @@ class PrimaryLoopCoordinator:
     def _present(self, formation: Formation) -> dict[NodeId, SiteReport]:
         """Members that came back with journals which prove nothing: better than nothing, and never without a Break."""
         return {
-            member: self.known[member].standing
+            member: self.known[member].report
             for member in formation.members
-            if member in self.known and self.known[member].standing.formation == formation.number
+            if member in self.known and self.known[member].report.formation == formation.number
         }
 
     def _decide(self, formation: Formation, answered: dict[NodeId, SiteReport], now: Instant) -> None:
-        if not any(standing.posture is MembershipState.FENCED for standing in answered.values()):
+        if not any(report.membership_state is MembershipState.FENCED for report in answered.values()):
             if now < self._began_at + FOUNDING_DELAY and len(answered) < len(self._concerned(formation)):
                 return  # all were restarted: what one journal does not prove, another one may
             answered = answered or self._present(formation)
         silent = tuple(member for member in self._concerned(formation) if member not in self._answered(formation))
         broken = may_be_missing(formation, answered.values(), len(silent))
-        if not answered or (broken and self.charter.excess is Excess.HALT and not self._resumed):
+        if not answered or (broken and self.topology.excess is Excess.HALT and not self._resumed):
             if self.phase is not Phase.HALTED:
                 self.notices.append(
                     f"halted in formation {formation.number}: {len(silent)} members are silent {silent}, "
@@ -352,10 +351,10 @@ class PrimaryLoopCoordinator:
         self._resumed = False
         self._silent = silent
         keeper = max(
-            answered.values(), key=lambda each: (each.complete_through, each.posture is MembershipState.FENCED)
+            answered.values(), key=lambda each: (each.complete_through, each.membership_state is MembershipState.FENCED)
         )
-        standings = {site: known.standing for site, known in self.known.items()}
-        layout = next_layout(formation, answered, standings, self.charter, retired=self.retired, accused=self._accused)
+        standings = {site: known.report for site, known in self.known.items()}
+        layout = next_layout(formation, answered, standings, self.topology, retired=self.retired, accused=self._accused)
         retries, raised = formation.timing.retries_max, layout.timing.retries_max
         if raised > retries:
             self.notices.append(f"nobody had failed: patience goes from {retries} retries to {raised}")
@@ -374,7 +373,7 @@ class PrimaryLoopCoordinator:
         self._propose(following)
 
     def _propose(self, formation: Formation) -> None:
-        roll = tuple(self.known[member].standing.incarnation for member in formation.members)
+        roll = tuple(self.known[member].report.incarnation for member in formation.members)
         self.proposal = replace(formation, roll=roll)
         self.phase = Phase.RECORDING
 
@@ -400,8 +399,8 @@ class PrimaryLoopCoordinator:
             return
         relief = plan_change(
             formation,
-            {site: known.standing for site, known in self.known.items()},
-            self.charter,
+            {site: known.report for site, known in self.known.items()},
+            self.topology,
             retired=self.retired,
             quiet_since=self._quiet_since,
             failures=self._relief_failures,
@@ -422,7 +421,7 @@ class PrimaryLoopCoordinator:
 
     def _all_confirmed(self, formation: Formation) -> bool:
         """All members are in it, and hold what came before it: only then may another one take over."""
-        standings = [self.known[member].standing for member in formation.members if member in self.known]
+        standings = [self.known[member].report for member in formation.members if member in self.known]
         return len(standings) == len(formation.members) and all(
             each.formation == formation.number and each.complete_through >= formation.first_token - 1
             for each in standings
@@ -435,7 +434,7 @@ class PrimaryLoopCoordinator:
         missing = [
             site
             for site in dict.fromkeys((*present.members, *relief.formation.members))
-            if site not in self.known or self.known[site].standing.prepared != relief.formation.number
+            if site not in self.known or self.known[site].report.prepared != relief.formation.number
         ]
         trouble = self._trouble_while_planning(present, relief, now)
         if trouble is not None:
@@ -457,10 +456,10 @@ class PrimaryLoopCoordinator:
             self._relief_failed_at = now
             return "not all were prepared for a formation that was to take over"
         for member in present.members:
-            standing = self.known[member].standing
+            report = self.known[member].report
             if (
-                standing.suspect_token
-                or standing.posture is not MembershipState.MEMBER
+                report.suspect_token
+                or report.membership_state is not MembershipState.MEMBER
                 or self._leases.get(member, 0) <= now
             ):
                 return f"site {member} failed while a formation was prepared"

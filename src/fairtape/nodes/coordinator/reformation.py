@@ -37,7 +37,7 @@ def next_layout(
     formation: Formation,
     answered: Mapping[NodeId, SiteReport],
     standings: Mapping[NodeId, SiteReport],
-    charter: Topology,
+    topology: Topology,
     *,
     retired: Collection[NodeId],
     accused: bool,
@@ -46,35 +46,35 @@ def next_layout(
 
     Where one was `accused` and nobody has failed, patience is raised (decision 11).
     """
-    kept = [site for site, standing in answered.items() if standing.posture is MembershipState.FENCED]
+    kept = [site for site, report in answered.items() if report.membership_state is MembershipState.FENCED]
     near = reached(answered.values()) - LAG_MAX
-    staying = [s for s, standing in answered.items() if s in kept or standing.complete_through >= near]
-    leaving = {s for s in staying if s in retired or answered[s].wish is MembershipRequest.WITHDRAW}
+    staying = [s for s, report in answered.items() if s in kept or report.complete_through >= near]
+    leaving = {s for s in staying if s in retired or answered[s].request is MembershipRequest.WITHDRAW}
     staying = [site for site in staying if site not in leaving] or staying
     layout = formation
     failed = [member for member in formation.members if member not in staying]
-    if charter.remedy is Remedy.REPLACE:
+    if topology.remedy is Remedy.REPLACE:
         for member in failed:
-            substitute = _substitute(member, near, layout.members, standings, charter)
+            substitute = _substitute(member, near, layout.members, standings, topology)
             if substitute is not None:
                 layout = exchange(layout, member, substitute)
     left = [member for member in layout.members if member not in failed] or staying
     layout = with_members(layout, left)
-    layout = replace(layout, resilience=charter.resilience_of(layout.members))
+    layout = replace(layout, resilience=topology.resilience_of(layout.members))
     nobody_failed = accused and not failed and len(kept) == len(formation.members)
-    return retime(layout, _more_patient(layout.timing, charter.primary.timing)) if nobody_failed else layout
+    return retime(layout, _more_patient(layout.timing, topology.primary.timing)) if nobody_failed else layout
 
 
 def _substitute(
-    failed: NodeId, near: int, members: Collection[NodeId], standings: Mapping[NodeId, SiteReport], charter: Topology
+    failed: NodeId, near: int, members: Collection[NodeId], standings: Mapping[NodeId, SiteReport], topology: Topology
 ) -> NodeId | None:
     """An up-to-date site of the secondary loop that the failed one joined. 2001 §8."""
-    homes = charter.homes()
-    loops = {loop.number for loop in charter.loops if loop.junction == failed}
+    homes = topology.homes()
+    loops = {loop.number for loop in topology.loops if loop.junction == failed}
     candidates = [
-        (standing.complete_through, site)
-        for site, standing in standings.items()
-        if homes.get(site) in loops and site not in members and standing.complete_through >= near
+        (report.complete_through, site)
+        for site, report in standings.items()
+        if homes.get(site) in loops and site not in members and report.complete_through >= near
     ]
     return max(candidates)[1] if candidates else None
 

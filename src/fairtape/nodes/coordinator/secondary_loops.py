@@ -50,15 +50,15 @@ class SecondaryLoopCoordinator:
         self.known.clear()
         self._led_at = self._changed_at = self._repeat_at = now
 
-    def hear(self, standing: SiteReport, now: Instant) -> None:
+    def hear(self, report: SiteReport, now: Instant) -> None:
         """A site says how it stands in this loop."""
-        known = self.known.get(standing.sender)
+        known = self.known.get(report.sender)
         if known is None:
-            self.known[standing.sender] = SiteView(standing, now)
+            self.known[report.sender] = SiteView(report, now)
         else:
-            known.standing, known.heard_at = standing, now
-        if self.formation is not None and standing.formation < self.formation.number:
-            self.outbox.append((standing.sender, self._install(self.formation)))
+            known.report, known.heard_at = report, now
+        if self.formation is not None and report.formation < self.formation.number:
+            self.outbox.append((report.sender, self._install(self.formation)))
         self.wake(now)
 
     def deadline(self) -> Instant:
@@ -74,11 +74,11 @@ class SecondaryLoopCoordinator:
         if self.proposal is not None:
             return
         if self.formation is None:
-            self._look_at = now + self.loop.timing.standing_period
+            self._look_at = now + self.loop.timing.report_period
             self._found(now)
             return
         self._repeat_install(now)
-        self._look_at = now + self.loop.timing.standing_period
+        self._look_at = now + self.loop.timing.report_period
         if now >= self._changed_at + self._settling:
             self._watch(self.formation, now)
 
@@ -89,7 +89,7 @@ class SecondaryLoopCoordinator:
     @property
     def _settling(self) -> Duration:
         """A formation is given the time to be entered before it is looked at."""
-        return 2 * self.loop.timing.standing_period
+        return 2 * self.loop.timing.report_period
 
     def _silent_at(self, member: NodeId) -> Instant:
         known = self.known.get(member)
@@ -121,32 +121,33 @@ class SecondaryLoopCoordinator:
         known = self.known.get(member)
         if member in self.retired or self._silent_at(member) <= now:
             return False
-        if known is None or known.standing.formation < formation.number:
+        if known is None or known.report.formation < formation.number:
             return True  # it has not been told yet
         return (
-            known.standing.posture is MembershipState.MEMBER and known.standing.wish is not MembershipRequest.WITHDRAW
+            known.report.membership_state is MembershipState.MEMBER
+            and known.report.request is not MembershipRequest.WITHDRAW
         )
 
     def _is_in(self, site: NodeId) -> bool:
         known = self.known.get(site)
-        return known is not None and known.standing.posture is MembershipState.MEMBER
+        return known is not None and known.report.membership_state is MembershipState.MEMBER
 
     def _may_join(self, site: NodeId, now: Instant) -> bool:
         known = self.known.get(site)
         if known is None or site in self.retired or not self._recent(site, now):
             return False
-        ahead = max((each.standing.complete_through for each in self.known.values()), default=0)
-        return known.standing.wish is MembershipRequest.JOIN and known.standing.complete_through >= ahead - LAG_MAX
+        ahead = max((each.report.complete_through for each in self.known.values()), default=0)
+        return known.report.request is MembershipRequest.JOIN and known.report.complete_through >= ahead - LAG_MAX
 
     def _recent(self, site: NodeId, now: Instant) -> bool:
         known = self.known.get(site)
-        return known is not None and now - known.heard_at < 2 * self.loop.timing.standing_period
+        return known is not None and now - known.heard_at < 2 * self.loop.timing.report_period
 
     def _suspicion(self, formation: Formation) -> NodeId | None:
         for member in formation.members:
             known = self.known.get(member)
-            if known is not None and known.standing.formation == formation.number and known.standing.suspect_token:
-                return known.standing.suspect
+            if known is not None and known.report.formation == formation.number and known.report.suspect_token:
+                return known.report.suspect
         return None
 
     def _junction(self) -> NodeId | None:
@@ -164,7 +165,7 @@ class SecondaryLoopCoordinator:
         roll = [number for number in map(self._incarnation_of, (junction, *sites)) if number is not None]
         if len(roll) <= len(sites):
             return  # somebody has not been heard of since this server leads
-        through = max((known.standing.complete_through for known in self.known.values()), default=0)
+        through = max((known.report.complete_through for known in self.known.values()), default=0)
         base = self.formation
         self.proposal = Formation(
             number=base.number + 1 if base is not None else 1,
@@ -204,7 +205,7 @@ class SecondaryLoopCoordinator:
         behind = [
             member
             for member in formation.members
-            if member not in self.known or self.known[member].standing.formation < formation.number
+            if member not in self.known or self.known[member].report.formation < formation.number
         ]
         for member in behind:
             self.outbox.append((member, self._install(formation)))

@@ -55,7 +55,7 @@ class Reformer:
     def __init__(
         self,
         bench: ReformerConfig,
-        charter: Topology,
+        topology: Topology,
         *,
         keys: Keys,
         born_at: Instant,
@@ -64,20 +64,20 @@ class Reformer:
         self.bench = bench
         self.counts: Counter[str] = Counter()
         self.leadership: Leadership | None = None  # as it was last seen in the store
-        self.primary = PrimaryLoopCoordinator(charter, me=bench.me, stripe=bench.stripe, clock_bound=clock_bound)
+        self.primary = PrimaryLoopCoordinator(topology, me=bench.me, stripe=bench.stripe, clock_bound=clock_bound)
         self.secondary = {
             loop.number: SecondaryLoopCoordinator(
                 loop, me=bench.me, stripe=bench.stripe, incarnation_of=self._incarnation_of
             )
-            for loop in charter.loops[1:]
+            for loop in topology.loops[1:]
         }
         for governor in self.secondary.values():
             governor.retired = self.primary.retired
         self._register = RetiredSites(self.primary.retired)
-        self._homes = charter.homes()
+        self._homes = topology.homes()
         self._clock_bound = clock_bound
-        self._clock_error_max = charter.primary.timing.clock_error_max
-        self._postbox = MessageAuthenticator(me=bench.me, keys=keys, peers=keys.sites, first_serial=born_at)
+        self._clock_error_max = topology.primary.timing.clock_error_max
+        self._authenticator = MessageAuthenticator(me=bench.me, keys=keys, peers=keys.sites, first_serial=born_at)
         self._effects: list[Effect] = []
         self._seen_at: Instant = born_at  # since when the leadership has been what it is
         self._term = 0  # of this server, while it leads; 0 while it does not
@@ -149,7 +149,7 @@ class Reformer:
 
     def _incarnation_of(self, site: NodeId) -> int | None:
         known = self.primary.known.get(site)
-        return known.standing.incarnation if known is not None else None
+        return known.report.incarnation if known is not None else None
 
     def leads(self, now: Instant) -> bool:
         """Whether it governs now."""
@@ -271,7 +271,7 @@ class Reformer:
             self._record_proposals()
         for governor in self._governors():
             for site, message in governor.outbox if self.leads(now) else ():
-                self._effects.append(Send(site, [self._postbox.govern(message)]))
+                self._effects.append(Send(site, [self._authenticator.govern(message)]))
             self._effects += [Notice(text) for text in governor.notices]
             governor.outbox.clear()
             governor.notices.clear()
@@ -310,7 +310,7 @@ class Reformer:
         message = decode_membership(datagram)
         if message.stripe != self.bench.stripe:
             raise Malformed("another stripe")
-        verdict = self._postbox.verdict(message, datagram, fresh=True)
+        verdict = self._authenticator.verdict(message, datagram, fresh=True)
         if verdict is None and not self.leads(now):
             verdict = "standing_by"
         self.counts[verdict or type(message).__name__.lower()] += 1
@@ -324,14 +324,14 @@ class Reformer:
             case _:
                 raise Malformed("not for a reformation server")
 
-    def _hear(self, standing: SiteReport, now: Instant) -> None:
-        if standing.sender not in self._homes:
+    def _hear(self, report: SiteReport, now: Instant) -> None:
+        if report.sender not in self._homes:
             self.counts["stranger"] += 1
             return
-        if standing.loop == 0:
-            self.primary.hear(standing, now)
-        elif standing.loop in self.secondary:
-            self.secondary[standing.loop].hear(standing, now)
+        if report.loop == 0:
+            self.primary.hear(report, now)
+        elif report.loop in self.secondary:
+            self.secondary[report.loop].hear(report, now)
 
     def _obey(self, order: OperatorCommand, now: Instant) -> None:
         if order.sender != self.bench.operator:

@@ -21,16 +21,25 @@ from fairtape.ring.receiver.resilience import Resilience
 class AckTimeout:
     """Watches over the acknowledgments of one formation."""
 
-    __slots__ = ("_awake_since", "_course", "_desk", "_known_at", "_looked_at", "_ordering", "_resilience", "_watched")
+    __slots__ = (
+        "_awake_since",
+        "_desk",
+        "_formations",
+        "_known_at",
+        "_looked_at",
+        "_ordering",
+        "_resilience",
+        "_watched",
+    )
 
     def __init__(
-        self, *, course: FormationHistory, ordering: Ordering, resilience: Resilience, desk: Recoveries
+        self, *, formations: FormationHistory, ordering: Ordering, resilience: Resilience, desk: Recoveries
     ) -> None:
-        self._course = course
+        self._formations = formations
         self._ordering = ordering
         self._resilience = resilience
         self._desk = desk
-        self._watched = course.latest.first_token  # the lowest token whose silence has not been noticed yet
+        self._watched = formations.latest.first_token  # the lowest token whose silence has not been noticed yet
         self._known_at: Instant = 0  # by when the next site knows the highest acknowledgment, and can send its own
         self._looked_at: Instant = 0
         self._awake_since: Instant = 0
@@ -38,11 +47,11 @@ class AckTimeout:
     def heard(self, now: Instant, *, own: bool) -> None:
         """An acknowledgment above all others was received; an own one is still on its way to the next site."""
         self._look(now)
-        self._known_at = now + self._course.latest.timing.one_way_max if own else now
+        self._known_at = now + self._formations.latest.timing.one_way_max if own else now
 
     def noticed_at(self) -> Instant:
         """When the next unheard acknowledgment is missed, at the latest when its waits are over. RMP has no instant."""
-        if not self._course.latest.timed or not self._desk.has_room:
+        if not self._formations.latest.timed or not self._desk.has_room:
             return NEVER
         ordering = self._ordering
         self._watched = max(self._watched, ordering.complete_through + 1)
@@ -50,7 +59,7 @@ class AckTimeout:
             self._watched += 1
         if self._watched > self._resilience.heard_through + 1:
             return NEVER
-        due_at, timing = self._due_at(self._watched), self._course.of(self._watched).timing
+        due_at, timing = self._due_at(self._watched), self._formations.of(self._watched).timing
         if self._watched <= self._resilience.heard_through:
             return due_at
         # Held back, but not beyond the last of its waits, which would end in a failure.
@@ -77,7 +86,7 @@ class AckTimeout:
 
     def _due_at(self, token: int) -> Instant:
         """t_e + T_R / 2: when an acknowledgment of a ring on schedule has arrived, and its waits begin."""
-        formation = self._course.of(token)
+        formation = self._formations.of(token)
         return formation.scheduled_at(token) + formation.timing.one_way_max
 
     def _look(self, now: Instant) -> None:
@@ -85,7 +94,7 @@ class AckTimeout:
 
         A clock that was set back must not make it wait for a time to come again.
         """
-        timing = self._course.latest.timing
+        timing = self._formations.latest.timing
         if now < self._looked_at:
             self._awake_since = min(self._awake_since, now)
             self._known_at = min(self._known_at, now + timing.one_way_max)

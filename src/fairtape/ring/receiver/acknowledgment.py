@@ -21,7 +21,7 @@ def write_acks(
     stripe: int,
     me: NodeId,
     sequence: int,
-    holdings: ReceiveBuffer,
+    buffer: ReceiveBuffer,
     datagram_max: int,
     clock_bound: Duration,
     now: Instant,
@@ -35,7 +35,7 @@ def write_acks(
     for position, named in enumerate(parts):
         first, marks = sequence, []
         for one in named:
-            marks.append(holdings.marker(one.source).mark(number, token, sequence, one, behind=behind))
+            marks.append(buffer.marker(one.source).mark(number, token, sequence, one, behind=behind))
             sequence += one.count
         acks.append(
             Ack(

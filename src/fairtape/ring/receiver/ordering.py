@@ -62,12 +62,12 @@ class Ordering:
     """The acknowledgments of one formation, from the first that is not yet held by all to the latest heard."""
 
     def __init__(
-        self, *, course: FormationHistory, stripe: int, holdings: ReceiveBuffer, after: int, next_sequence: int
+        self, *, formations: FormationHistory, stripe: int, buffer: ReceiveBuffer, after: int, next_sequence: int
     ) -> None:
         """Tokens up to `after` have their places already, and `next_sequence` is the number that comes next."""
-        self.course = course
+        self.formations = formations
         self.stripe = stripe
-        self.holdings = holdings
+        self.buffer = buffer
         self._acks: dict[int, Acknowledgment] = {}
         self._dropped_through = after
         self.complete_through = after
@@ -76,7 +76,7 @@ class Ordering:
     def accept(self, ack: Ack, datagram: bytes) -> str:
         """Take one part of an acknowledgment; the name of what became of it."""
         token = ack.token
-        formation = self.course.of(token)
+        formation = self.formations.of(token)
         if token < formation.first_token or ack.formation != formation.number or ack.sender != formation.holder(token):
             return "out_of_turn"
         if token <= self._dropped_through or (token <= self.complete_through and token not in self._acks):
@@ -87,7 +87,7 @@ class Ordering:
         if ack.part in acknowledgment.parts:
             return "duplicate"
         for named in ack.ranges:
-            self.holdings.name(named)
+            self.buffer.name(named)
         acknowledgment.add(ack, datagram)
         self._acks[token] = acknowledgment
         return "ack"
@@ -104,7 +104,7 @@ class Ordering:
         acknowledgment = self._acks.get(token)
         if acknowledgment is None or not acknowledgment.whole:
             return token <= self.complete_through
-        return all(self.holdings.named(named).next >= named.end for named in acknowledgment.ranges)
+        return all(self.buffer.named(named).next >= named.end for named in acknowledgment.ranges)
 
     def holds_all_through(self, token: int) -> bool:
         """Whether everything up to `token` is held, be it that its place in the order is not certain yet."""
@@ -118,7 +118,7 @@ class Ordering:
     def missing(self, token: int) -> list[Range]:
         """What of Msg(token) is not held."""
         ranges = self._acks[token].ranges
-        return [gap for named in ranges for gap in self.holdings.named(named).missing(named.first, named.end)]
+        return [gap for named in ranges for gap in self.buffer.named(named).missing(named.first, named.end)]
 
     def completed(self, token: int) -> None:
         """All of Msg(token) is held."""
@@ -146,7 +146,7 @@ class Ordering:
         sequence = self.next_sequence
         spans = self._take_spans(acknowledgment)
         self.complete_through = token
-        formation = self.course.of(token)
+        formation = self.formations.of(token)
         return Ordered(
             stripe=self.stripe,
             formation=formation.number,
@@ -160,9 +160,9 @@ class Ordering:
     def _take_spans(self, acknowledgment: Acknowledgment) -> tuple[Span, ...]:
         spans = []
         for named in acknowledgment.ranges:
-            if not self.holdings.fits(named):
+            if not self.buffer.fits(named):
                 raise Breach
-            spans.append(self.holdings.take(named, self.next_sequence))
+            spans.append(self.buffer.take(named, self.next_sequence))
             self.next_sequence += named.count
         return tuple(spans)
 
@@ -177,14 +177,14 @@ class Ordering:
             self._dropped_through += 1
             acknowledgment = self._acks.pop(self._dropped_through, None)
             if acknowledgment is not None:  # what another site told us has no datagrams to repair with
-                self.holdings.drop(acknowledgment.ranges)
+                self.buffer.drop(acknowledgment.ranges)
 
     def adopt(self, ordered: Ordered) -> None:
         """Another site, which holds everything before it, says that this is what comes next."""
         assert ordered.token > self.complete_through
         assert ordered.sequence == self.next_sequence
         for span in ordered.spans:
-            self.holdings.adopt(span)
+            self.buffer.adopt(span)
         self.next_sequence += ordered.count
         self._acks.pop(ordered.token, None)  # the blocks that it names are not kept for repairs
         self.complete_through = ordered.token
@@ -205,4 +205,4 @@ class Ordering:
         """Acknowledgments that have no place in the order never get one: their formation was left behind."""
         for token in [token for token in self._acks if token > self.complete_through]:
             del self._acks[token]
-        self.holdings.forget_names()
+        self.buffer.forget_names()

@@ -19,9 +19,9 @@ LATE_AFTER: Final = 5 * MILLISECOND
 class ReleaseQueue:
     """Tokens that are complete and not yet committed."""
 
-    def __init__(self, course: FormationHistory, *, after: int) -> None:
+    def __init__(self, formations: FormationHistory, *, after: int) -> None:
         """Tokens up to `after` have been released."""
-        self._course = course
+        self._formations = formations
         self._complete: deque[Ordered] = deque()  # held, not yet known to survive K failures
         self._ready: deque[tuple[Ordered, Instant, bool]] = deque()  # waiting for the clock alone
         self._lease_until: Instant = NEVER
@@ -86,7 +86,7 @@ class ReleaseQueue:
         """More acknowledgments were heard: move on what is known to survive."""
         while self._complete and self._complete[0].token <= survives_through:
             ordered = self._complete.popleft()
-            formation = self._course.of(ordered.token)
+            formation = self._formations.of(ordered.token)
             commit_at = ordered.acknowledged_at + formation.timing.commit_delay if formation.timed else now
             self._ready.append((ordered, commit_at, now > commit_at))
 

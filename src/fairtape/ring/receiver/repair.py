@@ -13,18 +13,18 @@ ANSWER_MAX: Final = 1_024
 """Datagrams in the answer to one request; what is still missing then is asked for again."""
 
 
-def answer(request: Request, *, ordering: Ordering, holdings: ReceiveBuffer) -> list[bytes]:
+def answer(request: Request, *, ordering: Ordering, buffer: ReceiveBuffer) -> list[bytes]:
     """What this site holds of what is wanted. Messages first: an acknowledgment that finds them needs no request."""
     datagrams: list[bytes] = []
     for wanted in request.ranges:
-        datagrams += _blocks(wanted, holdings, ANSWER_MAX - len(datagrams))
+        datagrams += _blocks(wanted, buffer, ANSWER_MAX - len(datagrams))
     for token in request.tokens:
         datagrams += ordering.datagrams(token)
     return datagrams[:ANSWER_MAX]
 
 
-def _blocks(wanted: Range, holdings: ReceiveBuffer, room: int) -> list[bytes]:
-    stream = holdings.find((wanted.source, wanted.incarnation))
+def _blocks(wanted: Range, buffer: ReceiveBuffer, room: int) -> list[bytes]:
+    stream = buffer.find((wanted.source, wanted.incarnation))
     if stream is None:
         return []
     datagrams: list[bytes] = []

@@ -14,22 +14,22 @@ REQUESTS_MAX: Final = 16
 
 
 def whom_to_ask(
-    recoveries: Iterable[Recovery], *, course: FormationHistory, me: NodeId, heard_through: int
+    recoveries: Iterable[Recovery], *, formations: FormationHistory, me: NodeId, heard_through: int
 ) -> dict[NodeId, list[Recovery]]:
     """Each recovery's next site: first the latest token site, which holds everything, then the ones before it."""
     asked: dict[NodeId, list[Recovery]] = {}
     for recovery in recoveries:
-        sites = _holders(recovery.token, course, me, heard_through)
+        sites = _holders(recovery.token, formations, me, heard_through)
         site = sites[(recovery.retries - 1) % len(sites)]
         asked.setdefault(site, []).append(recovery)
     return asked
 
 
-def _holders(token: int, course: FormationHistory, me: NodeId, heard_through: int) -> list[NodeId]:
+def _holders(token: int, formations: FormationHistory, me: NodeId, heard_through: int) -> list[NodeId]:
     """Sites that are known to hold Msg(token), latest first; before any is known, the one whose turn it is."""
-    lowest = max(token, heard_through - len(course.latest.members) + 1)
-    known = [course.holder(later) for later in range(heard_through, lowest - 1, -1)]
-    return [site for site in known if site != me] or [course.holder(token)]
+    lowest = max(token, heard_through - len(formations.latest.members) + 1)
+    known = [formations.holder(later) for later in range(heard_through, lowest - 1, -1)]
+    return [site for site in known if site != me] or [formations.holder(token)]
 
 
 def combine(

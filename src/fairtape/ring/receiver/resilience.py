@@ -13,11 +13,11 @@ from fairtape.ring.membership.formation_history import FormationHistory
 class Resilience:
     """The inferences of one receiver."""
 
-    __slots__ = ("_course", "heard_through", "stable_through", "survives_through")
+    __slots__ = ("_formations", "heard_through", "stable_through", "survives_through")
 
-    def __init__(self, course: FormationHistory) -> None:
-        self._course = course
-        before = course.latest.first_token - 1
+    def __init__(self, formations: FormationHistory) -> None:
+        self._formations = formations
+        before = formations.latest.first_token - 1
         self.heard_through = before  # the highest acknowledgment heard: lower ones were sent too
         self.survives_through = min(before, 0)  # K + 1 sites hold everything up to this token (decision 6)
         self.stable_through = before  # all m members hold everything up to this token: t - m + 1
@@ -27,7 +27,7 @@ class Resilience:
         if token <= self.heard_through:
             return
         self.heard_through = token
-        formation = self._course.of(token)
+        formation = self._formations.of(token)
         turns = token - formation.first_token + 1  # of this formation: each of the first m is another site's
         if turns > formation.resilience:
             self._survives(token - formation.resilience)
@@ -39,7 +39,7 @@ class Resilience:
     @property
     def known_stable_through(self) -> int:
         """All members know that all members hold everything up to this token: a second round later, t - 2m + 2."""
-        formation = self._course.latest
+        formation = self._formations.latest
         return max(self.heard_through - 2 * len(formation.members) + 2, formation.first_token - 1)
 
     def learn(self, survives_through: int) -> None:
@@ -52,8 +52,8 @@ class Resilience:
     def _held_by_enough(self, token: int, enough: int) -> int:
         """The highest token that so many different sites are known to hold, looking back over a change of formation."""
         holders = set()
-        for earlier in range(token, self._course.begins_at - 1, -1):
-            holders.add(self._course.holder(earlier))
+        for earlier in range(token, self._formations.begins_at - 1, -1):
+            holders.add(self._formations.holder(earlier))
             if len(holders) == enough:
                 return earlier
         return 0

@@ -34,9 +34,9 @@ class Token(Protocol):
 class TimedToken:
     """TRMP."""
 
-    def __init__(self, *, course: FormationHistory, holdings: ReceiveBuffer) -> None:
-        self._course = course
-        self._holdings = holdings
+    def __init__(self, *, formations: FormationHistory, buffer: ReceiveBuffer) -> None:
+        self._formations = formations
+        self._buffer = buffer
         self.held: int | None = None
 
     def accept(self, token: int, now: Instant) -> None:  # noqa: ARG002 - the schedule, not the arrival, decides
@@ -45,11 +45,11 @@ class TimedToken:
 
     def due_at(self, *, flush: bool) -> Instant:  # noqa: ARG002 - a timed token never stands still
         """t_e, whatever there is to acknowledge."""
-        return NEVER if self.held is None else self._course.scheduled_at(self.held)
+        return NEVER if self.held is None else self._formations.scheduled_at(self.held)
 
     def ranges(self, ranges_max: int) -> list[Range]:
         """Everything that no earlier token site has acknowledged: a bulk acknowledgment. T-RMP §3."""
-        return self._holdings.unacknowledged(ranges_max)
+        return self._buffer.unacknowledged(ranges_max)
 
     def passed(self, now: Instant) -> None:  # noqa: ARG002 - nobody confirms a timed token: the next one is proof
         """Give the token up."""
@@ -59,9 +59,9 @@ class TimedToken:
 class EventToken:
     """RMP."""
 
-    def __init__(self, *, course: FormationHistory, holdings: ReceiveBuffer) -> None:
-        self._course = course
-        self._holdings = holdings
+    def __init__(self, *, formations: FormationHistory, buffer: ReceiveBuffer) -> None:
+        self._formations = formations
+        self._buffer = buffer
         self.held: int | None = None
         self._accepted_at: Instant = NEVER
         self.passing: int | None = None  # the token whose acceptance by the next site is not yet proved
@@ -78,19 +78,19 @@ class EventToken:
         """At once when there is a message; a little later, with nothing, when others wait for the token to move."""
         if self.held is None:
             return NEVER
-        if self._holdings.has_unacknowledged:
+        if self._buffer.has_unacknowledged:
             return self._accepted_at
-        return self._accepted_at + self._course.latest.timing.one_way_max if flush else NEVER
+        return self._accepted_at + self._formations.latest.timing.one_way_max if flush else NEVER
 
     def ranges(self, ranges_max: int) -> list[Range]:  # noqa: ARG002 - one acknowledgment, one source message
         """One block."""
-        return self._holdings.first_unacknowledged()
+        return self._buffer.first_unacknowledged()
 
     def passed(self, now: Instant) -> None:
         """Give the token up, and repeat the acknowledgment until the next site has shown that it took it."""
         self.passing, self.held = self.held, None
         self._attempts = 0
-        self._repeat_at = now + self._course.latest.timing.retry_period
+        self._repeat_at = now + self._formations.latest.timing.retry_period
 
     def confirmed(self, token: int) -> None:
         """A later acknowledgment, or a token acknowledgment, proves that the token passed by Ack(token) was taken."""
@@ -105,8 +105,8 @@ class EventToken:
     def repeat(self, now: Instant) -> bool:
         """Count one more attempt; False when the next site must be given up."""
         self._attempts += 1
-        self._repeat_at = now + self._course.latest.timing.retry_period
-        return self._attempts <= self._course.latest.timing.retries_max
+        self._repeat_at = now + self._formations.latest.timing.retry_period
+        return self._attempts <= self._formations.latest.timing.retries_max
 
     def give_up(self) -> None:
         """Stop repeating."""
@@ -116,10 +116,10 @@ class EventToken:
     def next_site(self) -> NodeId:
         """Whom the token was passed to."""
         assert self.passing is not None
-        return self._course.holder(self.passing + 1)
+        return self._formations.holder(self.passing + 1)
 
 
-def token_for(course: FormationHistory, holdings: ReceiveBuffer) -> TimedToken | EventToken:
+def token_for(formations: FormationHistory, buffer: ReceiveBuffer) -> TimedToken | EventToken:
     """The token that the formation asks for."""
-    kind = TimedToken if course.latest.timed else EventToken
-    return kind(course=course, holdings=holdings)
+    kind = TimedToken if formations.latest.timed else EventToken
+    return kind(formations=formations, buffer=buffer)
