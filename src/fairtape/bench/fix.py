@@ -29,7 +29,7 @@ from fairtape.formats.fix.order_messages import (
 from fairtape.gateway.session.resending import compose, header
 
 MESSAGES: Final = 6_000
-ROUNDS: Final = 5
+FIX_ROUNDS: Final = 5
 PIECE: Final = 4_096  # bytes, as a socket brings them: of all sizes, about the best for simplefix
 _BEGIN: Final = 1_704_465_000 * SECOND
 
@@ -37,7 +37,7 @@ Identity: TypeAlias = tuple[bytes, bytes]  # type and ClOrdID
 Reader: TypeAlias = Callable[[bytes], list[Identity]]
 
 
-def fix_figures(*, messages: int = MESSAGES, rounds: int = ROUNDS) -> dict[str, float]:
+def fix_figures(*, messages: int = MESSAGES, rounds: int = FIX_ROUNDS) -> dict[str, float]:
     """Messages per second and core of both, and how many times ours is the other; the median of all rounds."""
     day = fix_day(messages)
     ours: list[int] = []

@@ -33,6 +33,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from fairtape.core.errors import UserError
+from fairtape.formats.byte_columns import Values
 from fairtape.market.prices import DECIMALS, FIXED_MAX, FIXED_MIN, ONE, format_fixed, parse_fixed
 from fairtape.market.symbols import SYMBOL_MAX, VENUE_NAME_MAX, checked_symbol, checked_venue
 from fairtape.market.trades import FLAGS_ALLOWED, TRADE_ID_MAX, TradeFlag, Trades, blank_trades
@@ -94,7 +95,6 @@ _WIDE: Final = pa.decimal128(38, DECIMALS)
 
 Columns: TypeAlias = Mapping[str, str]  # the name that each field has in one file
 Arrow: TypeAlias = Any  # an array or a batch of pyarrow, which declares no types
-Values: TypeAlias = npt.NDArray[Any]
 
 
 class _OtherUnit(ValueError):

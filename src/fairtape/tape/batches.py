@@ -15,13 +15,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fairtape.formats.byte_columns import Values
 from fairtape.formats.trade_tables import FIXED, decimals
 from fairtape.market.symbols import SYMBOL_MAX, Symbol
 from fairtape.market.trades import TRADE_DTYPE, Trades
 from fairtape.tape.records import ABSENT, Trade
 
 Arrow: TypeAlias = Any  # an array, a batch or a schema of pyarrow, which declares no types
-Values: TypeAlias = npt.NDArray[Any]
 Places: TypeAlias = npt.NDArray[np.void]
 
 ROWS_MAX: Final = 1 << 16  # of a lot, but for the last token of a bunch: so large pieces are worked on at once

@@ -18,7 +18,7 @@ from fairtape.market.stripes import StripePlan
 from fairtape.wire.membership import OperatorVerb
 
 LOOK_PERIOD: Final = 0.2  # seconds
-PATIENCE: Final = 30.0  # seconds for sites to set a plan up: 0.1 ms for each of its listings, and they are in no hurry
+PLAN_PATIENCE: Final = 30.0  # seconds for sites to set a plan up: 0.1 ms for each of its listings, and they are in no hurry
 
 
 def change_plan(deployment: Deployment, plan: StripePlan) -> str:
@@ -44,7 +44,7 @@ def change_plan(deployment: Deployment, plan: StripePlan) -> str:
 
 def _await_ready(deployment: Deployment, run: RunFolder, plan: StripePlan) -> None:
     """Wait until the stations of this machine have the plan."""
-    give_up_at = time.monotonic() + PATIENCE
+    give_up_at = time.monotonic() + PLAN_PATIENCE
     while True:
         lacking = [name for name, page in _pages(deployment, run).items() if mark_of(plan) not in page["marks"]]
         if not lacking:
