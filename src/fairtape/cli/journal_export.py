@@ -12,10 +12,9 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from fairtape.client.journal_feed import EntryBatcher, first_number
-from fairtape.core.errors import UserError
+from fairtape.core.errors import FormatError, UserError
 from fairtape.core.instants import SECOND
 from fairtape.formats.dbn import write_dbn
-from fairtape.formats.errors import FormatError
 from fairtape.formats.framing import frame
 from fairtape.formats.itch.ticker import Listing, TickerItch, fits_directory
 from fairtape.formats.trade_tables import trades_to_arrow

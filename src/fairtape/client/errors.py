@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fairtape.core.errors import UserError
-from fairtape.formats.errors import FormatError
+from fairtape.core.errors import FormatError, UserError
 
 
 class ClientError(ValueError):

@@ -6,10 +6,21 @@ arrives. Given equal chance, equal weather decides equally.
 
 from dataclasses import dataclass
 from math import log1p
-from typing import Final
+from typing import Final, Protocol
 
-from fairtape.core.chance import Chance
 from fairtape.core.instants import Duration
+
+# Chance is injected. A pure machine that needs it gets this; only drivers and worlds create one.
+
+
+class Chance(Protocol):
+    """The part of `random.Random` that machines may use."""
+
+    def random(self) -> float:
+        """A float in [0, 1)."""
+
+    def getrandbits(self, count: int, /) -> int:
+        """An integer of `count` random bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,8 +26,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from fairtape.core.errors import FormatError
 from fairtape.formats.byte_columns import Values
-from fairtape.formats.errors import FormatError
 from fairtape.market.prices import FIXED_MAX, ONE, format_fixed
 from fairtape.market.symbols import BadName, checked_symbol, checked_venue
 from fairtape.market.trades import TradeFlag, Trades, blank_trades

@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Annotated, Any, ClassVar, Protocol, Self, TypeAlias, get_args, get_type_hints
 
-from fairtape.formats.errors import FormatError
+from fairtape.core.errors import FormatError
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from fairtape.formats.errors import FormatError
+from fairtape.core.errors import FormatError
 
 Octets: TypeAlias = bytes | bytearray | memoryview
 Positions: TypeAlias = npt.NDArray[np.int64]

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from fairtape.formats.errors import FormatError
+from fairtape.core.errors import FormatError
 from fairtape.formats.fixed_layout import Text
 from fairtape.formats.framing import PREFIX_SIZE
 

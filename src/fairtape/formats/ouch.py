@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, ClassVar, Final, TypeAlias, cast
 
-from fairtape.formats.errors import FormatError
+from fairtape.core.errors import FormatError
 from fairtape.formats.fixed_layout import U32, U64, Layout, Letter, Price4, Text, Text4, Text8
 
 Token: TypeAlias = Annotated[str, Text(14)]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar, Final, TypeAlias
 
-from fairtape.formats.errors import FormatError
+from fairtape.core.errors import FormatError
 from fairtape.formats.fixed_layout import Text, is_ink
 
 LENGTH_MAX: Final = (1 << 16) - 1  # of what follows the length: the letter and the payload

@@ -12,10 +12,9 @@ from collections.abc import Mapping, Sequence
 from heapq import heappop, heappush
 from typing import Final
 
-from fairtape.core.chance import Chance
 from fairtape.core.errors import UserError
 from fairtape.core.instants import Instant
-from fairtape.core.link_faults import CALM, LinkFaults, fates
+from fairtape.core.link_faults import CALM, Chance, LinkFaults, fates
 from fairtape.wire.frames import HEADER, NODE_MAX, NodeId
 
 WAITING_MAX: Final = 1 << 16

@@ -10,11 +10,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from fairtape.core.errors import UserError
+from fairtape.core.errors import FormatError, UserError
 from fairtape.core.instants import Instant
 from fairtape.formats.byte_columns import Values
 from fairtape.formats.dbn import read_dbn
-from fairtape.formats.errors import FormatError
 from fairtape.formats.itch.columns import to_arrow
 from fairtape.formats.itch.trades import trades_of
 from fairtape.market.trades import Trades

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairtape.core.errors import FormatError
 from fairtape.formats.dbn import BadDbn, DbnMissing, read_dbn, write_dbn
-from fairtape.formats.errors import FormatError
 from fairtape.market.prices import FIXED_MAX, ONE
 from fairtape.market.trades import Trade
 from unit.formats.itch_values import mutated

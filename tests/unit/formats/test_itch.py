@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairtape.formats.errors import FormatError
+from fairtape.core.errors import FormatError
 from fairtape.formats.fixed_layout import Number
 from fairtape.formats.itch import messages as itch
 from fairtape.formats.itch.messages import LAYOUTS, BadItch

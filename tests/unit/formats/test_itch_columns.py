@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairtape.core.errors import FormatError
 from fairtape.formats import moldudp64
-from fairtape.formats.errors import FormatError
 from fairtape.formats.framing import END_MARK, BadFraming, frame, unframe, whole_size
 from fairtape.formats.itch import messages as itch
 from fairtape.formats.itch.columns import from_arrow, symbols_by_locate, to_arrow

@@ -18,7 +18,9 @@ from fairtape.market.stripes import StripePlan
 from fairtape.wire.membership import OperatorVerb
 
 LOOK_PERIOD: Final = 0.2  # seconds
-PLAN_PATIENCE: Final = 30.0  # seconds for sites to set a plan up: 0.1 ms for each of its listings, and they are in no hurry
+PLAN_PATIENCE: Final = (
+    30.0  # seconds for sites to set a plan up: 0.1 ms for each of its listings, and they are in no hurry
+)
 
 
 def change_plan(deployment: Deployment, plan: StripePlan) -> str:

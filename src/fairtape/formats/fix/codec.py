@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 from zlib import adler32
 
-from fairtape.formats.errors import FormatError
+from fairtape.core.errors import FormatError
 from fairtape.formats.fix.dictionary import (
     DATA,
     HEADER,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar, Final
 
-from fairtape.formats.errors import FormatError
+from fairtape.core.errors import FormatError
 from fairtape.formats.fixed_layout import U16, U32, U48, U64, Layout, Letter, Price4, Price8, Text2, Text4, Text8
 
 TIMESTAMP_MAX: Final = (1 << 48) - 1
