@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairtape.core.instants import MILLISECOND
-from fairtape.ring.receiver.nack_reduction import Answers, hold_back, request_set
+from fairtape.ring.receiver.repair import Answers, hold_back, request_set
 from unit.loop_values import TIMING, formation_of
 
 

@@ -4,8 +4,7 @@ from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.formation_history import FormationHistory
 from fairtape.ring.receiver.ordering import Ordering
 from fairtape.ring.receiver.receive_buffer import ReceiveBuffer
-from fairtape.ring.receiver.recovery import Recoveries, Recovery
-from fairtape.ring.receiver.requests import REQUESTS_MAX, combine, whom_to_ask
+from fairtape.ring.receiver.recovery import REQUESTS_MAX, Recoveries, Recovery, combine, whom_to_ask
 from fairtape.wire.frames import CONTROL_SIZE, TAG_SIZE, Request, encode_control, request_items_max
 from unit.recovery_values import T_E, TIMING
 from unit.ring_values import KEYS, Voice, ack, formation, named

@@ -17,14 +17,12 @@ from fairtape.nodes.trace_calls import TraceCalls
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.formation_history import FormationHistory
 from fairtape.ring.receiver.ack_timeout import AckTimeout
-from fairtape.ring.receiver.acknowledgment import ranges_max, write_acks
 from fairtape.ring.receiver.ordering import Breach, Ordering
 from fairtape.ring.receiver.receive_buffer import ReceiveBuffer
-from fairtape.ring.receiver.recovery import Recoveries, Recovery, TransitionObserver
+from fairtape.ring.receiver.recovery import Recoveries, Recovery, TransitionObserver, combine, whom_to_ask
 from fairtape.ring.receiver.release import ReleaseQueue
-from fairtape.ring.receiver.requests import combine, whom_to_ask
 from fairtape.ring.receiver.resilience import Resilience
-from fairtape.ring.receiver.token import EventToken, token_for
+from fairtape.ring.receiver.token import EventToken, ranges_max, token_for, write_acks
 from fairtape.ring.receiver.tracing import Tracer
 from fairtape.wire.frames import (
     DATAGRAM_MAX,

@@ -7,9 +7,8 @@ receivers they take turns in asking, and the answer goes to all of the loop.
 from fairtape.core.effects import LOOP_CHANNEL, Channel, Multicast, Send
 from fairtape.core.instants import Duration, Instant
 from fairtape.ring.membership.formation import Formation
-from fairtape.ring.receiver.nack_reduction import Answers, hold_back
 from fairtape.ring.receiver.ordering import Ordering
-from fairtape.ring.receiver.repair import answer
+from fairtape.ring.receiver.repair import Answers, answer, hold_back
 from fairtape.wire.frames import NodeId, Request
 
 
