@@ -12,8 +12,7 @@ from fairtape.core.effects import QueryStore
 from fairtape.core.formation_log import LogEntry, Recall, Recalled, Record, StoreRequest, Unavailable
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
 from fairtape.nodes.coordinator.primary_loop import FOUNDING_DELAY
-from fairtape.nodes.coordinator.retired_sites import REGISTER
-from fairtape.nodes.coordinator.server import Reformer, ReformerConfig
+from fairtape.nodes.coordinator.server import REGISTER, Reformer, ReformerConfig
 from fairtape.nodes.message_authentication import MessageAuthenticator
 from fairtape.ring.membership.topology import LoopTopology, Topology
 from fairtape.storage.formation_stores import FormationStore, open_store

@@ -163,7 +163,7 @@ FAULTS: Final = (
     Fault(
         name="answers to anybody",
         rule="Only a genuine repetition is answered: a forged datagram changes nothing.",
-        file="nodes/source_replies.py",
+        file="nodes/receiver.py",
         old="        stream.seal.open(datagram, frame.first)  #",
         new="        #",
         tests=("unit/test_receiver.py",),

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from fairtape.core.effects import Ordered, Span
 from fairtape.core.entries import Entry, Position, encode_entry, position_of
 from fairtape.core.instants import MILLISECOND, NEVER
-from fairtape.nodes.catchup_transfer import PATIENCE, WINDOW, CatchUpReader, answer
+from fairtape.nodes.catchup import PATIENCE, WINDOW, CatchUpReader, answer
 from fairtape.wire.blocks import pack_records
 from fairtape.wire.membership import CatchUp, HistoryChunk
 

@@ -3,7 +3,7 @@
 import pytest
 
 from fairtape.nodes.coordinator.planned_change import LAG_MAX, lead_time, plan_change
-from fairtape.nodes.coordinator.reformation import PATIENCE_MAX, may_be_missing, next_layout
+from fairtape.nodes.coordinator.primary_loop import PATIENCE_MAX, may_be_missing, next_layout
 from fairtape.ring.membership.formation import LEAVING_MAX, Formation
 from fairtape.ring.membership.topology import LoopTopology, Remedy, Topology
 from fairtape.wire.frames import NodeId

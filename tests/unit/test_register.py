@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairtape.core.formation_log import LogEntry
-from fairtape.nodes.coordinator.retired_sites import REGISTER, RetiredSites, decode_retired_sites, encode_retired_sites
+from fairtape.nodes.coordinator.server import REGISTER, RetiredSites, decode_retired_sites, encode_retired_sites
 from fairtape.wire.frames import Malformed
 
 

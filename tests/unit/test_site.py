@@ -3,8 +3,7 @@
 from fairtape.core.effects import Fetch, Recovered, Send
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
 from fairtape.nodes.message_authentication import MessageAuthenticator
-from fairtape.nodes.site import Site
-from fairtape.nodes.site_report import SiteConfig
+from fairtape.nodes.site import Site, SiteConfig
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import encode_formation
 from fairtape.wire.membership import (

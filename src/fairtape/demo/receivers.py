@@ -25,8 +25,7 @@ from fairtape.net.driver import Driver, run_in_real_time, tune_gc
 from fairtape.net.node_runtime import NodeRuntime
 from fairtape.net.transports import LOOPBACK, Interface
 from fairtape.net.udp import UdpSocket, bind
-from fairtape.nodes.site import Site
-from fairtape.nodes.site_report import SiteConfig
+from fairtape.nodes.site import Site, SiteConfig
 from fairtape.ring.receiver.tracing import Tracer
 from fairtape.tape.sales import Sale
 from fairtape.tape.ticker import Ticker

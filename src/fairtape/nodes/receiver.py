@@ -5,22 +5,31 @@ one formation to the next; what differs there is asked of the methods at the end
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from fairtape.core.effects import Append, Channel, Effect, Multicast, Ordered, Reason, Recovered, Report, Send
+from fairtape.core.effects import (
+    LOOP_CHANNEL,
+    Append,
+    Channel,
+    Effect,
+    Multicast,
+    Ordered,
+    Reason,
+    Recovered,
+    Report,
+    Send,
+)
 from fairtape.core.instants import NEVER, Duration, Instant
 from fairtape.nodes.message_authentication import MessageAuthenticator
-from fairtape.nodes.repair_requests import RepairRequests
-from fairtape.nodes.source_replies import SourceReplies
-from fairtape.nodes.token_passing import TokenPassing, TokenRefused
-from fairtape.nodes.trace_calls import TraceCalls
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.formation_history import FormationHistory
 from fairtape.ring.receiver.ack_timeout import AckTimeout
 from fairtape.ring.receiver.ordering import Breach, Ordering
-from fairtape.ring.receiver.receive_buffer import ReceiveBuffer
+from fairtape.ring.receiver.receive_buffer import ReceiveBuffer, Stream
 from fairtape.ring.receiver.recovery import Recoveries, Recovery, TransitionObserver, combine, whom_to_ask
+from fairtape.ring.receiver.recovery_tables import State
 from fairtape.ring.receiver.release import ReleaseQueue
+from fairtape.ring.receiver.repair import Answers, answer, hold_back
 from fairtape.ring.receiver.resilience import Resilience
 from fairtape.ring.receiver.token import EventToken, ranges_max, token_for, write_acks
 from fairtape.ring.receiver.tracing import Tracer
@@ -28,8 +37,11 @@ from fairtape.wire.frames import (
     DATAGRAM_MAX,
     Ack,
     BlockFrame,
+    Control,
+    Hole,
     Malformed,
     NodeId,
+    Progress,
     Request,
     TokenAck,
     decode_block,
@@ -38,6 +50,218 @@ from fairtape.wire.frames import (
     kind_of,
 )
 from fairtape.wire.seals import Keys
+
+# What a receiver tells its tracer: each call is one line there, and nothing at all where nobody traces.
+
+
+class TraceCalls:
+    """Knows the course and the order, so that a record says whose turn it was, when, and what was missing."""
+
+    def __init__(
+        self,
+        tracer: Tracer | None,
+        *,
+        formations: FormationHistory,
+        ordering: Ordering,
+        clock_bound: Callable[[], Duration],
+    ) -> None:
+        self._tracer = tracer
+        self._formations = formations
+        self._ordering = ordering
+        self._clock_bound = clock_bound
+
+    def begin(self, now: Instant) -> None:
+        """Another formation."""
+        if self._tracer is not None:
+            self._tracer.end_formation(now)
+
+    def heard(self, ack: Ack, now: Instant) -> None:
+        """A part of an acknowledgment came that was not held yet."""
+        if self._tracer is None or not self._ordering.whole(ack.token):
+            return
+        self._tracer.heard(
+            ack,
+            self._ordering.ranges(ack.token),
+            due_at=self._due_at(ack.token),
+            clock_bound=ack.clock_bound + self._clock_bound(),
+            now=now,
+        )
+
+    def copied(self, ack: Ack) -> None:
+        """A part came again; of an acknowledgment in parts one is enough to count it."""
+        if self._tracer is not None and ack.part == 0:
+            self._tracer.copied(ack.token)
+
+    def asked(self, site: NodeId, recoveries: Iterable[Recovery], now: Instant) -> None:
+        """A site is asked for all that these recoveries want."""
+        if self._tracer is None:
+            return
+        for recovery in recoveries:
+            token = recovery.token
+            wants_ack = recovery.state is State.AWAIT_REQUESTED_ACK
+            formation = self._formations.of(token)
+            self._tracer.asked(
+                token,
+                site,
+                None if wants_ack else self._ordering.missing(token),
+                holder=formation.holder(token),
+                formation=formation.number,
+                due_at=self._due_at(token),
+                hop=formation.timing.retry_period // 2,
+                now=now,
+            )
+
+    def completed(self, token: int, now: Instant) -> None:
+        """All of Msg(e) is here."""
+        if self._tracer is not None:
+            self._tracer.completed(token, linger=self._formations.of(token).timing.retry_period, now=now)
+
+    def _due_at(self, token: int) -> Instant:
+        formation = self._formations.of(token)
+        return formation.scheduled_at(token) if formation.timed else 0
+
+
+# What a site says to sources: that they are acknowledged, and what is missing. Decision 5.
+
+
+class SourceReplies:
+    """One site's words to all sources, each of them at most once in a round trip."""
+
+    def __init__(self, *, me: NodeId, authenticator: MessageAuthenticator, ordering: Ordering) -> None:
+        self._me = me
+        self._authenticator = authenticator
+        self._ordering = ordering
+
+    def answer_duplicate(
+        self, frame: BlockFrame, datagram: bytes, settled_through: int, now: Instant
+    ) -> tuple[Send, ...]:
+        """A source that repeats an acknowledged message has missed its acknowledgment, or asks what is settled."""
+        ordering = self._ordering
+        formation = ordering.formations.latest
+        stream = ordering.buffer.find((frame.source, frame.incarnation))
+        if stream is None or frame.first + frame.count > stream.acked:
+            return ()
+        if now - stream.told_at < formation.timing.retry_period:
+            return ()
+        stream.seal.open(datagram, frame.first)  # what is dropped needs no proof, what is answered does
+        stream.told_at = now
+        return (self._tell_progress(stream, settled_through),)
+
+    def _tell_progress(self, stream: Stream, settled_through: int) -> Send:
+        ordering = self._ordering
+        progress = Progress(
+            ordering.stripe,
+            ordering.formations.latest.number,
+            self._me,
+            stream.incarnation,
+            stream.acked,
+            ordering.complete_through,
+            settled=ordering.first_named_after(settled_through, stream),
+        )
+        return self._to(stream.source, progress)
+
+    def ask_for_holes(self, now: Instant, settled_through: int | None) -> list[Send]:
+        """A site whose turn is near, and who sees a hole in a source's numbers, asks the source at once.
+
+        One that holds the token says how far the order has come, too (`settled_through` is what it knows to be
+        settled): a source that has forgotten what lies in the hole learns by that that it is lost.
+        """
+        ordering = self._ordering
+        formation = ordering.formations.latest
+        asked = []
+        for stream in ordering.buffer.with_holes():
+            hole = stream.hole() if now - stream.asked_at >= formation.timing.retry_period else None
+            if hole is not None:
+                stream.asked_at = now
+                asked.append(self._to(stream.source, Hole(ordering.stripe, formation.number, self._me, hole)))
+            if settled_through is not None and now - stream.told_at >= formation.timing.retry_period:
+                stream.told_at = now
+                asked.append(self._tell_progress(stream, settled_through))
+        return asked
+
+    def _to(self, source: NodeId, message: Control) -> Send:
+        return Send(source, [self._authenticator.for_source(source, message)])
+
+
+# A site's side of repairs: when it asks, and whom it answers. TRMP 2001 §5.2.
+#
+# Usually everybody asks at once, and the answer goes to the one who asked. Where a loop has more than one set of
+# receivers they take turns in asking, and the answer goes to all of the loop.
+
+
+class RepairRequests:
+    """Requests and answers of one site."""
+
+    def __init__(self, *, me: NodeId, ordering: Ordering) -> None:
+        self.home: Formation | None = None  # the secondary loop in which this site asks its parent; None: the primary
+        self.children: tuple[Formation, ...] = ()  # secondary loops whose members ask this site
+        self._me = me
+        self._ordering = ordering
+        self._answers = Answers()
+
+    def hold_back(self, token: int) -> Duration:
+        """How long this site leaves it to others to ask for a token."""
+        return hold_back(self.home or self._ordering.formations.of(token), self._me, token)
+
+    def answer(self, request: Request, now: Instant) -> Multicast | Send | None:
+        """What this site holds of what is wanted."""
+        datagrams = answer(request, ordering=self._ordering, buffer=self._ordering.buffer)
+        loop = next((each for each in (*self.children, self._primary) if request.sender in each.members), None)
+        if loop is not None and loop.request_sets > 1:
+            fresh = self._answers.fresh(datagrams, now, loop.timing.one_way_max)
+            channel = LOOP_CHANNEL + loop.loop if loop.loop else Channel.DATA
+            return Multicast(channel, fresh) if fresh else None
+        return Send(request.sender, datagrams) if datagrams else None
+
+    @property
+    def _primary(self) -> Formation:
+        return self._ordering.formations.latest
+
+
+# Passing the event-driven token (RMP): repeated until the next site shows that it has taken it up. TRMP 2001 §2.
+
+
+class TokenRefused(Exception):
+    """The next site has not taken the token up, however often it was passed."""
+
+    def __init__(self, site: NodeId, token: int) -> None:
+        super().__init__(site, token)
+        self.site = site
+        self.token = token
+
+
+class TokenPassing:
+    """One site's words about the token to its neighbours."""
+
+    def __init__(self, *, me: NodeId, authenticator: MessageAuthenticator, ordering: Ordering) -> None:
+        self._me = me
+        self._authenticator = authenticator
+        self._ordering = ordering
+
+    def repeat(self, token: EventToken, now: Instant) -> Send | None:
+        """Pass the token again where that is due; `TokenRefused` where it was passed often enough."""
+        if token.passing is None or token.repeat_at() > now:
+            return None
+        if len(self._ordering.formations.latest.members) == 1:
+            token.give_up()
+            return None
+        if token.repeat(now):
+            return Send(token.next_site, self._ordering.datagrams(token.passing))
+        token.give_up()
+        raise TokenRefused(token.next_site, token.passing + 1)
+
+    def confirm(self, token: int) -> list[Send]:
+        """In order to prevent unnecessary reformations: there is no source message to acknowledge.
+
+        The answer to a repeated Ack is one that nobody answers: two sites that answered an Ack with an Ack would never
+        stop.
+        """
+        formations = self._ordering.formations
+        previous = formations.holder(token)
+        if previous == self._me:
+            return []
+        message = TokenAck(self._ordering.stripe, formations.latest.number, self._me, token)
+        return [Send(previous, [self._authenticator.for_sites(message)])]
 
 
 class BornTooLate(ValueError):

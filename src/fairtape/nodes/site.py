@@ -8,24 +8,37 @@ journal, or lets others catch up from its own. What the journal holds beyond wha
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from fairtape.core.clock_bound import ClockBoundEstimator
-from fairtape.core.effects import Deliver, Effect, Fetch, Notice, Ordered, Recovered, Report, Send, Truncate
+from fairtape.core.effects import (
+    LOOP_CHANNEL,
+    Deliver,
+    Effect,
+    Fetch,
+    JoinChannels,
+    Multicast,
+    Notice,
+    Ordered,
+    Reason,
+    Recovered,
+    Report,
+    Send,
+    Truncate,
+)
 from fairtape.core.entries import decode_entry
 from fairtape.core.instants import NEVER, Duration, Instant
 from fairtape.core.timing import Timing
 from fairtape.nodes.catchup import CatchUpClient, CatchUpServer
-from fairtape.nodes.loop_membership import LoopMemberships
 from fairtape.nodes.message_authentication import MessageAuthenticator
 from fairtape.nodes.reconfigurable_receiver import Disagreement, ReconfigurableReceiver
-from fairtape.nodes.site_report import SiteConfig, requested_membership, suspicion
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import decode_formation
 from fairtape.ring.membership.secondary_loop import SecondaryLoop
 from fairtape.ring.receiver.recovery import TransitionObserver
 from fairtape.ring.receiver.tracing import Tracer
-from fairtape.wire.frames import Malformed, is_block, kind_of
+from fairtape.wire.frames import DATAGRAM_MAX, Malformed, NodeId, is_block, kind_of
 from fairtape.wire.membership import (
     CatchUp,
     Fence,
@@ -41,6 +54,124 @@ from fairtape.wire.membership import (
     is_membership,
 )
 from fairtape.wire.seals import Keys
+
+# How a site stands: where it belongs, whom it suspects, and what it wants of the reformation servers.
+
+REASONS: Final = tuple(Reason)  # a reason crosses the wire as its place in this list, from 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteConfig:
+    """Where a site belongs, and whom it answers to."""
+
+    me: NodeId
+    reformers: tuple[NodeId, ...]
+    timing: Timing  # until a formation brings its own
+    home: int = 0  # the loop that it is meant to be a member of
+    durable: bool = True  # the journal survives whatever the site survives: it may answer for what it proves
+    stripe: int = 0
+    datagram_max: int = DATAGRAM_MAX
+
+
+def suspicion(receiver: ReconfigurableReceiver | None, loops: LoopMemberships, loop: int) -> tuple[NodeId, int, int]:
+    """Whom this site suspects in a loop, at which token, and why; zeros where nobody."""
+    suspected = loops.suspicion(loop)
+    if not loop and receiver is not None and receiver.reforming is not None:
+        report = receiver.reforming
+        suspected = report.suspect, report.token, report.reason
+    if suspected is None:
+        return 0, 0, 0
+    site, token, reason = suspected
+    return site, token, REASONS.index(reason) + 1
+
+
+def requested_membership(
+    receiver: ReconfigurableReceiver | None, loops: LoopMemberships, loop: int, *, in_time: bool
+) -> MembershipRequest:
+    """A site whose clock is good and that is up to date wants in; one whose clock is not wants out."""
+    if receiver is None:
+        return MembershipRequest.NOTHING
+    if loop in loops.seats if loop else receiver.active:
+        return MembershipRequest.NOTHING if in_time else MembershipRequest.WITHDRAW
+    return MembershipRequest.JOIN if in_time and not receiver.stranded else MembershipRequest.NOTHING
+
+
+# A site's seats in secondary loops: in its own, and in those that it joins to the loop above.
+
+
+class LoopMemberships:
+    """The latest formation of each secondary loop that concerns a site, and its part in it."""
+
+    def __init__(self, *, me: NodeId, stripe: int, authenticator: MessageAuthenticator) -> None:
+        self.seats: dict[int, SecondaryLoop] = {}  # loops that this site is a member of
+        self._me = me
+        self._stripe = stripe
+        self._authenticator = authenticator
+        self._formations: dict[int, Formation] = {}
+
+    def enter(self, formation: Formation, incarnation: int) -> list[Effect]:
+        """A new layout of a loop."""
+        if formation.number <= self.number(formation.loop):
+            return []
+        self._formations[formation.loop] = formation
+        self.seats.pop(formation.loop, None)
+        if formation.counts_on(self._me, incarnation):
+            self.seats[formation.loop] = SecondaryLoop(formation, me=self._me)
+        return [JoinChannels(tuple(LOOP_CHANNEL + loop for loop in self.seats))]
+
+    def hear(self, message: LoopToken, now: Instant) -> str:
+        """Another member has passed a token on; the name of what that means."""
+        seat = self.seats.get(message.loop)
+        if seat is None or seat.formation.number != message.formation:
+            return "foreign"
+        return seat.hear(message.token, message.sender, now)
+
+    def advance(self, complete_through: int, now: Instant) -> list[Effect]:
+        """This site holds everything up to a primary token: pass on what waits for that."""
+        effects: list[Effect] = []
+        for loop, seat in self.seats.items():
+            for token in seat.advance(complete_through, now):
+                passed = LoopToken(self._stripe, seat.formation.number, self._me, loop, token)
+                effects.append(Multicast(LOOP_CHANNEL + loop, [self._authenticator.govern(passed)]))
+        return effects
+
+    def deadline(self) -> Instant:
+        """When to repeat a token, or to give it up."""
+        return min((seat.deadline() for seat in self.seats.values()), default=NEVER)
+
+    def number(self, loop: int) -> int:
+        """Of the latest formation of a loop; 0: none is known."""
+        return self._formations[loop].number if loop in self._formations else 0
+
+    def membership_state(self, loop: int) -> MembershipState:
+        """What this site does in a loop."""
+        return MembershipState.MEMBER if loop in self.seats else MembershipState.OBSERVER
+
+    def suspicion(self, loop: int) -> tuple[NodeId, int, Reason] | None:
+        """Whom this site suspects in a loop, and at which token."""
+        return self.seats[loop].suspicion if loop in self.seats else None
+
+    def suspicions(self) -> int:
+        """In how many loops it suspects somebody."""
+        return sum(seat.suspicion is not None for seat in self.seats.values())
+
+    def connect(self, receiver: ReconfigurableReceiver, home: int) -> None:
+        """Tell the receiver whom to ask for repairs, the junction of its own loop (2001 §4.1), and who asks it."""
+        formation = self._formations.get(home)
+        others = [member for member in receiver.formation.members if member != self._me]
+        if formation is not None and formation.junction != self._me:
+            others.insert(0, formation.junction)
+        receiver.parent = others[0] if others else None
+        receiver.repairs.home = self.seats[home].formation if home in self.seats and not receiver.active else None
+        receiver.repairs.children = tuple(
+            seat.formation for seat in self.seats.values() if seat.formation.junction == self._me
+        )
+
+    def needed_after(self) -> int | None:
+        """What those who ask this site for repairs are known to hold; None where nobody does."""
+        children = [seat.stable_through for seat in self.seats.values() if seat.formation.junction == self._me]
+        return min(children, default=None)
+
 
 ASKED_MAX: Final = 16  # questions for a lease that may still be answered
 RECLAIM_SIZE: Final = 1 << 20  # bytes of the own journal that are read at once

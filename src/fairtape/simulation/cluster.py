@@ -16,8 +16,7 @@ from fairtape.core.link_faults import LinkFaults
 from fairtape.core.machine import Machine
 from fairtape.nodes.coordinator.server import Reformer, ReformerConfig
 from fairtape.nodes.message_authentication import MessageAuthenticator
-from fairtape.nodes.site import Site
-from fairtape.nodes.site_report import SiteConfig
+from fairtape.nodes.site import Site, SiteConfig
 from fairtape.nodes.source import Source
 from fairtape.ring.membership.topology import Topology
 from fairtape.ring.receiver.tracing import Tracer

@@ -24,8 +24,7 @@ from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.core.link_faults import LinkFaults
 from fairtape.core.timing import Timing
 from fairtape.nodes.message_authentication import MessageAuthenticator
-from fairtape.nodes.site import Site
-from fairtape.nodes.site_report import SiteConfig
+from fairtape.nodes.site import Site, SiteConfig
 from fairtape.nodes.source import Source
 from fairtape.ring.membership.formation import MEMBERS_MAX, Formation
 from fairtape.ring.membership.hierarchy import Hierarchy, plan

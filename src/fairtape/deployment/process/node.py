@@ -30,8 +30,7 @@ from fairtape.net.fault_injection import FaultInjector
 from fairtape.net.node_runtime import NodeRuntime
 from fairtape.nodes.coordinator.primary_loop import FormationDecision
 from fairtape.nodes.coordinator.server import Reformer, ReformerConfig
-from fairtape.nodes.site import Site
-from fairtape.nodes.site_report import SiteConfig
+from fairtape.nodes.site import Site, SiteConfig
 from fairtape.nodes.source import Source
 from fairtape.ring.membership.formation import Formation
 from fairtape.storage.formation_stores import StoreThread, open_store
