@@ -10,7 +10,7 @@ from fairtape.journal.crash_recovery import TornTail
 from fairtape.journal.format import Damaged, Tip
 from fairtape.journal.history import History
 from fairtape.journal.reader import Cursor, FormationChanged, JournalEntry, JournalMessage, JournalReader
-from fairtape.journal.summaries import Summary
+from fairtape.journal.segments import Summary
 from fairtape.journal.writer import JournalWriter, SyncPolicy, WriteFailed
 
 __all__ = [

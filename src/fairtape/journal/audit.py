@@ -25,8 +25,7 @@ from fairtape.journal.format import (
     segment_name,
 )
 from fairtape.journal.reader import FormationChanged, JournalEntry, JournalReader
-from fairtape.journal.segments import Place, Segment, SegmentReplay, Trail, file_size, first_sequences
-from fairtape.journal.summaries import summarize
+from fairtape.journal.segments import Place, Segment, SegmentReplay, Trail, file_size, first_sequences, summarize
 from fairtape.ring.membership.layout import decode_formation
 from fairtape.ring.receiver.release import LATE_AFTER
 from fairtape.wire.frames import Malformed

@@ -20,12 +20,13 @@ from fairtape.journal.segments import (
     Index,
     Place,
     Segment,
+    Summary,
     Trail,
     file_size,
     first_sequences,
     is_beyond,
+    summarize,
 )
-from fairtape.journal.summaries import Summary, summarize
 from fairtape.wire.blocks import MESSAGE_MAX, Assembler, unpack_messages
 from fairtape.wire.frames import DATAGRAM_MIN, NUMBER_MAX, Malformed, NodeId
 
