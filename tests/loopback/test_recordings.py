@@ -7,7 +7,7 @@ import pytest
 
 from fairtape.core.errors import UserError
 from fairtape.market.trades import Trades
-from fairtape.storage.recordings import recorded_trades
+from fairtape.storage.trade_files import recorded_trades
 from loopback.commands import interrupt, run
 from loopback.test_publish_listen import ring
 

@@ -27,8 +27,7 @@ from fairtape.deployment.process.children import ChildLink, ChildProcesses, Read
 from fairtape.journal import JournalWriter, SyncPolicy
 from fairtape.market.flow import Flow, batches
 from fairtape.market.trades import TRADE_SIZE
-from fairtape.net.driver import run_in_real_time, tune_gc
-from fairtape.net.file_limit import allow_files
+from fairtape.net.driver import allow_files, run_in_real_time, tune_gc
 from fairtape.web.broadcast import Limits
 from fairtape.web.server import HOST, ServedSite, running
 from fairtape.wire.blocks import pack_messages

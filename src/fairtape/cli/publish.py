@@ -26,8 +26,7 @@ from fairtape.market.prices import FIXED_MAX
 from fairtape.market.symbols import BadName, checked_venue
 from fairtape.market.trades import Trades
 from fairtape.net.clock import SharedClock
-from fairtape.storage.recordings import recorded_trades, unpublished_columns
-from fairtape.storage.trade_files import TIME_UNITS
+from fairtape.storage.trade_files import TIME_UNITS, recorded_trades, unpublished_columns
 from fairtape.wire.frames import NodeId
 
 EXIT_FAILED: Final = 1

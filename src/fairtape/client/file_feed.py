@@ -14,8 +14,7 @@ import numpy as np
 from fairtape.client.errors import ClientError
 from fairtape.core.instants import Instant
 from fairtape.market.trades import Trades
-from fairtape.storage.recordings import DBN, ITCH, TABLES, is_one_of, read_recording
-from fairtape.storage.trade_files import read_trades
+from fairtape.storage.trade_files import DBN, ITCH, TABLES, is_one_of, read_recording, read_trades
 from fairtape.tape.batches import PLACE_DTYPE, ROWS_MAX, TradeBatch, Values
 from fairtape.tape.feed import AtInstant, AtNumber, AtSnapshot, Delivery, LastSales, Start
 from fairtape.tape.records import ABSENT

@@ -12,6 +12,7 @@ for no timer slack.
 import ctypes
 import gc
 import os
+import resource
 import select
 import signal
 import socket
@@ -212,3 +213,16 @@ def _signals_calling(stop: Callable[[], None], waker: int) -> Iterator[None]:
         for number, handler in previous.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         signal.set_wakeup_fd(previous_waker)
+
+
+# How many files and connections this process may have open: as many as it needs, where the system lets it.
+
+
+def allow_files(needed: int) -> int:
+    """Raise this process's own limit to what is needed, as far as that goes; how many files it may open then."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return needed
+    wanted = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return wanted

@@ -15,8 +15,7 @@ from fairtape.core.errors import UserError
 from fairtape.core.instants import Instant
 from fairtape.deployment.config.description import FILE, NodeKind, read_deployment
 from fairtape.deployment.follow.site_selection import SiteSelection
-from fairtape.net.driver import tune_gc
-from fairtape.net.file_limit import allow_files
+from fairtape.net.driver import allow_files, tune_gc
 from fairtape.web.api import Api
 from fairtape.web.broadcast import Broadcaster, Limits
 from fairtape.web.history import HistoryArchive

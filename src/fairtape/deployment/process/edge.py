@@ -17,7 +17,7 @@ from fairtape.edge.service.replay_archive import ReplayArchive
 from fairtape.edge.service.retransmit_server import RetransmitServer
 from fairtape.edge.service.settings import EdgeSettings
 from fairtape.edge.service.stripe_plans import PlanUnknown, StripePlanStore
-from fairtape.net.file_limit import allow_files
+from fairtape.net.driver import allow_files
 
 JOURNALS: Final = "journals"
 FILES_NEEDED: Final = 2_048  # open files of a retransmit server: replays, and the journals that they read

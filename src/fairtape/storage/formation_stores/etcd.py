@@ -32,11 +32,12 @@ from fairtape.core.formation_log import (
     StoreResponse,
     Unavailable,
 )
-from fairtape.storage.formation_stores.access import OPEN, EtcdAccess
 from fairtape.storage.formation_stores.contract import PATIENCE, follow_on
 from fairtape.storage.formation_stores.etcd_http import (
     NO_ANSWER,
     NONSENSE,
+    OPEN,
+    EtcdAccess,
     EtcdEndpoint,
     EtcdHttpClient,
     Json,
