@@ -11,8 +11,8 @@ import pytest
 from fairtape.core.errors import UserError
 from fairtape.core.instants import Instant
 from fairtape.formats.fix.codec import FixMessage, FixStream, encode
+from fairtape.formats.fix.fields import format_instant
 from fairtape.formats.fix.order_messages import NewOrderSingle, OrderEntry, write
-from fairtape.formats.fix.timestamps import format_instant
 from fairtape.gateway.servers.fix_server import FixServer
 from fairtape.gateway.session.acceptor import FixAcceptor
 from fairtape.gateway.session.effects import LoggedOff, LoggedOn, Received, SessionEvent

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from fairtape.core.instants import SECOND, Instant
 from fairtape.formats.fix.codec import FixMessage, FixStream, encode
+from fairtape.formats.fix.fields import format_instant
 from fairtape.formats.fix.order_messages import (
     ExecType,
     ExecutionReport,
@@ -15,7 +16,6 @@ from fairtape.formats.fix.order_messages import (
     OrdType,
     read,
 )
-from fairtape.formats.fix.timestamps import format_instant
 from fairtape.gateway.session.effects import HangUp, Received, SessionEffect, SessionEvent, Transmit
 from fairtape.gateway.session.options import FixOptions, FixRole, FixState
 from fairtape.gateway.session.session import FixSession

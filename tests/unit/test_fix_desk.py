@@ -4,8 +4,8 @@ from fairtape.core.instants import SECOND
 from fairtape.edge.protocol.effects import CloseConnection, WriteConnection
 from fairtape.formats.fix.codec import FixMessage, FixStream, encode
 from fairtape.formats.fix.dictionary import BusinessReason
+from fairtape.formats.fix.fields import format_instant
 from fairtape.formats.fix.order_messages import write
-from fairtape.formats.fix.timestamps import format_instant
 from fairtape.gateway.session.acceptor import FixAcceptor
 from fairtape.gateway.session.effects import DeskEffect, FromClient, LoggedOff, LoggedOn, Received
 from fairtape.gateway.session.session import AGAIN_AT_ONCE

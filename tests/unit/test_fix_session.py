@@ -4,8 +4,8 @@ import pytest
 
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.formats.fix.codec import encode
+from fairtape.formats.fix.fields import format_instant
 from fairtape.formats.fix.order_messages import write
-from fairtape.formats.fix.timestamps import format_instant
 from fairtape.gateway.session.effects import LoggedOff, LoggedOn, LogonRefused
 from fairtape.gateway.session.options import FixOptions, FixState
 from fairtape.gateway.session.session import AGAIN_AT_ONCE

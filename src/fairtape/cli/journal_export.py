@@ -17,10 +17,9 @@ from fairtape.core.instants import SECOND
 from fairtape.formats.dbn import write_dbn
 from fairtape.formats.framing import frame
 from fairtape.formats.itch.ticker import Listing, TickerItch, fits_directory
-from fairtape.formats.trade_tables import trades_to_arrow
 from fairtape.journal import Damaged, JournalReader
 from fairtape.market.trades import Trades, blank_trades
-from fairtape.tape.batches import TradeBatch
+from fairtape.tape.batches import TradeBatch, trades_to_arrow
 from fairtape.tape.decoding import EntryDecoder
 from fairtape.tape.records import Placed
 

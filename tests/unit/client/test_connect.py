@@ -20,9 +20,9 @@ from fairtape.formats.dbn import write_dbn
 from fairtape.formats.framing import frame
 from fairtape.formats.itch import messages as itch
 from fairtape.formats.itch.columns import from_arrow
-from fairtape.formats.trade_tables import trades_to_arrow
 from fairtape.journal import JournalReader
 from fairtape.storage.trade_files import read_trades
+from fairtape.tape.batches import trades_to_arrow
 from unit.client.tape_values import SYMBOLS, append, order, ordered, trade, trades, write
 
 

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND
 from fairtape.edge.protocol.effects import SendMulticast, SequenceLost
 from fairtape.edge.protocol.pacing import OVERHEAD, Pacer
-from fairtape.edge.protocol.packing import packets, session_field
 from fairtape.edge.protocol.remulticast import Remulticaster, RemulticastOptions
 from fairtape.edge.protocol.sessions import StripePosition
 from fairtape.formats import moldudp64
 from fairtape.formats.framing import frame
+from fairtape.formats.moldudp64 import packets, session_field
 from fairtape.market.trades import encode
 from unit.edge.edge_values import NOON, delivery, edition, plan, token, tokens, trade
 

@@ -7,9 +7,17 @@ from hypothesis import strategies as st
 
 from fairtape.formats.fix.codec import FixStream, encode
 from fairtape.formats.fix.dictionary import DATA, HEADER, LENGTH_OF, REPEATABLE
-from fairtape.formats.fix.fields import CodeKind, FixedKind, FixLayout, FlagKind, InstantKind, IntegerKind, Kind
+from fairtape.formats.fix.fields import (
+    INSTANT_MAX,
+    CodeKind,
+    FixedKind,
+    FixLayout,
+    FlagKind,
+    InstantKind,
+    IntegerKind,
+    Kind,
+)
 from fairtape.formats.fix.order_messages import LAYOUTS, OrderEntry
-from fairtape.formats.fix.timestamps import INSTANT_MAX
 from fairtape.market.prices import FIXED_MAX, FIXED_MIN
 from unit.formats.itch_values import INK
 

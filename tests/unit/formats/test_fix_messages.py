@@ -11,7 +11,7 @@ from fairtape.core.instants import SECOND
 from fairtape.formats.fix.admin_messages import LOGON, Logon
 from fairtape.formats.fix.codec import BadFix, FixMessage, decode, encode
 from fairtape.formats.fix.dictionary import RejectReason
-from fairtape.formats.fix.fields import FIXED, INTEGER, TEXT
+from fairtape.formats.fix.fields import FIXED, INSTANT_MAX, INTEGER, TEXT, format_instant, parse_instant
 from fairtape.formats.fix.order_messages import (
     ExecType,
     ExecutionReport,
@@ -24,7 +24,6 @@ from fairtape.formats.fix.order_messages import (
     read,
     write,
 )
-from fairtape.formats.fix.timestamps import INSTANT_MAX, format_instant, parse_instant
 from unit.formats.fix_values import entries
 
 ORDER = NewOrderSingle(

@@ -14,10 +14,10 @@ from fairtape.formats.itch import messages as itch
 from fairtape.formats.itch.columns import to_arrow
 from fairtape.formats.itch.messages import BadItch
 from fairtape.formats.itch.trades import trades_of
-from fairtape.formats.trade_tables import trades_to_arrow
 from fairtape.market.prices import ONE
 from fairtape.market.trades import Trade, Trades, decode, records
 from fairtape.storage.trade_files import read_trades
+from fairtape.tape.batches import trades_to_arrow
 from unit.formats.trade_values import MIDNIGHT, same, trades
 from unit.formats.trade_values import as_records as records_of
 

@@ -21,9 +21,9 @@ from fairtape.edge.protocol.archive import RecentMessages
 from fairtape.edge.protocol.effects import EdgeEffect, SendMulticast, SequenceLost
 from fairtape.edge.protocol.itch_encoder import ItchEncoder
 from fairtape.edge.protocol.pacing import OVERHEAD, QUEUE_BYTES_MAX, PacedQueue, Pacer
-from fairtape.edge.protocol.packing import bare, packets, session_field
 from fairtape.edge.protocol.sessions import StripePosition
 from fairtape.edge.protocol.stripe_sequencer import SessionClosed, SessionOpened, Step, StripeMessages, StripeSequencer
+from fairtape.formats.moldudp64 import bare, packets, session_field
 from fairtape.market.stripes import EdgeStripe, Endpoint, StripePlan
 
 

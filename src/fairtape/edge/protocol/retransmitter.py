@@ -26,11 +26,10 @@ from fairtape.edge.protocol.effects import (
     SendUnicast,
 )
 from fairtape.edge.protocol.pacing import OVERHEAD, Pacer
-from fairtape.edge.protocol.packing import bare, packets, session_field
 from fairtape.edge.protocol.repair_batching import Repair, RepairRequest, batched
 from fairtape.edge.protocol.sessions import Session
 from fairtape.formats.framing import frame
-from fairtape.formats.moldudp64 import BadMold, MoldRequest, decode_request
+from fairtape.formats.moldudp64 import BadMold, MoldRequest, bare, decode_request, packets, session_field
 from fairtape.market.stripes import EdgeStripe, StripePlan
 
 PLANS_MAX: Final = 8  # whose groups are known; the oldest go first

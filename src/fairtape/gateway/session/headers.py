@@ -4,7 +4,7 @@ from fairtape.core.instants import SECOND, Duration, Instant
 from fairtape.formats.fix.admin_messages import SequenceReset
 from fairtape.formats.fix.codec import FixMessage, Flaw
 from fairtape.formats.fix.dictionary import RejectReason, Tag
-from fairtape.formats.fix.timestamps import parse_instant
+from fairtape.formats.fix.fields import parse_instant
 
 
 def header_flaw(message: FixMessage, now: Instant, *, ours: str, theirs: str, error_max: Duration) -> Flaw | None:

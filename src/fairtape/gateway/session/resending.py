@@ -10,7 +10,7 @@ from fairtape.core.instants import Instant
 from fairtape.formats.fix.admin_messages import SEQUENCE_RESET, SequenceReset
 from fairtape.formats.fix.codec import Pair, decode, encode
 from fairtape.formats.fix.dictionary import HEADER, Tag
-from fairtape.formats.fix.timestamps import format_instant
+from fairtape.formats.fix.fields import format_instant
 
 
 def header(ours: str, theirs: str, number: int, now: Instant, *, first_sent: bytes | None = None) -> list[Pair]:
