@@ -7,8 +7,8 @@ from pathlib import Path
 
 from fairtape.core.effects import Ordered, Span
 from fairtape.exchange.floor import Floor
-from fairtape.exchange.instructions import CASH, Funding, OpenMarket, Pulse
 from fairtape.exchange.order_codec import encode
+from fairtape.exchange.orders import CASH, Funding, OpenMarket, Pulse
 from fairtape.exchange.rules.values import Continuous
 from fairtape.gateway.core.gateway import Gateway, GatewayLimits
 from fairtape.gateway.servers.order_gateway import OrderGateway

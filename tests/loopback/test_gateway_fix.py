@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from fairtape.core.instants import SECOND
-from fairtape.exchange.instructions import Funding
 from fairtape.exchange.order_codec import encode
-from fairtape.exchange.orders import Cancel
+from fairtape.exchange.orders import Cancel, Funding
 from fairtape.formats.fix import order_messages as fix
 from fairtape.formats.fix.order_messages import OrderEntry, read
 from fairtape.gateway.core.gateway import GatewayLimits

@@ -5,8 +5,8 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from fairtape.exchange.instructions import OpenMarket
 from fairtape.exchange.order_codec import encode
+from fairtape.exchange.orders import OpenMarket
 from fairtape.exchange.rules.values import Continuous
 from fairtape.formats import ouch
 from fairtape.formats import soupbintcp as soup

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from deltalake import DeltaTable
 
 from fairtape.core.instants import MILLISECOND
-from fairtape.exchange.instructions import CASH, Funding, OpenMarket
 from fairtape.exchange.order_codec import Message, encode
-from fairtape.exchange.orders import Cancel, NewOrder, Side
+from fairtape.exchange.orders import CASH, Cancel, Funding, NewOrder, OpenMarket, Side
 from fairtape.exchange.rules.values import Continuous
 from fairtape.market.prices import ONE
 from fairtape.pipeline.tables.jobs import JobOutcome, run_batch

@@ -8,11 +8,23 @@ from fairtape.core.effects import Ordered, Span
 from fairtape.core.instants import SECOND, Instant
 from fairtape.exchange.book import ANY_BUY, ANY_SELL, Fill, Order
 from fairtape.exchange.floor import Floor
-from fairtape.exchange.instructions import CASH, Action, Control, Funding, OpenMarket
 from fairtape.exchange.market import Market
 from fairtape.exchange.order_codec import Message, encode
 from fairtape.exchange.order_handling import FloorLimits
-from fairtape.exchange.orders import Cancel, NewOrder, OrderType, Replace, SelfTrade, Side, TimeInForce
+from fairtape.exchange.orders import (
+    CASH,
+    Action,
+    Cancel,
+    Control,
+    Funding,
+    NewOrder,
+    OpenMarket,
+    OrderType,
+    Replace,
+    SelfTrade,
+    Side,
+    TimeInForce,
+)
 from fairtape.exchange.outputs import Output, Rejected
 from fairtape.exchange.rules.values import Continuous, Rule
 from fairtape.market.prices import ONE

@@ -7,9 +7,8 @@ from typing import Any
 from fairtape.core.effects import Ordered, Span
 from fairtape.core.instants import SECOND, Instant
 from fairtape.exchange.floor import Floor
-from fairtape.exchange.instructions import CASH, Funding, OpenMarket
 from fairtape.exchange.order_codec import encode
-from fairtape.exchange.orders import Cancel, NewOrder, OrderType, Replace, Side
+from fairtape.exchange.orders import CASH, Cancel, Funding, NewOrder, OpenMarket, OrderType, Replace, Side
 from fairtape.exchange.rules.values import Continuous
 from fairtape.gateway.core.events import OrderEvent
 from fairtape.gateway.core.gateway import Gateway, GatewayLimits

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairtape.exchange.book import Book, Ladder, Order
-from fairtape.exchange.instructions import OpenMarket
 from fairtape.exchange.market import flaw_of
+from fairtape.exchange.orders import OpenMarket
 from fairtape.exchange.rules.values import CallAuction, Continuous, DutchClock, Pricing, Rule, SecondPrice
 from fairtape.market.prices import ONE
 from unit.floor_values import Pit, fixed, market_of

@@ -4,10 +4,9 @@ import pytest
 
 from fairtape.core.instants import SECOND
 from fairtape.exchange.floor import Floor, OutOfOrder
-from fairtape.exchange.instructions import CASH, Action, Funding, Pulse, TradeReport
 from fairtape.exchange.order_codec import encode
 from fairtape.exchange.order_handling import FloorLimits
-from fairtape.exchange.orders import SelfTrade, TimeInForce
+from fairtape.exchange.orders import CASH, Action, Funding, Pulse, SelfTrade, TimeInForce, TradeReport
 from fairtape.exchange.outputs import (
     Cancelled,
     Committed,

@@ -3,11 +3,10 @@
 import pytest
 
 from fairtape.core.effects import FormationChange
-from fairtape.exchange.instructions import CASH, Funding, OpenMarket
 from fairtape.exchange.ledger import ASSET_MAX, Ledger
 from fairtape.exchange.market import flaw_of
 from fairtape.exchange.order_codec import encode
-from fairtape.exchange.orders import SelfTrade, TimeInForce
+from fairtape.exchange.orders import CASH, Funding, OpenMarket, SelfTrade, TimeInForce
 from fairtape.exchange.outputs import Cancelled, TentativeFill
 from fairtape.exchange.rules.values import CallAuction, Continuous
 from fairtape.gateway.core.gateway import GatewayLimits

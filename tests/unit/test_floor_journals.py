@@ -16,8 +16,8 @@ from fairtape.deployment.follow.floor_reader import FloorReader
 from fairtape.deployment.follow.journal_follower import JournalFollower
 from fairtape.deployment.process.arbiter import Arbiter
 from fairtape.exchange.floor import Floor
-from fairtape.exchange.instructions import TradeReport
 from fairtape.exchange.order_codec import Message, decode
+from fairtape.exchange.orders import TradeReport
 from fairtape.exchange.outputs import Evidence
 from fairtape.journal import JournalWriter
 from fairtape.nodes.source import Source

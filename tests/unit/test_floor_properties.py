@@ -7,9 +7,8 @@ import pytest
 
 from fairtape.core.instants import SECOND
 from fairtape.exchange.floor import Floor
-from fairtape.exchange.instructions import CASH, Action, Pulse
 from fairtape.exchange.order_codec import Message
-from fairtape.exchange.orders import SelfTrade, TimeInForce
+from fairtape.exchange.orders import CASH, Action, Pulse, SelfTrade, TimeInForce
 from fairtape.exchange.outputs import Committed, TentativeFill
 from fairtape.exchange.rules.values import (
     BatchAuction,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairtape.exchange.instructions import CASH
 from fairtape.exchange.ledger import BadLedger, Ledger
+from fairtape.exchange.orders import CASH
 
 NAMES = ("ann", "bob", "cyd")
 ASSETS = (CASH, "ABC", "XYZ")

@@ -11,11 +11,10 @@ from sqlalchemy import text
 
 from fairtape.core.effects import Ordered
 from fairtape.core.errors import UserError
-from fairtape.exchange.bookkeeping import Bookkeeper
 from fairtape.exchange.floor import Floor
-from fairtape.exchange.instructions import CASH, Funding
 from fairtape.exchange.order_codec import Message
-from fairtape.exchange.transfers import TransferBatch, TransferState
+from fairtape.exchange.orders import CASH, Funding
+from fairtape.exchange.transfers import Bookkeeper, TransferBatch, TransferState
 from fairtape.storage.ledger_tables import LedgerStore
 from unit.floor_values import Script, fixed
 

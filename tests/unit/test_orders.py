@@ -7,21 +7,35 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairtape.exchange.instructions import CASH, Action, Control, Funding, OpenMarket, Pulse, TradeReport
-from fairtape.exchange.order_codec import FLOOR_KINDS, GATEWAY_MAX, NUMBER_MAX, Message, decode, encode
+from fairtape.exchange.order_codec import (
+    FLOOR_KINDS,
+    GATEWAY_MAX,
+    NUMBER_MAX,
+    Message,
+    decode,
+    encode,
+    rule_fields,
+    rule_of,
+)
 from fairtape.exchange.orders import (
     ACCOUNT_MAX,
+    CASH,
     CLIENT_ID_MAX,
+    Action,
     BadOrder,
     Cancel,
+    Control,
+    Funding,
     NewOrder,
+    OpenMarket,
     OrderType,
+    Pulse,
     Replace,
     SelfTrade,
     Side,
     TimeInForce,
+    TradeReport,
 )
-from fairtape.exchange.rules.rule_codec import rule_fields, rule_of
 from fairtape.exchange.rules.values import (
     BadRule,
     BatchAuction,

@@ -19,10 +19,9 @@ from fairtape.core.effects import Ordered, Span
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.exchange.book import BUYS, SELLS, Order
 from fairtape.exchange.floor import Floor
-from fairtape.exchange.instructions import CASH, Funding, OpenMarket
 from fairtape.exchange.market import Market
 from fairtape.exchange.order_codec import encode
-from fairtape.exchange.orders import Cancel, NewOrder, Side
+from fairtape.exchange.orders import CASH, Cancel, Funding, NewOrder, OpenMarket, Side
 from fairtape.exchange.rules.values import Continuous
 from fairtape.market.prices import FIXED_MAX, ONE, Price, Quantity
 from fairtape.wire.blocks import pack_messages

@@ -13,12 +13,11 @@ from typing import Final
 from fairtape.bench.report import Figures
 from fairtape.core.effects import Ordered, Span
 from fairtape.core.instants import MILLISECOND, SECOND
-from fairtape.exchange.bookkeeping import Bookkeeper
 from fairtape.exchange.floor import Floor
-from fairtape.exchange.instructions import CASH, Funding, OpenMarket
 from fairtape.exchange.order_codec import encode
-from fairtape.exchange.orders import NewOrder, Side
+from fairtape.exchange.orders import CASH, Funding, NewOrder, OpenMarket, Side
 from fairtape.exchange.rules.values import Continuous
+from fairtape.exchange.transfers import Bookkeeper
 from fairtape.market.prices import FIXED_MAX, ONE
 from fairtape.storage.ledger_tables import LedgerStore
 from fairtape.wire.blocks import pack_messages

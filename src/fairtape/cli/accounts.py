@@ -95,7 +95,7 @@ def fund(ctx: click.Context, *, directory: Path, name: str, asset: str, amount: 
     The exit code is 1 where the floor refuses it. Nobody needs a login to be paid, but one to trade.
     """
     from fairtape.cli.floor import entered, tell
-    from fairtape.exchange.instructions import CASH, Funding
+    from fairtape.exchange.orders import CASH, Funding
 
     try:
         value = parse_fixed(amount)

@@ -18,8 +18,17 @@ from fairtape.deployment.publish.floor_request import FloorAnswer, Making, enter
 from fairtape.deployment.publish.source_thread import source_named
 from fairtape.deployment.publish.target import publish_target
 from fairtape.exchange.floor import Floor
-from fairtape.exchange.instructions import Action, Control, OpenMarket
-from fairtape.exchange.orders import BadOrder, Cancel, NewOrder, OrderType, Side, TimeInForce
+from fairtape.exchange.orders import (
+    Action,
+    BadOrder,
+    Cancel,
+    Control,
+    NewOrder,
+    OpenMarket,
+    OrderType,
+    Side,
+    TimeInForce,
+)
 from fairtape.exchange.rules.values import (
     BadRule,
     BatchAuction,

@@ -32,8 +32,8 @@ from fairtape.deployment.publish.target import publish_target
 from fairtape.deployment.ring_plan import source_of, source_runtime
 from fairtape.deployment.status_files import RunFolder, Status, StatusFile
 from fairtape.exchange.floor import Floor
-from fairtape.exchange.instructions import CASH
 from fairtape.exchange.market import Market
+from fairtape.exchange.orders import CASH
 from fairtape.exchange.outputs import BUYER_TOOK, SELLER_TOOK, Committed, Execution, TentativeFill, Voided
 from fairtape.exchange.rules.values import DutchClock
 from fairtape.market.prices import format_fixed, format_sum

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Final, TypeAlias
 
-from fairtape.exchange.instructions import CASH
+from fairtape.exchange.orders import CASH
 from fairtape.market.prices import Quantity, format_fixed, format_sum
 from fairtape.market.symbols import Symbol
 

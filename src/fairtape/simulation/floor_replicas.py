@@ -13,9 +13,9 @@ from typing import Final
 
 from fairtape.core.effects import FormationChange, Ordered, Release
 from fairtape.core.instants import Instant
-from fairtape.exchange.floor import Floor
-from fairtape.exchange.instructions import TradeReport
+from fairtape.exchange.floor import Floor, Replica
 from fairtape.exchange.order_codec import decode, encode
+from fairtape.exchange.orders import TradeReport
 from fairtape.exchange.outputs import (
     Broken,
     Cancelled,
@@ -32,7 +32,6 @@ from fairtape.exchange.outputs import (
     TentativeFill,
     Voided,
 )
-from fairtape.exchange.replica import Replica
 from fairtape.nodes.coordinator.server import Reformer
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import decode_formation

@@ -10,9 +10,22 @@ from random import Random
 from typing import Final
 
 from fairtape.core.instants import MILLISECOND
-from fairtape.exchange.instructions import CASH, Action, Control, Funding, OpenMarket, Pulse
 from fairtape.exchange.order_codec import encode
-from fairtape.exchange.orders import Cancel, NewOrder, OrderType, Replace, SelfTrade, Side, TimeInForce
+from fairtape.exchange.orders import (
+    CASH,
+    Action,
+    Cancel,
+    Control,
+    Funding,
+    NewOrder,
+    OpenMarket,
+    OrderType,
+    Pulse,
+    Replace,
+    SelfTrade,
+    Side,
+    TimeInForce,
+)
 from fairtape.exchange.rules.values import (
     BatchAuction,
     CallAuction,

@@ -10,9 +10,8 @@ from pathlib import Path
 
 from fairtape.core.effects import FormationChange, Ordered
 from fairtape.deployment.follow.journal_follower import JournalFollower
-from fairtape.exchange.floor import Floor
+from fairtape.exchange.floor import Floor, Replica
 from fairtape.exchange.outputs import Output
-from fairtape.exchange.replica import Replica
 from fairtape.journal import JournalEntry, JournalReader
 from fairtape.wire.frames import NodeId
 

@@ -13,9 +13,8 @@ from typing import Final
 from fairtape.core.effects import FormationChange, Ordered
 from fairtape.core.instants import MILLISECOND, Instant
 from fairtape.deployment.follow.floor_reader import FloorReader, FloorStep
-from fairtape.exchange.instructions import TradeReport
 from fairtape.exchange.order_codec import TRADE_REPORT_KIND, decode
-from fairtape.exchange.orders import BadOrder
+from fairtape.exchange.orders import BadOrder, TradeReport
 from fairtape.nodes.source import Source
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import decode_formation

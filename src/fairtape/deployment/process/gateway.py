@@ -27,10 +27,9 @@ from fairtape.deployment.publish.source_thread import SourceThread
 from fairtape.deployment.publish.target import publish_target
 from fairtape.deployment.ring_plan import RingPlan
 from fairtape.deployment.status_files import RunFolder, Status, StatusFile
-from fairtape.exchange.bookkeeping import Bookkeeper
-from fairtape.exchange.instructions import Pulse
 from fairtape.exchange.order_codec import encode
-from fairtape.exchange.transfers import TransferBatch
+from fairtape.exchange.orders import Pulse
+from fairtape.exchange.transfers import Bookkeeper, TransferBatch
 from fairtape.gateway.core.gateway import Gateway
 from fairtape.gateway.servers.authenticator import Authenticator
 from fairtape.gateway.servers.fix_orders import FixOrders

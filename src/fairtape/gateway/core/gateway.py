@@ -21,11 +21,10 @@ from fairtape.core.effects import FormationChange, Ordered
 from fairtape.core.instants import SECOND, Duration, Instant
 from fairtape.edge.protocol.pacing import Pacer
 from fairtape.exchange.floor import Floor
-from fairtape.exchange.instructions import CASH
 from fairtape.exchange.market import Market
 from fairtape.exchange.order_codec import CANCEL_KIND, NEW_ORDER_KIND, REPLACE_KIND, Message, decode, encode
 from fairtape.exchange.order_handling import Customer
-from fairtape.exchange.orders import BadOrder, Cancel, NewOrder, OrderType, Replace, Side
+from fairtape.exchange.orders import CASH, BadOrder, Cancel, NewOrder, OrderType, Replace, Side
 from fairtape.exchange.outputs import Output
 from fairtape.gateway.core.blotter import Blotter
 from fairtape.gateway.core.events import Answer, Cause, OrderEvent

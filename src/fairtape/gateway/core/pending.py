@@ -6,8 +6,7 @@ and again until its first order had its place. What is held here is counted besi
 
 from dataclasses import dataclass, field
 
-from fairtape.exchange.instructions import CASH
-from fairtape.exchange.orders import Cancel, NewOrder, Replace
+from fairtape.exchange.orders import CASH, Cancel, NewOrder, Replace
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from typing import Final, TypeAlias
 
 from fairtape.core.instants import SECOND, Instant
-from fairtape.exchange.instructions import OpenMarket
-from fairtape.exchange.orders import Cancel, NewOrder, OrderType, Replace, Side, TimeInForce
+from fairtape.exchange.orders import Cancel, NewOrder, OpenMarket, OrderType, Replace, Side, TimeInForce
 from fairtape.exchange.rules.values import Continuous
 from fairtape.formats import ouch
 from fairtape.gateway.core.events import Asked, Cause, EventKind, OrderEvent
