@@ -12,8 +12,7 @@ from fairtape.formats.fix.order_messages import write
 from fairtape.gateway.servers.authenticator import Authenticator
 from fairtape.gateway.servers.fix_server import FixServer
 from fairtape.gateway.servers.ouch_server import OuchServer
-from fairtape.gateway.servers.streams import StreamServer
-from fairtape.gateway.servers.tls import server_context
+from fairtape.gateway.servers.streams import StreamServer, server_context
 from fairtape.gateway.session.acceptor import FixAcceptor
 from loopback.belts import Belt, accounts_in
 from loopback.certificates import Authority

@@ -18,8 +18,7 @@ from fairtape.gateway.servers.fix_server import FixServer
 from fairtape.gateway.servers.order_gateway import OrderGateway
 from fairtape.gateway.session.acceptor import FixAcceptor
 from fairtape.gateway.session.effects import HangUp, LoggedOff, LoggedOn, Received, SessionEffect, Transmit
-from fairtape.gateway.session.options import FixOptions, FixRole
-from fairtape.gateway.session.session import FixSession
+from fairtape.gateway.session.session import FixOptions, FixRole, FixSession
 from fairtape.gateway.session.store import MemoryFixStore
 from fairtape.market.prices import ONE
 from loopback.belts import SECRET, Belt, accounts_in

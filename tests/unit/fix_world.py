@@ -17,8 +17,7 @@ from fairtape.formats.fix.order_messages import (
     read,
 )
 from fairtape.gateway.session.effects import HangUp, Received, SessionEffect, SessionEvent, Transmit
-from fairtape.gateway.session.options import FixOptions, FixRole, FixState
-from fairtape.gateway.session.session import FixSession
+from fairtape.gateway.session.session import FixOptions, FixRole, FixSession, FixState
 from fairtape.gateway.session.store import MemoryFixStore
 
 START: Instant = 1_700_000_000 * SECOND

@@ -10,7 +10,7 @@ from fairtape.deployment.config.draft import Draft, create_deployment
 from fairtape.deployment.config.gateway_options import USUAL_LIMITS, GatewayOptions, limits_of
 from fairtape.deployment.process.local_cluster import floor_names
 from fairtape.gateway.core.gateway import GatewayLimits
-from fairtape.gateway.servers.tls import server_context
+from fairtape.gateway.servers.streams import server_context
 from fairtape.market.prices import ONE
 
 

@@ -26,7 +26,7 @@ from fairtape.formats.fix.order_messages import (
     OrdType,
     write,
 )
-from fairtape.gateway.session.resending import compose, header
+from fairtape.gateway.session.session import compose, header
 
 MESSAGES: Final = 6_000
 FIX_ROUNDS: Final = 5

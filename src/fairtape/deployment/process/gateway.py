@@ -37,8 +37,7 @@ from fairtape.gateway.servers.fix_server import FixServer
 from fairtape.gateway.servers.native_server import NativeServer
 from fairtape.gateway.servers.order_gateway import OrderGateway
 from fairtape.gateway.servers.ouch_server import SILENCE_MAX, OuchServer
-from fairtape.gateway.servers.streams import StreamServer
-from fairtape.gateway.servers.tls import server_context
+from fairtape.gateway.servers.streams import StreamServer, server_context
 from fairtape.gateway.session.acceptor import FixAcceptor
 from fairtape.gateway.session.store import FixStore
 from fairtape.gateway.storage.accounts import TradingAccounts

@@ -24,8 +24,7 @@ from fairtape.gateway.session.effects import (
     Received,
     Transmit,
 )
-from fairtape.gateway.session.options import FixOptions, FixRole, FixState, Judge
-from fairtape.gateway.session.session import FixSession
+from fairtape.gateway.session.session import FixOptions, FixRole, FixSession, FixState, Judge
 from fairtape.gateway.session.store import FixStore
 
 CONNECTIONS_MAX: Final = 1_024

@@ -9,8 +9,10 @@ refused leave the expected number where it is. A refused logon is told why, whic
 which the rightful owner fills without noticing.
 """
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, TypeAlias
 
 from fairtape.core.instants import NEVER, SECOND, Duration, Instant
 from fairtape.formats.fix.admin_messages import (
@@ -32,10 +34,20 @@ from fairtape.formats.fix.admin_messages import (
     SequenceReset,
     TestRequest,
 )
-from fairtape.formats.fix.codec import BEGIN_STRING, BadFix, FixMessage, FixStream, Flaw, Pair, StreamCounts
-from fairtape.formats.fix.dictionary import ADMIN_TYPES, APPLICATION_TYPES, BusinessReason, RejectReason, Tag
-from fairtape.formats.fix.fields import POSITIVE, TEXT
-from fairtape.formats.fix.order_messages import OrderEntry, write
+from fairtape.formats.fix.codec import (
+    BEGIN_STRING,
+    BadFix,
+    FixMessage,
+    FixStream,
+    Flaw,
+    Pair,
+    StreamCounts,
+    decode,
+    encode,
+)
+from fairtape.formats.fix.dictionary import ADMIN_TYPES, APPLICATION_TYPES, HEADER, BusinessReason, RejectReason, Tag
+from fairtape.formats.fix.fields import POSITIVE, TEXT, format_instant, parse_instant
+from fairtape.formats.fix.order_messages import FROM_TRADERS, OrderEntry, write
 from fairtape.gateway.session.effects import (
     HangUp,
     LoggedOff,
@@ -45,10 +57,134 @@ from fairtape.gateway.session.effects import (
     SessionEffect,
     Transmit,
 )
-from fairtape.gateway.session.headers import header_flaw, repetition_flaw
-from fairtape.gateway.session.options import FixOptions, FixRole, FixState, Judge
-from fairtape.gateway.session.resending import compose, header, repetitions
 from fairtape.gateway.session.store import FixStore
+
+# The settings of FIX sessions.
+
+Judge: TypeAlias = Callable[[str, str, str], str | None]
+"""A client's CompID, its user name and its password; the answer is why it may not come in, or None."""
+
+
+class FixRole(Enum):
+    """Who speaks first."""
+
+    ACCEPTOR = "acceptor"
+    INITIATOR = "initiator"
+
+
+class FixState(Enum):
+    """Where a session stands."""
+
+    DISCONNECTED = "disconnected"
+    LOGGING_ON = "logging on"
+    LOGGED_ON = "logged on"
+    LOGGING_OUT = "logging out"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixOptions:
+    """How a session behaves."""
+
+    accepts: frozenset[bytes] = FROM_TRADERS  # types of messages that the application takes
+    logon_delay: Duration = 10 * SECOND  # from the connection to the logon
+    logout_delay: Duration = 5 * SECOND  # for the other side to confirm
+    resend_delay: Duration = 5 * SECOND  # without progress, before a gap is asked for again
+    sending_time_error_max: Duration = 120 * SECOND
+    heartbeat_min: Duration = SECOND  # that an acceptor agrees to
+    heartbeat_max: Duration = 300 * SECOND
+    heartbeat_period: Duration = 30 * SECOND  # that an initiator asks for, in whole seconds
+    reset_on_logon: bool = False  # an initiator begins at 1 each time
+    username: str | None = None  # that an initiator gives
+    password: str | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.heartbeat_min <= self.heartbeat_period <= self.heartbeat_max or self.heartbeat_period % SECOND:
+            raise ValueError(
+                f"heartbeat_period is {self.heartbeat_period} ns; it must be whole seconds "
+                f"from {self.heartbeat_min} to {self.heartbeat_max} ns"
+            )
+
+
+# What is sent again: application messages as they were, and gap fills for all that is not worth repeating.
+#
+# A message that is sent again keeps its number and says so: PossDupFlag, and when it was sent first. Messages of the
+# session itself are never sent again, for an old heartbeat helps nobody and an old logon would do harm.
+
+
+def header(ours: str, theirs: str, number: int, now: Instant, *, first_sent: bytes | None = None) -> list[Pair]:
+    """The fields behind MsgType that every message has."""
+    pairs: list[Pair] = [
+        (Tag.SENDER_COMP_ID, ours.encode("ascii")),
+        (Tag.TARGET_COMP_ID, theirs.encode("ascii")),
+        (Tag.MSG_SEQ_NUM, b"%d" % number),
+    ]
+    if first_sent is not None:
+        pairs += [(Tag.POSS_DUP_FLAG, b"Y"), (Tag.ORIG_SENDING_TIME, first_sent)]
+    pairs.append((Tag.SENDING_TIME, format_instant(now)))
+    return pairs
+
+
+def compose(fields: Iterable[Pair], head: Iterable[Pair]) -> bytes:
+    """The bytes of a message: its type, its header, its body."""
+    kind, *body = fields
+    return encode([kind, *head, *body])
+
+
+def repetitions(
+    kept: Iterable[tuple[int, bytes]], first: int, last: int, *, ours: str, theirs: str, now: Instant
+) -> Iterator[bytes]:
+    """The numbers from first to last again: those that are kept, and gap fills between them."""
+
+    def fill(begin: int, end: int) -> bytes:
+        gap = SEQUENCE_RESET.write(SequenceReset(gap_fill=True, new_seq_no=end))
+        return compose(gap, header(ours, theirs, begin, now, first_sent=format_instant(now)))
+
+    following = first
+    for number, octets in kept:
+        if number > following:
+            yield fill(following, number)
+        message = decode(octets)
+        first_sent = message.get(Tag.SENDING_TIME) or format_instant(now)
+        body = [pair for pair in message.pairs if pair[0] not in HEADER or pair[0] == Tag.MSG_TYPE]
+        yield compose(body, header(ours, theirs, number, now, first_sent=first_sent))
+        following = number + 1
+    if following <= last:
+        yield fill(following, last + 1)
+
+
+# What the header of a FIX message must say, before anybody looks at its body.
+
+
+def header_flaw(message: FixMessage, now: Instant, *, ours: str, theirs: str, error_max: Duration) -> Flaw | None:
+    """Why a header is not that of the other side, here and now."""
+    for tag, expected in ((Tag.SENDER_COMP_ID, theirs), (Tag.TARGET_COMP_ID, ours)):
+        if message.get(tag) != expected.encode("ascii"):
+            return Flaw(RejectReason.COMP_ID_PROBLEM, tag, f"{tag.name} ({tag}) is not that of this session")
+    sending_time = message.get(Tag.SENDING_TIME)
+    if sending_time is None:
+        return Flaw(RejectReason.REQUIRED_TAG_MISSING, Tag.SENDING_TIME, "SendingTime (52) is missing")
+    sent_at = parse_instant(sending_time)
+    if sent_at is None:
+        return Flaw(RejectReason.INCORRECT_DATA_FORMAT, Tag.SENDING_TIME, "SendingTime (52) is no timestamp")
+    if abs(now - sent_at) > error_max:
+        seconds = error_max // SECOND
+        text = f"SendingTime (52) is more than {seconds} s away from the time here"
+        return Flaw(RejectReason.SENDING_TIME_ACCURACY, Tag.SENDING_TIME, text)
+    first_sent_at = parse_instant(message.get(Tag.ORIG_SENDING_TIME) or b"")
+    if first_sent_at is not None and first_sent_at > sent_at:
+        text = "OrigSendingTime (122) is later than SendingTime (52)"
+        return Flaw(RejectReason.SENDING_TIME_ACCURACY, Tag.ORIG_SENDING_TIME, text)
+    return None
+
+
+def repetition_flaw(message: FixMessage) -> Flaw | None:
+    """A repetition must say when it was first sent; a gap fill was never sent before."""
+    repeated = message.get(Tag.POSS_DUP_FLAG) == b"Y" and message.msg_type != SequenceReset.MSG_TYPE
+    if repeated and message.get(Tag.ORIG_SENDING_TIME) is None:
+        text = "OrigSendingTime (122) is missing; a message with PossDupFlag (43) must have one"
+        return Flaw(RejectReason.REQUIRED_TAG_MISSING, Tag.ORIG_SENDING_TIME, text)
+    return None
+
 
 AGAIN_AT_ONCE: Final = 256  # numbers that are sent again in one turn: others have theirs in between
 NUMBER_MAX: Final = 1 << 62  # of a message: no store holds much more, and no session comes near
