@@ -19,8 +19,8 @@ from fairtape.client import Skipped, Tape, Trade
 from fairtape.deployment.config.description import read_deployment
 from fairtape.deployment.config.loopback import free_ports
 from fairtape.deployment.process.edge import edge_of, stripe_plans_of
+from fairtape.edge.protocol.customer import CustomerOptions
 from fairtape.edge.protocol.customer_records import Break, Delivered, Gap
-from fairtape.edge.protocol.session_receiver import CustomerOptions
 from fairtape.edge.service.stripe_plans import read_plan
 from fairtape.edge.service.subscriber import MulticastSubscriber
 from fairtape.formats import soupbintcp as soup

@@ -4,7 +4,7 @@ import resource
 import selectors
 import socket
 
-from fairtape.edge.service.replay_connections import PAUSE_PERIOD, ReplayConnections
+from fairtape.edge.service.retransmit_server import PAUSE_PERIOD, ReplayConnections
 
 
 class Desk:

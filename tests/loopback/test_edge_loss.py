@@ -7,8 +7,8 @@ from pathlib import Path
 from random import Random
 
 from fairtape.core.instants import MILLISECOND
+from fairtape.edge.protocol.customer import CustomerOptions
 from fairtape.edge.protocol.customer_records import Delivered, Gap
-from fairtape.edge.protocol.session_receiver import CustomerOptions
 from fairtape.edge.service.replay_archive import ReplayArchive
 from fairtape.edge.service.retransmit_server import RetransmitServer
 from fairtape.edge.service.settings import PublisherPlace

@@ -6,7 +6,7 @@ import pytest
 
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.core.link_faults import CALM
-from fairtape.edge.protocol.customer import Customer
+from fairtape.edge.protocol.customer import Customer, CustomerOptions
 from fairtape.edge.protocol.customer_records import (
     Break,
     Delivered,
@@ -20,7 +20,6 @@ from fairtape.edge.protocol.customer_records import (
 from fairtape.edge.protocol.effects import Grade, Refusal
 from fairtape.edge.protocol.remulticast import RemulticastOptions
 from fairtape.edge.protocol.retransmitter import RetransmitterOptions
-from fairtape.edge.protocol.session_receiver import CustomerOptions
 from fairtape.edge.protocol.sessions import Edition, StripePosition
 from fairtape.edge.protocol.stripe_sequencer import StripeSequencer
 from fairtape.formats.moldudp64 import MoldRequest, encode_request

@@ -8,11 +8,10 @@ import pytest
 
 from fairtape.core.effects import Ordered
 from fairtape.core.instants import MILLISECOND, SECOND
-from fairtape.edge.protocol.customer import Customer
+from fairtape.edge.protocol.customer import Customer, CustomerOptions
 from fairtape.edge.protocol.customer_records import Heard, Reformation, Silent, Stale
 from fairtape.edge.protocol.feed_assignment import Region, feeds_of
 from fairtape.edge.protocol.remulticast import RemulticastOptions
-from fairtape.edge.protocol.session_receiver import CustomerOptions
 from fairtape.edge.protocol.sessions import StripePosition
 from fairtape.edge.protocol.stripe_sequencer import StripeSequencer
 from simulation.edge_town import FEEDS, SERVERS, Household, Town

@@ -7,10 +7,9 @@ import pytest
 
 from fairtape.core.effects import FormationChange, Ordered
 from fairtape.core.instants import MILLISECOND, SECOND
-from fairtape.edge.protocol.customer import Customer
+from fairtape.edge.protocol.customer import Customer, CustomerOptions
 from fairtape.edge.protocol.customer_records import Delivered, Gap, PlanChange
 from fairtape.edge.protocol.remulticast import Remulticaster, RemulticastOptions
-from fairtape.edge.protocol.session_receiver import CustomerOptions
 from fairtape.edge.protocol.sessions import StripePosition
 from fairtape.edge.protocol.stripe_sequencer import StripeSequencer
 from fairtape.market.stripes import StripePlan

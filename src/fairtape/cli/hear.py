@@ -18,9 +18,9 @@ from fairtape.deployment.config.description import FILE, Deployment, interface_a
 from fairtape.deployment.process.children import Interrupts
 from fairtape.deployment.process.edge import edge_names, edge_of, stripe_plans_of
 from fairtape.deployment.status_files import RunFolder
+from fairtape.edge.protocol.customer import CustomerOptions
 from fairtape.edge.protocol.customer_records import Delivered, Record
 from fairtape.edge.protocol.session_marks import MARK, OPAQUE, BadMark, decode_opaque
-from fairtape.edge.protocol.session_receiver import CustomerOptions
 from fairtape.edge.protocol.sessions import Session
 from fairtape.edge.service.session_readers import SessionReaders
 from fairtape.edge.service.stripe_plans import read_plan

@@ -21,8 +21,8 @@ from fairtape.client.errors import ClientError
 from fairtape.client.selection import Selection
 from fairtape.core.instants import Instant
 from fairtape.edge.protocol import customer_records as heard
+from fairtape.edge.protocol.customer import CustomerOptions
 from fairtape.edge.protocol.session_marks import MARK, OPAQUE, BadMark, Opaque, decode_opaque
-from fairtape.edge.protocol.session_receiver import CustomerOptions
 from fairtape.edge.service.session_readers import SessionReaders
 from fairtape.edge.service.stripe_plans import plan_beside, read_plan
 from fairtape.edge.service.subscriber import MulticastSubscriber, feeds_of

@@ -23,10 +23,9 @@ from fairtape.demo.reformers import Rhythm
 from fairtape.demo.world import REGIONS, EdgePlan, WorldPlan
 from fairtape.deployment.process.children import ChildLink, Ready
 from fairtape.deployment.process.temporary_site import Rounds
-from fairtape.edge.protocol.customer import Customer
+from fairtape.edge.protocol.customer import Customer, CustomerOptions
 from fairtape.edge.protocol.customer_records import Delivered, Gap, Heard, Record, Silent
 from fairtape.edge.protocol.effects import SendUnicast
-from fairtape.edge.protocol.session_receiver import CustomerOptions
 from fairtape.formats.itch.messages import ItchTrade
 from fairtape.formats.itch.ticker import WIDE
 from fairtape.formats.moldudp64 import BadMold, Packet, decode

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairtape.core.instants import MILLISECOND, SECOND
-from fairtape.edge.protocol.customer import Customer
+from fairtape.edge.protocol.customer import Customer, CustomerOptions
 from fairtape.edge.protocol.customer_records import (
     Delivered,
     Ended,
@@ -18,7 +18,6 @@ from fairtape.edge.protocol.customer_records import (
     Stale,
 )
 from fairtape.edge.protocol.effects import SendUnicast
-from fairtape.edge.protocol.session_receiver import CustomerOptions
 from fairtape.formats.moldudp64 import Packet, decode_request, encode
 from unit.edge.edge_values import NOON, edition, plan
 

@@ -4,9 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairtape.edge.protocol.itch_encoder import ItchEncoder
+from fairtape.edge.protocol.itch_encoder import ItchEncoder, SymbolLookup
 from fairtape.edge.protocol.sessions import Edition
-from fairtape.edge.protocol.symbol_lookup import SymbolLookup
 from fairtape.formats.framing import unframe
 from fairtape.formats.itch.ticker import Listing, TickerItch, fits_directory
 from fairtape.market.trades import TRADE_SIZE, BadTrade, Trade, decode, encode

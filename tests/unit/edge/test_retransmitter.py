@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from fairtape.core.effects import FormationChange, Ordered
 from fairtape.core.instants import MILLISECOND, SECOND
-from fairtape.edge.protocol.archive import RecentMessages, SessionExtent
-from fairtape.edge.protocol.customer_accounts import CustomerAccounts
+from fairtape.edge.protocol.archive import MessageIndex, RecentMessages, SessionExtent, reread
 from fairtape.edge.protocol.effects import (
     Address,
     EdgeEffect,
@@ -18,9 +17,13 @@ from fairtape.edge.protocol.effects import (
     SendMulticast,
     SendUnicast,
 )
-from fairtape.edge.protocol.message_index import MessageIndex, reread
-from fairtape.edge.protocol.repair_batching import RepairRequest, batched
-from fairtape.edge.protocol.retransmitter import Retransmitter, RetransmitterOptions
+from fairtape.edge.protocol.retransmitter import (
+    CustomerAccounts,
+    RepairRequest,
+    Retransmitter,
+    RetransmitterOptions,
+    batched,
+)
 from fairtape.edge.protocol.sessions import StripePosition
 from fairtape.edge.protocol.stripe_sequencer import StripeSequencer
 from fairtape.formats import moldudp64

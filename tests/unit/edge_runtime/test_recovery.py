@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fairtape.core.effects import Ordered
 from fairtape.edge.protocol.sessions import StripePosition
 from fairtape.edge.service.checkpoints import EdgeCheckpoint, load, save
-from fairtape.edge.service.publisher_recovery import recover
+from fairtape.edge.service.stripe_numbering import recover
 from fairtape.edge.service.stripe_plans import PlanUnknown, StripePlanStore
 from fairtape.journal import JournalReader
 from unit.edge.edge_values import edition, plan

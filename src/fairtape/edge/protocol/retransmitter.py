@@ -8,14 +8,13 @@ The sender of a request *is* an argument here, unlike in the core: MoldUDP64 nam
 somewhere. Nothing that was not released is ever served, for an archive holds nothing else.
 """
 
-from collections import deque
-from collections.abc import Iterable
+from collections import Counter, OrderedDict, deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from fairtape.core.instants import MILLISECOND, NEVER, Duration, Instant
+from fairtape.core.instants import MILLISECOND, NEVER, SECOND, Duration, Instant
 from fairtape.edge.protocol.archive import MessageArchive, SessionExtent
-from fairtape.edge.protocol.customer_accounts import CustomerAccounts
 from fairtape.edge.protocol.effects import (
     Address,
     EdgeEffect,
@@ -26,11 +25,122 @@ from fairtape.edge.protocol.effects import (
     SendUnicast,
 )
 from fairtape.edge.protocol.pacing import OVERHEAD, Pacer
-from fairtape.edge.protocol.repair_batching import Repair, RepairRequest, batched
 from fairtape.edge.protocol.sessions import Session
 from fairtape.formats.framing import frame
 from fairtape.formats.moldudp64 import BadMold, MoldRequest, bare, decode_request, packets, session_field
 from fairtape.market.stripes import EdgeStripe, StripePlan
+
+# Requests that gather for a moment: what several customers lack is repaired for all of them at once.
+#
+# It is likely that the same messages are lost by many receivers of a region, so retransmissions should be multicast,
+# too (TRMP 2001 §7.1). Requests seldom name exactly the same messages; what counts is how many customers want a number.
+
+
+class RepairRequest(NamedTuple):
+    """Somebody wants these numbers."""
+
+    by: Address
+    first: int
+    end: int  # the number after the last one
+
+
+class Repair(NamedTuple):
+    """These numbers are for one customer; or for everybody, where `to` is None."""
+
+    to: Address | None
+    first: int
+    end: int
+    hosts: frozenset[str] = frozenset()  # who wanted what everybody gets: it counts as waiting for each of them
+
+
+def batched(wishes: Iterable[RepairRequest], *, multicast_min: int) -> list[Repair]:
+    """What at least so many customers want goes to everybody, the rest to each who wants it; no number twice to one."""
+    repairs: dict[Address | None, list[Repair]] = {}
+    for first, end, wanting in _segments(wishes):
+        everybody = len(wanting) >= multicast_min
+        hosts = frozenset(host for host, _ in wanting) if everybody else frozenset[str]()
+        for to in (None,) if everybody else sorted(wanting):
+            known = repairs.setdefault(to, [])
+            before = known.pop() if known and known[-1].end == first else Repair(to, first, end)
+            known.append(Repair(to, before.first, end, before.hosts | hosts))
+    return [repair for each in repairs.values() for repair in each]
+
+
+def _segments(wishes: Iterable[RepairRequest]) -> Iterator[tuple[int, int, Counter[Address]]]:
+    """The numbers cut wherever a wish begins or ends, and who wants each piece."""
+    edges = sorted(edge for wish in wishes for edge in ((wish.first, 1, wish.by), (wish.end, -1, wish.by)))
+    wanting: Counter[Address] = Counter()
+    at = 0
+    for edge, step, by in edges:
+        if wanting and edge > at:
+            yield at, edge, wanting
+        at = edge
+        wanting[by] += step
+        if not wanting[by]:
+            del wanting[by]
+
+
+# The customers of a retransmit server: their grades, and how much each may ask for.
+#
+# MoldUDP64 says nothing about who asks, so an account is that of a host. An address proves nothing; all that depends on
+# it is how much service somebody gets who may be somebody else.
+
+STRANGERS_MAX: Final = 10_000  # accounts of hosts that nobody registered; the one unheard for longest goes first
+REGISTERED_MAX: Final = 100_000
+
+
+class CustomerAccount:
+    """One host."""
+
+    __slots__ = ("bits", "grade", "refused", "requests", "waiting")
+
+    def __init__(self, grade: Grade, *, requests_per_s: int, bits_per_s: int, burst_period: Duration) -> None:
+        self.grade = grade
+        self.requests = Pacer(requests_per_s, burst_period)
+        self.bits = Pacer(bits_per_s, burst_period)
+        self.waiting = 0  # repairs that are queued for it
+        self.refused = 0
+
+
+class CustomerAccounts:
+    """All hosts that asked lately, and those that were registered."""
+
+    def __init__(
+        self,
+        *,
+        requests_per_s: int,
+        bits_per_s: int,
+        burst_period: Duration = SECOND // 10,
+        strangers_max: int = STRANGERS_MAX,
+    ) -> None:
+        self._requests_per_s = requests_per_s
+        self._bits_per_s = bits_per_s
+        self._burst_period = burst_period
+        self._strangers_max = strangers_max
+        self._registered: dict[str, CustomerAccount] = {}
+        self._strangers: OrderedDict[str, CustomerAccount] = OrderedDict()
+
+    def register(self, host: str, grade: Grade, *, bits_per_s: int | None = None) -> None:
+        """Whoever asks from this host gets this grade."""
+        assert len(self._registered) < REGISTERED_MAX or host in self._registered
+        self._registered[host] = self._account(grade, bits_per_s or self._bits_per_s)
+
+    def of(self, host: str) -> CustomerAccount:
+        """The account of a host; a stranger has best effort."""
+        account = self._registered.get(host) or self._strangers.get(host)
+        if account is None:
+            account = self._strangers[host] = self._account(Grade.BEST_EFFORT, self._bits_per_s)
+            if len(self._strangers) > self._strangers_max:
+                self._strangers.popitem(last=False)
+        elif host in self._strangers:
+            self._strangers.move_to_end(host)
+        return account
+
+    def _account(self, grade: Grade, bits_per_s: int) -> CustomerAccount:
+        return CustomerAccount(
+            grade, requests_per_s=self._requests_per_s, bits_per_s=bits_per_s, burst_period=self._burst_period
+        )
+
 
 PLANS_MAX: Final = 8  # whose groups are known; the oldest go first
 LINGERING_MAX: Final = 256  # repairs for everybody that are remembered for a moment

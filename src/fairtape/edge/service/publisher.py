@@ -22,8 +22,8 @@ from fairtape.core.instants import MILLISECOND, SECOND, Instant
 from fairtape.edge.protocol.effects import SendMulticast, SequenceLost
 from fairtape.edge.protocol.remulticast import RemulticastCounts, Remulticaster
 from fairtape.edge.service.checkpoints import EdgeCheckpoint, save
-from fairtape.edge.service.publisher_recovery import PositionLost, RecoveredPosition, recover
 from fairtape.edge.service.settings import EdgeSettings
+from fairtape.edge.service.stripe_numbering import PositionLost, RecoveredPosition, recover
 from fairtape.edge.service.stripe_plans import PlanUnknown, StripePlanStore, mark_in, version_of
 from fairtape.journal import JournalReader
 from fairtape.net.transports import Interface

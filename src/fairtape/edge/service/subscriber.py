@@ -7,10 +7,9 @@ from typing import Final
 
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, Duration, Instant
-from fairtape.edge.protocol.customer import REPAIR, Customer
+from fairtape.edge.protocol.customer import REPAIR, Customer, CustomerOptions
 from fairtape.edge.protocol.customer_records import PlanChange, Record
 from fairtape.edge.protocol.effects import SendUnicast
-from fairtape.edge.protocol.session_receiver import CustomerOptions
 from fairtape.market.stripes import StripePlan
 from fairtape.net.clock import Clock
 from fairtape.net.transports import Interface
