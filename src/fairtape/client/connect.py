@@ -136,7 +136,7 @@ def _feed(path: Path, start: Start, follow: bool | None, midnight_at: Instant | 
 
 def _deployment_feed(path: Path) -> Feed:
     # All that a site is made of comes with it, which readers of journals and files need not wait for.
-    from fairtape.client.deployment_feed import DeploymentFeed
+    from fairtape.client.journal_feed import DeploymentFeed
     from fairtape.deployment.follow.site_selection import SiteSelection
 
     return DeploymentFeed(SiteSelection(read_deployment(path)), f"deployment {path}")

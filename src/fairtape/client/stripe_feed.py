@@ -36,9 +36,9 @@ from fairtape.net.transports import LOOPBACK
 from fairtape.net.udp import PORT_MAX, Address
 from fairtape.tape import records
 from fairtape.tape.batches import PLACE_DTYPE, TradeBatch
+from fairtape.tape.decoding import corrected_of, decode_single
 from fairtape.tape.feed import Beginning, Delivery, LastSales, Live, Start
 from fairtape.tape.records import ABSENT, Break, Fresh, Gap, Notice, Reformation, Single, Stale
-from fairtape.tape.single_messages import corrected_of, decode_single
 from fairtape.wire.blocks import Assembler
 from fairtape.wire.frames import Malformed
 

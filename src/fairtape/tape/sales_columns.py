@@ -18,10 +18,10 @@ import numpy as np
 from fairtape.market.symbols import Symbol
 from fairtape.market.trades import TRADE_DTYPE, blank_trades
 from fairtape.tape.batches import PLACE_DTYPE, TradeBatch, Values, coded, join_batches, records_of
+from fairtape.tape.decoding import batch_of
 from fairtape.tape.feed import Delivery
 from fairtape.tape.records import Canceled, Corrected, Revision
 from fairtape.tape.sales import OPEN_MAX, SYMBOLS_MAX
-from fairtape.tape.single_messages import batch_of
 
 ROOM_MIN: Final = 64
 HALF: Final = 32  # bits: a sum of quantities has two halves, because 64 are too few for a busy day

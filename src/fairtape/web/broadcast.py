@@ -20,9 +20,8 @@ from fairtape.core.instants import MILLISECOND, Duration, Instant
 from fairtape.tape.batches import TradeBatch
 from fairtape.tape.feed import AtInstant, AtNumber, Beginning, Delivery
 from fairtape.tape.records import Fresh, Notice, Stale
-from fairtape.web.customer import QUEUE_MAX, CustomerConnection, TooSlow, WebCustomer
+from fairtape.web.customer import QUEUE_MAX, CustomerConnection, CustomerReplay, TooSlow, WebCustomer
 from fairtape.web.encoding import ROWS_MAX, Encoding, framed
-from fairtape.web.replay import CustomerReplay
 from fairtape.web.subscription import Overload, Refusal, Subscription
 from fairtape.web.ticker import LiveTicker
 

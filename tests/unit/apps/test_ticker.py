@@ -22,8 +22,8 @@ from fairtape.tape.ticker import (
     TradeCanceled,
     TradeCorrected,
     VenueChange,
+    VenueState,
 )
-from fairtape.tape.venues import VenueState
 from fairtape.wire.blocks import pack_records
 from unit.apps.ticker_values import LONDON, NOON, NYSE, VENUE_OF, Said, a_trade, said, sold, token
 

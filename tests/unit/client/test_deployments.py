@@ -9,7 +9,7 @@ import pytest
 import fairtape
 import unit.journal_values as values
 from fairtape.client import Break, ClientError, Fresh, Stale, Trade
-from fairtape.client.deployment_feed import notices
+from fairtape.client.journal_feed import notices
 from fairtape.core.instants import SECOND
 from fairtape.deployment.config.description import read_deployment
 from fairtape.deployment.config.draft import Draft, create_deployment

@@ -15,9 +15,8 @@ from fairtape.core.instants import MILLISECOND
 from fairtape.tape.feed import AtInstant, AtNumber, Beginning, Delivery
 from fairtape.tape.records import Delayed, Prompt, Stale
 from fairtape.web.broadcast import PAUSE_MIN, ROUND_PERIOD, TOO_SLOW, Limits, pause_after
-from fairtape.web.customer import NOTICES_MAX, QUEUE_MIN
+from fairtape.web.customer import NOTICES_MAX, QUEUE_MIN, CustomerReplay
 from fairtape.web.encoding import Encoding
-from fairtape.web.replay import CustomerReplay
 from fairtape.web.server_loop import DELAY_GOAL, DELAY_GOOD, LATE_MIN, PROMPT_MIN, LagMonitor
 from fairtape.web.subscription import Overload, Refusal, Slow, Subscription
 from unit.client.tape_values import SYMBOLS
