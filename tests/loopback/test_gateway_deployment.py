@@ -14,8 +14,7 @@ import pytest
 import fairtape
 from fairtape import cli
 from fairtape.client import OrderRefused, Trader
-from fairtape.deployment.config.description import read_deployment
-from fairtape.deployment.config.gateway_options import GatewayOptions
+from fairtape.deployment.config.description import GatewayOptions, read_deployment
 from fairtape.deployment.process.gateway import GatewayProcess
 from fairtape.deployment.publish.source_thread import publish_once
 from fairtape.deployment.publish.target import publish_target

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from fairtape.core.errors import UserError
-from fairtape.deployment.config.description import FILE, read_deployment
+from fairtape.deployment.config.description import COMMIT_PASSES, FILE, FloorSettings, read_deployment
 from fairtape.deployment.config.draft import Draft, create_deployment
-from fairtape.deployment.config.floor_settings import COMMIT_PASSES, FloorSettings
 
 
 def made(folder: Path, fields: str) -> Path:

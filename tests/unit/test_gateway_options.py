@@ -5,9 +5,15 @@ from pathlib import Path
 import pytest
 
 from fairtape.core.errors import UserError
-from fairtape.deployment.config.description import FILE, Deployment, read_deployment
+from fairtape.deployment.config.description import (
+    FILE,
+    USUAL_LIMITS,
+    Deployment,
+    GatewayOptions,
+    limits_of,
+    read_deployment,
+)
 from fairtape.deployment.config.draft import Draft, create_deployment
-from fairtape.deployment.config.gateway_options import USUAL_LIMITS, GatewayOptions, limits_of
 from fairtape.deployment.process.local_cluster import floor_names
 from fairtape.gateway.core.gateway import GatewayLimits
 from fairtape.gateway.servers.streams import server_context

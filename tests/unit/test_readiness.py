@@ -6,7 +6,7 @@ import pytest
 
 from fairtape.core.errors import UserError
 from fairtape.deployment.config.draft import Draft, create_deployment
-from fairtape.deployment.operations.readiness import check_ready
+from fairtape.deployment.operations.doctor import check_ready
 from fairtape.net.udp import bind
 
 

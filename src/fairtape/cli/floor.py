@@ -11,8 +11,7 @@ from fairtape.cli.floor_view import arbitrate, book_view, reader_of, replay_view
 from fairtape.cli.limits import check_within
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND
-from fairtape.deployment.config.description import NodeKind, read_deployment
-from fairtape.deployment.config.floor_settings import COMMIT_PASSES, COMMIT_PASSES_MAX
+from fairtape.deployment.config.description import COMMIT_PASSES, COMMIT_PASSES_MAX, NodeKind, read_deployment
 from fairtape.deployment.process.node import exit_with
 from fairtape.deployment.publish.floor_request import FloorAnswer, Making, enter, fills_of
 from fairtape.deployment.publish.source_thread import source_named

@@ -19,8 +19,7 @@ from fairtape.cli.words import counted
 from fairtape.core.effects import Ordered
 from fairtape.core.errors import UserError
 from fairtape.core.instants import Instant
-from fairtape.deployment.config.description import FILE, Deployment, Node, read_deployment
-from fairtape.deployment.config.floor_settings import FloorSettings
+from fairtape.deployment.config.description import FILE, Deployment, FloorSettings, Node, read_deployment
 from fairtape.deployment.follow.floor_reader import FloorReader, FloorStep
 from fairtape.deployment.follow.journal_follower import JournalFollower
 from fairtape.deployment.follow.site_selection import SiteSelection

@@ -8,8 +8,7 @@ import click
 
 from fairtape.cli.limits import check_within
 from fairtape.core.errors import UserError
-from fairtape.deployment.config.description import read_deployment
-from fairtape.deployment.config.gateway_options import LIMITS, GatewayOptions, limits_of
+from fairtape.deployment.config.description import LIMITS, GatewayOptions, limits_of, read_deployment
 from fairtape.deployment.process.node import exit_with
 from fairtape.deployment.publish.target import publish_target
 from fairtape.net.udp import PORT_MAX, Address

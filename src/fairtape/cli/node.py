@@ -8,8 +8,7 @@ import click
 from fairtape.cli.limits import check_within
 from fairtape.core.errors import UserError
 from fairtape.deployment.config.description import NodeKind, read_deployment
-from fairtape.deployment.process.load import SIZES
-from fairtape.deployment.process.node import exit_with, run_load, run_reformer, run_site
+from fairtape.deployment.process.node import SIZES, exit_with, run_load, run_reformer, run_site
 
 RATES: Final = (0.1, 1_000_000.0)
 

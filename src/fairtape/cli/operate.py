@@ -6,8 +6,7 @@ import click
 
 from fairtape.core.errors import UserError
 from fairtape.deployment.config.description import NodeKind, read_deployment
-from fairtape.deployment.operations.operator import give_order
-from fairtape.deployment.operations.plan_change import change_plan
+from fairtape.deployment.operations.operator import change_plan, give_order
 from fairtape.edge.service.stripe_plans import read_plan
 from fairtape.wire.membership import OperatorVerb
 

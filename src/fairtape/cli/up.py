@@ -12,7 +12,7 @@ from fairtape.cli.limits import check_within
 from fairtape.cli.words import counted
 from fairtape.deployment.config.description import Deployment, read_deployment
 from fairtape.deployment.lock_file import folder_lock
-from fairtape.deployment.operations.readiness import check_ready
+from fairtape.deployment.operations.doctor import check_ready
 from fairtape.deployment.process.children import Interrupts
 from fairtape.deployment.process.idle_guard import keep_processors_awake
 from fairtape.deployment.process.local_cluster import LocalCluster

@@ -3,7 +3,7 @@
 import re
 import socket
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from typing import Final
@@ -11,13 +11,14 @@ from typing import Final
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MICROSECOND, MILLISECOND, Duration
 from fairtape.core.timing import PERIOD_MAX, PROFILES, RETRIES_MAX, BadTiming, Timing, profile
-from fairtape.deployment.config.floor_settings import COMMIT_PASSES, COMMIT_PASSES_MAX, FloorSettings
-from fairtape.deployment.config.gateway_options import LIMITS, GatewayOptions, limits_of
 from fairtape.deployment.config.toml_table import TomlTable
 from fairtape.edge.protocol.feed_assignment import BadRegion, Region
 from fairtape.edge.service.settings import EdgeSettings, PublisherPlace
+from fairtape.exchange.floor import Floor
+from fairtape.gateway.core.gateway import GatewayLimits
 from fairtape.journal import SyncPolicy
 from fairtape.journal.writer import SYNC_PERIOD
+from fairtape.market.prices import ONE
 from fairtape.market.stripes import FEED_NAME_MAX, VERSION_MAX
 from fairtape.net.clock import SharedClock, SystemClock
 from fairtape.net.transports import TTL_MAX, AddressBook, Groups, IpMulticast, Mesh, Peer, Role, Transport
@@ -27,6 +28,75 @@ from fairtape.ring.membership.topology import BadTopology, Excess, LoopTopology,
 from fairtape.storage.formation_stores import EtcdAccess, check_store
 from fairtape.storage.trace_files import TOTAL_BYTES_MAX
 from fairtape.wire.frames import DATAGRAM_MAX, NODE_MAX, STRIPE_MAX, NodeId
+
+# How a gateway is run, as its command or the deployment's file says it.
+
+LIMITS: Final[Mapping[str, tuple[int, int]]] = {  # by the names that users know: the least and the most
+    "orders_per_s": (1, 1_000_000),
+    "open_orders": (1, 10_000),
+    "notional": (1, 9_000_000_000),
+}
+USUAL_LIMITS: Final = GatewayLimits(notional_max=100_000_000 * ONE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayOptions:
+    """Where traders connect, what is kept where, and how much of it one account may have."""
+
+    entry: Address | None = None  # where the native protocol is spoken
+    fix: Address | None = None
+    ouch: Address | None = None
+    cert_file: Path | None = None  # with it and its key, all three are spoken over TLS
+    key_file: Path | None = None
+    comp_id: str = "FAIRTAPE"  # what FIX clients call us
+    accounts: str | None = None  # a URL instead of the file in the folder
+    ledger: str | None = None  # where the ledger is projected to; None: nowhere
+    limits: GatewayLimits = USUAL_LIMITS
+
+    @property
+    def tls_files(self) -> tuple[Path, Path] | None:
+        """Certificate and key, where both are given."""
+        return None if self.cert_file is None or self.key_file is None else (self.cert_file, self.key_file)
+
+    @property
+    def serves(self) -> bool:
+        """Whether there is any place where traders connect."""
+        return any((self.entry, self.fix, self.ouch))
+
+
+def limits_of(wanted: Mapping[str, int | None], *, otherwise: GatewayLimits = USUAL_LIMITS) -> GatewayLimits:
+    """Limits by the names and in the units of `LIMITS`; those that are left out, or None, stay as they are."""
+    chosen = {name: value for name, value in wanted.items() if value is not None}
+    return replace(
+        otherwise,
+        requests_per_s=chosen.get("orders_per_s", otherwise.requests_per_s),
+        open_orders_max=chosen.get("open_orders", otherwise.open_orders_max),
+        notional_max=chosen["notional"] * ONE if "notional" in chosen else otherwise.notional_max,
+    )
+
+
+# The floor of a deployment as its file describes it: what every replica must agree on before the first message.
+
+COMMIT_PASSES: Final = 3
+COMMIT_PASSES_MAX: Final = 127  # one below the members that a loop may have
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FloorSettings:
+    """Replicas that differ in any of this compute different floors."""
+
+    commit_passes: int = COMMIT_PASSES  # N: a trade commits when so many tokens have passed
+    operators: tuple[NodeId, ...] | None = None  # sources that may open markets and let money in; None: all
+    arbiters: Mapping[NodeId, NodeId] = field(default_factory=dict)  # of a site, the source through which it reports
+
+    def new(self) -> Floor:
+        """An empty floor."""
+        return Floor(
+            commit_passes=self.commit_passes,
+            operators=self.operators,
+            arbiters=tuple(self.arbiters.values()) if self.arbiters else None,
+        )
+
 
 VERSION: Final = 1
 FILE: Final = "deployment.toml"
@@ -487,3 +557,17 @@ def _with_names(sentence: str, nodes: Mapping[str, Node]) -> str:
     """The charter speaks of numbers; the file of names."""
     names = {str(node.number): node.name for node in nodes.values()}
     return re.sub(r"\bsite (\d+)", lambda found: f"site {names.get(found[1], found[1])}", sentence)
+
+
+# Notices speak of node numbers, because machines know no others; people get names.
+
+_NAMED: Final = re.compile(r"\b(site|server|reports|suspects) (\d+)\b")
+_MOVING: Final = re.compile(r"\b(\d+)(?=(?:, \d+)* (?:joins|leaves|is gone)\b)")
+_LISTED: Final = re.compile(r"\((\d+(?:, \d+)*),?\)")
+
+
+def with_names(text: str, deployment: Deployment) -> str:
+    """The same notice, with the names of the deployment's file."""
+    text = _NAMED.sub(lambda found: f"{found[1]} {deployment.name_of(int(found[2]))}", text)
+    text = _MOVING.sub(lambda found: deployment.name_of(int(found[1])), text)
+    return _LISTED.sub(lambda found: " ".join(deployment.name_of(int(n)) for n in found[1].split(", ")), text)

@@ -12,8 +12,7 @@ from typing import Final
 from fairtape.core.errors import UserError
 from fairtape.core.timing import PROFILES
 from fairtape.deployment.config.capacity import cores_here, refuse_overload, sites_max
-from fairtape.deployment.config.description import FILE, Deployment, understand
-from fairtape.deployment.config.floor_settings import COMMIT_PASSES
+from fairtape.deployment.config.description import COMMIT_PASSES, FILE, Deployment, understand
 from fairtape.deployment.config.keys import write_keys
 from fairtape.deployment.config.loopback import free_ports
 from fairtape.deployment.config.toml_table import TomlTable

@@ -16,7 +16,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -27,11 +27,13 @@ from fairtape.core.errors import UserError
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration
 from fairtape.core.timing import PROFILES
 from fairtape.deployment.config.capacity import cores_here, sites_max
+from fairtape.deployment.config.description import FILE, Deployment
 from fairtape.deployment.config.loopback import PORTS, free_ports
 from fairtape.net.clock import kernel_bound
 from fairtape.net.driver import WATCHED_MAX, may_run_in_real_time
 from fairtape.net.transports import LOOPBACK, multicast_works
 from fairtape.net.udp import BUFFER_SIZE, UdpSocket, bind
+from fairtape.storage.formation_stores import open_store
 
 GROUP: Final = "239.195.0.1"  # any group of our range: the route is looked up and nothing is sent
 PORTS_WANTED: Final = 256
@@ -403,3 +405,26 @@ def _shown(period: Duration) -> str:
     if period < MILLISECOND:
         return f"{period / MICROSECOND:,.0f} µs"
     return f"{period / MILLISECOND:,.1f} ms"
+
+
+# Whether this machine can run a deployment: asked before anything is started, so that one sentence tells what cannot.
+#
+# Each process would find out by itself; but then every one of them says so, one after the other, while others run.
+
+
+def check_ready(deployment: Deployment) -> None:
+    """Every address can be listened at, and the store answers; a `UserError` names the first that does not."""
+    stations = {} if deployment.edge is None else deployment.edge.stations
+    nodes = (*deployment.sites, *deployment.reformers)
+    places = {f"{node.kind.value}s.{node.name}.address": (node.host, node.port) for node in nodes}
+    places |= {f"edge.stations.{name}.requests": place.requests for name, place in stations.items()}
+    with ExitStack() as bound:
+        for field, address in places.items():
+            try:
+                bound.enter_context(bind(*address))
+            except UserError as complaint:
+                raise UserError(
+                    f"{deployment.folder / FILE}: {field} cannot be used here: {complaint}; "
+                    "sites of other machines are started there, with: fairtape node DIR NAME"
+                ) from None
+    open_store(deployment.store, access=deployment.access).close()

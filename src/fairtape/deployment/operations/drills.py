@@ -17,8 +17,7 @@ from typing import Any, Final
 
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
-from fairtape.deployment.config.description import Deployment, Node, NodeKind
-from fairtape.deployment.node_names import with_names
+from fairtape.deployment.config.description import Deployment, Node, NodeKind, with_names
 from fairtape.deployment.process.local_cluster import LocalCluster
 from fairtape.deployment.process.node import JOURNALS
 from fairtape.deployment.process.supervisor import Supervisor, Wrapping

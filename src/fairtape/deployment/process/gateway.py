@@ -15,8 +15,7 @@ from typing import Final
 
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
-from fairtape.deployment.config.description import Deployment
-from fairtape.deployment.config.gateway_options import GatewayOptions
+from fairtape.deployment.config.description import Deployment, GatewayOptions
 from fairtape.deployment.follow.journal_follower import JournalFollower
 from fairtape.deployment.follow.site_failover import SiteFailover
 from fairtape.deployment.follow.site_selection import SiteSelection

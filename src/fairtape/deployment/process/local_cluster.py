@@ -5,8 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from fairtape.deployment.config.description import Deployment
-from fairtape.deployment.node_names import with_names
+from fairtape.deployment.config.description import Deployment, with_names
 from fairtape.deployment.process.edge import edge_names
 from fairtape.deployment.process.supervisor import ARBITER, GATEWAY, ProcessEnded, Supervisor, Wrapping
 from fairtape.deployment.status_files import RunFolder

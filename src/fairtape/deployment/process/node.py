@@ -3,29 +3,28 @@
 import ctypes
 import os
 import signal
+import struct
 from collections import deque
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from random import Random
 from typing import Any, Final
 
 from fairtape.core.effects import Deliver, FormationChange, Report
+from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.core.link_faults import LinkFaults
-from fairtape.deployment.config.description import Deployment, Node, NodeKind
+from fairtape.deployment.config.description import FILE, Deployment, Node, NodeKind, RealTime, with_names
 from fairtape.deployment.config.keys import keys_of
-from fairtape.deployment.node_names import with_names
 from fairtape.deployment.process.edge import SilencedPublisher, open_publisher
-from fairtape.deployment.process.load import PacedLoad, load_status
-from fairtape.deployment.process.scheduling import Scheduling
 from fairtape.deployment.process.site_traces import SiteTraces
 from fairtape.deployment.status_files import Orders, RunFolder, Status, StatusFile
 from fairtape.edge.protocol.feed_assignment import feeds_of
 from fairtape.edge.service.publisher import EdgePublisher
 from fairtape.journal import History, JournalWriter, SyncPolicy
 from fairtape.net.clock import SharedClock, SystemClock
-from fairtape.net.driver import Driver, tune_gc
+from fairtape.net.driver import Driver, may_run_in_real_time, tune_gc
 from fairtape.net.fault_injection import FaultInjector
 from fairtape.net.node_runtime import NodeRuntime
 from fairtape.nodes.coordinator.primary_loop import FormationDecision
@@ -36,6 +35,100 @@ from fairtape.ring.membership.formation import Formation
 from fairtape.storage.formation_stores import StoreThread, open_store
 from fairtape.wire.frames import NUMBER_MAX, NodeId
 from fairtape.wire.membership import MembershipState
+
+# Real-time scheduling of the processes of a deployment: those that serve are preferred to ordinary programs.
+#
+# A site that is far behind has much to compute and nobody waits for it: it runs as an ordinary program until it is near,
+# or it would take the processors from the sites that serve, and from the kernel's own threads that write to the disk.
+
+THREADS: Final = Path("/proc/self/task")
+
+
+class Scheduling:
+    """How the kernel schedules this process, all threads of it: one that waits for another must not wait for long."""
+
+    def __init__(self, deployment: Deployment) -> None:
+        granted = deployment.real_time is not RealTime.NEVER and may_run_in_real_time()
+        if deployment.real_time is RealTime.ALWAYS and not granted:
+            raise UserError(
+                f"{deployment.folder / FILE}: process.real_time is true, and the kernel refuses it; run as root, grant"
+                ' CAP_SYS_NICE, or write "auto"'
+            )
+        self._granted = granted
+        self.preferred = False
+        if granted:
+            self.words = "real-time scheduling while it serves: no ordinary program of this machine holds it up"
+        elif deployment.real_time is RealTime.NEVER:
+            self.words = "ordinary scheduling, as the deployment says"
+        else:
+            self.words = "ordinary scheduling, as the kernel grants no other: releases also wait for other programs"
+
+    def prefer(self, *, serving: bool) -> None:
+        """Let this process be preferred while it serves, if the kernel grants it."""
+        if not self._granted or serving == self.preferred:
+            return
+        self.preferred = serving
+        policy = os.SCHED_RR if serving else os.SCHED_OTHER
+        parameters = os.sched_param(os.sched_get_priority_min(policy))
+        for thread in THREADS.iterdir():
+            with suppress(OSError):  # a thread that has ended, or a privilege that was taken away
+                os.sched_setscheduler(int(thread.name), policy, parameters)
+
+
+# Traffic for drills and measurements: so many messages per second, no two of them the same.
+
+SIZES: Final = (16, 1_024)  # bytes of a message
+QUEUED_MAX: Final = 256 << 10  # bytes that wait in the source; while there are more, the metronome waits as well
+TICKS_MIN: Final = 1_000  # per second: at high rates several messages leave together
+BURST_MAX: Final = 1_000  # messages that leave together, after the source had no room
+STAMP: Final = struct.Struct(">QQ")  # the message's number, and when it was due
+
+
+class PacedLoad:
+    """A producer that keeps time. What could not leave in time leaves as soon as it can: nothing is left out."""
+
+    def __init__(self, source: Source, *, rate: float, size: int) -> None:
+        self._source = source
+        self._period = max(round(SECOND / rate), 1)
+        self._tick = max(self._period, SECOND // TICKS_MIN)
+        self._filling = bytes(size - STAMP.size)
+        self._began_at: Instant = 0
+        self._look_at: Instant = 0
+        self.published = 0
+        self.quiet = False
+
+    def be_quiet(self, *, quiet: bool) -> None:
+        """Publish no more, or go on."""
+        self.quiet = quiet
+
+    def deadline(self) -> Instant | None:
+        """The next tick."""
+        if self.quiet or self._source.queued >= QUEUED_MAX:
+            return None
+        return self._look_at
+
+    def wake(self, now: Instant) -> None:
+        """Publish what is due."""
+        self._began_at = self._began_at or now
+        self._look_at = now + self._tick
+        due = min((now - self._began_at) // self._period + 1 - self.published, BURST_MAX)
+        messages = [STAMP.pack(self.published + each + 1, now) + self._filling for each in range(due)]
+        self.published += self._source.publish(messages, now)
+
+
+def load_status(source: Source, metronome: PacedLoad) -> Status:
+    """How a source of traffic fares."""
+    return {
+        "incarnation": source.incarnation,
+        "published": metronome.published,
+        "acknowledged": source.acked_through,
+        "settled": source.settled_through,
+        "idle": source.idle,
+        "quiet": metronome.quiet,
+        "resent": source.counts["resent"],
+        "counts": dict(source.counts),
+    }
+
 
 JOURNALS: Final = "journals"
 ORDERS_PERIOD: Final = 50 * MILLISECOND  # between two looks at what a drill wants
