@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("pyspark", reason="the extra `pipeline` (PySpark) is not installed")
 
 from fairtape.core.errors import UserError
-from fairtape.pipeline.spark import class_archive as archive
+from fairtape.pipeline.spark import java as archive
 from fairtape.pipeline.spark.java import Java
 
 DRILLS = os.environ.get("FAIRTAPE_DRILLS") == "all"

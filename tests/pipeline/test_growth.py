@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 pytest.importorskip("pyspark", reason="the extra `pipeline` (PySpark) is not installed")
 
 from fairtape.pipeline.source.partitions import Offset, Offsets, PartitionName
-from fairtape.pipeline.tables.incremental import has_grown, new_in_order, new_of_lanes
+from fairtape.pipeline.tables.jobs import has_grown, new_in_order, new_of_lanes
 
 SITES = 4
 lanes = st.dictionaries(

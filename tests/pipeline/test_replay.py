@@ -22,9 +22,14 @@ from pipeline.market_values import STARTS_AT, SYMBOLS, Market
 pytest.importorskip("pyspark", reason="the extra `pipeline` (PySpark) is not installed")
 
 from fairtape.pipeline.schemas import REPLAYED, SCHEMAS
-from fairtape.pipeline.source.replay_options import ReplaySourceOptions
-from fairtape.pipeline.source.replay_rows import replayed
-from fairtape.pipeline.source.replay_sessions import SessionRange, Sessions, offsets_from_json, offsets_to_json
+from fairtape.pipeline.source.replay_source import (
+    ReplaySourceOptions,
+    SessionRange,
+    Sessions,
+    offsets_from_json,
+    offsets_to_json,
+    replayed,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -17,7 +17,6 @@ from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.market.prices import ONE
 from fairtape.pipeline.report.html_page import HtmlTable, Page, PageVerdict, Section
-from fairtape.pipeline.report.names import Names
 from fairtape.pipeline.report.plots import (
     BarPlot,
     Candle,
@@ -31,7 +30,7 @@ from fairtape.pipeline.report.plots import (
     told_share,
 )
 from fairtape.pipeline.report.report import make_report
-from fairtape.pipeline.report.sections import outage_section, volume_section
+from fairtape.pipeline.report.sections import Names, outage_section, volume_section
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

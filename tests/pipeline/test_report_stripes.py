@@ -9,10 +9,10 @@ pytest.importorskip("pyspark", reason="the extra `pipeline` (PySpark) is not ins
 
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND
 from fairtape.pipeline.report.html_page import PageVerdict
-from fairtape.pipeline.report.names import Names
 from fairtape.pipeline.report.plots import BarPlot, LinePlot
 from fairtape.pipeline.report.sections import (
     PARTS,
+    Names,
     clock_section,
     fairness_section,
     latency_section,

@@ -23,7 +23,7 @@ from fairtape.pipeline.stripes.evaluation import (
 )
 from fairtape.pipeline.stripes.limits import BadHistory, Limit, Places, Windows, chances, needs, tail
 from fairtape.pipeline.stripes.packing import Likeness, Packing, pack, repack
-from fairtape.pipeline.stripes.plan_writing import PlanLayout, places_in, plan_of
+from fairtape.pipeline.stripes.study import PlanLayout, places_in, plan_of
 
 BOUND = 1e-3
 FAMILIES = 12

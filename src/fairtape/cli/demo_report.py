@@ -27,8 +27,8 @@ def write_page(journals: Iterable[Path], folder: Path) -> Path:
     with _in_one_sentence(), steps(quiet=False) as step:
         step("report: starting Spark")
         with spark_at(MASTER) as spark:
-            from fairtape.pipeline.report.names import Names
             from fairtape.pipeline.report.report import make_report
+            from fairtape.pipeline.report.sections import Names
             from fairtape.pipeline.tables.jobs import run_batch
 
             run_batch(spark, list(journals), folder / TABLES, step=lambda text: step(f"report: {text}"))

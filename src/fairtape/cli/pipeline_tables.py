@@ -130,7 +130,7 @@ def prepare() -> None:
     It takes minutes on a small machine and some 180 MB, once for each Java and Spark.
     """
     needed()
-    from fairtape.pipeline.spark.class_archive import make_archive
+    from fairtape.pipeline.spark.java import make_archive
 
     click.echo(f"kept in {make_archive()}")
 

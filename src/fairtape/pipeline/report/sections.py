@@ -5,12 +5,12 @@ What is good is written here as limits with reasons, so that a reader can disagr
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND
 from fairtape.market.prices import ONE
 from fairtape.pipeline.report.html_page import HtmlTable, PageVerdict, Section
-from fairtape.pipeline.report.names import Names
 from fairtape.pipeline.report.plots import (
     LINES_MAX,
     BarPlot,
@@ -22,6 +22,25 @@ from fairtape.pipeline.report.plots import (
     told_instant,
     told_share,
 )
+
+# What people call the numbers in a report. Tables know numbers only; who runs the network knows the names.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Names:
+    """Of sites and sources; one without a name is called by its number."""
+
+    sites: Mapping[int, str] = field(default_factory=dict)
+    sources: Mapping[int, str] = field(default_factory=dict)
+
+    def site(self, number: int) -> str:
+        """Where something was released."""
+        return self.sites.get(number, f"site {number}")
+
+    def source(self, number: int) -> str:
+        """Where something was entered."""
+        return self.sources.get(number, f"source {number}")
+
 
 Rows: TypeAlias = Sequence[Mapping[str, Any]]
 
@@ -480,3 +499,59 @@ def _times(count: int) -> str:
 def _listed(words: Sequence[str]) -> str:
     """a, b and c."""
     return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+# The section of a report about the links between sites: what they lose, and how long they take.
+
+TITLE: Final = "Links between sites"
+BARS_MAX: Final = 12  # of the plot: the slowest; the table has all
+DELAYS: Final = ("p50", "p99", "most")
+
+
+def links_section(links: Rows, sources: Rows, retries: Rows, names: Names) -> Section:
+    """From the traces of sites."""
+    tokens = sum(row["tokens"] for row in links)
+    gone = sum(row["lost"] + row["absent"] for row in links)
+    messages, missing = (sum(row[name] for row in sources) for name in ("messages", "missing"))
+    unasked = sum(row["tokens"] for row in retries if row["requests"] == 0)
+    timed = sorted((row for row in links if row["count"]), key=lambda row: -row["p50"])
+    return Section(
+        title=TITLE,
+        verdict=PageVerdict.NEITHER,
+        finding=f"{told_share(gone / max(tokens, 1))} of the acknowledgments between sites had to be asked for because "
+        f"they were lost, and {told_share(missing / max(messages, 1))} of the messages of sources; "
+        f"{told_share(unasked / max(tokens, 1))} of the tokens needed no request at all.",
+        told=(
+            (
+                "Each bar is the median delay of one way between two sites, the slowest ones first. It is measured "
+                "with the clocks of both, on acknowledgments that came by themselves. Ring order and timing are "
+                "planned from these figures."
+            ),
+            (
+                "An acknowledgment that was asked for, and of which the first copy came after all, was late and not "
+                "lost. One that never came was that of a site that had failed, as a rule."
+            ),
+        ),
+        plots=[
+            BarPlot(
+                bars=[(_way(row, names), float(row["p50"])) for row in timed[:BARS_MAX]],
+                told=told_duration,
+            )
+        ],
+        table=HtmlTable(
+            ("way", "stripe", "acknowledgments", "lost", "late", "never came", *DELAYS),
+            [
+                (
+                    _way(row, names),
+                    f"{row['stripe']}",
+                    *(f"{row[name]:,}" for name in ("tokens", "lost", "late", "absent")),
+                    *("" if row[name] is None else told_duration(row[name]) for name in DELAYS),
+                )
+                for row in links
+            ],
+        ),
+    )
+
+
+def _way(row: Mapping[str, Any], names: Names) -> str:
+    return f"{names.site(row['from_site'])} → {names.site(row['to_site'])}"

@@ -5,7 +5,7 @@
     spark.readStream.format("fairtape").option("journals", "journals/*").option("rows", "trades").load()
     spark.read.format("fairtape").option("replay", "10.0.0.7:17001").option("plan", "plans/00001.toml").load()
 
-What to read is said by options (`fairtape.pipeline.source.options`, `fairtape.pipeline.source.replay_options`), what
+What to read is said by options (`fairtape.pipeline.source.options`, `fairtape.pipeline.source.replay_source`), what
 comes by `fairtape.pipeline.schemas`. An offset is the number that is due, per stripe and site, or per session of a
 replay. Planning reads heads on the driver; executors read stretches in parallel and hand over Arrow batches. Executors
 need this package, and see journals and plans under the same names.
@@ -25,8 +25,7 @@ from fairtape.core.errors import UserError
 from fairtape.pipeline.schemas import REPLAYED, SCHEMAS, Arrow
 from fairtape.pipeline.source.options import Options
 from fairtape.pipeline.source.partitions import OffsetRange, Offsets, Partitions, offsets_from_json, offsets_to_json
-from fairtape.pipeline.source.replay_options import ReplaySourceOptions
-from fairtape.pipeline.source.replay_source import ReplayReader, ReplayStreamReader
+from fairtape.pipeline.source.replay_source import ReplayReader, ReplaySourceOptions, ReplayStreamReader
 from fairtape.pipeline.source.rows import batches, stretches_batch
 
 FORMAT = "fairtape"

@@ -1,16 +1,358 @@
 """The readers of the data source over a replay port: planning asks the server for ends, tasks read ranges."""
 
 import json
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple, get_args
 
+import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from fairtape.pipeline.schemas import Arrow
-from fairtape.pipeline.source.replay_options import ReplaySourceOptions
-from fairtape.pipeline.source.replay_rows import replayed
-from fairtape.pipeline.source.replay_sessions import Offsets, SessionRange, Sessions, offsets_from_json, offsets_to_json
+from fairtape.core.errors import UserError
+from fairtape.edge.protocol.archive import SESSIONS_MAX
+from fairtape.edge.protocol.session_marks import MARK, OPAQUE, BadMark, Over, decode_mark, decode_opaque
+from fairtape.edge.protocol.sessions import DEPLOYMENT_MAX, Session, in_base_36
+from fairtape.edge.service.session_readers import SessionReaders
+from fairtape.edge.service.stripe_plans import plan_beside, read_plan
+from fairtape.formats import soupbintcp as soup
+from fairtape.formats.itch.messages import BadItch
+from fairtape.formats.itch.ticker import CanceledPrint, PrintedTrade
+from fairtape.market.stripes import EDGE_MAX, PORT_MAX, StripePlan
+from fairtape.market.trades import Trade, encode, records
+from fairtape.pipeline.schemas import REPLAYED, Arrow
+from fairtape.pipeline.source.options import BATCH_ROWS_MAX, listed, number_in, symbol_of
+from fairtape.pipeline.source.payload_columns import trade_columns
+from fairtape.pipeline.source.replay_client import ReplayClient
+from fairtape.wire.frames import NUMBER_MAX
+
+# The options of a replay: whose port, which plan, and what of it.
+#
+# A replay port carries sessions of edge stripes, and says neither which stripes there are nor which day it is: both stand
+# in the stripe plan, which customers have anyway. Plans that take over later are looked for beside the one that is named.
+
+ReplayRows = Literal["messages", "trades"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplaySourceOptions:
+    """What to read of a replay port. All messages of all stripes of the plan where nothing else is said."""
+
+    replay: ReplayClient
+    plan: Path
+    rows: ReplayRows = "messages"
+    stripes: tuple[int, ...] | None = None  # of the edge
+    symbols: tuple[str, ...] | None = None  # only trades of these
+    max_rows: int = BATCH_ROWS_MAX  # of one micro-batch
+    tag: str | None = None  # the deployment in the names of sessions; None: the server is asked
+
+    @classmethod
+    def of(cls, texts: Mapping[str, str]) -> "ReplaySourceOptions":
+        """The options that a user of Spark wrote."""
+        given = {name.lower(): text for name, text in texts.items()}
+        if unknown := sorted(set(given) - set(_READERS) - set(_LOGIN)):
+            known = ", ".join((*_READERS, *_LOGIN))
+            raise UserError(f"option {unknown[0]!r} is unknown for a replay; it has {known}")
+        if "plan" not in given:
+            raise UserError(
+                "plan is missing; name the file of the stripe plan, which says the stripes and the day: "
+                ".option('plan', 'plans/00001.toml')"
+            )
+        login = {name: given[name] for name in _LOGIN if name in given}
+        address = _address("replay", given["replay"])
+        chosen = {name: read(name, given[name]) for name, read in _READERS.items() if name in given}
+        options = cls(**chosen | {"replay": ReplayClient(address=address, **login)})
+        options.check()
+        return options
+
+    def check(self) -> None:
+        """Refuse what no server can be asked."""
+        try:
+            soup.LoginRequest(self.replay.user, self.replay.password)
+        except soup.BadSoup as refusal:
+            raise UserError(f"user or password cannot be sent: {refusal}") from None
+        plan = read_plan(self.plan)
+        for number in self.stripes or ():
+            if number not in plan.stripes:
+                raise UserError(f"stripes names {number}; plan {plan.version} has {', '.join(map(str, plan.stripes))}")
+
+    def plan_of(self, version: int) -> StripePlan | None:
+        """The plan of this version: the one that is named, or one beside it."""
+        return plan_beside(self.plan, version)
+
+    def stripes_of(self, plan: StripePlan) -> list[int]:
+        """The stripes of a plan that are wanted."""
+        return [number for number in plan.stripes if self.stripes is None or number in self.stripes]
+
+
+def _address(name: str, text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= PORT_MAX:
+        raise UserError(f"{name} is {text!r}; give the replay port of a retransmit server, such as 10.0.0.7:17001")
+    return host, int(port)
+
+
+def _rows(name: str, text: str) -> str:
+    if text not in get_args(ReplayRows):
+        raise UserError(f"{name} is {text!r}; of a replay it must be one of {', '.join(get_args(ReplayRows))}")
+    return text
+
+
+def _tag(name: str, text: str) -> str:
+    if not 1 <= len(text) <= DEPLOYMENT_MAX or not (text.isascii() and text.isalnum()):
+        raise UserError(f"{name} is {text!r}; the tag of a deployment has 1 or 2 letters and digits, such as FT")
+    return text
+
+
+_LOGIN: Final = ("user", "password")
+_READERS: Final[dict[str, Callable[[str, str], Any]]] = {
+    "replay": _address,
+    "plan": lambda _, text: Path(text).absolute(),
+    "rows": _rows,
+    "stripes": lambda name, text: listed(name, text, number_in(1, EDGE_MAX)),
+    "symbols": lambda name, text: listed(name, text, symbol_of),
+    "max_rows": number_in(1, NUMBER_MAX),
+    "tag": _tag,
+}
+
+
+# Which sessions a replay reads, and how far: the offsets of a replay, as `lanes` has those of journals.
+#
+# An offset is, for each session, the number of its message that is due. A session ends with a mark that names the plan
+# and the Breaks of the one that takes over (`fairtape.edge.protocol.session_marks`), so whoever has read one to its end
+# knows where to go on, and that nothing lies between. Sessions that are over stay in the offsets: they say that what
+# followed them is known.
+
+RANGE_ROWS_MAX: Final = 1 << 18  # of one task; a server sends so many in a second or two
+
+
+class Reached(NamedTuple):
+    """How far a session was read: the number due next, and whether the session was over before it."""
+
+    next: int = 1
+    over: bool = False
+
+
+class SessionRange(NamedTuple):
+    """Consecutive numbers of one session."""
+
+    session: str
+    first: int
+    last: int
+
+
+Offsets = dict[str, Reached]
+
+
+def offsets_to_json(offsets: Mapping[str, Reached]) -> dict[str, dict[str, Any]]:
+    """Offsets as Spark keeps them in a checkpoint."""
+    return {name: reached._asdict() for name, reached in sorted(offsets.items())}
+
+
+def offsets_from_json(kept: Mapping[str, Mapping[str, Any]]) -> Offsets:
+    """Offsets from a checkpoint."""
+    return {name: Reached(int(each["next"]), bool(each["over"])) for name, each in kept.items()}
+
+
+class Sessions:
+    """All sessions that a job reads."""
+
+    def __init__(self, options: ReplaySourceOptions) -> None:
+        self._options = options
+        self._replay = options.replay
+        self._settles = False
+        self._target: Offsets | None = None
+
+    def start(self) -> Offsets:
+        """The first message of every session of the plan."""
+        plan = read_plan(self._options.plan)
+        stripes = self._options.stripes_of(plan)
+        tag = self._options.tag or self._tag(stripes[0])
+        return {str(Session(tag, plan.version, 0, stripe)): Reached() for stripe in stripes}
+
+    def settle(self) -> None:
+        """Read no further than to what is there when somebody asks first (the trigger `availableNow`)."""
+        self._settles, self._target = True, None
+
+    def latest(self, start: Offsets, rows_max: int | None = None) -> Offsets:
+        """How far all sessions can be read, together at most `rows_max` messages beyond `start`."""
+        if self._settles and self._target is None:
+            self._target = self.everything(start)
+        ends = self._ends(start) if self._target is None else self._target
+        reached: Offsets = {}
+        left = rows_max
+        for name, end in ends.items():
+            begin = start.get(name, Reached())
+            cut = left is not None and end.next - begin.next > left
+            reached[name] = Reached(begin.next + left) if cut and left is not None else end
+            if left is not None:
+                left -= reached[name].next - begin.next
+        return reached
+
+    def everything(self, start: Offsets) -> Offsets:
+        """The end of all that is there now, through all sessions that followed one another."""
+        ends = self._ends(start)
+        while (further := self._ends(ends)).keys() != ends.keys():
+            ends = further
+        return further
+
+    def ranges(self, start: Offsets, end: Offsets) -> Iterator[SessionRange]:
+        """What lies between, in pieces that can be read in parallel."""
+        for name, reached in end.items():
+            for first in range(start.get(name, Reached()).next, reached.next, RANGE_ROWS_MAX):
+                yield SessionRange(name, first, min(first + RANGE_ROWS_MAX, reached.next) - 1)
+
+    def _ends(self, start: Offsets) -> Offsets:
+        """The end of each session that is known, and the beginning of those that take over."""
+        ends = dict(start)
+        for name, begin in start.items():
+            if begin.over:
+                continue
+            following = self._replay.following(name)
+            if following is None:
+                raise UserError(
+                    f"replay {self._replay} knows no session {name}; it reads its journal still, or serves another "
+                    "deployment than that of the plan. Try again, or name tag and plan of this one"
+                )
+            if following <= begin.next:
+                continue  # nothing new; a server that was started again may be some way behind
+            mark = self._last(name, following - 1)
+            ends[name] = Reached(following, over=mark is not None)
+            if mark is not None and mark.version:
+                self._take_over(ends, name, mark)
+        return ends
+
+    def _last(self, session: str, number: int) -> Over | None:
+        """The mark with which a session is over, if its last message is one."""
+        ((message,),) = self._replay.messages(session, number, number)
+        mark = decode_mark(message) if message[:1] == MARK else None
+        return mark if isinstance(mark, Over) else None
+
+    def _take_over(self, ends: Offsets, session: str, over: Over) -> None:
+        """Every stripe of the plan that takes over begins, also those that the last one did not have."""
+        ended = Session.parse(session)
+        plan = self._options.plan_of(over.version)
+        assert ended is not None
+        if plan is None:
+            raise UserError(
+                f"session {session} is over and plan {over.version} takes over, which is not beside "
+                f"{str(self._options.plan)!r}; put its file there"
+            )
+        for stripe in self._options.stripes_of(plan):
+            ends.setdefault(str(Session(ended.deployment, over.version, over.breaks, stripe)), Reached())
+        if len(ends) > SESSIONS_MAX:
+            raise UserError(f"plan begins more than {SESSIONS_MAX:,} sessions ago; name one that is in force now")
+
+    def _tag(self, stripe: int) -> str:
+        session = Session.parse(self._replay.present(in_base_36(stripe, 3)) or "")
+        if session is None:
+            raise UserError(
+                f"replay {self._replay} knows no stripe {stripe}; is the plan that of its deployment? If so, name the "
+                "deployment's tag: .option('tag', 'FT')"
+            )
+        return session.deployment
+
+
+# What a replay gives: messages of sessions as Arrow batches, read by the edge's own readers.
+#
+# A replay port carries what was released, as customers hear it: trades, the ends of trades, marks, and payloads that are
+# none of these. It carries no release marks. So there is no site, no token and no time but the trade's own; those columns
+# are there and empty, so that queries over journals and over replays read alike.
+
+TRADE: Final = "trade"
+CORRECTION: Final = "correction"  # the trade that stands in the place of the one that was broken just before
+BROKEN: Final = "broken"  # a trade is void; its own number is not told
+OPAQUE_KIND: Final = (
+    "opaque"  # a payload, or a part of it, behind the head that `fairtape.edge.protocol.session_marks` describes
+)
+MARK_KIND: Final = "mark"
+DIRECTORY: Final = "directory"  # what a session begins and ends with
+
+
+class _Told(NamedTuple):
+    """One message, and what it says."""
+
+    number: int
+    kind: str
+    message: bytes
+    sequence: int | None = None  # in the order, where the message names its own
+    source: int | None = None
+    trade: Trade | None = None
+
+
+def replayed(wanted: SessionRange, options: ReplaySourceOptions) -> Iterator[Arrow]:
+    """The chosen rows of a range as record batches of the schema that `options.rows` names."""
+    interpreter = _Interpreter(wanted.session, options)
+    number = max(wanted.first - 1, 1)  # the message before says whether the first one corrects a trade
+    for messages in options.replay.messages(wanted.session, number, wanted.last):
+        told = [interpreter.told(each, message) for each, message in enumerate(messages, number)]
+        number += len(messages)
+        chosen = [each for each in told if each.number >= wanted.first and _is_chosen(each, options)]
+        if chosen:
+            yield _batch(chosen, wanted.session, options)
+
+
+def _is_chosen(told: _Told, options: ReplaySourceOptions) -> bool:
+    if options.symbols is not None and (told.trade is None or told.trade.symbol not in options.symbols):
+        return False
+    return options.rows == "messages" or told.kind == TRADE
+
+
+class _Interpreter:
+    """Reads the messages of one session, one after the other."""
+
+    def __init__(self, session: str, options: ReplaySourceOptions) -> None:
+        self._session = session
+        self._options = options
+        self._reader = SessionReaders(options.plan_of).of(session)
+        self._corrects = False
+
+    def told(self, number: int, message: bytes) -> _Told:
+        """What a message says, or a sentence that names it."""
+        try:
+            return self._told(number, message)
+        except (BadItch, BadMark) as error:
+            raise UserError(
+                f"replay {self._options.replay} gives message {number} of session {self._session}, which cannot be "
+                f"read ({error}); is the plan the right one?"
+            ) from None
+
+    def _told(self, number: int, message: bytes) -> _Told:
+        if message[:1] == MARK:
+            return _Told(number, MARK_KIND, message, decode_mark(message).sequence)
+        if message[:1] == OPAQUE:
+            opaque = decode_opaque(message)
+            return _Told(number, OPAQUE_KIND, message, opaque.sequence, opaque.source)
+        corrects, self._corrects = self._corrects, False
+        match self._reader.read(message):
+            case PrintedTrade(sequence, trade):
+                return _Told(number, CORRECTION if corrects else TRADE, message, sequence, None, trade)
+            case CanceledPrint(corrected=corrected):
+                self._corrects = corrected
+                return _Told(number, BROKEN, message)
+            case _:
+                return _Told(number, DIRECTORY, message)
+
+
+def _batch(told: Sequence[_Told], session: str, options: ReplaySourceOptions) -> Arrow:
+    schema = REPLAYED[options.rows]
+    name = Session.parse(session)
+    assert name is not None
+    columns: dict[str, Any] = {
+        "stripe": pa.array([name.stripe] * len(told), pa.int32()),
+        "session": pa.array([session] * len(told)),
+        "stripe_number": pa.array([each.number for each in told]),
+        "sequence": pa.array([each.sequence for each in told], pa.int64()),
+        "kind": pa.array([each.kind for each in told]),
+        "source": pa.array([each.source for each in told], pa.int64()),
+        "payload": pa.array([each.message for each in told], pa.binary()),
+    }
+    if options.rows == "trades":
+        columns |= trade_columns(records(b"".join(encode(each.trade) for each in told if each.trade is not None)))
+    return pa.RecordBatch.from_arrays(
+        [columns.get(field.name, pa.nulls(len(told), field.type)) for field in schema], schema=schema
+    )
 
 
 class ReplayTask(InputPartition):

@@ -2,7 +2,7 @@
 
 The master `local[*]` is this machine, `spark://host:7077` a standalone cluster, `sc://host` a server of Spark Connect.
 On this machine Java is found by `fairtape.pipeline.spark.java`, and classes come from an archive where one was made
-(`fairtape.pipeline.spark.class_archive`), which halves the time to the first answer.
+(`fairtape.pipeline.spark.java`), which halves the time to the first answer.
 """
 
 import logging
@@ -24,9 +24,8 @@ from pyspark.sql import SparkSession
 from fairtape.core.errors import UserError
 from fairtape.journal import Damaged
 from fairtape.pipeline.source.data_source import register
-from fairtape.pipeline.spark.class_archive import archive_flags
 from fairtape.pipeline.spark.file_paths import REMEDY
-from fairtape.pipeline.spark.java import cache_directory, find_java
+from fairtape.pipeline.spark.java import archive_flags, cache_directory, find_java
 
 QUICK: Final = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=256m", "-XX:-UsePerfData")
 """For small jobs: the quick compiler only, with the room that all compilers have together by default. With its own
