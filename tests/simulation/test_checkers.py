@@ -9,9 +9,8 @@ from fairtape.core.effects import Channel, Ordered, Reason, Release, Report, Spa
 from fairtape.core.instants import MILLISECOND, Duration, Instant
 from fairtape.core.timing import Timing
 from fairtape.ring.membership.formation import Formation
-from fairtape.simulation.checkers import GUARANTEES, LATE_AFTER, Checker, EverythingArrives
+from fairtape.simulation.checkers import GUARANTEES, LATE_AFTER, Checker, EverythingArrives, RingCheckers
 from fairtape.simulation.facts import Facts, Violation
-from fairtape.simulation.ring_checkers import RingCheckers
 from fairtape.wire.blocks import pack_messages, split_message
 from fairtape.wire.frames import Ack, NodeId, Range, encode_block_header, encode_control
 from fairtape.wire.seals import Authenticator, Seal

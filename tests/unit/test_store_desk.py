@@ -14,7 +14,7 @@ from fairtape.core.formation_log import (
     StoreResponse,
     Unavailable,
 )
-from fairtape.simulation.memory_store import MemoryFormationStore
+from fairtape.simulation.cluster import MemoryFormationStore
 from fairtape.storage.formation_stores import QUESTIONS_MAX, StoreThread
 
 PATIENCE = 60.0

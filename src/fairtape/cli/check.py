@@ -21,7 +21,7 @@ from fairtape.simulation.campaign import CampaignTally, Distribution, Run, campa
 from fairtape.simulation.cluster_run import run_cluster
 from fairtape.simulation.configuration import LOSS_MAX
 from fairtape.simulation.failover import run_failover
-from fairtape.simulation.floor_run import run_floor
+from fairtape.simulation.floor_replicas import run_floor
 from fairtape.simulation.ring_run import RunOutcome, run_seed
 
 EXIT_BROKEN: Final = 1

@@ -4,14 +4,15 @@ A checker watches what nodes really do: what they send, write, release and decla
 that it watches, and knows more than any of them, since it sees all nodes at once. The first breach raises `Violation`.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from fairtape.core.effects import Ordered, Reason, Report, Span
+from fairtape.core.effects import Channel, Ordered, Reason, Release, Report, Span
 from fairtape.core.instants import MILLISECOND, Instant
 from fairtape.simulation.facts import Facts, Releasing, Stream, Violation, Writing
+from fairtape.simulation.observer import Observer
 from fairtape.wire.blocks import Assembler, unpack_messages
-from fairtape.wire.frames import Ack, Malformed, NodeId
+from fairtape.wire.frames import Ack, Kind, Malformed, NodeId, decode_control
 
 LATE_AFTER: Final = 5 * MILLISECOND  # decision 6: what comes later than this is late, even where a site stood still
 _NONCE: Final = slice(12, 32)  # source, incarnation and first message number in the header of a block
@@ -453,3 +454,89 @@ GUARANTEES: Final[tuple[type[Checker], ...]] = (
     AppendBeforeAck,
     EverythingArrives,
 )
+
+
+# The jury: all checkers as one witness of a world.
+
+
+class RingCheckers(Observer):
+    """Keeps the facts, and lets each checker hear only what it asked for."""
+
+    def __init__(self, facts: Facts, guarantees: Sequence[type[Checker]] = GUARANTEES) -> None:
+        self.facts = facts
+        self.checkers = [guarantee(facts) for guarantee in guarantees]
+        self._placed_through = facts.formation.first_token - 1
+        self._on_block = self._asking("block_sent")
+        self._on_ack = self._asking("ack_sent")
+        self._on_placed = self._asking("placed")
+        self._on_appended = self._asking("appended")
+        self._on_delivered = self._asking("delivered")
+        self._on_declared = self._asking("declared")
+
+    def _asking(self, hook: str) -> list[Callable[..., None]]:
+        return [getattr(c, hook) for c in self.checkers if getattr(type(c), hook) is not getattr(Checker, hook)]
+
+    def sent(self, node: NodeId, _to: NodeId | Channel, datagram: bytes, at: Instant, /) -> None:
+        """A datagram crosses the network."""
+        self.facts.at = at
+        kind = datagram[2]
+        if kind == Kind.BLOCK:
+            for check in self._on_block:
+                check(node, datagram)
+        elif kind == Kind.ACK:
+            ack = decode_control(datagram)
+            for check in self._on_ack:
+                check(node, ack)
+
+    def appended(self, node: NodeId, ordered: Ordered, now: Instant, /) -> None:
+        """Msg(e) is in a journal."""
+        if ordered.token > self._placed_through:
+            self._placed_through = ordered.token
+            self.facts.placed.append(ordered.token)
+            for check in self._on_placed:
+                check(ordered)
+        writing = Writing(node, ordered, now)
+        for check in self._on_appended:
+            check(writing)
+        self._note(node, ordered, now)  # after the checks: they see what was before
+
+    def _note(self, node: NodeId, ordered: Ordered, now: Instant) -> None:
+        facts = self.facts
+        facts.appended_through[node] = ordered.token
+        facts.appended_at[node, ordered.token] = now
+        for span in ordered.spans:
+            facts.held.setdefault((span.source, span.incarnation), {})[node] = span.first + span.count - 1
+
+    def delivered(self, node: NodeId, ordered: Ordered, release: Release, now: Instant, /) -> None:
+        """Msg(e) is released."""
+        self.facts.released += 1
+        self.facts.late += release.late
+        releasing = Releasing(node, ordered, release, now)
+        for check in self._on_delivered:
+            check(releasing)
+
+    def reported(self, node: NodeId, report: Report, _now: Instant, /) -> None:
+        """A failure is declared."""
+        self.facts.reported.setdefault(node, report)
+        for check in self._on_declared:
+            check(node, report)
+
+    def befell(self, node: NodeId, what: str, now: Instant, /) -> None:
+        """A fault."""
+        facts = self.facts
+        match what:
+            case "crash":
+                facts.down.add(node)
+                facts.paused.discard(node)
+            case "restart":
+                facts.down.discard(node)
+            case "pause":
+                facts.paused.add(node)
+            case "resume":
+                facts.paused.discard(node)
+                facts.resumed_at[node] = now
+
+    def finished(self, clocks: Mapping[NodeId, Instant]) -> None:
+        """The run is over."""
+        for checker in self.checkers:
+            checker.finished(clocks)

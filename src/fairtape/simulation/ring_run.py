@@ -19,7 +19,7 @@ from fairtape.core.machine import Machine
 from fairtape.nodes.receiver import Receiver
 from fairtape.nodes.source import Source
 from fairtape.ring.receiver.tracing import Tracer
-from fairtape.simulation.checkers import EverythingArrives
+from fairtape.simulation.checkers import EverythingArrives, RingCheckers
 from fairtape.simulation.clocks import SimulatedClock, TrueClock, wandering
 from fairtape.simulation.configuration import RECORD_MAX, Burst, Configuration, chance_for, draw
 from fairtape.simulation.facts import Facts, Stream, Violation
@@ -27,7 +27,6 @@ from fairtape.simulation.faults import schedule
 from fairtape.simulation.intruder import Intruder
 from fairtape.simulation.network import Tree
 from fairtape.simulation.recorder import Recorder
-from fairtape.simulation.ring_checkers import RingCheckers
 from fairtape.simulation.world import EPOCH, Spinning, Storm, World
 from fairtape.wire.frames import NodeId
 from fairtape.wire.seals import Keys

@@ -30,14 +30,13 @@ from fairtape.nodes.receiver import Receiver
 from fairtape.nodes.source import Source
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.receiver.recovery_tables import State
-from fairtape.simulation.checkers import GUARANTEES, EverythingArrives
+from fairtape.simulation.checkers import GUARANTEES, EverythingArrives, RingCheckers
 from fairtape.simulation.configuration import chance_for
 from fairtape.simulation.datagram_summary import NAMES, span
 from fairtape.simulation.facts import Facts
 from fairtape.simulation.faults import Clog, Crash, Fault, Pause, Restart, schedule
 from fairtape.simulation.network import Rule
 from fairtape.simulation.recorder import Befell, Declared, Flight, Happening, Recorder, Released, Sent, Step
-from fairtape.simulation.ring_checkers import RingCheckers
 from fairtape.simulation.world import EPOCH, World
 from fairtape.wire.frames import DATAGRAM_MAX, Kind, NodeId
 from fairtape.wire.seals import Keys
