@@ -6,12 +6,11 @@ import pytest
 
 from fairtape.bench import edge
 from fairtape.bench.figures import Processors, percentile
-from fairtape.bench.itch_day import MIX, itch_day
-from fairtape.bench.reading import PER_TOKEN, write_journal
+from fairtape.bench.reading import MIX, PER_TOKEN, itch_day, write_journal
 from fairtape.bench.receivers import ReceiverTally
 from fairtape.bench.report import Figures, problems_of
+from fairtape.bench.ring import SEGMENTS_KEPT, kept_short, trim
 from fairtape.bench.senders import STAMP
-from fairtape.bench.trimming import SEGMENTS_KEPT, kept_short, trim
 from fairtape.client import connect
 from fairtape.core.effects import Deliver, Ordered, Release, Span
 from fairtape.core.instants import MICROSECOND, MILLISECOND

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairtape.bench.fix import fix_day, fix_figures
+from fairtape.bench.trading import fix_day, fix_figures
 from fairtape.formats.fix.codec import FixStream
 
 

@@ -1,7 +1,6 @@
 """All figures of `fairtape bench floor`: the keys that programs read, and what is wrong with them."""
 
-from fairtape.bench.settling import settling_figures
-from fairtape.bench.trading import trading_figures
+from fairtape.bench.trading import settling_figures, trading_figures
 
 
 def test_settled_trades_are_counted_and_proved() -> None:

@@ -6,10 +6,9 @@ from itertools import repeat
 from pathlib import Path
 from typing import Final
 
-from fairtape.bench.fanout import run_fanout
 from fairtape.bench.reading import client_figures, itch_figures
 from fairtape.bench.report import Figures, Step
-from fairtape.bench.web import DELAY_GOAL_MS, WebSetting, web_figures
+from fairtape.bench.web import DELAY_GOAL_MS, WebSetting, run_fanout, web_figures
 from fairtape.market.trades import TRADE_SIZE
 from fairtape.tape.serialization import PLACE
 

@@ -9,26 +9,86 @@ import gc
 import struct
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 
-from fairtape.bench.itch_day import itch_day
 from fairtape.client import connect
 from fairtape.core.effects import Ordered, Release, Span
 from fairtape.core.instants import MILLISECOND, SECOND
-from fairtape.formats.itch.columns import to_arrow
+from fairtape.formats.fixed_layout import Field, Text
+from fairtape.formats.itch.columns import INDEX, TEXT, from_arrow, to_arrow
+from fairtape.formats.itch.messages import LAYOUTS
 from fairtape.journal import JournalWriter, SyncPolicy
 from fairtape.market.flow import Flow, batches
+from fairtape.market.symbols import universe
 from fairtape.market.trades import TRADE_SIZE, Trades, records
 from fairtape.tape.batches import PLACE_DTYPE, ROWS_MAX, TradeBatch
 from fairtape.wire.blocks import pack_records, records_room
 from fairtape.wire.frames import DATAGRAM_MAX
 from fairtape.wire.seals import SEAL_ROOM
+
+# A file of ITCH 5.0 as an exchange's day looks to a decoder: the same mix of messages, thousands of stocks.
+#
+# Most of a day are orders that come and go; one message in thirty is an execution. Every value has the size that it has
+# in a real file, because a decoder's time depends on nothing else: no order is followed through its life.
+
+STOCKS: Final = 5_000
+DAY: Final = 23_400 * 10**9  # nanoseconds from the open to the close
+OPEN: Final = 34_200 * 10**9  # after midnight
+
+MIX: Final[Mapping[str, float]] = {
+    "A": 0.425,  # orders
+    "F": 0.010,
+    "D": 0.410,  # their ends
+    "X": 0.015,
+    "U": 0.085,
+    "E": 0.030,  # executions and trades
+    "C": 0.001,
+    "P": 0.008,
+    "I": 0.014,  # imbalances before the crosses
+    "Q": 0.002,
+}
+"""The share of each letter; what a day has only thousands of, such as its directory, is left out."""
+
+_LETTERS: Final[Mapping[str, tuple[str, ...]]] = {
+    "buy_sell": ("B", "S"),
+    "printable": ("Y", "N"),
+    "imbalance_direction": ("B", "S", "N", "O"),
+    "cross_type": ("O", "C", "H"),
+    "price_variation": ("L", "1", "2", "A"),
+    "attribution": ("NITE", "CDEL", "UBSS", "GSCO"),
+}
+
+
+def itch_day(messages: int, *, seed: int = 1) -> bytes:
+    """A file of so many messages."""
+    chance = np.random.default_rng(seed)
+    letters = chance.choice(len(MIX), size=messages, p=np.array(list(MIX.values())) / sum(MIX.values()))
+    times = OPEN + np.sort(chance.integers(0, DAY, messages))
+    tables = {}
+    for place, letter in enumerate(MIX):
+        rows = np.flatnonzero(letters == place)
+        columns = {each.name: _column(each, len(rows), chance) for each in LAYOUTS[letter].fields}
+        tables[letter] = pa.table({INDEX: rows, **columns, "timestamp_ns": times[rows]})
+    return from_arrow(tables, end_mark=True)
+
+
+def _column(field: Field, rows: int, chance: np.random.Generator) -> Any:
+    if field.name == "stock":
+        ranks = np.minimum(chance.zipf(1.2, rows) - 1, STOCKS - 1)
+        names = pa.array(universe(STOCKS))
+        return pa.DictionaryArray.from_arrays(pa.array(ranks, pa.int32()), names)
+    if isinstance(field.kind, Text):
+        texts = _LETTERS[field.name]
+        return pa.array([texts[each] for each in chance.integers(0, len(texts), rows)], TEXT)
+    return chance.integers(0, min(field.kind.most, 1 << 40), rows)
+
 
 PER_TOKEN: Final = 1_000
 PER_BLOCK: Final = records_room(DATAGRAM_MAX - SEAL_ROOM, TRADE_SIZE)  # what fills a sealed datagram

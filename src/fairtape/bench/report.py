@@ -8,11 +8,28 @@ from typing import Final, TypeAlias
 from fairtape.bench.figures import percentile
 from fairtape.bench.ring import RingOutcome, messages_per_packet, run_bare, run_ring, run_sleepers
 from fairtape.bench.setting import Setting
-from fairtape.bench.unsealed import OpenSeal
 from fairtape.core.instants import MICROSECOND
 from fairtape.core.timing import profile
 from fairtape.deployment.process.idle_guard import keep_processors_awake
-from fairtape.wire.frames import DATAGRAM_MAX
+from fairtape.wire.frames import BLOCK_HEADER, DATAGRAM_MAX, TAG_SIZE
+from fairtape.wire.seals import Seal
+
+# What a ring would do without seals, to show what they cost. Only a benchmark may leave a block open.
+
+
+class OpenSeal(Seal):
+    """Adds room for a tag and no tag."""
+
+    __slots__ = ()
+
+    def close(self, header: bytes, first: int, body: bytes) -> bytes:  # noqa: ARG002 - no nonce is needed
+        """The body as it is."""
+        return header + body + bytes(TAG_SIZE)
+
+    def open(self, datagram: bytes, first: int) -> bytes:  # noqa: ARG002 - no nonce is needed
+        """The body as it is."""
+        return datagram[BLOCK_HEADER.size : -TAG_SIZE]
+
 
 Figure: TypeAlias = float | bool | str | list[str] | list[int] | list[dict[str, float]]
 Figures: TypeAlias = dict[str, Figure]

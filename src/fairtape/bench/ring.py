@@ -6,32 +6,143 @@ in the same run, with packets of the same size.
 
 import secrets
 import shutil
+import socket
+import struct
 import tempfile
 import time
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Event, Thread
 from typing import Final
 
-from fairtape.bench.bare import bare_receiver, bare_sender, bare_sleeper
 from fairtape.bench.figures import Processors, percentile
 from fairtape.bench.receivers import MemoryUse, ReceiverAccount, receiver_process
 from fairtape.bench.senders import Published, sender_process
 from fairtape.bench.setting import PATIENCE, WARM_PERIOD, Setting
-from fairtape.bench.trimming import kept_short
 from fairtape.core.errors import UserError
-from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration
+from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration, Instant
 from fairtape.core.link_faults import LinkFaults
 from fairtape.deployment.config.loopback import free_ports, loopback_book, loopback_groups
-from fairtape.deployment.process.children import ChildProcesses
+from fairtape.deployment.process.children import ChildLink, ChildProcesses, Ready
 from fairtape.deployment.ring_plan import RingPlan
+from fairtape.journal.format import SUFFIX
 from fairtape.net.clock import SharedClock
+from fairtape.net.driver import run_in_real_time
+from fairtape.net.transports import LOOPBACK
+from fairtape.net.udp import Address
 from fairtape.ring.membership.formation import Formation
 from fairtape.wire.blocks import records_room
 from fairtape.wire.frames import DATAGRAM_MAX, NodeId
 from fairtape.wire.seals import SEAL_ROOM, Keys
+
+# Journals of a bounded size: a flood fills a segment a second at every site, and nobody will read them.
+#
+# What the benchmark proves about the order it proves by the end of each hash chain, which covers what was removed too.
+
+SEGMENTS_KEPT: Final = 3  # of each journal; the last one is being written
+LOOK_SECONDS: Final = 0.5
+
+
+def trim(journal: Path) -> None:
+    """Remove all but the last segments. Names sort as numbers do."""
+    for segment in sorted(journal.glob(f"*{SUFFIX}"))[:-SEGMENTS_KEPT]:
+        segment.unlink()
+
+
+@contextmanager
+def kept_short(journals: Sequence[Path]) -> Iterator[None]:
+    """While it lasts, these journals are trimmed, by a thread of this process: no site waits for the disk to forget."""
+    over = Event()
+
+    def work() -> None:
+        while not over.wait(LOOK_SECONDS):
+            for journal in journals:
+                trim(journal)
+
+    thread = Thread(target=work, name="journal-trim", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+# The yardsticks: bare Python programs that do one thing and nothing else.
+#
+# A sender and receivers move the same packets one by one; sleepers wake at the same instants, as often as a ring has
+# tokens. Whatever a machine does not give to these, it cannot give to a ring.
+
+WARM_S = 0.5
+BETWEEN_LOOKS = 64  # packets between two looks at the clock
+
+
+def bare_receiver(link: ChildLink, group: Address, seconds: float) -> None:
+    """Count what arrives between the warm-up and the end."""
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+    sock.bind(group)
+    joined = struct.pack("4s4s", socket.inet_aton(group[0]), socket.inet_aton(LOOPBACK))
+    sock.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, joined)
+    # A time-out of the kernel: one of Python's would cost a second system call for every packet.
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", 0, 200_000))
+    link.tell(Ready())
+    starts_at = (link.expect(float) or 0.0) + WARM_S
+    _count_until(sock, starts_at)
+    link.tell(_count_until(sock, starts_at + seconds))
+    sock.close()
+    link.rest()
+
+
+def _count_until(sock: socket.socket, ends_at: float) -> int:
+    """How many packets arrive until then. The clock is looked at seldom: receiving is all that counts."""
+    count = 0
+    receive = sock.recv
+    while time.time() < ends_at:
+        try:
+            for _ in range(BETWEEN_LOOKS):
+                receive(2_048)
+                count += 1
+        except BlockingIOError:
+            continue
+    return count
+
+
+def bare_sender(link: ChildLink, group: Address, size: int, seconds: float) -> None:
+    """Send packets of one size as fast as one call after the other allows."""
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(LOOPBACK))
+    link.tell(Ready())
+    ends_at = (link.expect(float) or 0.0) + WARM_S + seconds
+    packet = bytes(size)
+    send = sock.sendto
+    while time.time() < ends_at:
+        for _ in range(BETWEEN_LOOKS):
+            send(packet, group)
+    sock.close()
+    link.rest()
+
+
+def bare_sleeper(link: ChildLink, period: Duration, window: Duration) -> None:
+    """Sleep until the same instants as all others, and say how much later each sleep ended."""
+    run_in_real_time()
+    link.tell(Ready())
+    instant: Instant = link.expect(int) or 0
+    ends_at = instant + window
+    late = array("q")
+    while instant < ends_at:
+        left = instant - time.time_ns()
+        if left > 0:
+            time.sleep(left / SECOND)
+        late.append(time.time_ns() - instant)
+        instant += period
+    link.tell(late)
+    link.rest()
+
 
 START_DELAY: Final = 200 * MILLISECOND
 NODE_DELAY: Final = 50 * MILLISECOND  # added for each node that has to be there before the first token

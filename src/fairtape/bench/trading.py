@@ -1,12 +1,228 @@
 """All figures of `fairtape bench floor`: the engine beside its peers, FIX beside simplefix, the ledger on its disk."""
 
-from typing import Final
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median
+from typing import Final, TypeAlias
 
-from fairtape.bench.fix import fix_figures
 from fairtape.bench.floor import ORDERS, ROUNDS, floor_figures
 from fairtape.bench.report import Figures, Step
-from fairtape.bench.settling import TRADES, settling_figures
+from fairtape.core.effects import Ordered, Span
 from fairtape.core.errors import UserError
+from fairtape.core.instants import MILLISECOND, SECOND
+from fairtape.exchange.floor import Floor
+from fairtape.exchange.order_codec import encode
+from fairtape.exchange.orders import CASH, Funding, NewOrder, OpenMarket, Side
+from fairtape.exchange.rules.values import Continuous
+from fairtape.exchange.transfers import Bookkeeper
+from fairtape.formats.fix.codec import FixStream
+from fairtape.formats.fix.order_messages import (
+    ExecType,
+    ExecutionReport,
+    FixSide,
+    FixTimeInForce,
+    NewOrderSingle,
+    OrderCancelRequest,
+    OrderEntry,
+    OrdStatus,
+    OrdType,
+    write,
+)
+from fairtape.gateway.session.session import compose, header
+from fairtape.market.prices import FIXED_MAX, ONE
+from fairtape.storage.ledger_tables import LedgerStore
+from fairtape.wire.blocks import pack_messages
+
+# How fast FIX is read: ours beside `simplefix`, the same file in the same pieces, in turns.
+#
+# The file is a day of order entry: orders, cancels and reports as traders and markets send them. Both readers find the
+# messages, take them apart and give the type and the ClOrdID of each, which must be equal. Ours also proves length, check
+# sum and the order of fields; simplefix does not. Time is the processor's, so that others on the machine do not count,
+# and the figures are medians of rounds that alternate.
+
+MESSAGES: Final = 6_000
+FIX_ROUNDS: Final = 5
+PIECE: Final = 4_096  # bytes, as a socket brings them: of all sizes, about the best for simplefix
+_BEGIN: Final = 1_704_465_000 * SECOND
+
+Identity: TypeAlias = tuple[bytes, bytes]  # type and ClOrdID
+Reader: TypeAlias = Callable[[bytes], list[Identity]]
+
+
+def fix_figures(*, messages: int = MESSAGES, rounds: int = FIX_ROUNDS) -> dict[str, float]:
+    """Messages per second and core of both, and how many times ours is the other; the median of all rounds."""
+    day = fix_day(messages)
+    ours: list[int] = []
+    theirs: list[int] = []
+    simplefix = _simplefix_reader()
+    for _ in range(rounds):
+        period, identities = _timed(_read, day)
+        ours.append(period)
+        period, others = _timed(simplefix, day)
+        theirs.append(period)
+        assert len(identities) == messages
+        assert identities == others
+    ratios = [slow / fast for fast, slow in zip(ours, theirs, strict=True)]
+    return {
+        "fix_messages_per_s": messages * SECOND / median(ours),
+        "simplefix_messages_per_s": messages * SECOND / median(theirs),
+        "fix_ratio": median(ratios),
+    }
+
+
+def fix_day(messages: int) -> bytes:
+    """A file of messages as they stand in the log of a session."""
+    return b"".join(
+        compose(write(entry), header("TRADER", "FAIRTAPE", number, _BEGIN + number * MILLISECOND))
+        for number, entry in enumerate(_entries(messages), 1)
+    )
+
+
+def _entries(messages: int) -> Iterator[OrderEntry]:
+    """Of ten messages six are orders, two cancels and two reports."""
+    for number in range(messages):
+        at = _BEGIN + number * MILLISECOND
+        name, side = f"T{number:08}", FixSide.BUY if number % 2 else FixSide.SELL
+        price = (10_000 + number % 500) * SECOND // 100
+        quantity = (100 + number % 900) * SECOND
+        match number % 10:
+            case 3 | 7:
+                yield OrderCancelRequest(
+                    orig_cl_ord_id=f"T{number - 1:08}", cl_ord_id=name, symbol="MSFT", side=side, transact_at=at
+                )
+            case 5 | 9:
+                yield ExecutionReport(
+                    order_id=f"F{number}",
+                    cl_ord_id=name,
+                    exec_id=f"X{number}",
+                    exec_type=ExecType.TRADE,
+                    ord_status=OrdStatus.FILLED,
+                    symbol="MSFT",
+                    side=side,
+                    last_qty=quantity,
+                    last_px=price,
+                    leaves_qty=0,
+                    cum_qty=quantity,
+                    avg_px=price,
+                    transact_at=at,
+                )
+            case _:
+                yield NewOrderSingle(
+                    cl_ord_id=name,
+                    account="ACCOUNT7",
+                    symbol="MSFT",
+                    side=side,
+                    transact_at=at,
+                    order_qty=quantity,
+                    ord_type=OrdType.LIMIT,
+                    price=price,
+                    time_in_force=FixTimeInForce.DAY,
+                )
+
+
+def _timed(reader: Reader, day: bytes) -> tuple[int, list[Identity]]:
+    begun = time.thread_time_ns()
+    identities = reader(day)
+    return time.thread_time_ns() - begun, identities
+
+
+def _read(day: bytes) -> list[Identity]:
+    stream = FixStream()
+    return [
+        (message.msg_type, message.get(11) or b"")
+        for at in range(0, len(day), PIECE)
+        for message in stream.feed(day[at : at + PIECE])
+    ]
+
+
+def _simplefix_reader() -> Reader:
+    try:
+        from simplefix import FixParser
+    except ImportError:
+        raise UserError(
+            "simplefix is not installed, and FIX is measured against it; pip install 'fairtape[bench]'"
+        ) from None
+
+    def read(day: bytes) -> list[Identity]:
+        parser = FixParser()
+        identities: list[Identity] = []
+        for at in range(0, len(day), PIECE):
+            parser.append_buffer(day[at : at + PIECE])
+            while (message := parser.get_message()) is not None:
+                identities.append((message.get(35), message.get(11)))
+        return identities
+
+    return read
+
+
+# How many trades a second the ledger settles to SQLite with durability on.
+#
+# Every token makes and commits trades between a hundred accounts; the floor computes them beforehand in the same run, and
+# what is timed is the bookkeeper and the store: from the floor's outputs to rows that outlive a power failure. Time is
+# the wall's, because the wait for the disk is part of it. Each token is one transaction, as in a live market.
+
+TRADES: Final = 40_000
+TOKEN_TRADES: Final = 500  # of one token: at 20,000 trades/s, one of 25 ms
+ACCOUNTS: Final = 100
+BLOCK_ORDERS: Final = 10
+_OPERATOR: Final = 1
+_GATEWAY: Final = 2
+
+
+def settling_figures(*, trades: int = TRADES) -> Figures:
+    """The rate, and what proves that it means something."""
+    floor = Floor(commit_passes=1)
+    books = Bookkeeper(floor.ledger)
+    with tempfile.TemporaryDirectory(prefix="fairtape-ledger-") as folder:
+        store = LedgerStore(Path(folder) / "ledger.sqlite")
+        spent = 0
+        for ordered in _tokens(trades):
+            outputs = floor.apply(ordered)
+            begun = time.perf_counter_ns()
+            store.write([books.keep(outputs, token=ordered.token, sequence=ordered.sequence + ordered.count)])
+            spent += time.perf_counter_ns() - begun
+        sound = store.ledger().state_hash == floor.ledger.state_hash and not store.imbalance()
+        settled = store.settled
+        store.close()
+    return {
+        "settled_trades": settled,
+        "settled_trades_per_s": round(settled * SECOND / max(spent, 1)),
+        "settled_token_trades": TOKEN_TRADES,
+        "settled_sound": sound,
+    }
+
+
+def _tokens(trades: int) -> list[Ordered]:
+    """An opening token, then each with offers and the bids that take them; a last one lets the rest commit."""
+    opening = [encode(OpenMarket(_OPERATOR, 1, "XYZ", Continuous(), ONE // 100, ONE))]
+    for number in range(2 * ACCOUNTS):
+        asset = (CASH, "XYZ")[number % 2]
+        opening.append(encode(Funding(_OPERATOR, number + 2, f"account{number // 2}", asset, FIXED_MAX // 4)))
+    tokens, number = [_token(1, 1, _OPERATOR, opening)], 0
+    for _ in range(max(trades // TOKEN_TRADES, 1)):
+        payloads = []
+        for _ in range(TOKEN_TRADES):
+            for side, shift in ((Side.SELL, 0), (Side.BUY, 1)):
+                number += 1
+                name = f"account{(number // 2 + shift * 7) % ACCOUNTS}"
+                terms = ("XYZ", side, 10 * ONE, (100 + number % 7) * ONE if side is Side.SELL else 110 * ONE)
+                payloads.append(encode(NewOrder(_GATEWAY, number, name, str(number), *terms)))
+        tokens.append(_token(len(tokens) + 1, tokens[-1].sequence + tokens[-1].count, _GATEWAY, payloads))
+    last = encode(Funding(_OPERATOR, 1_000_000, "account0", CASH, ONE))
+    tokens.append(_token(len(tokens) + 1, tokens[-1].sequence + tokens[-1].count, _OPERATOR, [last]))
+    return tokens
+
+
+def _token(token: int, sequence: int, source: int, payloads: list[bytes]) -> Ordered:
+    spans, number = [], sequence
+    for first in range(0, len(payloads), BLOCK_ORDERS):
+        block = payloads[first : first + BLOCK_ORDERS]
+        spans.append(Span(source, 1, number, len(block), number, (pack_messages(block),), (len(block),)))
+        number += len(block)
+    return Ordered(0, 1, token, sequence, len(payloads), token * 25 * MILLISECOND, tuple(spans))
+
 
 ORDERS_PER_S_PROMISED: Final = 150_000
 RATIO_PROMISED: Final = 1.2

@@ -340,7 +340,7 @@ def memory(*, master: str, gigabytes: float, as_json: bool) -> None:
     told for each fifth of the way, in MiB; the growth is that of all together, the last fifth by the second.
     """
     needed()
-    from fairtape.bench.stream_memory import stream_memory
+    from fairtape.bench.pipeline import stream_memory
 
     with steps(quiet=as_json) as step:
         figures = stream_memory(gigabytes, master, step)
