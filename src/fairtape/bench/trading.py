@@ -38,9 +38,9 @@ from fairtape.wire.blocks import pack_messages
 # How fast FIX is read: ours beside `simplefix`, the same file in the same pieces, in turns.
 #
 # The file is a day of order entry: orders, cancels and reports as traders and markets send them. Both readers find the
-# messages, take them apart and give the type and the ClOrdID of each, which must be equal. Ours also proves length, check
-# sum and the order of fields; simplefix does not. Time is the processor's, so that others on the machine do not count,
-# and the figures are medians of rounds that alternate.
+# messages, take them apart and give the type and the ClOrdID of each, which must be equal. Ours also proves length,
+# check sum and the order of fields; simplefix does not. Time is the processor's, so that others on the machine do not
+# count, and the figures are medians of rounds that alternate.
 
 MESSAGES: Final = 6_000
 FIX_ROUNDS: Final = 5
@@ -159,9 +159,9 @@ def _simplefix_reader() -> Reader:
 
 # How many trades a second the ledger settles to SQLite with durability on.
 #
-# Every token makes and commits trades between a hundred accounts; the floor computes them beforehand in the same run, and
-# what is timed is the bookkeeper and the store: from the floor's outputs to rows that outlive a power failure. Time is
-# the wall's, because the wait for the disk is part of it. Each token is one transaction, as in a live market.
+# Every token makes and commits trades between a hundred accounts; the floor computes them beforehand in the same run,
+# and what is timed is the bookkeeper and the store: from the floor's outputs to rows that outlive a power failure.
+# Time is the wall's, because the wait for the disk is part of it. Each token is one transaction, as in a live market.
 
 TRADES: Final = 40_000
 TOKEN_TRADES: Final = 500  # of one token: at 20,000 trades/s, one of 25 ms

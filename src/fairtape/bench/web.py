@@ -354,8 +354,8 @@ def _sleep_until(instant: Instant) -> None:
 
 # The yardstick of a WebSocket server: a bare program that writes the same bytes to as many sockets, in turn.
 #
-# It follows no journal, knows no subscription and waits for nobody but the kernel. What it writes in a second of its core
-# is the most that a server in this language can.
+# It follows no journal, knows no subscription and waits for nobody but the kernel. What it writes in a second of its
+# core is the most that a server in this language can.
 
 LOOK_PERIOD: Final = 0.05  # seconds
 

@@ -13,9 +13,10 @@ import numpy as np
 
 from fairtape.client.errors import ClientError
 from fairtape.core.instants import Instant
+from fairtape.formats.byte_columns import Values
 from fairtape.market.trades import Trades
 from fairtape.storage.trade_files import DBN, ITCH, TABLES, is_one_of, read_recording, read_trades
-from fairtape.tape.batches import PLACE_DTYPE, ROWS_MAX, TradeBatch, Values
+from fairtape.tape.batches import PLACE_DTYPE, ROWS_MAX, TradeBatch
 from fairtape.tape.feed import AtInstant, AtNumber, AtSnapshot, Delivery, LastSales, Start
 from fairtape.tape.records import ABSENT
 from fairtape.tape.sales_columns import ColumnSales
@@ -36,7 +37,7 @@ class FileFeed:
         self._venue = venue
         self._start: Start = AtNumber(1)
         self._stopped = False
-        self._pieces: Iterator[tuple[Trades, Values | None]] = iter(())
+        self._pieces: Iterator[tuple[Trades | None]] = iter(())
         self._broken: Values = np.zeros(0, np.uint64)  # the match numbers of void trades, which ITCH tells
 
     def open(self, start: Start) -> None:
@@ -77,7 +78,7 @@ class FileFeed:
             through = lot.last
         return LastSales(1, through, sales.lot())
 
-    def _opened(self) -> Iterator[tuple[Trades, Values | None]]:
+    def _opened(self) -> Iterator[tuple[Trades | None]]:
         if is_one_of(self._path, TABLES):
             return ((trades, None) for trades in read_trades(self._path))
         if self._midnight_at is None and is_one_of(self._path, ITCH):
@@ -88,7 +89,7 @@ class FileFeed:
         self._broken = found.broken
         return iter([(found.trades, found.received_at)])
 
-    def _lots(self, pieces: Iterator[tuple[Trades, Values | None]]) -> Iterator[TradeBatch]:
+    def _lots(self, pieces: Iterator[tuple[Trades | None]]) -> Iterator[TradeBatch]:
         following = 1
         for trades, received_at in pieces:
             for start in range(0, len(trades), ROWS_MAX):

@@ -341,10 +341,10 @@ def _messages(ordered: Ordered) -> Iterator[tuple[int, int, bytes]]:
 
 # One replica of the floor through everything that can befall its site: it goes on, or is rebuilt from the journal.
 #
-# A floor follows one order. When the ring takes tokens back that a site has already released (after a Break), the floor
-# that applied them is no longer the floor of the order: what they traded is named as void, and the floor of what is left
-# comes from the journal. Nobody has to tell the replica which tokens were taken back: a formation that begins at or below
-# the last token that was applied says it, whether or not it is the one that broke.
+# A floor follows one order. When the ring takes tokens back that a site has already released (after a Break), the
+# floor that applied them is no longer the floor of the order: what they traded is named as void, and the floor of what
+# is left comes from the journal. Nobody has to tell the replica which tokens were taken back: a formation that begins
+# at or below the last token that was applied says it, whether or not it is the one that broke.
 
 Past: TypeAlias = Callable[[], Iterable[Ordered]]
 """What the journal of the site holds and the site has released, from the first token on."""

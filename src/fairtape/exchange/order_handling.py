@@ -30,9 +30,9 @@ from fairtape.market.symbols import Symbol
 
 # The trades of a floor between their making and their commit, and the digests that compare replicas.
 #
-# A trade made at token e is tentative. When token e + N has passed, N + 1 sites hold what made it, so that it outlives N
-# failures: then it commits and settles (TRMP 2001 §7.3). The digest is a chain over the tokens that made trades, so one
-# comparison of 32 bytes says whether two replicas made the same trades ever since the beginning.
+# A trade made at token e is tentative. When token e + N has passed, N + 1 sites hold what made it, so that it outlives
+# N failures: then it commits and settles (TRMP 2001 §7.3). The digest is a chain over the tokens that made trades, so
+# one comparison of 32 bytes says whether two replicas made the same trades ever since the beginning.
 
 
 class TradeBook:

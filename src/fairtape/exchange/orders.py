@@ -102,8 +102,9 @@ class Replace(NamedTuple):
 
 # What operators and arbiters put into the sequence: markets, money and reports.
 #
-# Markets open, halt and close, and accounts are funded, by messages in the order itself. So the whole state of a floor is
-# a projection of the sequence: whoever replays it from the first message holds the same books and the same balances.
+# Markets open, halt and close, and accounts are funded, by messages in the order itself. So the whole state of a floor
+# is a projection of the sequence: whoever replays it from the first message holds the same books and the same
+# balances.
 
 CASH: Final = ""  # the asset that no symbol can name
 DIGEST_SIZE: Final = 32  # bytes of SHA-256

@@ -16,8 +16,8 @@ from fairtape.wire.membership import PLACE, CatchUp, HistoryChunk, chunk_size
 # Catching up: what a site missed for longer than the ring repairs, it takes from another site's journal (R_x).
 #
 # The unit is the journal's entry, in its canonical bytes: cut into chunks to cross, put together again, and taken into
-# the order as if it had come by the ring. The one who asks keeps all the state; the one who answers keeps none. An entry
-# is named by the position that it follows, so both mean the same one whatever else their journals hold.
+# the order as if it had come by the ring. The one who asks keeps all the state; the one who answers keeps none. An
+# entry is named by the position that it follows, so both mean the same one whatever else their journals hold.
 
 WINDOW: Final = 64  # chunks that are asked for at once: so few that serving them makes no token late
 ENTRIES_MAX: Final = 2 * WINDOW  # that wait to be put together

@@ -73,7 +73,7 @@ class SiteConfig:
     datagram_max: int = DATAGRAM_MAX
 
 
-def suspicion(receiver: ReconfigurableReceiver | None, loops: LoopMemberships, loop: int) -> tuple[NodeId, int, int]:
+def suspicion(receiver: ReconfigurableReceiver | None, loops: "LoopMemberships", loop: int) -> tuple[NodeId, int, int]:
     """Whom this site suspects in a loop, at which token, and why; zeros where nobody."""
     suspected = loops.suspicion(loop)
     if not loop and receiver is not None and receiver.reforming is not None:
@@ -86,7 +86,7 @@ def suspicion(receiver: ReconfigurableReceiver | None, loops: LoopMemberships, l
 
 
 def requested_membership(
-    receiver: ReconfigurableReceiver | None, loops: LoopMemberships, loop: int, *, in_time: bool
+    receiver: ReconfigurableReceiver | None, loops: "LoopMemberships", loop: int, *, in_time: bool
 ) -> MembershipRequest:
     """A site whose clock is good and that is up to date wants in; one whose clock is not wants out."""
     if receiver is None:

@@ -420,8 +420,8 @@ def _nearest(values: npt.NDArray[np.float64]) -> Values:
 
 # Trades that were recorded, whatever the format of their file: what a publisher and a client read.
 #
-# CSV and Parquet are read piece by piece; a day of ITCH and a DBN file are taken whole, because the price of an execution
-# may stand anywhere before it.
+# CSV and Parquet are read piece by piece; a day of ITCH and a DBN file are taken whole, because the price of an
+# execution may stand anywhere before it.
 
 TABLES: Final = (".csv", ".parquet")
 DBN: Final = (".dbn", ".dbn.zst")

@@ -15,9 +15,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from fairtape.formats.byte_columns import Values
 from fairtape.market.symbols import Symbol
 from fairtape.market.trades import TRADE_DTYPE, blank_trades
-from fairtape.tape.batches import PLACE_DTYPE, TradeBatch, Values, coded, join_batches, records_of
+from fairtape.tape.batches import PLACE_DTYPE, TradeBatch, coded, join_batches, records_of
 from fairtape.tape.decoding import batch_of
 from fairtape.tape.feed import Delivery
 from fairtape.tape.records import Canceled, Corrected, Revision
@@ -235,7 +236,7 @@ class _Window:
         """Where the open sales of a symbol are."""
         return self.start + np.flatnonzero(self.rows[self.start : self.end] == row)
 
-    def void(self, slots: Values) -> tuple[Values, Values]:
+    def void(self, slots: Values) -> tuple[Values]:
         """Make holes; the rows and the ranks of the sales that were there."""
         rows, ranks = self.rows[slots], self.ranks[slots]
         self.rows[slots] = NOBODY

@@ -21,8 +21,8 @@ from fairtape.web.ticker import LiveTicker
 
 # The past, then the present: what a customer who resumes from a number gets before it is live.
 #
-# The far past comes from the journal, the recent one from memory. It is taken piece by piece, at the customer's own pace;
-# where it ends, in the same step, the customer joins those who are live.
+# The far past comes from the journal, the recent one from memory. It is taken piece by piece, at the customer's own
+# pace; where it ends, in the same step, the customer joins those who are live.
 
 BITE_ROWS: Final = 256  # of the recent past that are taken at once: some milliseconds of JSON
 

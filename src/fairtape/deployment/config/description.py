@@ -325,10 +325,10 @@ def _nodes(table: TomlTable) -> dict[str, Node]:
     nodes["operator"] = _node(table, "operator", NodeKind.OPERATOR, table.table("operator"))
     holders: dict[object, str] = {}
     for name, node in nodes.items():
-        for field, value in (("node", node.number), ("address", f"{node.host}:{node.port}")):
+        for key, value in (("node", node.number), ("address", f"{node.host}:{node.port}")):
             other = holders.setdefault(value, name)
             if other != name:
-                raise table.wrong(f"{name}.{field}", value, f"{other} has the same; each needs its own")
+                raise table.wrong(f"{name}.{key}", value, f"{other} has the same; each needs its own")
     return nodes
 
 

@@ -38,8 +38,9 @@ from fairtape.wire.membership import MembershipState
 
 # Real-time scheduling of the processes of a deployment: those that serve are preferred to ordinary programs.
 #
-# A site that is far behind has much to compute and nobody waits for it: it runs as an ordinary program until it is near,
-# or it would take the processors from the sites that serve, and from the kernel's own threads that write to the disk.
+# A site that is far behind has much to compute and nobody waits for it: it runs as an ordinary program until it is
+# near, or it would take the processors from the sites that serve, and from the kernel's own threads that write to the
+# disk.
 
 THREADS: Final = Path("/proc/self/task")
 

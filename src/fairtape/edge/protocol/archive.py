@@ -179,8 +179,8 @@ def _cut(lot: _Kept, skip: int, count: int) -> list[bytes]:
 # Where in the order a number of a stripe lies: a sparse index, and the way from there to the message.
 #
 # The index keeps standings, some messages apart. From the last one before a number the journal is read again, through
-# the same striper, until the number comes; so the index may be thin, may be lost, and may be made anew at any time. When
-# it is full every other place goes, and new ones are noted half as often.
+# the same striper, until the number comes; so the index may be thin, may be lost, and may be made anew at any time.
+# When it is full every other place goes, and new ones are noted half as often.
 
 NUMBERS_MAX: Final = 1 << 20  # numbers of stripes in all places together
 SPACING: Final = 4_096  # messages between two places, at first

@@ -38,9 +38,9 @@ from fairtape.market.stripes import StripePlan
 
 # One session as a customer hears it: arbitration, and the patience with what is missing.
 #
-# A hole is *noticed* when something behind it is heard. A little later it is asked for: the other feed may bring it, or
-# the network has changed the order. What was asked for and did not come is asked for again; what nobody asks for, or has
-# been missing for longer than the customer's patience, is given up and becomes a gap.
+# A hole is *noticed* when something behind it is heard. A little later it is asked for: the other feed may bring it,
+# or the network has changed the order. What was asked for and did not come is asked for again; what nobody asks for,
+# or has been missing for longer than the customer's patience, is given up and becomes a gap.
 
 _STEPS: Final = 4  # notices within a part of `ask_delay` are one
 

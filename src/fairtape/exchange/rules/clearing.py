@@ -196,8 +196,8 @@ def paired(bids: Iterable[Share], offers: Iterable[Share], price: Price) -> Iter
 
 # The sealed auction of one round: whoever bids most gets the lot, at the best price that did not get it.
 #
-# Vickrey 1961: the price does not depend on the winner's own bid, so nobody gains by bidding anything but what the lot is
-# worth to him. For several units each unit counts as a bid, and all winners pay the highest one refused.
+# Vickrey 1961: the price does not depend on the winner's own bid, so nobody gains by bidding anything but what the lot
+# is worth to him. For several units each unit counts as a bid, and all winners pay the highest one refused.
 
 
 def award(book: Book) -> list[Fill]:

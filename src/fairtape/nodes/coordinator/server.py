@@ -38,8 +38,8 @@ from fairtape.wire.seals import Keys
 
 # The register of sites that the operator has retired.
 #
-# It is kept in the log beside the formations, so that it outlives whoever was told, and numbered like the formations of a
-# loop, under a number that no loop has.
+# It is kept in the log beside the formations, so that it outlives whoever was told, and numbered like the formations
+# of a loop, under a number that no loop has.
 
 REGISTER: Final = LOOPS_MAX
 _VERSION: Final = b"\1"

@@ -25,7 +25,6 @@ from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from fairtape.core.errors import UserError
 from fairtape.core.instants import SECOND, Duration, Instant
 from fairtape.pipeline.report import regulator as bundle
-from fairtape.pipeline.report import report as figures
 from fairtape.pipeline.report import sections
 from fairtape.pipeline.report.html_page import Page, Section
 from fairtape.pipeline.report.plots import told_duration
@@ -102,7 +101,7 @@ class _Maker:
         for name in ("data", "regulator"):
             (out / name).mkdir(parents=True, exist_ok=True)
         releases = tables["releases"]
-        self._span = None if releases is None else figures.span_of(releases)
+        self._span = None if releases is None else span_of(releases)
 
     def page(self) -> Page:
         """The whole page."""
@@ -154,12 +153,12 @@ class _Maker:
         return sections.fairness_section(rows) if rows else sections.missing_section("Fairness", ["fairness"])
 
     def _spread(self) -> Section:
-        whole = self._rows("spread_whole", self._tables["spreads"], figures.spread_whole)
-        rows = self._over_time("spread_over_time", "spreads", figures.spread_over_time)
+        whole = self._rows("spread_whole", self._tables["spreads"], spread_whole)
+        rows = self._over_time("spread_over_time", "spreads", spread_over_time)
         return sections.spread_section(whole, rows, self._changes(), self._period)
 
     def _late(self) -> Section:
-        rows = self._over_time("late_over_time", "releases", figures.late_over_time)
+        rows = self._over_time("late_over_time", "releases", late_over_time)
         if not rows:
             return sections.missing_section("Late messages", ["releases"])
         return sections.late_section(rows, self._changes(), self._period, self._names)
@@ -171,7 +170,7 @@ class _Maker:
         return sections.latency_section(rows, self._names)
 
     def _clock(self) -> Section:
-        rows = self._over_time("clock_log", "releases", figures.clock_log)
+        rows = self._over_time("clock_log", "releases", clock_log)
         clocks = self._rows("clocks", self._tables["clocks"], lambda table: table.orderBy("stripe", "site"))
         if not rows:
             return sections.missing_section("Clock bounds", ["releases"])
@@ -207,16 +206,16 @@ class _Maker:
         return self._span.period if self._span is not None else SECOND
 
     def _volume(self) -> Section:
-        rows = self._over_time("volume_over_time", "sales", figures.volume_over_time)
-        busy = self._rows("busiest", self._tables["sales"], figures.busiest)
+        rows = self._over_time("volume_over_time", "sales", volume_over_time)
+        busy = self._rows("busiest", self._tables["sales"], busiest)
         if not rows or self._span is None:
             return sections.missing_section("Volume", ["sales"])
         return sections.volume_section(rows, busy, self._span.period)
 
     def _bars(self) -> Section:
-        busy = self._rows("busiest", self._tables["sales"], figures.busiest)
-        is_short = self._span is None or self._span.period < figures.MINUTE
-        name, period = ("bars_1s", SECOND) if is_short else ("bars_1m", figures.MINUTE)
+        busy = self._rows("busiest", self._tables["sales"], busiest)
+        is_short = self._span is None or self._span.period < MINUTE
+        name, period = ("bars_1s", SECOND) if is_short else ("bars_1m", MINUTE)
         if not busy or self._tables[name] is None:
             return sections.missing_section("Bars", [name])
         symbol = busy[0]["symbol"]
@@ -226,13 +225,13 @@ class _Maker:
         return sections.bars_section(rows, symbol, period)
 
     def _completeness(self) -> Section:
-        rows = self._rows("completeness", self._tables["deliveries"], figures.completeness)
+        rows = self._rows("completeness", self._tables["deliveries"], completeness)
         if not rows:
             return sections.missing_section("Completeness", ["deliveries"])
         return sections.completeness_section(rows, self._names)
 
     def _over_time(
-        self, name: str, table: str, figure: Callable[[DataFrame, figures.TimeSpan], DataFrame]
+        self, name: str, table: str, figure: Callable[[DataFrame, "TimeSpan"], DataFrame]
     ) -> sections.Rows:
         span = self._span
         return [] if span is None else self._rows(name, self._tables[table], lambda found: figure(found, span))

@@ -29,8 +29,9 @@ from fairtape.wire.frames import NUMBER_MAX
 
 # The options of a replay: whose port, which plan, and what of it.
 #
-# A replay port carries sessions of edge stripes, and says neither which stripes there are nor which day it is: both stand
-# in the stripe plan, which customers have anyway. Plans that take over later are looked for beside the one that is named.
+# A replay port carries sessions of edge stripes, and says neither which stripes there are nor which day it is: both
+# stand in the stripe plan, which customers have anyway. Plans that take over later are looked for beside the one that
+# is named.
 
 ReplayRows = Literal["messages", "trades"]
 
@@ -256,9 +257,9 @@ class Sessions:
 
 # What a replay gives: messages of sessions as Arrow batches, read by the edge's own readers.
 #
-# A replay port carries what was released, as customers hear it: trades, the ends of trades, marks, and payloads that are
-# none of these. It carries no release marks. So there is no site, no token and no time but the trade's own; those columns
-# are there and empty, so that queries over journals and over replays read alike.
+# A replay port carries what was released, as customers hear it: trades, the ends of trades, marks, and payloads that
+# are none of these. It carries no release marks. So there is no site, no token and no time but the trade's own; those
+# columns are there and empty, so that queries over journals and over replays read alike.
 
 TRADE: Final = "trade"
 CORRECTION: Final = "correction"  # the trade that stands in the place of the one that was broken just before
