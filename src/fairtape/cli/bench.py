@@ -12,12 +12,11 @@ from fairtape.bench.report import Figure, Figures, ring_figures
 from fairtape.bench.trading import trading_figures
 from fairtape.cli.drill import returned
 from fairtape.cli.pipeline_spark import needed
-from fairtape.cli.progress import steps
+from fairtape.cli.progress import EXIT_BROKEN, steps
 from fairtape.core.errors import UserError
 from fairtape.core.timing import PROFILES
 from fairtape.deployment.process.children import ParentGone
 
-EXIT_BROKEN: Final = 1
 ROUNDS_MAX: Final = 100
 ROUNDS: Final = 3
 LONG_SECONDS: Final = 30.0  # a round above this length is the only one, unless more are asked for

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fairtape.cli.limits import check_within
+from fairtape.cli.progress import EXIT_BROKEN
 from fairtape.core.errors import UserError
 from fairtape.simulation import configuration as swarm
 from fairtape.simulation import failover as failovers
@@ -24,7 +25,6 @@ from fairtape.simulation.failover import run_failover
 from fairtape.simulation.floor_replicas import run_floor
 from fairtape.simulation.ring_run import RunOutcome, run_seed
 
-EXIT_BROKEN: Final = 1
 SEED_MAX: Final = 10**18
 SEEDS_MAX: Final = 10**9
 JOBS_MAX: Final = 256

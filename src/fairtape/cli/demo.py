@@ -17,6 +17,7 @@ from rich.live import Live
 
 from fairtape.cli.demo_floor import show_floor
 from fairtape.cli.demo_report import TABLES, commands, write_page
+from fairtape.cli.progress import EXIT_BROKEN
 from fairtape.core.errors import UserError
 from fairtape.core.instants import SECOND, Instant
 from fairtape.core.timing import Timing
@@ -28,7 +29,6 @@ from fairtape.demo.world import FLOORS, REGIONS, RESILIENCE, SITES, TIMING, Demo
 from fairtape.deployment.config.loopback import loopback_groups, transport_text
 from fairtape.net.clock import SharedClock
 
-EXIT_BROKEN: Final = 1
 EXIT_INTERRUPTED: Final = 130
 SECONDS_MAX: Final = 24 * 3_600
 LOSS_MAX: Final = 0.5

@@ -4,10 +4,9 @@ from typing import Final, NoReturn
 
 import click
 
+from fairtape.cli.progress import EXIT_BROKEN
 from fairtape.demo.trading_floor import COMMIT_PASSES, Closing, TradingFloor
 from fairtape.simulation.facts import Violation
-
-EXIT_BROKEN: Final = 1
 
 
 def show_floor(ctx: click.Context) -> NoReturn:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 
 from fairtape.cli.limits import check_within
-from fairtape.cli.progress import steps
+from fairtape.cli.progress import EXIT_BROKEN, steps
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.deployment.config.description import Deployment, NodeKind, read_deployment
@@ -17,7 +17,6 @@ from fairtape.deployment.lock_file import folder_lock, is_running
 from fairtape.deployment.operations.drills import DUTIES, DrillPlan, DrillTarget, Fault, run_drill
 from fairtape.deployment.process.local_cluster import LocalCluster
 
-EXIT_BROKEN: Final = 1
 SECONDS: Final = (0.0, 3_600.0)
 RATES: Final = (1.0, 1_000_000.0)
 STEPS: Final = (-10_000.0, 10_000.0)  # milliseconds: what a clock would follow

@@ -12,13 +12,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from fairtape.cli.limits import check_within
+from fairtape.cli.progress import EXIT_BROKEN
 from fairtape.simulation.campaign import campaign, cores, replay_command
 from fairtape.simulation.failover import PROMISES, Kept, run_failover
 from fairtape.simulation.ring_run import RunOutcome
 
 SEEDS_MAX: Final = 10**9
 JOBS_MAX: Final = 256
-EXIT_BROKEN: Final = 1
 BUCKETS: Final = 10  # of the time that was promised
 BAR_WIDTH: Final = 40
 HEADINGS: Final = ("time to", "least", "median", "99 %", "longest", "of what was promised", "kept in")

@@ -14,6 +14,7 @@ from click.core import ParameterSource
 from fairtape.cli.limits import check_within
 from fairtape.cli.lines import JsonLines, TextLines
 from fairtape.cli.outlet import OutputThread
+from fairtape.cli.progress import EXIT_BROKEN
 from fairtape.cli.tape import Progress, TapePrinter
 from fairtape.cli.tuning import tune_in
 from fairtape.cli.words import counted
@@ -34,7 +35,6 @@ from fairtape.ring.membership.formation import Formation
 from fairtape.wire.frames import NUMBER_MAX, NodeId
 from fairtape.wire.seals import KEY_SIZE, Keys
 
-EXIT_BROKEN: Final = 1
 SITES_MAX: Final = 16
 SECONDS_MAX: Final = 1e9
 START_DELAY: Final = 500 * MILLISECOND

@@ -2,13 +2,16 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Final
 
-from rich.console import Console
+EXIT_BROKEN: Final = 1  # a guarantee or a check failed; 2 is a mistake of the user
 
 
 @contextmanager
 def steps(*, quiet: bool) -> Iterator[Callable[[str], None]]:
     """A function that says what is being done now."""
+    from rich.console import Console  # noqa: PLC0415 - its import takes longer than most commands
+
     console = Console(stderr=True, quiet=quiet)
     with console.status("starting") as status:
 

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextC
 from rich.table import Table
 
 from fairtape.cli.limits import check_within
+from fairtape.cli.progress import EXIT_BROKEN
 from fairtape.core.errors import UserError
 from fairtape.ring.membership.formation import MEMBERS_MAX
 from fairtape.ring.membership.hierarchy import BadHierarchy, plan
@@ -22,7 +23,6 @@ SITES_MIN: Final = 9  # two levels of loops of three
 SITES_MAX: Final = 20_000  # what fits into the memory of an ordinary machine
 TOKENS_MAX: Final = 100_000
 LOSS_MAX: Final = 0.02
-EXIT_BROKEN: Final = 1
 USUAL: Final = Size(sites=0)  # what is not asked for otherwise
 HEADINGS: Final = (
     "sites", "loops", "k_p", "tokens", "primary", "others", "NACKs", "at once", "lost", "repairs", "lag ms",

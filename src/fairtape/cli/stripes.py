@@ -73,7 +73,7 @@ def stripes(
         raise UserError(str(bad)) from None
     if out is not None:
         _write(out, planned)
-    click.echo(_as_json(planned.loads) if as_json else "\n".join(_table(planned.loads)))
+    click.echo(_loads_as_json(planned.loads) if as_json else "\n".join(_table(planned.loads)))
 
 
 def _rates(file: Path, headroom: float) -> tuple[dict[str, int], list[str]]:
@@ -109,5 +109,5 @@ def _table(loads: Sequence[Load]) -> list[str]:
     return lines
 
 
-def _as_json(loads: Sequence[Load]) -> str:
+def _loads_as_json(loads: Sequence[Load]) -> str:
     return json.dumps({"stripes": [asdict(load) | {"share": load.share, "over": load.over} for load in loads]})

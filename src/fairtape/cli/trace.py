@@ -5,6 +5,7 @@ from typing import Final
 
 import click
 
+from fairtape.cli.check import SEED_MAX
 from fairtape.cli.limits import check_within
 from fairtape.core.errors import UserError
 from fairtape.core.instants import NEVER, SECOND, Instant
@@ -14,7 +15,6 @@ from fairtape.simulation.scenario import lines
 from fairtape.simulation.space_time_diagram import Window, choose_window, count_flights, draw_svg
 from fairtape.simulation.world import EPOCH
 
-SEED_MAX: Final = 10**18
 SECONDS_MAX: Final = 1e6  # no world lasts as long
 
 
@@ -29,7 +29,7 @@ def trace(*, seed: int, svg: Path | None, since: float | None, until: float | No
 
     Without --svg the trace is printed. Without --from and --to a stretch is chosen in which something is repaired.
     """
-    _refuse(seed=seed, since=since, until=until, loss=loss)
+    _refuse_trace(seed=seed, since=since, until=until, loss=loss)
     configuration = draw(seed, loss=loss)
     trial = RingRun(configuration, record=(_instant(since, 0), _instant(until, NEVER)))
     verdict = _run(trial)
@@ -79,7 +79,7 @@ def _instant(seconds: float | None, otherwise: Instant) -> Instant:
     return otherwise if seconds is None else EPOCH + round(seconds * SECOND)
 
 
-def _refuse(*, seed: int, since: float | None, until: float | None, loss: float | None) -> None:
+def _refuse_trace(*, seed: int, since: float | None, until: float | None, loss: float | None) -> None:
     check_within("SEED", seed, 0, SEED_MAX)
     check_within("--loss", loss, 0.0, LOSS_MAX, hint=", such as 0.05 for 5 %")
     check_within("--from", since, 0.0, SECONDS_MAX)

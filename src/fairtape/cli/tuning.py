@@ -8,6 +8,7 @@ from typing import Final
 import click
 
 from fairtape.cli.lines import JsonLines, TextLines
+from fairtape.cli.listen import LOOK_PERIOD
 from fairtape.cli.outlet import OutputThread
 from fairtape.cli.tape import Progress, TapePrinter
 from fairtape.cli.words import counted
@@ -22,7 +23,6 @@ from fairtape.journal import Damaged
 from fairtape.net.clock import SharedClock
 from fairtape.wire.frames import NodeId
 
-LOOK_PERIOD: Final = 20 * MILLISECOND  # how often the journal is looked at
 FOREVER: Final = 10**9 * SECOND
 
 
@@ -48,7 +48,7 @@ def tune_in(
             ended = [str(damage)]
         enough = interrupts.count + 1
         complete = tape.flush(lambda: interrupts.count >= enough)
-    click.echo(_summary(tape, complete=complete), err=True)
+    click.echo(_tape_summary(tape, complete=complete), err=True)
     for sentence in ended:
         click.echo(f"fairtape: {sentence}", err=True)
     return ended
@@ -102,7 +102,7 @@ def _nobody(deployment: Deployment, site: str | None) -> str:
     )
 
 
-def _summary(tape: TapePrinter, *, complete: bool) -> str:
+def _tape_summary(tape: TapePrinter, *, complete: bool) -> str:
     printed = tape.printed
     others = f", {counted(printed.others, 'other message')}" if printed.others else ""
     breaks = f", {counted(printed.breaks, 'break')}" if printed.breaks else ""

@@ -9,6 +9,7 @@ from typing import Final
 import click
 
 from fairtape.cli.limits import check_within
+from fairtape.cli.progress import EXIT_BROKEN
 from fairtape.cli.words import counted
 from fairtape.deployment.config.description import Deployment, read_deployment
 from fairtape.deployment.lock_file import folder_lock
@@ -17,7 +18,6 @@ from fairtape.deployment.process.children import Interrupts
 from fairtape.deployment.process.idle_guard import keep_processors_awake
 from fairtape.deployment.process.local_cluster import LocalCluster
 
-EXIT_BROKEN: Final = 1
 SECONDS: Final = (0.1, 1e9)
 
 

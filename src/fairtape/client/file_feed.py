@@ -37,7 +37,7 @@ class FileFeed:
         self._venue = venue
         self._start: Start = AtNumber(1)
         self._stopped = False
-        self._pieces: Iterator[tuple[Trades | None]] = iter(())
+        self._pieces: Iterator[tuple[Trades, Values | None]] = iter(())
         self._broken: Values = np.zeros(0, np.uint64)  # the match numbers of void trades, which ITCH tells
 
     def open(self, start: Start) -> None:
@@ -78,7 +78,7 @@ class FileFeed:
             through = lot.last
         return LastSales(1, through, sales.lot())
 
-    def _opened(self) -> Iterator[tuple[Trades | None]]:
+    def _opened(self) -> Iterator[tuple[Trades, Values | None]]:
         if is_one_of(self._path, TABLES):
             return ((trades, None) for trades in read_trades(self._path))
         if self._midnight_at is None and is_one_of(self._path, ITCH):
@@ -89,7 +89,7 @@ class FileFeed:
         self._broken = found.broken
         return iter([(found.trades, found.received_at)])
 
-    def _lots(self, pieces: Iterator[tuple[Trades | None]]) -> Iterator[TradeBatch]:
+    def _lots(self, pieces: Iterator[tuple[Trades, Values | None]]) -> Iterator[TradeBatch]:
         following = 1
         for trades, received_at in pieces:
             for start in range(0, len(trades), ROWS_MAX):

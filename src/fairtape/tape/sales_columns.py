@@ -236,7 +236,7 @@ class _Window:
         """Where the open sales of a symbol are."""
         return self.start + np.flatnonzero(self.rows[self.start : self.end] == row)
 
-    def void(self, slots: Values) -> tuple[Values]:
+    def void(self, slots: Values) -> tuple[Values, Values]:
         """Make holes; the rows and the ranks of the sales that were there."""
         rows, ranks = self.rows[slots], self.ranks[slots]
         self.rows[slots] = NOBODY
