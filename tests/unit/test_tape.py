@@ -13,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import unit.journal_values as values
-from fairtape.cli.lines import JsonLines, TextLines
 from fairtape.cli.outlet import OutputThread
-from fairtape.cli.tape import Progress, TapePrinter
+from fairtape.cli.tape import JsonLines, Progress, TapePrinter, TextLines
 from fairtape.core.effects import FormationChange, Ordered, Span
 from fairtape.core.entries import Entry as Content
 from fairtape.deployment.follow.journal_follower import JournalFollower

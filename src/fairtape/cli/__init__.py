@@ -27,14 +27,14 @@ COMMANDS: Final = {
         "A ring", "fairtape.cli.publish", "publish_command", "Publish a file of trades into a ring."
     ),
     "revise": CommandEntry(
-        "A ring", "fairtape.cli.revise", "revise", "Cancel or correct a trade, halt a venue, open it again."
+        "A ring", "fairtape.cli.publish", "revise", "Cancel or correct a trade, halt a venue, open it again."
     ),
-    "web": CommandEntry("A ring", "fairtape.cli.web", "web", "Serve the ticker of a site by WebSocket and HTTP."),
+    "web": CommandEntry("A ring", "fairtape.cli.node", "web", "Serve the ticker of a site by WebSocket and HTTP."),
     "init": CommandEntry(
         "A deployment", "fairtape.cli.init", "init", "Make a deployment: its file and everybody's keys."
     ),
     "up": CommandEntry(
-        "A deployment", "fairtape.cli.up", "up", "Run the sites and servers of a deployment on this machine."
+        "A deployment", "fairtape.cli.node", "up", "Run the sites and servers of a deployment on this machine."
     ),
     "node": CommandEntry("A deployment", "fairtape.cli.node", "node", "Run one node of a deployment."),
     "status": CommandEntry("A deployment", "fairtape.cli.status", "status", "Show how a deployment fares."),
@@ -44,10 +44,10 @@ COMMANDS: Final = {
         "operate",
         "Retire and admit sites; change the plan; resume after a halt.",
     ),
-    "edge": CommandEntry("A deployment", "fairtape.cli.edge", "edge", "Serve what customers of a site missed."),
+    "edge": CommandEntry("A deployment", "fairtape.cli.node", "edge", "Serve what customers of a site missed."),
     "hear": CommandEntry("A deployment", "fairtape.cli.hear", "hear", "Hear the ticker as a customer does."),
     "gateway": CommandEntry(
-        "A deployment", "fairtape.cli.gateway", "gateway", "Let traders enter orders into a deployment."
+        "A deployment", "fairtape.cli.node", "gateway", "Let traders enter orders into a deployment."
     ),
     "accounts": CommandEntry(
         "A deployment", "fairtape.cli.accounts", "accounts", "Make logins, and fund their accounts."
@@ -55,7 +55,7 @@ COMMANDS: Final = {
     "floor": CommandEntry(
         "A deployment", "fairtape.cli.floor", "floor", "Open markets, enter orders, look at the books."
     ),
-    "drill": CommandEntry("A deployment", "fairtape.cli.drill", "drill", "Inject a fault and report what happened."),
+    "drill": CommandEntry("A deployment", "fairtape.cli.operate", "drill", "Inject a fault and report what happened."),
     "check": CommandEntry(
         "Proof", "fairtape.cli.check", "check", "Run simulated worlds and check every guarantee in each."
     ),
@@ -63,7 +63,7 @@ COMMANDS: Final = {
         "Proof", "fairtape.cli.audit", "audit", "Measure how fair it is: who is first, where all bid at once."
     ),
     "trace": CommandEntry(
-        "Proof", "fairtape.cli.trace", "trace", "Run one simulated world again and show what happened."
+        "Proof", "fairtape.cli.check", "trace", "Run one simulated world again and show what happened."
     ),
     "failover": CommandEntry(
         "Proof", "fairtape.cli.failover", "failover", "Let members die and time how the others go on."

@@ -10,8 +10,8 @@ from fairtape.bench.edge import edge_figures
 from fairtape.bench.failover import failover_figures, is_sound
 from fairtape.bench.report import Figure, Figures, ring_figures
 from fairtape.bench.trading import trading_figures
-from fairtape.cli.drill import returned
-from fairtape.cli.pipeline_spark import needed
+from fairtape.cli.operate import returned
+from fairtape.cli.pipeline_tables import needed
 from fairtape.cli.progress import EXIT_BROKEN, steps
 from fairtape.core.errors import UserError
 from fairtape.core.timing import PROFILES

@@ -5,29 +5,117 @@ import shlex
 import shutil
 import tempfile
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 import click
 from click.core import ParameterSource
 from rich.console import Console
 from rich.live import Live
 
-from fairtape.cli.demo_floor import show_floor
-from fairtape.cli.demo_report import TABLES, commands, write_page
-from fairtape.cli.progress import EXIT_BROKEN
+from fairtape.cli.pipeline_tables import needed, spark_at
+from fairtape.cli.progress import EXIT_BROKEN, steps
 from fairtape.core.errors import UserError
 from fairtape.core.instants import SECOND, Instant
 from fairtape.core.timing import Timing
 from fairtape.demo.findings import Findings
 from fairtape.demo.play import play
 from fairtape.demo.tally import DemoTally
+from fairtape.demo.trading_floor import COMMIT_PASSES, Closing, TradingFloor
 from fairtape.demo.view import counted, line, percent, screen
 from fairtape.demo.world import FLOORS, REGIONS, RESILIENCE, SITES, TIMING, DemoWorld
 from fairtape.deployment.config.loopback import loopback_groups, transport_text
+from fairtape.journal import Damaged
 from fairtape.net.clock import SharedClock
+from fairtape.simulation.facts import Violation
+
+# The end of `fairtape demo`: its own journals go through the pipeline, and a page tells what they say.
+#
+# By then the demonstration has proved itself. So whatever keeps Spark from its work is a complaint, told in one
+# sentence beside the proof, and fails nothing.
+
+MASTER: Final = "local[2]"  # more would take longer to start than the journals of a demonstration to read
+TABLES: Final = "tables"
+REPORT: Final = "report"
+REASON_MAX: Final = 200  # characters of what Spark says
+
+
+def write_page(journals: Iterable[Path], folder: Path) -> Path:
+    """Make all tables and the page in `folder`; a Complaint says why there is none."""
+    with _in_one_sentence(), steps(quiet=False) as step:
+        step("report: starting Spark")
+        with spark_at(MASTER) as spark:
+            from fairtape.pipeline.report.report import make_report
+            from fairtape.pipeline.report.sections import Names
+            from fairtape.pipeline.tables.jobs import run_batch
+
+            run_batch(spark, list(journals), folder / TABLES, step=lambda text: step(f"report: {text}"))
+            step("report: writing the page")
+            names = Names(
+                sites={number: site.name for number, site in SITES.items()},
+                sources={number: f"{floor.name} ({floor.city})" for number, floor in FLOORS.items()},
+            )
+            return make_report(spark, folder / TABLES, folder / REPORT, names=names).page
+
+
+def commands(folder: Path) -> str:
+    """What a person types to make the same page later."""
+    tables, out = shlex.quote(str(folder / TABLES)), shlex.quote(str(folder / REPORT))
+    journals = shlex.quote(str(folder))
+    return f"fairtape pipeline run {journals} --out {tables} && fairtape pipeline report --tables {tables} --out {out}"
+
+
+@contextmanager
+def _in_one_sentence() -> Iterator[None]:
+    """Turn everything that Spark may fail of into a complaint."""
+    needed()
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except Damaged as damage:
+        raise UserError(f"{damage}; compare the journals with: fairtape journal verify") from None
+    except ImportError as missing:
+        raise UserError(f"package {missing.name} is missing; pip install 'fairtape[pipeline]'") from None
+    except OSError as error:
+        raise UserError(f"{error.filename or 'a file'} cannot be used ({error.strerror})") from None
+    except (Py4JError, PySparkException) as error:
+        said = " ".join(str(error).split())[:REASON_MAX]
+        raise UserError(f"Spark gave up ({type(error).__name__}: {said}); give it more memory, or try again") from None
+
+
+# `fairtape demo --floor`: traders on four continents, and what becomes of their trades when the arbiter dies.
+
+
+def show_floor(ctx: click.Context) -> NoReturn:
+    """Play the session, tell it, and end the command."""
+    session = TradingFloor()
+    try:
+        for line in session.play():
+            click.echo(line)
+    except Violation as broken:
+        click.echo(f"fairtape: a guarantee broke: {broken}", err=True)
+        ctx.exit(EXIT_BROKEN)
+    closing = session.closing()
+    click.echo(told(closing))
+    ctx.exit(0 if closing.same and closing.conserved and not closing.accusations else EXIT_BROKEN)
+
+
+def told(closing: Closing) -> str:
+    """The end of the story."""
+    shares = "\n".join(f"  {name:<16} took part in {count:>5,} trades" for name, count in closing.shares.items())
+    return (
+        f"\n{closing.trades:,} trades, {closing.committed:,} of them committed, {closing.void:,} void; the longest"
+        f" silence between two trades was {closing.stood_still / 1e9:.1f} s\n{shares}\n"
+        f"The arbiters reported {closing.reports:,} tokens, and were accused {closing.accusations:,} times.\n"
+        f"A trade commits after {COMMIT_PASSES} passes of the token. All five replicas hold"
+        f" {'the same trades and the same ledger' if closing.same else 'NOT the same'}, the killed one among them;"
+        f" cash and shares {'add up to the last unit' if closing.conserved else 'do NOT add up'}."
+    )
+
 
 EXIT_INTERRUPTED: Final = 130
 SECONDS_MAX: Final = 24 * 3_600

@@ -1,23 +1,50 @@
 """`fairtape floor`: the trading floor of a deployment. What is entered has its place in the order when it returns."""
 
-from collections.abc import Callable
+import json
+import time
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
+from rich.columns import Columns
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
 
-from fairtape.cli.floor_view import arbitrate, book_view, reader_of, replay_view, trades_view
-from fairtape.cli.limits import check_within
+from fairtape.cli.progress import check_within, counted
+from fairtape.core.effects import Ordered
 from fairtape.core.errors import UserError
-from fairtape.core.instants import MILLISECOND
-from fairtape.deployment.config.description import COMMIT_PASSES, COMMIT_PASSES_MAX, NodeKind, read_deployment
-from fairtape.deployment.process.node import exit_with
+from fairtape.core.instants import MILLISECOND, Instant
+from fairtape.deployment.config.description import (
+    COMMIT_PASSES,
+    COMMIT_PASSES_MAX,
+    FILE,
+    Deployment,
+    FloorSettings,
+    Node,
+    NodeKind,
+    read_deployment,
+)
+from fairtape.deployment.follow.floor_reader import FloorReader, FloorStep
+from fairtape.deployment.follow.journal_follower import JournalFollower
+from fairtape.deployment.follow.site_selection import SiteSelection
+from fairtape.deployment.process.arbiter import Arbiter
+from fairtape.deployment.process.children import Interrupts
+from fairtape.deployment.process.node import JOURNALS, exit_with
+from fairtape.deployment.process.supervisor import ARBITER
 from fairtape.deployment.publish.floor_request import FloorAnswer, Making, enter, fills_of
 from fairtape.deployment.publish.source_thread import source_named
 from fairtape.deployment.publish.target import publish_target
+from fairtape.deployment.ring_plan import source_of, source_runtime
+from fairtape.deployment.status_files import RunFolder, Status, StatusFile
 from fairtape.exchange.floor import Floor
+from fairtape.exchange.market import Market
 from fairtape.exchange.orders import (
+    CASH,
     Action,
     BadOrder,
     Cancel,
@@ -28,6 +55,7 @@ from fairtape.exchange.orders import (
     Side,
     TimeInForce,
 )
+from fairtape.exchange.outputs import BUYER_TOOK, SELLER_TOOK, Committed, Execution, TentativeFill, Voided
 from fairtape.exchange.rules.values import (
     BadRule,
     BatchAuction,
@@ -38,9 +66,339 @@ from fairtape.exchange.rules.values import (
     Rule,
     SecondPrice,
 )
-from fairtape.market.prices import BadNumber, format_fixed, parse_fixed
+from fairtape.market.prices import BadNumber, format_fixed, format_sum, parse_fixed
 from fairtape.market.symbols import BadName, checked_symbol
 from fairtape.net.clock import SharedClock
+from fairtape.net.driver import Driver
+from fairtape.wire.frames import NodeId
+
+# What `fairtape floor` shows: books, trades, a floor computed anew from journals, and an arbiter at work.
+
+LIVE_PERIOD: Final = 0.2  # seconds
+SHOWN_MAX: Final = 6  # markets side by side
+HASH_SHOWN: Final = 16  # hexadecimal digits
+ACCOUNTS_SHOWN: Final = 40
+DIGESTS_MAX: Final = 100_000  # tokens at which two journals can be compared
+
+_TOOK: Final = {BUYER_TOOK: "buy", SELLER_TOOK: "sell"}  # neither did in an auction
+
+_Place = tuple[int, int]
+"""Formation and token."""
+
+
+def reader_of(directory: Path, settings: FloorSettings | None = None) -> FloorReader:
+    """The floor of a deployment's folder, through a site that serves, or of a journal."""
+    if not (directory / FILE).exists():
+        return FloorReader.of_journal(directory, (settings or FloorSettings()).new)
+    deployment = read_deployment(directory)
+    audience = SiteSelection(deployment)
+    site = audience.choose(None, SharedClock().now())
+    if site is None:
+        site = next((number for number, path in audience.journals.items() if path.exists()), None)
+    if site is None:
+        raise UserError(f"no site of {str(directory)!r} has a journal on this machine; start it with: fairtape up")
+    return FloorReader(JournalFollower(audience.journals, site=site), (settings or deployment.floor).new)
+
+
+# Books.
+
+
+def book_view(directory: Path, symbol: str | None, depth: int, *, live: bool, as_json: bool) -> None:
+    """Print books once, or show them until Ctrl-C."""
+    with closing(reader_of(directory)) as reader:
+        reader.catch_up()
+        _known(reader.floor, symbol)
+        if as_json:
+            click.echo(json.dumps([_book_fields(market, depth) for market in _chosen(reader.floor, symbol)]))
+        elif live:
+            with Live(_books(reader.floor, symbol, depth), refresh_per_second=1 / LIVE_PERIOD) as screen:
+                while True:
+                    time.sleep(LIVE_PERIOD)
+                    reader.catch_up()
+                    screen.update(_books(reader.floor, symbol, depth))
+        else:
+            Console().print(_books(reader.floor, symbol, depth))
+
+
+def _known(floor: Floor, symbol: str | None) -> None:
+    if symbol is not None and symbol not in floor.markets:
+        raise UserError(f"SYMBOL is {symbol}; the floor trades {', '.join(sorted(floor.markets)) or 'nothing yet'}")
+    if not floor.markets:
+        raise UserError("the floor trades nothing yet; open a market with: fairtape floor open DIRECTORY SYMBOL")
+
+
+def _chosen(floor: Floor, symbol: str | None) -> list[Market]:
+    return [market for name, market in sorted(floor.markets.items()) if symbol in (None, name)]
+
+
+def _books(floor: Floor, symbol: str | None, depth: int) -> Columns:
+    return Columns([_book(market, depth) for market in _chosen(floor, symbol)[:SHOWN_MAX]], padding=(0, 4))
+
+
+def _book(market: Market, depth: int) -> Table:
+    """Offers above bids, the best ones meeting in the middle."""
+    terms = market.terms
+    state = "halted" if market.halted else type(market.rule).__name__
+    last = f", last {format_fixed(market.last)}" if market.last else ""
+    title = f"{terms.symbol} · {state}{last}"
+    table = Table("bid", "price", "offer", title=title, title_justify="left", min_width=len(title), box=None)
+    if market.is_sealed:
+        table.add_row("", "sealed", "")
+        return table
+    bids, offers = market.book.depth(depth)
+    for price, quantity in reversed(offers):
+        table.add_row("", _price(price), f"[red]{format_fixed(quantity)}")
+    for price, quantity in bids:
+        table.add_row(f"[green]{format_fixed(quantity)}", _price(price), "")
+    return table
+
+
+def _price(price: int) -> str:
+    """Orders at any price wait only in auctions."""
+    try:
+        return format_fixed(price)
+    except ValueError:
+        return "market"
+
+
+def _book_fields(market: Market, depth: int) -> dict[str, Any]:
+    bids, offers = ([], []) if market.is_sealed else market.book.depth(depth)
+    return {
+        "symbol": market.terms.symbol,
+        "rule": type(market.rule).__name__,
+        "halted": market.halted,
+        "sealed": market.is_sealed,
+        "clock": isinstance(market.rule, DutchClock),
+        "last": format_fixed(market.last),
+        "bids": [[_price(price), format_fixed(quantity)] for price, quantity in bids],
+        "offers": [[_price(price), format_fixed(quantity)] for price, quantity in offers],
+    }
+
+
+# Trades.
+
+
+@dataclass(slots=True)
+class _Blotter:
+    """All trades, in the order in which they were made; what became void is taken out again."""
+
+    trades: dict[int, Execution] = field(default_factory=dict)
+    committed: set[int] = field(default_factory=set)
+
+    def read(self, reader: FloorReader) -> "_Blotter":
+        for step in reader.steps():
+            for output in step.outputs:
+                match output:
+                    case TentativeFill(trade):
+                        self.trades[trade.trade_id] = trade
+                    case Committed(trade):
+                        self.committed.add(trade.trade_id)
+                    case Voided(trade):
+                        self.trades.pop(trade.trade_id, None)
+                        self.committed.discard(trade.trade_id)
+        return self
+
+
+def trades_view(directory: Path, symbol: str | None, last: int | None, *, as_json: bool) -> None:
+    """Print trades, one per line."""
+    with closing(reader_of(directory)) as reader:
+        blotter = _Blotter().read(reader)
+    chosen = (trade for trade in blotter.trades.values() if symbol in (None, trade.symbol))
+    for trade in chosen if last is None else deque(chosen, maxlen=last):
+        committed = trade.trade_id in blotter.committed
+        if as_json:
+            click.echo(json.dumps(_trade_fields(trade, committed=committed)))
+        else:
+            click.echo(
+                f"{trade.trade_id:>8}  token {trade.token:<10} {trade.symbol:<16} {format_fixed(trade.quantity):>12} at"
+                f" {format_fixed(trade.price):<12} {trade.seller} to {trade.buyer}, "
+                f"{'committed' if committed else 'tentative'}"
+            )
+
+
+def _trade_fields(trade: Execution, *, committed: bool) -> dict[str, Any]:
+    return {
+        **{name: value for name, value in trade._asdict().items() if name != "traded_at"},
+        "aggressor": _TOOK.get(trade.aggressor),
+        "price": format_fixed(trade.price),
+        "quantity": format_fixed(trade.quantity),
+        "traded_at_ns": trade.traded_at,
+        "committed": committed,
+    }
+
+
+# Replays.
+
+
+@dataclass(slots=True)
+class _Replayed:
+    """One journal, computed anew."""
+
+    path: Path
+    floor: Floor
+    messages: int = 0
+    counts: Counter[str] = field(default_factory=Counter)  # outputs, by their names
+    digests: OrderedDict[_Place, bytes] = field(default_factory=OrderedDict)  # of all trades, at the latest tokens
+
+    def take(self, step: FloorStep, floor: Floor) -> None:
+        """One step further."""
+        self.floor = floor
+        self.counts.update(type(output).__name__ for output in step.outputs)
+        if isinstance(step.entry, Ordered):
+            self.messages += step.entry.count
+            self.digests[step.entry.formation, step.entry.token] = floor.trades_hash
+            if len(self.digests) > DIGESTS_MAX:
+                self.digests.popitem(last=False)
+
+    @property
+    def place(self) -> _Place | None:
+        """How far it goes."""
+        return next(reversed(self.digests), None)
+
+    @property
+    def sound(self) -> bool:
+        """Whether nobody is accused, and everything adds up."""
+        return not self.counts["Evidence"] and not self.floor.ledger.imbalance()
+
+
+def replay_view(journals: tuple[Path, ...], commit_passes: int | None, *, as_json: bool) -> bool:
+    """Print what journals come to; whether they agree, nobody is accused, and everything adds up."""
+    replayed = [_replayed(path, commit_passes) for path in _expanded(journals)]
+    if not replayed:
+        raise UserError(f"{', '.join(map(str, journals))} holds no journal of a site on this machine")
+    place = max(set.intersection(*(set(each.digests) for each in replayed)), default=None)
+    agree = _agree(replayed, place)
+    if as_json:
+        click.echo(json.dumps({"agree": agree, "floors": [_replayed_fields(each) for each in replayed]}))
+    else:
+        for each in replayed:
+            _show_replayed(each)
+        if len(replayed) > 1:
+            where = "with no token in common" if place is None else f"at token {place[1]}"
+            click.echo(f"{len(replayed)} floors, {where}: {'the same' if agree else 'NOT the same'}")
+    return agree and all(each.sound for each in replayed)
+
+
+def _agree(replayed: list[_Replayed], place: _Place | None) -> bool:
+    """The same trades at the last place that all have; the same ledgers where that is the last place of all."""
+    if place is None:
+        return not any(each.digests for each in replayed)
+    trades = {each.digests[place] for each in replayed}
+    ledgers = {each.floor.ledger.state_hash for each in replayed if each.place == place}
+    return len(trades) == 1 and len(ledgers) <= 1
+
+
+def _expanded(paths: tuple[Path, ...]) -> Iterator[Path]:
+    """A deployment's folder stands for the journals of all its sites here."""
+    for path in paths:
+        if (path / FILE).exists():
+            yield from (found for found in sorted((path / JOURNALS).glob("*")) if found.is_dir())
+        else:
+            yield path
+
+
+def _replayed(path: Path, commit_passes: int | None) -> _Replayed:
+    folder = path.parent.parent
+    settings = read_deployment(folder).floor if (folder / FILE).exists() else FloorSettings()
+    if commit_passes is not None:
+        settings = replace(settings, commit_passes=commit_passes)
+    with closing(FloorReader.of_journal(path, settings.new)) as reader:
+        replayed = _Replayed(path, reader.floor)
+        for step in reader.steps():
+            replayed.take(step, reader.floor)
+    return replayed
+
+
+def _replayed_fields(each: _Replayed) -> dict[str, Any]:
+    floor, ledger = each.floor, each.floor.ledger
+    return {
+        "journal": str(each.path),
+        "token": floor.token,
+        "messages": each.messages,
+        "markets": sorted(floor.markets),
+        "accounts": len(ledger.accounts),
+        "trades": floor.trade_count,
+        "tentative": sum(1 for _ in floor.tentative()),
+        "void": each.counts["Voided"],
+        "rejected": each.counts["Rejected"],
+        "evidence": each.counts["Evidence"],
+        "trades_hash": floor.trades_hash.hex(),
+        "ledger_hash": ledger.state_hash.hex(),
+        "imbalance": dict(ledger.imbalance()),
+    }
+
+
+def _show_replayed(each: _Replayed) -> None:
+    found, ledger = _replayed_fields(each), each.floor.ledger
+    click.echo(
+        f"{each.path}: {counted(each.messages, 'message')} through token {found['token']:,};"
+        f" {counted(each.floor.trade_count, 'trade')}, {found['tentative']:,} tentative, {found['void']:,} void;"
+        f" {counted(each.counts['Rejected'], 'request')} rejected, {counted(each.counts['Evidence'], 'accusation')}\n"
+        f"  trades {found['trades_hash'][:HASH_SHOWN]}…"
+        f"  ledger {found['ledger_hash'][:HASH_SHOWN]}…  {'adds up' if each.sound else 'does NOT add up'}"
+    )
+    for name, account in sorted(ledger.accounts.items())[:ACCOUNTS_SHOWN]:
+        held = (
+            f"{'cash' if asset == CASH else asset} {format_sum(balance.total)}"
+            + (f" ({format_sum(balance.reserved)} reserved)" if balance.reserved else "")
+            for asset, balance in sorted(account.balances.items())
+            if balance.total
+        )
+        click.echo(f"  {name:<16} {', '.join(held)}")
+    if len(ledger.accounts) > ACCOUNTS_SHOWN:
+        click.echo(f"  … and {len(ledger.accounts) - ACCOUNTS_SHOWN:,} more accounts; --json names the digest of all")
+
+
+# Arbiters.
+
+
+def arbitrate(deployment: Deployment, node: Node, source: NodeId, *, patient: bool = False) -> None:
+    """Report what a site's tokens trade, until SIGINT or SIGTERM. A patient one waits for the site's journal."""
+    journal = deployment.folder / JOURNALS / node.name
+    with Interrupts() as interrupts:
+        while patient and not interrupts.count and not journal.exists():
+            time.sleep(LIVE_PERIOD)
+        if not interrupts.count:
+            _arbitrate(deployment, node, source, journal, lambda: interrupts.count > 0)
+
+
+def _arbitrate(deployment: Deployment, node: Node, source: NodeId, journal: Path, ended: Callable[[], bool]) -> None:
+    clock = SharedClock()
+    if not journal.exists():
+        raise UserError(f"site {node.name} has no journal on this machine; start it with: fairtape up")
+    plan = publish_target(deployment.folder).plan_for(source)
+    machine = source_of(plan, source, clock)
+    with closing(FloorReader.of_journal(journal, deployment.floor.new)) as reader:
+        arbiter = Arbiter(node.number, machine, reader)
+        driver = Driver([source_runtime(plan, machine, producer=arbiter)], clock)
+        click.echo(f"the arbiter of {node.name} reports as {deployment.name_of(source)}", err=True)
+        name = f"{node.name}{ARBITER}"
+        bulletin = StatusFile(RunFolder(deployment.folder), name)
+
+        def page(now: Instant) -> Status:
+            return {
+                "name": name,
+                "kind": "arbiter",
+                "node": source,
+                "written_at_ns": now,
+                "reports": arbiter.reports,
+                "accusations": arbiter.accusations,
+                "token": reader.floor.token,
+                "trades": reader.floor.trade_count,
+                "tentative": sum(1 for _ in reader.floor.tentative()),
+            }
+
+        def ends() -> bool:
+            bulletin.keep_posted(clock.now(), page)
+            return ended()
+
+        try:
+            driver.run(ends)
+        finally:
+            driver.close()
+            bulletin.close({**page(clock.now()), "ended": True})
+            click.echo(f"{arbiter.reports:,} reports, {arbiter.accusations:,} accusations", err=True)
+
 
 EXIT_REFUSED: Final = 1
 RULES: Final = ("continuous", "call", "batch", "sealed", "dutch")

@@ -6,8 +6,7 @@ from typing import Final
 
 import click
 
-from fairtape.cli.limits import check_within
-from fairtape.cli.words import counted
+from fairtape.cli.progress import check_within, counted
 from fairtape.core.errors import UserError
 from fairtape.core.timing import PROFILES
 from fairtape.deployment.config.description import FILE

@@ -18,9 +18,9 @@ COMMANDS: Final = {
         "Tables", "fairtape.cli.pipeline_tables", "prepare", "Let Spark start in half the time from now on."
     ),
     "reconcile": CommandEntry(
-        "Proof", "fairtape.cli.pipeline_reconcile", "reconcile", "Prove that journals hold one sequence."
+        "Proof", "fairtape.cli.pipeline_tables", "reconcile", "Prove that journals hold one sequence."
     ),
-    "report": CommandEntry("Results", "fairtape.cli.pipeline_report", "report", "Make a page of what tables say."),
+    "report": CommandEntry("Results", "fairtape.cli.pipeline_tables", "report", "Make a page of what tables say."),
     "stripes": CommandEntry(
         "Results", "fairtape.cli.pipeline_stripes", "stripes", "Plan stripes from the history of rates."
     ),

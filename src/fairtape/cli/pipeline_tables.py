@@ -7,17 +7,63 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from fairtape.cli.interrupts import asked_to_stop
-from fairtape.cli.limits import check_within
-from fairtape.cli.pipeline_spark import needed, spark_at, with_master
-from fairtape.cli.progress import steps
-from fairtape.cli.words import counted
+from fairtape.cli.progress import asked_to_stop, check_within, counted, steps
 from fairtape.core.errors import UserError
 from fairtape.deployment.config.description import FILE, read_deployment
 from fairtape.deployment.follow.site_selection import SiteSelection
 
 if TYPE_CHECKING:
     from fairtape.pipeline.tables.jobs import JobOutcome
+from dataclasses import asdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fairtape.pipeline.proof.reconcile import JournalDifference, JournalProblem, Reconciliation
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# A Spark for commands: started where it is there, and otherwise one sentence that says what is missing.
+
+with_master = click.option(
+    "--master",
+    default="local[*]",
+    show_default=True,
+    help="Where Spark runs: local[N], spark://HOST:PORT, or sc://HOST:PORT of a Spark Connect server.",
+)
+
+
+@contextmanager
+def spark_at(master: str, **options: Any) -> "Iterator[SparkSession]":
+    """A session, stopped at the end unless it was there before. What executors complain of is told as here."""
+    session = needed()
+    found = session.SparkSession.getActiveSession()
+    spark = session.spark_session(master, **options)
+    try:
+        with session.in_sentences():
+            yield spark
+    finally:
+        if found is None:
+            spark.stop()
+
+
+def needed() -> Any:
+    """The module that starts Spark, or a sentence where it is not installed."""
+    try:
+        from fairtape.pipeline.spark import session
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "fairtape":
+            raise
+        remedy = "pip install 'fairtape[pipeline]'"
+        raise UserError(
+            f"package {error.name} is missing, which the pipeline needs; install it with: {remedy}"
+        ) from None
+    return session
+
 
 HOURS_MAX: Final = 24 * 366
 STOPPING: Final = "stopping: tables are completed; interrupt again to leave them as they are"
@@ -143,3 +189,102 @@ def _existing(tables: Path) -> list[str]:
         hint = f"fairtape pipeline run JOURNALS --out {tables}"
         raise UserError(f"{str(tables)!r} holds no tables; make them with: {hint}")
     return found
+
+
+# `fairtape pipeline reconcile`: the proof, on Spark, that journals hold one sequence.
+#
+# Exit codes are those of `fairtape journal verify`: 1 means that a journal is damaged or that journals differ; 3 means
+# that they agree in what they share, and that one of them holds less than another. Where there is nothing to prove,
+# that is a mistake of whoever asked (2).
+
+EXIT_DIFFERENT: Final = 1
+EXIT_SHORTER: Final = 3
+
+
+@click.command()
+@click.argument("places", type=click.Path(path_type=Path), nargs=-1, required=True)
+@with_master
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@click.pass_context
+def reconcile(ctx: click.Context, *, places: tuple[Path, ...], master: str, as_json: bool) -> None:
+    """Prove that the journals in PLACES hold one sequence.
+
+    Of every journal: each link of its two hash chains, that of the order and that of its release marks, every number
+    exactly once, nothing released before its commit instant. Of all journals of a stripe: the same content under the
+    same numbers. The first difference, and the first damage of each journal, are named with site, token and byte.
+
+    Exit code 0: one sequence, from the same beginning to the same end. 1: damaged, or different. 2: there is nothing to
+    prove. 3: one sequence as far as they go, but one journal begins later or ends earlier than another.
+    """
+    journals = list(journals_in(places))
+    with steps(quiet=as_json) as step:
+        step("starting Spark")
+        with spark_at(master) as spark:
+            from fairtape.pipeline.proof.reconcile import reconcile as proved
+
+            step(f"reading {counted(len(journals), 'journal')}")
+            found = proved(spark, journals)
+    click.echo(json.dumps(asdict(found)) if as_json else "\n".join(_lines(found)))
+    ctx.exit(EXIT_DIFFERENT if not found.sound else 0 if found.level else EXIT_SHORTER)
+
+
+def _lines(found: "Reconciliation") -> "Iterator[str]":
+    for extent in found.extents:
+        yield (
+            f"stripe {extent.stripe} of site {extent.site}: sequence {extent.first_sequence:,} to "
+            f"{extent.last_sequence:,} in {extent.entries:,} entries"
+        )
+    for directory in found.empty:
+        yield f"{directory}: nothing yet"
+    for problem in found.problems:
+        yield (
+            f"DAMAGED: {_whose(problem)}, sequence {problem.sequence:,}, "
+            f"{problem.path} byte {problem.offset:,}: {problem.reason}"
+        )
+    for difference in found.differences:
+        yield from _difference_lines(difference)
+    if found.sound:
+        yield "one sequence" if found.level else "one sequence as far as they go; one journal is SHORTER than another"
+
+
+def _whose(problem: "JournalProblem") -> str:
+    if problem.stripe is None:
+        return "a journal that does not say whose it is"
+    token = "" if problem.after_token is None else f", after token {problem.after_token:,}"
+    if problem.token is not None:
+        token = f", token {problem.token:,}"
+    return f"stripe {problem.stripe} of site {problem.site}{token}"
+
+
+def _difference_lines(difference: "JournalDifference") -> "Iterator[str]":
+    sites = ", ".join(map(str, difference.sites))
+    yield (
+        f"DIFFERENT: stripe {difference.stripe}, token {difference.token:,}, sequence {difference.sequence:,} at site "
+        f"{sites}: {difference.reason}"
+    )
+    for site, path, byte in difference.places:
+        yield f"  site {site}: {path} byte {byte:,}"
+
+
+# `fairtape pipeline report`: a page, its data and a regulator's bundle from the pipeline's tables.
+
+
+@click.command("report")
+@click.option("--tables", required=True, type=click.Path(path_type=Path), help="What `fairtape pipeline run` made.")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="The folder of the report.")
+@with_master
+def report(*, tables: Path, out: Path, master: str) -> None:
+    """Make a report that people who were not there can read.
+
+    OUT/index.html stands alone: no network, no script. Beside it are its figures as CSV and Parquet (OUT/data), and
+    what a regulator asks for (OUT/regulator): clock log, latency per source, execution statistics, audit trail.
+    """
+    needed()
+    from fairtape.pipeline.report.report import make_report
+
+    try:
+        with spark_at(master) as spark:
+            made = make_report(spark, tables, out)
+    except OSError as error:
+        raise UserError(f"--out is {str(out)!r}, which cannot be written ({error.strerror}); name another") from None
+    click.echo(f"report {made.page}, with {counted(len(made.files), 'file')} beside it")

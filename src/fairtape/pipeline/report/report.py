@@ -230,9 +230,7 @@ class _Maker:
             return sections.missing_section("Completeness", ["deliveries"])
         return sections.completeness_section(rows, self._names)
 
-    def _over_time(
-        self, name: str, table: str, figure: Callable[[DataFrame, "TimeSpan"], DataFrame]
-    ) -> sections.Rows:
+    def _over_time(self, name: str, table: str, figure: Callable[[DataFrame, "TimeSpan"], DataFrame]) -> sections.Rows:
         span = self._span
         return [] if span is None else self._rows(name, self._tables[table], lambda found: figure(found, span))
 
