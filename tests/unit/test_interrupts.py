@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from fairtape.cli.progress import asked_to_stop
+from fairtape.cli.terminal import asked_to_stop
 
 
 def test_the_first_is_noted_and_the_second_interrupts() -> None:

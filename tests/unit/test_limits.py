@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairtape.cli.progress import check_within
+from fairtape.cli.terminal import check_within
 from fairtape.core.errors import UserError
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fairtape.cli.outlet import CHUNKS_MAX, OutputThread
+from fairtape.cli.output_thread import CHUNKS_MAX, OutputThread
 from fairtape.core.errors import UserError
 
 CHUNK = bytes(range(256)) * 1_024  # more than a pipe has room for

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fairtape.core.instants import MILLISECOND
 from fairtape.exchange.book import Order
-from fairtape.exchange.rules.clearing import by_batch, pro_rata
+from fairtape.exchange.rules.auctions import by_batch, pro_rata
 from fairtape.exchange.rules.values import BadRule, BatchAuction, Rounding
 from unit.floor_values import Pit, fixed, market_of, plain
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairtape.exchange.rules.clearing import Clearing, clear, middle, nearest
+from fairtape.exchange.rules.auctions import Clearing, clear, middle, nearest
 from fairtape.exchange.rules.values import CallAuction, Candidates, Rounding
 from unit.floor_values import Pit, fixed, market_of, plain, told
 

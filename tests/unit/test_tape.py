@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import unit.journal_values as values
-from fairtape.cli.outlet import OutputThread
+from fairtape.cli.output_thread import OutputThread
 from fairtape.cli.tape import JsonLines, Progress, TapePrinter, TextLines
 from fairtape.core.effects import FormationChange, Ordered, Span
 from fairtape.core.entries import Entry as Content

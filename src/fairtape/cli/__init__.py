@@ -29,14 +29,14 @@ COMMANDS: Final = {
     "revise": CommandEntry(
         "A ring", "fairtape.cli.publish", "revise", "Cancel or correct a trade, halt a venue, open it again."
     ),
-    "web": CommandEntry("A ring", "fairtape.cli.node", "web", "Serve the ticker of a site by WebSocket and HTTP."),
+    "web": CommandEntry("A ring", "fairtape.cli.run", "web", "Serve the ticker of a site by WebSocket and HTTP."),
     "init": CommandEntry(
         "A deployment", "fairtape.cli.init", "init", "Make a deployment: its file and everybody's keys."
     ),
     "up": CommandEntry(
-        "A deployment", "fairtape.cli.node", "up", "Run the sites and servers of a deployment on this machine."
+        "A deployment", "fairtape.cli.run", "up", "Run the sites and servers of a deployment on this machine."
     ),
-    "node": CommandEntry("A deployment", "fairtape.cli.node", "node", "Run one node of a deployment."),
+    "node": CommandEntry("A deployment", "fairtape.cli.run", "node", "Run one node of a deployment."),
     "status": CommandEntry("A deployment", "fairtape.cli.status", "status", "Show how a deployment fares."),
     "operate": CommandEntry(
         "A deployment",
@@ -44,10 +44,10 @@ COMMANDS: Final = {
         "operate",
         "Retire and admit sites; change the plan; resume after a halt.",
     ),
-    "edge": CommandEntry("A deployment", "fairtape.cli.node", "edge", "Serve what customers of a site missed."),
+    "edge": CommandEntry("A deployment", "fairtape.cli.run", "edge", "Serve what customers of a site missed."),
     "hear": CommandEntry("A deployment", "fairtape.cli.hear", "hear", "Hear the ticker as a customer does."),
     "gateway": CommandEntry(
-        "A deployment", "fairtape.cli.node", "gateway", "Let traders enter orders into a deployment."
+        "A deployment", "fairtape.cli.run", "gateway", "Let traders enter orders into a deployment."
     ),
     "accounts": CommandEntry(
         "A deployment", "fairtape.cli.accounts", "accounts", "Make logins, and fund their accounts."

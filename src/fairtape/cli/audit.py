@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fairtape.cli.progress import check_within
+from fairtape.cli.terminal import check_within
 from fairtape.core.errors import UserError
 from fairtape.simulation.campaign import cores
 from fairtape.simulation.cities import City

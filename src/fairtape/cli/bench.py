@@ -11,8 +11,8 @@ from fairtape.bench.failover import failover_figures, is_sound
 from fairtape.bench.report import Figure, Figures, ring_figures
 from fairtape.bench.trading import trading_figures
 from fairtape.cli.operate import returned
-from fairtape.cli.pipeline_tables import needed
-from fairtape.cli.progress import EXIT_BROKEN, steps
+from fairtape.cli.pipeline_jobs import needed
+from fairtape.cli.terminal import EXIT_BROKEN, steps
 from fairtape.core.errors import UserError
 from fairtape.core.timing import PROFILES
 from fairtape.deployment.process.children import ParentGone

@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fairtape.cli.progress import EXIT_BROKEN, check_within
+from fairtape.cli.terminal import EXIT_BROKEN, check_within
 from fairtape.core.errors import UserError
 from fairtape.core.instants import NEVER, SECOND, Instant
 from fairtape.simulation import configuration as swarm
@@ -23,7 +23,7 @@ from fairtape.simulation.campaign import CampaignTally, Distribution, Run, campa
 from fairtape.simulation.cluster_run import run_cluster
 from fairtape.simulation.configuration import LOSS_MAX, draw
 from fairtape.simulation.failover import run_failover
-from fairtape.simulation.floor_replicas import run_floor
+from fairtape.simulation.floor import run_floor
 from fairtape.simulation.ring_run import RingRun, RunOutcome, judge, run_seed
 from fairtape.simulation.scenario import lines
 from fairtape.simulation.space_time_diagram import Window, choose_window, count_flights, draw_svg

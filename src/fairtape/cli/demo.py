@@ -15,8 +15,8 @@ from click.core import ParameterSource
 from rich.console import Console
 from rich.live import Live
 
-from fairtape.cli.pipeline_tables import needed, spark_at
-from fairtape.cli.progress import EXIT_BROKEN, steps
+from fairtape.cli.pipeline_jobs import needed, spark_at
+from fairtape.cli.terminal import EXIT_BROKEN, steps
 from fairtape.core.errors import UserError
 from fairtape.core.instants import SECOND, Instant
 from fairtape.core.timing import Timing

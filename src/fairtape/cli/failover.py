@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fairtape.cli.progress import EXIT_BROKEN, check_within
+from fairtape.cli.terminal import EXIT_BROKEN, check_within
 from fairtape.simulation.campaign import campaign, cores, replay_command
 from fairtape.simulation.failover import PROMISES, Kept, run_failover
 from fairtape.simulation.ring_run import RunOutcome

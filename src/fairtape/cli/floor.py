@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from fairtape.cli.progress import check_within, counted
+from fairtape.cli.terminal import check_within, counted
 from fairtape.core.effects import Ordered
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, Instant

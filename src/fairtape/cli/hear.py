@@ -11,7 +11,7 @@ from typing import Any, Final
 import click
 
 from fairtape.cli.journal import format_instant
-from fairtape.cli.progress import check_within
+from fairtape.cli.terminal import check_within
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND
 from fairtape.deployment.config.description import FILE, Deployment, interface_at, read_deployment

@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from fairtape.cli.progress import check_within, counted
+from fairtape.cli.terminal import check_within, counted
 from fairtape.core.errors import UserError
 from fairtape.core.timing import PROFILES
 from fairtape.deployment.config.description import FILE

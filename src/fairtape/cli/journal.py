@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from fairtape.cli.progress import check_within, counted
+from fairtape.cli.terminal import check_within, counted
 from fairtape.client.journal_feed import EntryBatcher, first_number
 from fairtape.core.effects import FormationChange
 from fairtape.core.errors import FormatError, UserError

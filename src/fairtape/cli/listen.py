@@ -12,9 +12,9 @@ from typing import Final
 import click
 from click.core import ParameterSource
 
-from fairtape.cli.outlet import OutputThread
-from fairtape.cli.progress import EXIT_BROKEN, check_within, counted
+from fairtape.cli.output_thread import OutputThread
 from fairtape.cli.tape import JsonLines, Progress, TapePrinter, TextLines
+from fairtape.cli.terminal import EXIT_BROKEN, check_within, counted
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND, Duration
 from fairtape.core.timing import PROFILES, Timing

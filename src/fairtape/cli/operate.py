@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from fairtape.cli.progress import EXIT_BROKEN, check_within, steps
+from fairtape.cli.terminal import EXIT_BROKEN, check_within, steps
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.deployment.config.description import Deployment, NodeKind, read_deployment

@@ -8,19 +8,19 @@ from fairtape.cli.lazy import CommandEntry, LazyGroup
 
 COMMANDS: Final = {
     "run": CommandEntry(
-        "Tables", "fairtape.cli.pipeline_tables", "run", "Make tables of journals, once or as they grow."
+        "Tables", "fairtape.cli.pipeline_jobs", "run", "Make tables of journals, once or as they grow."
     ),
-    "compact": CommandEntry("Tables", "fairtape.cli.pipeline_tables", "compact", "Join the small files of tables."),
+    "compact": CommandEntry("Tables", "fairtape.cli.pipeline_jobs", "compact", "Join the small files of tables."),
     "vacuum": CommandEntry(
-        "Tables", "fairtape.cli.pipeline_tables", "vacuum", "Delete files that no table needs any more."
+        "Tables", "fairtape.cli.pipeline_jobs", "vacuum", "Delete files that no table needs any more."
     ),
     "prepare": CommandEntry(
-        "Tables", "fairtape.cli.pipeline_tables", "prepare", "Let Spark start in half the time from now on."
+        "Tables", "fairtape.cli.pipeline_jobs", "prepare", "Let Spark start in half the time from now on."
     ),
     "reconcile": CommandEntry(
-        "Proof", "fairtape.cli.pipeline_tables", "reconcile", "Prove that journals hold one sequence."
+        "Proof", "fairtape.cli.pipeline_jobs", "reconcile", "Prove that journals hold one sequence."
     ),
-    "report": CommandEntry("Results", "fairtape.cli.pipeline_tables", "report", "Make a page of what tables say."),
+    "report": CommandEntry("Results", "fairtape.cli.pipeline_jobs", "report", "Make a page of what tables say."),
     "stripes": CommandEntry(
         "Results", "fairtape.cli.pipeline_stripes", "stripes", "Plan stripes from the history of rates."
     ),

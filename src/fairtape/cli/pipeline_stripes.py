@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from fairtape.cli.progress import check_within, counted
+from fairtape.cli.terminal import check_within, counted
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND
 from fairtape.market.stripe_planning import BASE

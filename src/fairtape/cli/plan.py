@@ -11,7 +11,7 @@ from typing import Final
 import click
 import numpy as np
 
-from fairtape.cli.progress import check_within
+from fairtape.cli.terminal import check_within
 from fairtape.core.errors import UserError
 from fairtape.core.instants import SECOND
 from fairtape.edge.protocol.pacing import OVERHEAD

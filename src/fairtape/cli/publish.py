@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fairtape.cli.journal import parse_instant
-from fairtape.cli.progress import check_within, counted
+from fairtape.cli.terminal import check_within, counted
 from fairtape.core.errors import UserError
 from fairtape.core.instants import SECOND, Duration, Instant
 from fairtape.deployment.publish.publisher import RATES, SILENCE_MAX, SPEEDS, Ending, Published, PublishPace, publish

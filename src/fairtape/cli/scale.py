@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fairtape.cli.progress import EXIT_BROKEN, check_within
+from fairtape.cli.terminal import EXIT_BROKEN, check_within
 from fairtape.core.errors import UserError
 from fairtape.ring.membership.formation import MEMBERS_MAX
 from fairtape.ring.membership.hierarchy import BadHierarchy, plan

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from fairtape.cli.journal import format_instant
-from fairtape.cli.outlet import OutputThread
+from fairtape.cli.output_thread import OutputThread
 from fairtape.core.effects import FormationChange, Release
 from fairtape.deployment.follow.journal_follower import JournalFollower
 from fairtape.journal import FormationChanged, JournalEntry

@@ -14,10 +14,10 @@ reader, and a `Selection`. Trades travel in `lots`, by columns, and become recor
 - `tape`: the shapes in which records are read; `connecting`: from a user's words to a tape
 """
 
-from fairtape.client.async_trader import AsyncTrader, Broken, Forgotten, OrderRefused, Trader, TraderRecord, trade
 from fairtape.client.connect import connect
 from fairtape.client.errors import ClientError
 from fairtape.client.tape import Tape
+from fairtape.client.trading import AsyncTrader, Broken, Forgotten, OrderRefused, Trader, TraderRecord, trade
 from fairtape.market.notices import Status
 from fairtape.tape.batches import SCHEMA
 from fairtape.tape.records import (

@@ -12,7 +12,7 @@ from fairtape.core.instants import Instant
 from fairtape.exchange.book import ANY_BUY, ANY_SELL, Book, Fill, Ladder, Order, Reduction, RemovalReason, cut
 from fairtape.exchange.orders import NewOrder, OpenMarket, OrderType, Side, TimeInForce
 from fairtape.exchange.rules import dutch
-from fairtape.exchange.rules.clearing import Clearing, award, by_batch, clear, middle, nearest, uncross
+from fairtape.exchange.rules.auctions import Clearing, award, by_batch, clear, middle, nearest, uncross
 from fairtape.exchange.rules.continuous import cost, fillable, match
 from fairtape.exchange.rules.values import (
     EXCHANGEABLE,

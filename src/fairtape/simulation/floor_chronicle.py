@@ -25,7 +25,7 @@ from fairtape.market.prices import ONE
 from fairtape.simulation.chronicle import SOURCES, Script, Telling, read
 from fairtape.simulation.clocks import SimulatedClock
 from fairtape.simulation.cluster import EPOCH, ClusterPlan
-from fairtape.simulation.floor_replicas import FloorReplicas
+from fairtape.simulation.floor import FloorReplicas
 from fairtape.simulation.scenario import BadScenario
 from fairtape.wire.frames import NodeId
 

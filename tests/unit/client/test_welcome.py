@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairtape.client.async_trader import LockedOut, _welcome
+from fairtape.client.trading import LockedOut, _welcome
 from fairtape.gateway.servers.native_messages import BadNativeMessage, encode_line, parse_line
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from fairtape.core.errors import UserError
 from fairtape.core.formation_log import ENTRIES_MAX
-from fairtape.storage.formation_stores.contract import PATIENCE, QUESTIONS_MAX, FormationStore, StoreThread
 from fairtape.storage.formation_stores.etcd import EtcdStore
 from fairtape.storage.formation_stores.etcd_http import OPEN, EtcdAccess, endpoints_of
 from fairtape.storage.formation_stores.sqlite import SqliteStore
+from fairtape.storage.formation_stores.store import PATIENCE, QUESTIONS_MAX, FormationStore, StoreThread
 
 __all__ = [
     "ENTRIES_MAX",

@@ -32,7 +32,6 @@ from fairtape.core.formation_log import (
     StoreResponse,
     Unavailable,
 )
-from fairtape.storage.formation_stores.contract import PATIENCE, follow_on
 from fairtape.storage.formation_stores.etcd_http import (
     NO_ANSWER,
     NONSENSE,
@@ -43,6 +42,7 @@ from fairtape.storage.formation_stores.etcd_http import (
     Json,
     Unreachable,
 )
+from fairtape.storage.formation_stores.store import PATIENCE, follow_on
 
 RECORD_TRIES_MAX: Final = 8  # each further one means that another server wrote in the meantime
 

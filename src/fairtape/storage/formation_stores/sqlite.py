@@ -28,7 +28,7 @@ from fairtape.core.formation_log import (
     StoreResponse,
     Unavailable,
 )
-from fairtape.storage.formation_stores.contract import PATIENCE, follow_on
+from fairtape.storage.formation_stores.store import PATIENCE, follow_on
 
 APPLICATION: Final = int.from_bytes(b"ftfl")  # marks the file as ours: a fairtape formation log
 VERSION: Final = 1

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-from fairtape.cli.progress import EXIT_BROKEN, check_within, counted
+from fairtape.cli.terminal import EXIT_BROKEN, check_within, counted
 from fairtape.core.errors import UserError
 from fairtape.deployment.config.description import (
     LIMITS,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from fairtape.cli.progress import asked_to_stop, check_within, counted, steps
+from fairtape.cli.terminal import asked_to_stop, check_within, counted, steps
 from fairtape.core.errors import UserError
 from fairtape.deployment.config.description import FILE, read_deployment
 from fairtape.deployment.follow.site_selection import SiteSelection
