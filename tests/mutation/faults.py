@@ -20,7 +20,7 @@ class Fault:
 FAULTS: Final = (
     Fault(
         name="one request too many",
-        rule="A receiver asks again while it has made fewer than `retries_max` requests (decision 2).",
+        rule="A receiver asks again while it has made fewer than `retries_max` requests (decision 2, Retry guard).",
         file="ring/receiver/recovery_tables.py",
         old="recovery.ack_retries + recovery.message_retries < recovery.retries_max",
         new="recovery.ack_retries + recovery.message_retries <= recovery.retries_max",
@@ -37,7 +37,7 @@ FAULTS: Final = (
     ),
     Fault(
         name="commit without K",
-        rule="A message commits when K + 1 sites are known to hold it (decision 6).",
+        rule="A message commits when K + 1 sites are known to hold it (decision 6, Commit).",
         file="ring/receiver/resilience.py",
         old="if turns > formation.resilience:\n            self._survives(token - formation.resilience)",
         new="if turns:\n            self._survives(token)",
@@ -46,7 +46,7 @@ FAULTS: Final = (
     ),
     Fault(
         name="early release",
-        rule="Nothing is released before t_e + commit_delay (decision 6).",
+        rule="Nothing is released before t_e + commit_delay (decision 6, Commit).",
         file="ring/receiver/release.py",
         old="while self._ready and self._ready[0][1] <= now < self._lease_until:",
         new="while self._ready and now < self._lease_until:",
@@ -55,7 +55,7 @@ FAULTS: Final = (
     ),
     Fault(
         name="late and silent",
-        rule="What becomes ready after its commit instant is marked late (decision 6).",
+        rule="What becomes ready after its commit instant is marked late (decision 6, Commit).",
         file="ring/receiver/release.py",
         old="self._ready.append((ordered, commit_at, now > commit_at))",
         new="self._ready.append((ordered, commit_at, False))",
@@ -90,7 +90,7 @@ FAULTS: Final = (
     ),
     Fault(
         name="numbers unchecked",
-        rule="An acknowledgment must continue the sequence, or its site is reported (decision 3).",
+        rule="An acknowledgment must continue the sequence, or its site is reported (decision 3, Numbering).",
         file="ring/receiver/ordering.py",
         old="if acknowledgment.sequence != self.next_sequence:",
         new="if acknowledgment.sequence > TOKENS_AHEAD_MAX:",
@@ -124,7 +124,7 @@ FAULTS: Final = (
     ),
     Fault(
         name="said before written",
-        rule="Msg(e) is appended to the journal before Ack(e) leaves (decision 14).",
+        rule="Msg(e) is appended to the journal before Ack(e) leaves (decision 14, Append before Ack).",
         file="nodes/receiver.py",
         old="        taken = self._take_next(now)\n        assert taken\n"
         "        self._effects.append(Multicast(Channel.CONTROL, datagrams))\n",
@@ -134,11 +134,9 @@ FAULTS: Final = (
         guarantee="AppendBeforeAck",
     ),
     Fault(
-        name="a former life",
-        rule="Once a later incarnation is in the order, nothing more of an earlier one is taken (decision 16).",
-        file="ring/receiver/receive_buffer.py",
-        old='        if stream.ended:\n            raise Malformed("an earlier incarnation")\n',
-        new="",
+        name="a former life", rule="Once a later incarnation is in the order, nothing more of an earlier one is taken
+        (decision 16, Incarnations end in the order).", file="ring/receiver/receive_buffer.py", old='        if
+        stream.ended:\n            raise Malformed("an earlier incarnation")\n', new="",
         tests=("unit/test_holdings.py", "unit/test_receiver.py"),
     ),
     Fault(

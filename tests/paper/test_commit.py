@@ -1,4 +1,4 @@
-"""Commit of Msg(e) needs four things (decision 6), each of which alone may be the one that is missing."""
+"""Commit of Msg(e) needs four things (decision 6, Commit), each of which alone may be the one that is missing."""
 
 import pytest
 from hypothesis import given, settings
@@ -85,7 +85,7 @@ def test_without_everything_before_it_nothing_is_committed() -> None:
 
 
 def test_without_a_second_holder_nothing_is_committed() -> None:
-    """Condition 3, it has seen Ack(e + K), so K + 1 sites hold Msg(e).  TRMP 2001 §2, decision 6."""
+    """Condition 3, it has seen Ack(e + K), so K + 1 sites hold Msg(e).  TRMP 2001 §2, decision 6, Commit."""
     witness = Witness()
     witness.message()
     witness.ack()
@@ -93,7 +93,7 @@ def test_without_a_second_holder_nothing_is_committed() -> None:
 
 
 def test_without_a_lease_nothing_is_committed() -> None:
-    """Condition 4, its lease is valid: at the instant at which it ends it is not.  Decision 6."""
+    """Condition 4, its lease is valid: at the instant at which it ends it is not.  Decision 6, Commit."""
     witness = ready()
     witness.site.renew_lease(COMMIT_AT, IN_TIME)
     assert witness.delivered(COMMIT_AT + TIMING.retry_period // 4) == []
@@ -105,7 +105,7 @@ def test_without_a_lease_nothing_is_committed() -> None:
 
 @pytest.mark.parametrize("last", ["message", "ack", "second_holder"])
 def test_what_becomes_ready_after_its_instant_is_delivered_at_once_and_marked_late(last: str) -> None:
-    """A message that becomes complete after its commit instant is delivered at once and marked late.  Decision 6."""
+    """A message that becomes complete after its commit instant is delivered at once and marked late.  Decision 6, Commit."""
     witness = Witness()
     for condition in ("message", "ack", "second_holder"):
         if condition != last:
@@ -121,7 +121,7 @@ def test_what_becomes_ready_after_its_instant_is_delivered_at_once_and_marked_la
 
 @pytest.mark.parametrize("last", ["message", "ack", "second_holder"])
 def test_what_becomes_ready_at_its_very_instant_is_not_late(last: str) -> None:
-    """Released together means at the commit instant, and that is still it.  Decision 6."""
+    """Released together means at the commit instant, and that is still it.  Decision 6, Commit."""
     witness = Witness()
     for condition in ("message", "ack", "second_holder"):
         if condition != last:
@@ -134,7 +134,7 @@ def test_what_becomes_ready_at_its_very_instant_is_not_late(last: str) -> None:
 
 
 def test_a_late_message_never_changes_the_order() -> None:
-    """Never silent, never reordered: what waits behind a late message is delivered after it.  Decision 6."""
+    """Never silent, never reordered: what waits behind a late message is delivered after it.  Decision 6, Commit."""
     site, voice = receiver(ME, LAYOUT), Voice()
     for token, number in ((1, 1), (2, 2)):
         hear(site, voice.ack(LAYOUT, token, token, [named(number)]), LAYOUT.scheduled_at(token))
@@ -149,7 +149,7 @@ def test_a_late_message_never_changes_the_order() -> None:
 
 @pytest.mark.parametrize("resilience", [0, 1, 2, 4])
 def test_what_one_site_has_released_is_held_by_k_plus_1_sites(resilience: int) -> None:
-    """RMP's K-resilience: a message is delivered when K + 1 sites are known to hold it.  TRMP 2001 §2, decision 6."""
+    """RMP's K-resilience: a message is delivered when K + 1 sites are known to hold it.  TRMP 2001 §2, decision 6, Commit."""
     ring = Ring(5, resilience=resilience)
     ring.publish(101, [b"resilient"], ring.layout.starts_at - TIMING.retry_period // 2)
     step = TIMING.token_period // 5
@@ -173,7 +173,7 @@ def test_what_one_site_has_released_is_held_by_k_plus_1_sites(resilience: int) -
 def test_a_commit_happens_at_the_latest_of_its_conditions(
     resilience: int, message_at: int, ack_at: int, holder_at: int
 ) -> None:
-    """Neither before all conditions hold nor after: the four together, in any order of arrival.  Decision 6."""
+    """Neither before all conditions hold nor after: the four together, in any order of arrival.  Decision 6, Commit."""
     layout = formation(tuple(range(1, 65)), resilience=resilience, timing=TIMING)
     site, voice = receiver(64, layout), Voice()
     instants = {

@@ -83,7 +83,7 @@ def test_figure_2_differs_from_figure_3_in_one_event() -> None:
 def test_a_receiver_asks_again_while_it_has_made_fewer_than_n_max_requests(
     ack_retries: int, message_retries: int, separate: tuple[bool, bool], merged: tuple[bool, bool]
 ) -> None:
-    """Decision 2, for both counts."""
+    """Decision 2, Retry guard, for both counts."""
     subject = recovery(ack_retries=ack_retries, message_retries=message_retries)
     for figure, expected in ((FIGURE_3_SEPARATE, separate), (FIGURE_3_MERGED, merged)):
         found = tuple(

@@ -1,4 +1,4 @@
-"""What follows from the answers of the members: decision 7, as functions of values."""
+"""What follows from the answers of the members: decision 21, Where a formation resumes, as functions of values."""
 
 import pytest
 
@@ -81,7 +81,7 @@ def test_a_secondary_site_takes_the_place_of_its_junction() -> None:
 
 
 def test_a_needless_reformation_raises_patience_up_to_a_limit() -> None:
-    """Decision 11."""
+    """Decision 28, Retry adaptation."""
     answered = fenced(1, 2)
     loop = formation_of(1, 2)
     for _ in range(50):

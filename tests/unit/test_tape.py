@@ -132,7 +132,7 @@ def test_another_site_goes_on_where_one_stopped(sizes: tuple[int, int], turn: in
 @settings(max_examples=30)
 @given(held=st.integers(1, 12), broken_at=st.integers(0, 11), more=st.integers(1, 12))
 def test_numbers_that_a_break_gives_away_again_are_told_again(held: int, broken_at: int, more: int) -> None:
-    """Decision 7: two different messages share a number only where a Break says so."""
+    """Decision 21, Where a formation resumes: two different messages share a number only where a Break says so."""
     broken_at = min(broken_at, held - 1)
     lost = order(held)
     others = order(more, first=broken_at + 1, trade_id=1_000)

@@ -1,9 +1,8 @@
 """What a reformation server asks of the store that holds the formation log, and what the store answers.
 
-The store is the one place where reformation servers meet (decision 8). It compares and sets, and knows nothing of
-time: a standby that sees the same `Leadership` for longer than its lease replaces it, and a leader that could not
-renew its own for that long has stopped by itself. No two clocks are ever compared.
-"""
+The store is the one place where reformation servers meet (decision 27, Leadership). It compares and sets, and knows
+nothing of time: a standby that sees the same `Leadership` for longer than its lease replaces it, and a leader that
+could not renew its own for that long has stopped by itself. No two clocks are ever compared. """
 
 from dataclasses import dataclass
 from typing import Final, TypeAlias

@@ -1,4 +1,4 @@
-"""The timing of one loop, and the named profiles (decision 13)."""
+"""The timing of one loop, and the named profiles (decision 13, Profiles)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace

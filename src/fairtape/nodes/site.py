@@ -3,7 +3,7 @@
 The receiver orders and releases. Around it the site says how it stands and gets its lease, stops when it is fenced,
 enters the formations that it is told to, passes the tokens of secondary loops, and catches up from another site's
 journal, or lets others catch up from its own. What the journal holds beyond what the others agreed on is taken back
-(decision 7) before the site goes on.
+(decision 21, Where a formation resumes) before the site goes on.
 """
 
 from collections import Counter

@@ -2,7 +2,7 @@
 
 Sites that want in and are up to date come in, at the place that the tour gives them; sites that want out, or were
 retired, go; a stripe plan that the operator ordered comes into force; and after a quiet time patience is reduced again
-(decision 11).
+(decision 28, Retry adaptation).
 """
 
 from collections.abc import Collection, Mapping

@@ -2,9 +2,10 @@
 
 Everything follows from what the sites say of themselves. Members that suspect, fall silent, were restarted or are
 fenced make the governor *reform*: it fences all members, collects what they hold, waits out the leases of the silent
-ones, and lets a new formation follow after the last token that a survivor holds whole (decision 7). Sites that want to
-join or leave make it *relieve*: it proposes a formation that takes over at a token to come, and when all have prepared
-for it the ring passes into it without a stop. In both cases the formation is recorded before anybody is told.
+ones, and lets a new formation follow after the last token that a survivor holds whole (decision 21, Where a formation
+resumes). Sites that want to join or leave make it *relieve*: it proposes a formation that takes over at a token to
+come, and when all have prepared for it the ring passes into it without a stop. In both cases the formation is recorded
+before anybody is told.
 
 Sources are never heard here: they cannot cause a reformation.
 """
@@ -32,7 +33,8 @@ from fairtape.wire.membership import (
     SiteReport,
 )
 
-# Reformation: what follows from the answers of the members, when something has failed. Decision 7.
+# Reformation: what follows from the answers of the members, when something has failed. Decision 21, Where a formation
+# resumes.
 #
 # Whether anything that was committed may be missing, and who is in the loop from now on.
 
@@ -65,7 +67,7 @@ def next_layout(
 ) -> Formation:
     """Who has kept its memory stays, and the places of the others are passed by or taken.
 
-    Where one was `accused` and nobody has failed, patience is raised (decision 11).
+    Where one was `accused` and nobody has failed, patience is raised (decision 28, Retry adaptation).
     """
     kept = [site for site, report in answered.items() if report.membership_state is MembershipState.FENCED]
     near = reached(answered.values()) - LAG_MAX

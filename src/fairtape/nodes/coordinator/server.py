@@ -1,10 +1,9 @@
 """The reformation server (X_R): leads or stands by, and governs all loops of a stripe while it leads.
 
-There are several, and one leads (decision 8). They meet only in the store, by comparing and setting: the leader counts
-its leadership on, again and again; a standby that has seen the same count for longer than a lease takes over with the
-next term. The leader counts its lease from when it asked, the standby from when it saw, so at no time do two of them
-act, whatever their clocks show. What a new leader finds granted by the last one it waits out.
-"""
+There are several, and one leads (decision 27, Leadership). They meet only in the store, by comparing and setting: the
+leader counts its leadership on, again and again; a standby that has seen the same count for longer than a lease takes
+over with the next term. The leader counts its lease from when it asked, the standby from when it saw, so at no time do
+two of them act, whatever their clocks show. What a new leader finds granted by the last one it waits out. """
 
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Sequence

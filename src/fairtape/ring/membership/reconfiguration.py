@@ -53,7 +53,7 @@ def reorder(formation: Formation, members: Sequence[NodeId]) -> Formation:
 
 
 def retime(formation: Formation, timing: Timing) -> Formation:
-    """The same sites at another pace (decision 11: timing changes only by formation)."""
+    """The same sites at another pace (decision 28, Retry adaptation: timing changes only by formation)."""
     return replace(formation, timing=timing)
 
 

@@ -18,7 +18,7 @@ class BadTopology(ValueError):
 
 
 class Excess(Enum):
-    """What to do when more than K members are silent (decision 7)."""
+    """What to do when more than K members are silent (decision 21, Where a formation resumes)."""
 
     HALT = "halt"  # wait for them, or for the operator
     CONTINUE = "continue"  # go on, with a Break in the sequence

@@ -1,8 +1,7 @@
 """Ordering: acknowledgments become the sequence.
 
-Ack(e) names ranges; together with the numbers before it they get s … s + k - 1 (decision 3). Acks may arrive in any
-order and in parts; tokens are taken into the order strictly one after the other.
-"""
+Ack(e) names ranges; together with the numbers before it they get s … s + k - 1 (decision 3, Numbering). Acks may
+arrive in any order and in parts; tokens are taken into the order strictly one after the other. """
 
 from typing import Final
 
@@ -33,7 +32,7 @@ class Acknowledgment:
 
     @property
     def whole(self) -> bool:
-        """All parts are held (decision 4)."""
+        """All parts are held (decision 4, Ranges)."""
         return self.sequence != 0
 
     def add(self, ack: Ack, datagram: bytes) -> None:

@@ -1,8 +1,9 @@
 """Holdings: the blocks of every source that this site holds.
 
 A *stream* is one incarnation of one source. Its numbers are contiguous: `next` is the first that is missing, blocks
-beyond it wait for the hole to close, and everything below `acked` has its place in the order. Once a later
-incarnation has a place in the order, an earlier one has ended: nothing more of it is ever acknowledged (decision 16).
+beyond it wait for the hole to close, and everything below `acked` has its place in the order. Once a later incarnation
+has a place in the order, an earlier one has ended: nothing more of it is ever acknowledged (decision 16, Incarnations
+end in the order).
 
 To drop what is not yet acknowledged is always safe: whoever acknowledges it holds it and will be asked. To refuse it
 is therefore how every limit here is kept.

@@ -5,7 +5,7 @@ that Ack(e) is missing when a later one arrives; TRMP (Figure 3) learns it from 
 2001 version counts the requests for Ack(e) and for Msg(e) apart, T-RMP §4 limits their sum. The tables differ in
 nothing but those guards and that one event.
 
-The retry guard is decision 2: ask again while *fewer than* `retries_max` requests have been made.
+The retry guard is decision 2, Retry guard: ask again while *fewer than* `retries_max` requests have been made.
 """
 
 from collections.abc import Callable

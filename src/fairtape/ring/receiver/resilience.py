@@ -19,7 +19,7 @@ class Resilience:
         self._formations = formations
         before = formations.latest.first_token - 1
         self.heard_through = before  # the highest acknowledgment heard: lower ones were sent too
-        self.survives_through = min(before, 0)  # K + 1 sites hold everything up to this token (decision 6)
+        self.survives_through = min(before, 0)  # K + 1 sites hold everything up to this token (decision 6, Commit)
         self.stable_through = before  # all m members hold everything up to this token: t - m + 1
 
     def hear(self, token: int) -> None:
