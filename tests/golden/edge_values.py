@@ -9,8 +9,8 @@ from fairtape.edge.protocol.effects import SendMulticast
 from fairtape.edge.protocol.remulticast import Remulticaster
 from fairtape.edge.protocol.session_marks import Begun, Over, Reformed, encode_mark, encode_opaque
 from fairtape.edge.protocol.sessions import Edition, StripePosition
-from fairtape.edge.service import archive_snapshot as memory
 from fairtape.edge.service import checkpoints as standings
+from fairtape.edge.service import replay_archive as memory
 from fairtape.edge.service.stripe_plans import mark_of
 from fairtape.formats.moldudp64 import MoldRequest, encode_request
 from fairtape.market.notices import encode_notice

@@ -7,9 +7,22 @@ from typing import Any
 
 import numpy as np
 
-from fairtape.exchange.instructions import Action, Control, Funding, OpenMarket, Pulse, TradeReport
 from fairtape.exchange.order_codec import Message, encode
-from fairtape.exchange.orders import Cancel, NewOrder, OrderType, Replace, SelfTrade, Side, TimeInForce
+from fairtape.exchange.orders import (
+    Action,
+    Cancel,
+    Control,
+    Funding,
+    NewOrder,
+    OpenMarket,
+    OrderType,
+    Pulse,
+    Replace,
+    SelfTrade,
+    Side,
+    TimeInForce,
+    TradeReport,
+)
 from fairtape.exchange.outputs import Execution
 from fairtape.exchange.rules import values as rules
 from fairtape.gateway.core.events import Asked, EventKind, OrderEvent

@@ -134,9 +134,11 @@ FAULTS: Final = (
         guarantee="AppendBeforeAck",
     ),
     Fault(
-        name="a former life", rule="Once a later incarnation is in the order, nothing more of an earlier one is taken
-        (decision 16, Incarnations end in the order).", file="ring/receiver/receive_buffer.py", old='        if
-        stream.ended:\n            raise Malformed("an earlier incarnation")\n', new="",
+        name="a former life",
+        rule="An earlier incarnation is refused (decision 16, Incarnations end in the order).",
+        file="ring/receiver/receive_buffer.py",
+        old='        if stream.ended:\n            raise Malformed("an earlier incarnation")\n',
+        new="",
         tests=("unit/test_holdings.py", "unit/test_receiver.py"),
     ),
     Fault(

@@ -105,7 +105,7 @@ def test_without_a_lease_nothing_is_committed() -> None:
 
 @pytest.mark.parametrize("last", ["message", "ack", "second_holder"])
 def test_what_becomes_ready_after_its_instant_is_delivered_at_once_and_marked_late(last: str) -> None:
-    """A message that becomes complete after its commit instant is delivered at once and marked late.  Decision 6, Commit."""
+    """A message complete only after its commit instant is delivered at once, marked late.  Decision 6, Commit."""
     witness = Witness()
     for condition in ("message", "ack", "second_holder"):
         if condition != last:
@@ -149,7 +149,7 @@ def test_a_late_message_never_changes_the_order() -> None:
 
 @pytest.mark.parametrize("resilience", [0, 1, 2, 4])
 def test_what_one_site_has_released_is_held_by_k_plus_1_sites(resilience: int) -> None:
-    """RMP's K-resilience: a message is delivered when K + 1 sites are known to hold it.  TRMP 2001 §2, decision 6, Commit."""
+    """RMP's K-resilience: K + 1 sites are known to hold a delivered message.  TRMP 2001 §2, decision 6, Commit."""
     ring = Ring(5, resilience=resilience)
     ring.publish(101, [b"resilient"], ring.layout.starts_at - TIMING.retry_period // 2)
     step = TIMING.token_period // 5

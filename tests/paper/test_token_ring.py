@@ -259,7 +259,7 @@ def test_a_repeated_message_that_is_acknowledged_is_answered(layout: Formation) 
 
 @RINGS
 def test_a_token_site_asks_the_source_for_a_hole_at_once(layout: Formation) -> None:
-    """Decision 5, Repeated messages and holes: a token site that sees a hole in a source's numbers asks the source for it.  TRMP 2001 §2."""
+    """A token site asks a source for a hole in its numbers.  TRMP 2001 §2, decision 5, Repeated messages and holes."""
     site = receiver(1, layout)
     hear(site, block(3), SOON)
     (asked,) = only(Send, site.drain())

@@ -1,7 +1,7 @@
 """Names and words that the project has retired, and the search for them.
 
 Each retired word is a metaphor or a stilted phrase with a standard term in its place; the glossary of PROTOCOL.md has
-the terms. Run as a program, this module lists the uses below the paths that it is given. """
+the terms. Run as a program, this module lists the uses below the paths that it is given."""
 
 import io
 import re
@@ -18,17 +18,17 @@ WORDS: Final = (
     "postbox", "postman", "doorman", "striper", "soupdesk", "librarian", "learner", "upheavals?", "ordeals?", "realms?",
     "jury", "premises", "bulletins?", "wakefulness", "audience", "intake", "reckoning", "posture", "herald",
     "misfortunes?", "chronicles?", "guardians?", "errands?", "trials?", "shelf", "seat(?:s|ed)?", "catalogue", "ears?",
-    "house(?:s|hold|holds)?", "lanes?", "bunch(?:es)?", "stretch(?:es)?", "desks?", "crew", "press", "stations?", "town",
-    "wish(?:es)?", "witness(?:es)?", "subloops?", "outlets?", "loopseats", "carriers?",
+    "house(?:s|hold|holds)?", "lanes?", "bunch(?:es)?", "stretch(?:es)?", "desks?", "crew", "press", "stations?",
+    "town", "wish(?:es)?", "witness(?:es)?", "subloops?", "outlets?", "loopseats", "carriers?",
 )  # fmt: skip
 
 # Whole identifiers of Python code.
 NAMES: Final = frozenset({
     "Acquaintance", "Adrift", "Away", "Bench", "Catalogue", "Chapter", "Company", "Complaint", "Court", "Crew", "Cut",
     "Door", "Form", "HANDS", "Hearing", "House", "Hub", "Keeping", "Ledgerstore", "Library", "Listen", "Lot", "Memory",
-    "Opener", "Outbox", "Pace", "Past", "PastReader", "Places", "Post", "Ruling", "Seat", "Silence", "Stage", "Standing",
-    "Tell", "Timekeeper", "Told", "Tuner", "Turn", "TurnedAway", "Turning", "Unwritten", "Wish", "cut_after", "life_of",
-    "spare_the_collector", "told", "untold",
+    "Opener", "Outbox", "Pace", "Past", "PastReader", "Places", "Post", "Ruling", "Seat", "Silence", "Stage",
+    "Standing", "Tell", "Timekeeper", "Told", "Tuner", "Turn", "TurnedAway", "Turning", "Unwritten", "Wish",
+    "cut_after", "life_of", "spare_the_collector", "told", "untold",
 })  # fmt: skip
 
 _WORDS: Final = re.compile(rf"(?<![A-Za-z])(?:{'|'.join(WORDS)})(?![A-Za-z])", re.IGNORECASE)

@@ -1,6 +1,6 @@
-"""The rules of the house. Each looks at one page and yields a sentence for every breach.
+"""Rules for every text file of the repository. A rule looks at one page and yields a sentence for every breach.
 
-A rule is a plain function, so that the test can also show it a page that breaks it: a rule that cannot fail is none.
+A rule is a plain function, so that a test can also apply it to a page that breaks it.
 """
 
 import ast
@@ -29,6 +29,8 @@ INDEX_HOST: Final = re.compile(r"p[y]pi\.org|python[h]osted\.org|[i]ndex-url|fin
 PRIVATE_PATH: Final = re.compile(r"(?<![\w.])/(?:home|root|work|Users)/\w")
 PIN: Final = re.compile(r"[\w.-]+==[\w.!+]+")
 LINK: Final = re.compile(r"\]\(([^)\s]+)\)")
+CITATION: Final = re.compile(r"\b[Dd]ecision (\d+)\b")
+DECISION: Final = re.compile(r"^(\d+)\. \*\*(.+?)\.\*\*", re.MULTILINE)
 QUOTED_PATH: Final = re.compile(r"`((?:src|tests|docs|benchmarks|examples|\.ci)/[\w./-]+)`")
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
@@ -69,6 +71,19 @@ class Page:
 Rule: TypeAlias = Callable[[Page], Iterator[str]]
 
 
+def decision_titles() -> dict[int, str]:
+    """The numbered decisions of PROTOCOL.md."""
+    return {int(number): title for number, title in DECISION.findall((ROOT / "PROTOCOL.md").read_text())}
+
+
+def _undocumented(module: str) -> set[str]:
+    """The classes and functions of a module that have no docstring."""
+    path = ROOT / "src" / f"{module.replace('.', '/')}.py"
+    tree = ast.parse(path.read_text() if path.exists() else "")
+    kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    return {node.name for node in tree.body if isinstance(node, kinds) and not ast.get_docstring(node)}
+
+
 def every_page() -> Iterator[Page]:
     """All text files that belong to the project, whether or not they are committed yet."""
     ignored = [line.strip("/") for line in (ROOT / ".gitignore").read_text().splitlines() if line.endswith("/")]
@@ -98,12 +113,35 @@ def modules_have_a_docstring(page: Page) -> Iterator[str]:
         yield "has no docstring"
 
 
+def exported_names_have_a_docstring(page: Page) -> Iterator[str]:
+    """What a package exports in `__all__` is documented where it is defined."""
+    if page.path.name != "__init__.py" or not page.is_in("src"):
+        return
+    for node in page.nodes:
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("fairtape."):
+            undocumented = _undocumented(node.module)
+            yield from (f"exports {each.name} without a docstring" for each in node.names if each.name in undocumented)
+
+
 def packages_state_their_job(page: Page) -> Iterator[str]:
     """A package's `__init__` states the job of the package in a sentence."""
     if page.path.name == "__init__.py" and page.is_in("src"):
         first = page.docstring.partition("\n\n")[0]
         if len(first.split()) < JOB_WORDS_MIN or not first.endswith("."):
             yield "does not state the job of its package in a sentence"
+
+
+def citations_name_number_and_title(page: Page) -> Iterator[str]:
+    """A decision of PROTOCOL.md is cited as `decision 6, Commit`."""
+    if page.path.suffix == ".py" and not page.is_in("tidy"):
+        titles = decision_titles()
+        text = " ".join(page.text.replace("#", " ").split())
+        for found in CITATION.finditer(text):
+            title = titles.get(int(found[1]))
+            if title is None:
+                yield f"cites decision {found[1]}, which does not exist"
+            elif not text[found.end() :].startswith(f", {title}"):
+                yield f"cites decision {found[1]} without its title; write: decision {found[1]}, {title}"
 
 
 def functions_fit_a_screen(page: Page) -> Iterator[str]:

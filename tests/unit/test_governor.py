@@ -105,7 +105,7 @@ def test_a_report_makes_it_fence_everybody_and_give_no_more_leases() -> None:
 
 
 def test_a_silent_member_is_waited_for_as_long_as_its_lease_lasts() -> None:
-    """Decision 21, Where a formation resumes: installed only when each old member has answered or its lease has run out."""
+    """Each old member has answered or its lease has run out.  Decision 21, Where a formation resumes."""
     loop = led()
     loop.hear(standing_of(1, suspect=2, suspect_token=21), NOW)
     for site in (1, 3):

@@ -2,7 +2,8 @@
 
 The store is the one place where reformation servers meet (decision 27, Leadership). It compares and sets, and knows
 nothing of time: a standby that sees the same `Leadership` for longer than its lease replaces it, and a leader that
-could not renew its own for that long has stopped by itself. No two clocks are ever compared. """
+could not renew its own for that long has stopped by itself. No two clocks are ever compared.
+"""
 
 from dataclasses import dataclass
 from typing import Final, TypeAlias

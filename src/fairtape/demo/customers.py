@@ -89,7 +89,7 @@ def run_customers(link: ChildLink, region: int, count: int, loss: float, seed: i
         return
     clock = SharedClock()
     with ExitStack() as closing:
-        town = CustomerRegion(plan.edge, region, count, loss=loss, chance=Random(f"{seed}/{region}"))  # noqa: S311 - weather
+        town = CustomerRegion(plan.edge, region, count, loss=loss, chance=Random(f"{seed}/{region}"))  # noqa: S311
         closing.callback(town.close)
         town.follow(plan.edge, clock.now())
         rounds = Rounds(plan.ring.formation, turn=region, turns=len(REGIONS))

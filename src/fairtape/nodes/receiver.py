@@ -616,7 +616,7 @@ class Receiver:
         return due_at if due_at < self._releases.lease_until else NEVER
 
     def _send_ack(self, now: Instant) -> bool:
-        """Take the turn: Ack(e) goes out after Msg(e) is in the journal, so that its claim is true (decision 14, Append before Ack)."""
+        """Send Ack(e) after Msg(e) is in the journal, so that its claim is true (decision 14, Append before Ack)."""
         token = self._token.held
         if token is None or self._stopped or self._ack_due_at() > now or now >= self._releases.lease_until:
             return False

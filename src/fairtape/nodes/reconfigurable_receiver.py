@@ -144,7 +144,7 @@ class ReconfigurableReceiver(Receiver):
             self._timer = None
 
     def fence(self) -> None:
-        """Do nothing more in this formation: what is complete here is what this site answers for (decision 21, Where a formation resumes)."""
+        """Stop taking part: the site answers for what is complete now (decision 21, Where a formation resumes)."""
         self._fenced = True
         self._timer = None
         self._desk.stop()

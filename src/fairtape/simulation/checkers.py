@@ -14,7 +14,7 @@ from fairtape.simulation.observer import Observer
 from fairtape.wire.blocks import Assembler, unpack_messages
 from fairtape.wire.frames import Ack, Kind, Malformed, NodeId, decode_control
 
-LATE_AFTER: Final = 5 * MILLISECOND  # decision 6, Commit: what comes later than this is late, even where a site stood still
+LATE_AFTER: Final = 5 * MILLISECOND  # decision 6, Commit: a later release is late, even if its process was paused
 _NONCE: Final = slice(12, 32)  # source, incarnation and first message number in the header of a block
 
 

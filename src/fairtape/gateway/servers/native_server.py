@@ -90,7 +90,7 @@ class NativeSession:
                 line = bytes(self._rest[:end])
                 del self._rest[: end + 1]
                 if len(line) > LINE_MAX:
-                    raise BadNativeMessage(f"a line has {len(line)} bytes; it must have at most {LINE_MAX}")  # noqa: TRY301
+                    raise BadNativeMessage(f"a line has {len(line)} bytes; at most {LINE_MAX} are allowed")  # noqa: TRY301
                 if (answer := self._take(parse_line(line))) is not None:
                     answers.append(answer)
             if len(self._rest) > LINE_MAX and self._checking is None:

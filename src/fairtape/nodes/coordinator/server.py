@@ -3,7 +3,8 @@
 There are several, and one leads (decision 27, Leadership). They meet only in the store, by comparing and setting: the
 leader counts its leadership on, again and again; a standby that has seen the same count for longer than a lease takes
 over with the next term. The leader counts its lease from when it asked, the standby from when it saw, so at no time do
-two of them act, whatever their clocks show. What a new leader finds granted by the last one it waits out. """
+two of them act, whatever their clocks show. What a new leader finds granted by the last one it waits out.
+"""
 
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Sequence

@@ -38,7 +38,7 @@ class Formation:
     resilience_before: int = 0  # of one that goes on: K of the formation before, whose tokens may still be open
     leaving: tuple[NodeId, ...] = ()  # who takes its last turns in the formation before, which this one takes over from
     plan: int = 0  # names the stripe plan that is in force with it, as the operator ordered; 0: none was ordered
-    broken: bool = False  # more than K members were silent: what they committed last may be missing (decision 21, Where a formation resumes)
+    broken: bool = False  # a Break: more than K members were silent (decision 21, Where a formation resumes)
 
     def __post_init__(self) -> None:
         members = self.members

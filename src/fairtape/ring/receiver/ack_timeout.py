@@ -76,9 +76,11 @@ class AckTimeout:
     def outwaited(self, token: int, now: Instant) -> bool:
         """Whether an acknowledgment that came without all of its messages came when all waits were over.
 
-        What it was not asked for, because it was not yet possible, counts as if it had been (decision 30, Awaited
-        acknowledgment). """ since = max(self._due_at(token), self._awake_since) if token < self._watched or since >
-        now:
+        What it was not asked for, because it was not yet possible, counts as if it had been (decision 30,
+        Awaited acknowledgment).
+        """
+        since = max(self._due_at(token), self._awake_since)
+        if token < self._watched or since > now:
             return False
         self._desk.overdue(token, since, now)
         return token not in self._desk.running

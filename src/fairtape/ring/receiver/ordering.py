@@ -1,7 +1,8 @@
 """Ordering: acknowledgments become the sequence.
 
 Ack(e) names ranges; together with the numbers before it they get s … s + k - 1 (decision 3, Numbering). Acks may
-arrive in any order and in parts; tokens are taken into the order strictly one after the other. """
+arrive in any order and in parts; tokens are taken into the order strictly one after the other.
+"""
 
 from typing import Final
 

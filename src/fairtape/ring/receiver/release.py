@@ -2,7 +2,8 @@
 
 Decision 6, Commit: a message commits when its time has come, it and everything before it is held, K + 1 sites hold it,
 and this site's lease is valid. What becomes ready only after its commit instant is released at once and marked late:
-never silent, never reordered. """
+never silent, never reordered.
+"""
 
 from collections import deque
 from typing import Final

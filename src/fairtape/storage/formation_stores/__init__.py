@@ -1,4 +1,4 @@
-"""Formation stores: where reformation servers agree on who leads and keep the log of formations (decision 27, Leadership).
+"""Formation stores: leader election and the log of formations for reformation servers (decision 27, Leadership).
 
 `open_store` opens the one that a URL names: `sqlite:PATH`, a file that the processes of one machine share, or
 `etcd:http://HOST:PORT[,HOST:PORT…]/PREFIX`, a cluster that survives the loss of a machine, by `https` where there is
