@@ -15,6 +15,7 @@ import click
 from fairtape import __version__
 from fairtape.cli.lazy import CommandEntry, LazyGroup
 from fairtape.core.errors import UserError
+from fairtape.core.extras import remedy_for
 
 COMMANDS: Final = {
     "demo": CommandEntry(
@@ -106,10 +107,15 @@ def run(arguments: Sequence[str], command: click.Command = fairtape) -> int:
     """The exit code of one call."""
     try:
         code = command.main(list(arguments), prog_name="fairtape", standalone_mode=False)
-        if sys.stdout is not None:  # closed by whoever called
+        if sys.stdout is not None:  # closed by the caller
             sys.stdout.flush()
-    except UserError as complaint:
-        click.echo(f"fairtape: {complaint}", err=True)
+    except UserError as error:
+        click.echo(f"fairtape: {error}", err=True)
+        return EXIT_MISTAKE
+    except ModuleNotFoundError as missing:
+        if (remedy := remedy_for(missing)) is None:
+            raise
+        click.echo(f"fairtape: {remedy}", err=True)
         return EXIT_MISTAKE
     except click.ClickException as refusal:
         refusal.show()
@@ -117,7 +123,7 @@ def run(arguments: Sequence[str], command: click.Command = fairtape) -> int:
     except (click.Abort, KeyboardInterrupt):
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # The reader has gone, and the interpreter would flush into its absence once more on the way out.
+        # The reader has closed the pipe. Without this, the interpreter would fail to flush once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_PIPE_CLOSED
     except OSError as trouble:

@@ -6,7 +6,6 @@ from typing import Final
 import click
 
 from fairtape.core.errors import UserError
-from fairtape.deployment.config.description import read_deployment
 from fairtape.market.prices import BadNumber, format_sum, parse_fixed
 
 CASH_WORD: Final = "cash"
@@ -33,6 +32,7 @@ def add(*, directory: Path, name: str, broker: str, password: str | None, addres
     The password is asked for, or taken from FAIRTAPE_PASSWORD: other users of a machine can see what is written in a
     command. A login that names a --broker is its customer: the broker may trade for it, too.
     """
+    from fairtape.deployment.config.description import read_deployment
     from fairtape.deployment.process.gateway import accounts_of
 
     deployment = read_deployment(directory)
@@ -46,6 +46,7 @@ def add(*, directory: Path, name: str, broker: str, password: str | None, addres
 @_URL
 def list_logins(*, directory: Path, address: str | None) -> None:
     """Print all logins."""
+    from fairtape.deployment.config.description import read_deployment
     from fairtape.deployment.process.gateway import accounts_of
 
     for login in accounts_of(read_deployment(directory).folder, address).logins():
@@ -63,6 +64,7 @@ def token(*, directory: Path, name: str, address: str | None) -> None:
 
     A program logs in with it instead of a password.
     """
+    from fairtape.deployment.config.description import read_deployment
     from fairtape.deployment.process.gateway import accounts_of
 
     click.echo(accounts_of(read_deployment(directory).folder, address).issue_token(name))
@@ -74,6 +76,7 @@ def token(*, directory: Path, name: str, address: str | None) -> None:
 @_URL
 def close(*, directory: Path, name: str, address: str | None) -> None:
     """Let a login act no more. Its orders stay as they are."""
+    from fairtape.deployment.config.description import read_deployment
     from fairtape.deployment.process.gateway import accounts_of
 
     accounts_of(read_deployment(directory).folder, address).close_login(name)

@@ -2,20 +2,16 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from fairtape.bench.edge import edge_figures
-from fairtape.bench.failover import failover_figures, is_sound
-from fairtape.bench.report import Figure, Figures, ring_figures
-from fairtape.bench.trading import trading_figures
-from fairtape.cli.operate import returned
-from fairtape.cli.pipeline_jobs import needed
 from fairtape.cli.terminal import EXIT_BROKEN, steps
 from fairtape.core.errors import UserError
 from fairtape.core.timing import PROFILES
-from fairtape.deployment.process.children import ParentGone
+
+if TYPE_CHECKING:
+    from fairtape.bench.report import Figure, Figures
 
 ROUNDS_MAX: Final = 100
 ROUNDS: Final = 3
@@ -172,6 +168,9 @@ def ring(
     kept, some 200 MB for each receiver. The exit code is 1 when the figures mean nothing, such as when the order was
     not one or a site declared a failure.
     """
+    from fairtape.bench.report import ring_figures
+    from fairtape.deployment.process.children import ParentGone
+
     if rounds is None:
         rounds = ROUNDS if seconds <= LONG_SECONDS else 1
     try:
@@ -200,6 +199,8 @@ def failover(ctx: click.Context, *, rounds: int, profile: str, as_json: bool) ->
     The figures are the worst of all rounds. The exit code is 1 when a message was lost or never acknowledged, when the
     order is not one, or when the killed site did not come back while it was waited for.
     """
+    from fairtape.bench.failover import failover_figures, is_sound
+
     with steps(quiet=as_json) as step:
         figures = failover_figures(rounds=rounds, profile=profile, step=step)
     click.echo(json.dumps(figures) if as_json else _failover_table(figures))
@@ -254,6 +255,9 @@ def edge(ctx: click.Context, *, customers: int, seconds: float, messages: int, o
 
     The exit code is 1 when the figures mean nothing. A figure below its promise is said on standard error.
     """  # noqa: D301 - click means the one character \b
+    from fairtape.bench.edge import edge_figures
+    from fairtape.deployment.process.children import ParentGone
+
     try:
         with steps(quiet=as_json) as step:
             figures = edge_figures(customers=customers, seconds=seconds, messages=messages, only=only, step=step)
@@ -281,6 +285,8 @@ def floor(ctx: click.Context, *, orders: int, trades: int, rounds: int, as_json:
 
     The exit code is 1 when the figures mean nothing. A figure below its promise is said on standard error.
     """
+    from fairtape.bench.trading import trading_figures
+
     with steps(quiet=as_json) as step:
         figures = trading_figures(orders=orders, rounds=rounds, trades=trades, step=step)
     click.echo(json.dumps(figures) if as_json else _table(figures, FLOOR_LABELS))
@@ -315,6 +321,8 @@ def pipeline(*, master: str, messages: int, trades: int, rounds: int, as_json: b
 
     A figure below its promise is said on standard error.
     """
+    from fairtape.cli.pipeline_jobs import needed
+
     needed()
     from fairtape.bench.pipeline import PipelineSetting, pipeline_figures, shortfalls_of
 
@@ -338,6 +346,8 @@ def memory(*, master: str, gigabytes: float, as_json: bool) -> None:
     A long journal is written and streamed into a table. The most that this process, Java and Python workers held is
     told for each fifth of the way, in MiB; the growth is that of all together, the last fifth by the second.
     """
+    from fairtape.cli.pipeline_jobs import needed
+
     needed()
     from fairtape.bench.pipeline import stream_memory
 
@@ -346,7 +356,7 @@ def memory(*, master: str, gigabytes: float, as_json: bool) -> None:
     click.echo(json.dumps(figures) if as_json else _table({**figures, "rounds": 1}, MEMORY_LABELS))
 
 
-def _end(ctx: click.Context, figures: Figures, *said: str) -> None:
+def _end(ctx: click.Context, figures: "Figures", *said: str) -> None:
     """Say what is wrong with the figures, and leave; with another code where they mean nothing."""
     for name in said:
         sentences = figures[name]
@@ -357,6 +367,8 @@ def _end(ctx: click.Context, figures: Figures, *said: str) -> None:
 
 
 def _failover_table(figures: dict[str, Any]) -> str:
+    from fairtape.cli.operate import returned
+
     rows = [
         ("longest silence at the others", f"{figures['stall_s']:.3f} s (promised: {figures['stall_s_promised']:g} s)"),
         ("detected after", f"{figures['detect_s']:.3f} s"),
@@ -372,13 +384,13 @@ def _failover_table(figures: dict[str, Any]) -> str:
     return "\n".join(f"{label:{width}}  {text}" for label, text in rows)
 
 
-def _table(figures: Figures, labels: Mapping[str, str]) -> str:
+def _table(figures: "Figures", labels: Mapping[str, str]) -> str:
     shown = {name: label for name, label in labels.items() if name in figures}
     width = max(map(len, shown.values()))
     return "\n".join(f"{label:{width}}  {_text(figures, name)}" for name, label in shown.items())
 
 
-def _text(figures: Figures, name: str) -> str:
+def _text(figures: "Figures", name: str) -> str:
     figure = figures[name]
     if name.endswith("real_time"):
         return REAL_TIME_WORDS[bool(figure)]
@@ -399,7 +411,7 @@ def _item(item: str | int | dict[str, float]) -> str:
     return f"{item['at_start']:g}, {item['warm']:g}, {item['at_end']:g}"
 
 
-def _plain(figure: Figure) -> str:
+def _plain(figure: "Figure") -> str:
     if isinstance(figure, bool):
         return "yes" if figure else "no"
     return f"{figure:,}" if isinstance(figure, int | float) else str(figure)

@@ -8,28 +8,24 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import click
 from click.core import ParameterSource
-from rich.console import Console
-from rich.live import Live
 
-from fairtape.cli.pipeline_jobs import needed, spark_at
 from fairtape.cli.terminal import EXIT_BROKEN, steps
 from fairtape.core.errors import UserError
+from fairtape.core.extras import remedy_for
 from fairtape.core.instants import SECOND, Instant
-from fairtape.core.timing import Timing
-from fairtape.demo.findings import Findings
-from fairtape.demo.play import play
-from fairtape.demo.tally import DemoTally
-from fairtape.demo.trading_floor import COMMIT_PASSES, Closing, TradingFloor
-from fairtape.demo.view import counted, line, percent, screen
-from fairtape.demo.world import FLOORS, REGIONS, RESILIENCE, SITES, TIMING, DemoWorld
-from fairtape.deployment.config.loopback import loopback_groups, transport_text
-from fairtape.journal import Damaged
 from fairtape.net.clock import SharedClock
-from fairtape.simulation.facts import Violation
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fairtape.core.timing import Timing
+    from fairtape.demo.findings import Findings
+    from fairtape.demo.tally import DemoTally
+    from fairtape.demo.trading_floor import Closing
 
 # The end of `fairtape demo`: its own journals go through the pipeline, and a page tells what they say.
 #
@@ -44,6 +40,9 @@ REASON_MAX: Final = 200  # characters of what Spark says
 
 def write_page(journals: Iterable[Path], folder: Path) -> Path:
     """Make all tables and the page in `folder`; a Complaint says why there is none."""
+    from fairtape.cli.pipeline_jobs import spark_at
+    from fairtape.demo.world import FLOORS, SITES
+
     with _in_one_sentence(), steps(quiet=False) as step:
         step("report: starting Spark")
         with spark_at(MASTER) as spark:
@@ -70,6 +69,9 @@ def commands(folder: Path) -> str:
 @contextmanager
 def _in_one_sentence() -> Iterator[None]:
     """Turn everything that Spark may fail of into a complaint."""
+    from fairtape.cli.pipeline_jobs import needed
+    from fairtape.journal import Damaged
+
     needed()
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
@@ -79,7 +81,7 @@ def _in_one_sentence() -> Iterator[None]:
     except Damaged as damage:
         raise UserError(f"{damage}; compare the journals with: fairtape journal verify") from None
     except ImportError as missing:
-        raise UserError(f"package {missing.name} is missing; pip install 'fairtape[pipeline]'") from None
+        raise UserError(remedy_for(missing) or str(missing)) from None
     except OSError as error:
         raise UserError(f"{error.filename or 'a file'} cannot be used ({error.strerror})") from None
     except (Py4JError, PySparkException) as error:
@@ -92,6 +94,9 @@ def _in_one_sentence() -> Iterator[None]:
 
 def show_floor(ctx: click.Context) -> NoReturn:
     """Play the session, tell it, and end the command."""
+    from fairtape.demo.trading_floor import TradingFloor
+    from fairtape.simulation.facts import Violation
+
     session = TradingFloor()
     try:
         for line in session.play():
@@ -104,8 +109,10 @@ def show_floor(ctx: click.Context) -> NoReturn:
     ctx.exit(0 if closing.same and closing.conserved and not closing.accusations else EXIT_BROKEN)
 
 
-def told(closing: Closing) -> str:
+def told(closing: "Closing") -> str:
     """The end of the story."""
+    from fairtape.demo.trading_floor import COMMIT_PASSES
+
     shares = "\n".join(f"  {name:<16} took part in {count:>5,} trades" for name, count in closing.shares.items())
     return (
         f"\n{closing.trades:,} trades, {closing.committed:,} of them committed, {closing.void:,} void; the longest"
@@ -176,6 +183,10 @@ def demo(
     be looked at; the report says how to remove them. The exit code is 1 when something failed, the order is not the
     same everywhere, or a customer missed something.
     """
+    from fairtape.demo.play import play
+    from fairtape.demo.world import DemoWorld
+    from fairtape.deployment.config.loopback import loopback_groups, transport_text
+
     if floor:
         _refuse_beside_floor(ctx)
         show_floor(ctx)
@@ -239,8 +250,13 @@ def _folder(chosen: Path | None) -> Iterator[Path]:
 
 
 @contextmanager
-def _audience() -> Iterator[Callable[[DemoTally], None]]:
+def _audience() -> Iterator[Callable[["DemoTally"], None]]:
     """A screen on a terminal, a line now and then elsewhere."""
+    from rich.console import Console
+    from rich.live import Live
+
+    from fairtape.demo.view import screen
+
     console = Console(stderr=True)
     clock = SharedClock()
     if not console.is_terminal:
@@ -248,7 +264,7 @@ def _audience() -> Iterator[Callable[[DemoTally], None]]:
         return
     with Live(console=console, screen=True, auto_refresh=False) as live:
 
-        def show(tally: DemoTally) -> None:
+        def show(tally: "DemoTally") -> None:
             live.update(screen(tally, clock.now(), console.height), refresh=True)
 
         yield show
@@ -257,12 +273,15 @@ def _audience() -> Iterator[Callable[[DemoTally], None]]:
 class _Lines:
     """Progress for a file or a pipe."""
 
-    def __init__(self, console: Console, clock: SharedClock) -> None:
+    def __init__(self, console: "Console", clock: SharedClock) -> None:
         self._console = console
         self._clock = clock
         self._next_at: Instant = 0
 
-    def __call__(self, tally: DemoTally) -> None:
+    def __call__(self, tally: "DemoTally") -> None:
+        from fairtape.demo.view import counted, line
+        from fairtape.demo.world import FLOORS, SITES
+
         now = self._clock.now()
         if now >= self._next_at:
             if not self._next_at:
@@ -272,8 +291,11 @@ class _Lines:
             click.echo(line(tally, now), err=True)
 
 
-def report(findings: Findings, *, temporary: bool) -> str:
+def report(findings: "Findings", *, temporary: bool) -> str:
     """What a person reads at the end, and what to type next."""
+    from fairtape.demo.view import counted, percent
+    from fairtape.demo.world import FLOORS, SITES, TIMING
+
     world = findings.world
     rows = [
         ("world", f"{len(SITES)} sites, {len(FLOORS)} trading floors, {percent(world.loss)} loss, real distances"),
@@ -304,7 +326,7 @@ def report(findings: Findings, *, temporary: bool) -> str:
     return "\n".join(lines)
 
 
-def _page(findings: Findings, folder: Path) -> Path | None:
+def _page(findings: "Findings", folder: Path) -> Path | None:
     """The page of the pipeline, or a sentence that says why there is none."""
     try:
         return write_page(findings.journals.values(), folder)
@@ -319,11 +341,13 @@ def _page_words(page: Path | None, folder: Path) -> str:
     return f"tables: {folder / TABLES}\nreport: {page}"
 
 
-def _but(findings: Findings) -> str:
+def _but(findings: "Findings") -> str:
     return "" if findings.killed is None else f" but {findings.killed}"
 
 
-def _order_words(findings: Findings) -> str:
+def _order_words(findings: "Findings") -> str:
+    from fairtape.demo.view import counted
+
     if not findings.one_order:
         return f"NO: {findings.problem}"
     if findings.killed is None:
@@ -334,14 +358,14 @@ def _order_words(findings: Findings) -> str:
     )
 
 
-def _edge_rows(findings: Findings) -> Iterator[tuple[str, str]]:
+def _edge_rows(findings: "Findings") -> Iterator[tuple[str, str]]:
     if findings.killed is not None:
         yield "receiver killed", _kill_words(findings)
     if findings.world.customers:
         yield "customers", _customer_words(findings)
 
 
-def _kill_words(findings: Findings) -> str:
+def _kill_words(findings: "Findings") -> str:
     words = f"{findings.killed}, {findings.killed_at / 1e9:.1f} s after the opening"
     if findings.reformed_delay is None:
         return f"{words}; the ring did not go on without it in time"
@@ -351,7 +375,10 @@ def _kill_words(findings: Findings) -> str:
     return f"{words}, and its customers heard two receivers again after {findings.restored_delay / 1e9:.1f} s"
 
 
-def _customer_words(findings: Findings) -> str:
+def _customer_words(findings: "Findings") -> str:
+    from fairtape.demo.view import counted
+    from fairtape.demo.world import REGIONS
+
     customers, verdict = findings.world.customers, findings.customers
     who = f"{verdict.complete:,} of {customers:,} in {len(REGIONS)} regions"
     if verdict.complete == customers:
@@ -366,7 +393,7 @@ def _customer_words(findings: Findings) -> str:
     )
 
 
-def _late_words(findings: Findings) -> str:
+def _late_words(findings: "Findings") -> str:
     words = f"{findings.late_fraction:.3%} of all releases"
     if not findings.late_reforming:
         return words
@@ -383,7 +410,7 @@ def _wrapped(rows: list[tuple[str, str]]) -> Iterator[str]:
         )
 
 
-def _guarantee_words(findings: Findings, timing: Timing) -> str:
+def _guarantee_words(findings: "Findings", timing: "Timing") -> str:
     return (
         f"{findings.guaranteed_delay / 1e6:,.0f} ms from reception at the token site to release:"
         f" {timing.token_period / 1e6:.0f} ms the longest wait for a token, {timing.commit_delay / 1e6:,.0f} ms the"
@@ -391,7 +418,7 @@ def _guarantee_words(findings: Findings, timing: Timing) -> str:
     )
 
 
-def _delay_words(findings: Findings) -> str:
+def _delay_words(findings: "Findings") -> str:
     if findings.delay_p50 is None or findings.delay_p99 is None or findings.delay_max is None:
         return "nothing was released everywhere"
     return (
@@ -400,7 +427,7 @@ def _delay_words(findings: Findings) -> str:
     )
 
 
-def _spread_words(findings: Findings) -> str:
+def _spread_words(findings: "Findings") -> str:
     if findings.spread_p50 is None or findings.spread_p99 is None:
         return "nothing was released at several sites"
     return (
@@ -410,7 +437,10 @@ def _spread_words(findings: Findings) -> str:
     )
 
 
-def _recovery_words(findings: Findings) -> str:
+def _recovery_words(findings: "Findings") -> str:
+    from fairtape.demo.view import counted
+    from fairtape.demo.world import RESILIENCE
+
     return (
         f"{counted(findings.lost, 'datagram')} lost, {counted(findings.requests, 'request')},"
         f" {counted(findings.repairs, 'repair')}; no message is released before {RESILIENCE + 1} sites hold it"

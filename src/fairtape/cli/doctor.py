@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from textwrap import TextWrapper
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from fairtape.core.errors import UserError
-from fairtape.deployment.operations.doctor import CheckStatus, Finding, examine
+
+if TYPE_CHECKING:
+    from fairtape.deployment.operations.doctor import Finding
 
 EXIT_BAD: Final = 1
 WIDTH_MAX: Final = 100  # of a line, however wide the terminal is
@@ -32,6 +34,8 @@ def doctor(ctx: click.Context, *, directory: Path, as_json: bool) -> None:
 
     Bad is what keeps a site from serving here; the exit code is then 1. A note costs speed, exactness or an option.
     """
+    from fairtape.deployment.operations.doctor import CheckStatus, examine
+
     if not directory.is_dir():
         raise UserError(f"--directory is {str(directory)!r}, which is no folder; make it or name another")
     findings = list(examine(directory.absolute()))
@@ -39,7 +43,9 @@ def doctor(ctx: click.Context, *, directory: Path, as_json: bool) -> None:
     ctx.exit(EXIT_BAD if any(finding.status is CheckStatus.BAD for finding in findings) else 0)
 
 
-def _table(findings: Sequence[Finding]) -> str:
+def _table(findings: Sequence["Finding"]) -> str:
+    from fairtape.deployment.operations.doctor import CheckStatus
+
     width = max(len(finding.name) for finding in findings)
     lines = [line for finding in findings for line in _lines(finding, width)]
     counts = Counter(finding.status for finding in findings)
@@ -47,8 +53,10 @@ def _table(findings: Sequence[Finding]) -> str:
     return "\n".join((*lines, "", summary))
 
 
-def _lines(finding: Finding, width: int) -> list[str]:
+def _lines(finding: "Finding", width: int) -> list[str]:
     """What was found, and below it what to do, unless there is nothing."""
+    from fairtape.deployment.operations.doctor import CheckStatus
+
     first = f"{finding.status:4}  {finding.name:{width}}  "
     below = " " * len(first)
     lines = _wrapped(finding.found, first, below)
@@ -62,6 +70,8 @@ def _wrapped(text: str, first: str, below: str) -> list[str]:
     ).wrap(text)
 
 
-def _as_json(findings: Sequence[Finding]) -> str:
+def _as_json(findings: Sequence["Finding"]) -> str:
+    from fairtape.deployment.operations.doctor import CheckStatus
+
     bad = sum(finding.status is CheckStatus.BAD for finding in findings)
     return json.dumps({"findings": [asdict(finding) for finding in findings], "bad": bad})

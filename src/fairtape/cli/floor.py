@@ -7,55 +7,15 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
-from rich.columns import Columns
-from rich.console import Console
-from rich.live import Live
-from rich.table import Table
 
 from fairtape.cli.terminal import check_within, counted
 from fairtape.core.effects import Ordered
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, Instant
-from fairtape.deployment.config.description import (
-    COMMIT_PASSES,
-    COMMIT_PASSES_MAX,
-    FILE,
-    Deployment,
-    FloorSettings,
-    Node,
-    NodeKind,
-    read_deployment,
-)
-from fairtape.deployment.follow.floor_reader import FloorReader, FloorStep
-from fairtape.deployment.follow.journal_follower import JournalFollower
-from fairtape.deployment.follow.site_selection import SiteSelection
-from fairtape.deployment.process.arbiter import Arbiter
-from fairtape.deployment.process.children import Interrupts
-from fairtape.deployment.process.node import JOURNALS, exit_with
-from fairtape.deployment.process.supervisor import ARBITER
-from fairtape.deployment.publish.floor_request import FloorAnswer, Making, enter, fills_of
-from fairtape.deployment.publish.source_thread import source_named
-from fairtape.deployment.publish.target import publish_target
-from fairtape.deployment.ring_plan import source_of, source_runtime
-from fairtape.deployment.status_files import RunFolder, Status, StatusFile
-from fairtape.exchange.floor import Floor
-from fairtape.exchange.market import Market
-from fairtape.exchange.orders import (
-    CASH,
-    Action,
-    BadOrder,
-    Cancel,
-    Control,
-    NewOrder,
-    OpenMarket,
-    OrderType,
-    Side,
-    TimeInForce,
-)
-from fairtape.exchange.outputs import BUYER_TOOK, SELLER_TOOK, Committed, Execution, TentativeFill, Voided
+from fairtape.exchange.orders import Action, Side, TimeInForce
 from fairtape.exchange.rules.values import (
     BadRule,
     BatchAuction,
@@ -69,8 +29,19 @@ from fairtape.exchange.rules.values import (
 from fairtape.market.prices import BadNumber, format_fixed, format_sum, parse_fixed
 from fairtape.market.symbols import BadName, checked_symbol
 from fairtape.net.clock import SharedClock
-from fairtape.net.driver import Driver
-from fairtape.wire.frames import NodeId
+
+if TYPE_CHECKING:
+    from rich.columns import Columns
+    from rich.table import Table
+
+    from fairtape.deployment.config.description import Deployment, FloorSettings, Node
+    from fairtape.deployment.follow.floor_reader import FloorReader, FloorStep
+    from fairtape.deployment.publish.floor_request import FloorAnswer, Making
+    from fairtape.deployment.status_files import Status
+    from fairtape.exchange.floor import Floor
+    from fairtape.exchange.market import Market
+    from fairtape.exchange.outputs import Execution
+    from fairtape.wire.frames import NodeId
 
 # What `fairtape floor` shows: books, trades, a floor computed anew from journals, and an arbiter at work.
 
@@ -80,14 +51,17 @@ HASH_SHOWN: Final = 16  # hexadecimal digits
 ACCOUNTS_SHOWN: Final = 40
 DIGESTS_MAX: Final = 100_000  # tokens at which two journals can be compared
 
-_TOOK: Final = {BUYER_TOOK: "buy", SELLER_TOOK: "sell"}  # neither did in an auction
-
 _Place = tuple[int, int]
 """Formation and token."""
 
 
-def reader_of(directory: Path, settings: FloorSettings | None = None) -> FloorReader:
+def reader_of(directory: Path, settings: "FloorSettings | None" = None) -> "FloorReader":
     """The floor of a deployment's folder, through a site that serves, or of a journal."""
+    from fairtape.deployment.config.description import FILE, FloorSettings, read_deployment
+    from fairtape.deployment.follow.floor_reader import FloorReader
+    from fairtape.deployment.follow.journal_follower import JournalFollower
+    from fairtape.deployment.follow.site_selection import SiteSelection
+
     if not (directory / FILE).exists():
         return FloorReader.of_journal(directory, (settings or FloorSettings()).new)
     deployment = read_deployment(directory)
@@ -105,6 +79,9 @@ def reader_of(directory: Path, settings: FloorSettings | None = None) -> FloorRe
 
 def book_view(directory: Path, symbol: str | None, depth: int, *, live: bool, as_json: bool) -> None:
     """Print books once, or show them until Ctrl-C."""
+    from rich.console import Console
+    from rich.live import Live
+
     with closing(reader_of(directory)) as reader:
         reader.catch_up()
         _known(reader.floor, symbol)
@@ -120,23 +97,27 @@ def book_view(directory: Path, symbol: str | None, depth: int, *, live: bool, as
             Console().print(_books(reader.floor, symbol, depth))
 
 
-def _known(floor: Floor, symbol: str | None) -> None:
+def _known(floor: "Floor", symbol: str | None) -> None:
     if symbol is not None and symbol not in floor.markets:
         raise UserError(f"SYMBOL is {symbol}; the floor trades {', '.join(sorted(floor.markets)) or 'nothing yet'}")
     if not floor.markets:
         raise UserError("the floor trades nothing yet; open a market with: fairtape floor open DIRECTORY SYMBOL")
 
 
-def _chosen(floor: Floor, symbol: str | None) -> list[Market]:
+def _chosen(floor: "Floor", symbol: str | None) -> list["Market"]:
     return [market for name, market in sorted(floor.markets.items()) if symbol in (None, name)]
 
 
-def _books(floor: Floor, symbol: str | None, depth: int) -> Columns:
+def _books(floor: "Floor", symbol: str | None, depth: int) -> "Columns":
+    from rich.columns import Columns
+
     return Columns([_book(market, depth) for market in _chosen(floor, symbol)[:SHOWN_MAX]], padding=(0, 4))
 
 
-def _book(market: Market, depth: int) -> Table:
+def _book(market: "Market", depth: int) -> "Table":
     """Offers above bids, the best ones meeting in the middle."""
+    from rich.table import Table
+
     terms = market.terms
     state = "halted" if market.halted else type(market.rule).__name__
     last = f", last {format_fixed(market.last)}" if market.last else ""
@@ -161,7 +142,7 @@ def _price(price: int) -> str:
         return "market"
 
 
-def _book_fields(market: Market, depth: int) -> dict[str, Any]:
+def _book_fields(market: "Market", depth: int) -> dict[str, Any]:
     bids, offers = ([], []) if market.is_sealed else market.book.depth(depth)
     return {
         "symbol": market.terms.symbol,
@@ -182,10 +163,12 @@ def _book_fields(market: Market, depth: int) -> dict[str, Any]:
 class _Blotter:
     """All trades, in the order in which they were made; what became void is taken out again."""
 
-    trades: dict[int, Execution] = field(default_factory=dict)
+    trades: dict[int, "Execution"] = field(default_factory=dict)
     committed: set[int] = field(default_factory=set)
 
-    def read(self, reader: FloorReader) -> "_Blotter":
+    def read(self, reader: "FloorReader") -> "_Blotter":
+        from fairtape.exchange.outputs import Committed, TentativeFill, Voided
+
         for step in reader.steps():
             for output in step.outputs:
                 match output:
@@ -216,10 +199,13 @@ def trades_view(directory: Path, symbol: str | None, last: int | None, *, as_jso
             )
 
 
-def _trade_fields(trade: Execution, *, committed: bool) -> dict[str, Any]:
+def _trade_fields(trade: "Execution", *, committed: bool) -> dict[str, Any]:
+    from fairtape.exchange.outputs import BUYER_TOOK, SELLER_TOOK
+
+    aggressors = {BUYER_TOOK: "buy", SELLER_TOOK: "sell"}  # an auction has none
     return {
         **{name: value for name, value in trade._asdict().items() if name != "traded_at"},
-        "aggressor": _TOOK.get(trade.aggressor),
+        "aggressor": aggressors.get(trade.aggressor),
         "price": format_fixed(trade.price),
         "quantity": format_fixed(trade.quantity),
         "traded_at_ns": trade.traded_at,
@@ -235,12 +221,12 @@ class _Replayed:
     """One journal, computed anew."""
 
     path: Path
-    floor: Floor
+    floor: "Floor"
     messages: int = 0
     counts: Counter[str] = field(default_factory=Counter)  # outputs, by their names
     digests: OrderedDict[_Place, bytes] = field(default_factory=OrderedDict)  # of all trades, at the latest tokens
 
-    def take(self, step: FloorStep, floor: Floor) -> None:
+    def take(self, step: "FloorStep", floor: "Floor") -> None:
         """One step further."""
         self.floor = floor
         self.counts.update(type(output).__name__ for output in step.outputs)
@@ -290,6 +276,9 @@ def _agree(replayed: list[_Replayed], place: _Place | None) -> bool:
 
 def _expanded(paths: tuple[Path, ...]) -> Iterator[Path]:
     """A deployment's folder stands for the journals of all its sites here."""
+    from fairtape.deployment.config.description import FILE
+    from fairtape.deployment.process.node import JOURNALS
+
     for path in paths:
         if (path / FILE).exists():
             yield from (found for found in sorted((path / JOURNALS).glob("*")) if found.is_dir())
@@ -298,6 +287,9 @@ def _expanded(paths: tuple[Path, ...]) -> Iterator[Path]:
 
 
 def _replayed(path: Path, commit_passes: int | None) -> _Replayed:
+    from fairtape.deployment.config.description import FILE, FloorSettings, read_deployment
+    from fairtape.deployment.follow.floor_reader import FloorReader
+
     folder = path.parent.parent
     settings = read_deployment(folder).floor if (folder / FILE).exists() else FloorSettings()
     if commit_passes is not None:
@@ -329,6 +321,8 @@ def _replayed_fields(each: _Replayed) -> dict[str, Any]:
 
 
 def _show_replayed(each: _Replayed) -> None:
+    from fairtape.exchange.orders import CASH
+
     found, ledger = _replayed_fields(each), each.floor.ledger
     click.echo(
         f"{each.path}: {counted(each.messages, 'message')} through token {found['token']:,};"
@@ -352,8 +346,11 @@ def _show_replayed(each: _Replayed) -> None:
 # Arbiters.
 
 
-def arbitrate(deployment: Deployment, node: Node, source: NodeId, *, patient: bool = False) -> None:
+def arbitrate(deployment: "Deployment", node: "Node", source: "NodeId", *, patient: bool = False) -> None:
     """Report what a site's tokens trade, until SIGINT or SIGTERM. A patient one waits for the site's journal."""
+    from fairtape.deployment.process.children import Interrupts
+    from fairtape.deployment.process.node import JOURNALS
+
     journal = deployment.folder / JOURNALS / node.name
     with Interrupts() as interrupts:
         while patient and not interrupts.count and not journal.exists():
@@ -362,7 +359,17 @@ def arbitrate(deployment: Deployment, node: Node, source: NodeId, *, patient: bo
             _arbitrate(deployment, node, source, journal, lambda: interrupts.count > 0)
 
 
-def _arbitrate(deployment: Deployment, node: Node, source: NodeId, journal: Path, ended: Callable[[], bool]) -> None:
+def _arbitrate(
+    deployment: "Deployment", node: "Node", source: "NodeId", journal: Path, ended: Callable[[], bool]
+) -> None:
+    from fairtape.deployment.follow.floor_reader import FloorReader
+    from fairtape.deployment.process.arbiter import Arbiter
+    from fairtape.deployment.process.supervisor import ARBITER
+    from fairtape.deployment.publish.target import publish_target
+    from fairtape.deployment.ring_plan import source_of, source_runtime
+    from fairtape.deployment.status_files import RunFolder, StatusFile
+    from fairtape.net.driver import Driver
+
     clock = SharedClock()
     if not journal.exists():
         raise UserError(f"site {node.name} has no journal on this machine; start it with: fairtape up")
@@ -375,7 +382,7 @@ def _arbitrate(deployment: Deployment, node: Node, source: NodeId, journal: Path
         name = f"{node.name}{ARBITER}"
         bulletin = StatusFile(RunFolder(deployment.folder), name)
 
-        def page(now: Instant) -> Status:
+        def page(now: Instant) -> "Status":
             return {
                 "name": name,
                 "kind": "arbiter",
@@ -444,6 +451,8 @@ def open_market(
     ctx: click.Context, /, *, directory: Path, symbol: str, source: str | None, **terms: str | None
 ) -> None:
     """Open a market, or let an open one go on under another rule."""
+    from fairtape.exchange.orders import OpenMarket
+
     wanted = {name: _fixed(f"--{name.replace('_', '-')}", terms[name] or "0") for name in ("tick", "lot")}
     bounds = [_fixed(f"--{name.replace('_', '-')}", terms[name] or "0") for name in ("price_min", "price_max")]
     rule, name = _rule(terms), _symbol(symbol)
@@ -463,6 +472,8 @@ def open_market(
 @click.pass_context
 def market(ctx: click.Context, *, directory: Path, symbol: str, action: str, source: str | None) -> None:
     """Halt, resume, uncross or close a market."""
+    from fairtape.exchange.orders import Control
+
     name, wanted = _symbol(symbol), Action[action.upper()]
     answer, _ = entered(directory, source, lambda gateway, number: Control(gateway, number, name, wanted))
     tell(ctx, answer, f"{name}: {action}")
@@ -503,6 +514,9 @@ def order(
     source: str | None,
 ) -> None:
     """Enter an order. The exit code is 1 where the floor refuses it."""
+    from fairtape.deployment.publish.floor_request import fills_of
+    from fairtape.exchange.orders import NewOrder, OrderType
+
     name = client_id or f"{SharedClock().now()}"
     limited, stopped = price is not None, stop is not None
     kinds = {
@@ -550,6 +564,8 @@ def order(
 @click.pass_context
 def cancel(ctx: click.Context, *, directory: Path, account: str, order_id: str, source: str | None) -> None:
     """Take what is left of an order out of its market."""
+    from fairtape.exchange.orders import Cancel
+
     answer, _ = entered(directory, source, lambda gateway, number: Cancel(gateway, number, account, order_id))
     tell(ctx, answer, f"order {order_id} is cancelled")
 
@@ -581,9 +597,7 @@ def trades(*, directory: Path, symbol: str | None, last: int | None, as_json: bo
 
 @floor.command()
 @click.argument("journals", type=click.Path(path_type=Path), nargs=-1, required=True)
-@click.option(
-    "--commit-passes", type=int, help=f"As the floor had it.  [default: the deployment's, or {COMMIT_PASSES}]"
-)
+@click.option("--commit-passes", type=int, help="As the floor had it.  [default: the deployment's, or 3]")
 @_JSON
 @click.pass_context
 def replay(ctx: click.Context, *, journals: tuple[Path, ...], commit_passes: int | None, as_json: bool) -> None:
@@ -593,6 +607,8 @@ def replay(ctx: click.Context, *, journals: tuple[Path, ...], commit_passes: int
     journals are named and their floors differ at the last token that all of them have, where an arbiter is accused, or
     where cash or shares do not add up.
     """
+    from fairtape.deployment.config.description import COMMIT_PASSES_MAX
+
     check_within("--commit-passes", commit_passes, 0, COMMIT_PASSES_MAX)
     ctx.exit(0 if replay_view(journals, commit_passes, as_json=as_json) else EXIT_REFUSED)
 
@@ -607,6 +623,9 @@ def arbiter(*, directory: Path, site: str, parent: int | None) -> None:
     The file of the deployment names the source of each arbiter, as in `[floor.arbiters]` with a line `s1 = "XNYS"`.
     `fairtape up` runs all that are named there.
     """
+    from fairtape.deployment.config.description import NodeKind, read_deployment
+    from fairtape.deployment.process.node import exit_with
+
     deployment = read_deployment(directory)
     node = deployment.node(site, NodeKind.SITE, field="SITE")
     source = deployment.floor.arbiters.get(node.number)
@@ -617,8 +636,13 @@ def arbiter(*, directory: Path, site: str, parent: int | None) -> None:
     arbitrate(deployment, node, source, patient=parent is not None)
 
 
-def entered(directory: Path, source: str | None, making: Making) -> tuple[FloorAnswer, Floor]:
+def entered(directory: Path, source: str | None, making: "Making") -> tuple["FloorAnswer", "Floor"]:
     """Enter a request: the answer to it, and the floor as it was at that place."""
+    from fairtape.deployment.publish.floor_request import enter
+    from fairtape.deployment.publish.source_thread import source_named
+    from fairtape.deployment.publish.target import publish_target
+    from fairtape.exchange.orders import BadOrder
+
     door = publish_target(directory)
     if not door.is_open():
         raise UserError(f"the deployment in {str(directory)!r} is not running; start it with: {door.command}")
@@ -630,7 +654,7 @@ def entered(directory: Path, source: str | None, making: Making) -> tuple[FloorA
             raise UserError(str(bad)) from None
 
 
-def tell(ctx: click.Context, answer: FloorAnswer, words: str) -> None:
+def tell(ctx: click.Context, answer: "FloorAnswer", words: str) -> None:
     """Print what became of a request; one that was refused ends the command."""
     if answer.refusal is not None:
         click.echo(f"refused at token {answer.token}: {answer.refusal}", err=True)

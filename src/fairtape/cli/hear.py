@@ -6,32 +6,25 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from fairtape.cli.journal import format_instant
 from fairtape.cli.terminal import check_within
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND
-from fairtape.deployment.config.description import FILE, Deployment, interface_at, read_deployment
-from fairtape.deployment.process.children import Interrupts
-from fairtape.deployment.process.edge import edge_names, edge_of, stripe_plans_of
-from fairtape.deployment.status_files import RunFolder
-from fairtape.edge.protocol.customer import CustomerOptions
 from fairtape.edge.protocol.customer_records import Delivered, Record
 from fairtape.edge.protocol.session_marks import MARK, OPAQUE, BadMark, decode_opaque
-from fairtape.edge.protocol.sessions import Session
-from fairtape.edge.service.session_readers import SessionReaders
-from fairtape.edge.service.stripe_plans import read_plan
-from fairtape.edge.service.subscriber import MulticastSubscriber, feeds_of
 from fairtape.formats.itch.messages import BadItch
-from fairtape.formats.itch.ticker import CanceledPrint, PrintedTrade
 from fairtape.market.prices import format_fixed
-from fairtape.market.stripes import StripePlan
 from fairtape.net.clock import SharedClock
-from fairtape.net.transports import LOOPBACK
-from fairtape.net.udp import PORT_MAX, Address
+
+if TYPE_CHECKING:
+    from fairtape.deployment.config.description import Deployment
+    from fairtape.edge.protocol.sessions import Session
+    from fairtape.edge.service.subscriber import MulticastSubscriber
+    from fairtape.market.stripes import StripePlan
+    from fairtape.net.udp import Address
 
 EXIT_MISSED: Final = 1
 SECONDS_MAX: Final = 1e9
@@ -43,9 +36,9 @@ class EdgeTarget:
     """What there is to hear, and whom to ask."""
 
     tag: str
-    plan: StripePlan
-    plans: Callable[[int], StripePlan | None]
-    servers: tuple[Address, ...]
+    plan: "StripePlan"
+    plans: Callable[[int], "StripePlan | None"]
+    servers: tuple["Address", ...]
     interface: str
 
 
@@ -94,6 +87,8 @@ def hear(
 
     The exit code is 1 when messages were missed for good.
     """
+    from fairtape.deployment.process.children import Interrupts
+
     check_within("--seconds", seconds, 0.001, SECONDS_MAX)
     check_within("--patience-ms", patience_ms, 1, 3_600_000)
     check_within("--trades", trades, 1, 1 << 62)
@@ -121,7 +116,12 @@ def hear(
     ctx.exit(EXIT_MISSED if counts.missing else 0)
 
 
-def _ear(found: EdgeTarget, feeds: str, grade: str, patience_ms: int, stripes: tuple[int, ...]) -> MulticastSubscriber:
+def _ear(
+    found: EdgeTarget, feeds: str, grade: str, patience_ms: int, stripes: tuple[int, ...]
+) -> "MulticastSubscriber":
+    from fairtape.edge.protocol.customer import CustomerOptions
+    from fairtape.edge.service.subscriber import MulticastSubscriber, feeds_of
+
     if grade == "guaranteed" and not found.servers:
         raise UserError("--grade is guaranteed, and there is nobody to ask; name a retransmit server with --server")
     patience = None if grade == "guaranteed" else patience_ms * MILLISECOND
@@ -140,7 +140,9 @@ def _ear(found: EdgeTarget, feeds: str, grade: str, patience_ms: int, stripes: t
 class Printer:
     """Records as lines."""
 
-    def __init__(self, plans: Callable[[int], StripePlan | None], *, as_json: bool) -> None:
+    def __init__(self, plans: Callable[[int], "StripePlan | None"], *, as_json: bool) -> None:
+        from fairtape.edge.service.session_readers import SessionReaders
+
         self.trades = 0
         self._as_json = as_json
         self._readers = SessionReaders(plans)
@@ -157,6 +159,8 @@ class Printer:
                 yield self._line({"kind": type(record).__name__.lower(), **asdict(record)})
 
     def _message(self, record: Delivered, number: int, message: bytes) -> dict[str, Any] | None:
+        from fairtape.formats.itch.ticker import CanceledPrint, PrintedTrade
+
         place = {"stripe": record.stripe, "session": record.session, "number": number}
         if message[:1] == MARK:
             return None
@@ -187,6 +191,8 @@ class Printer:
         }
 
     def _line(self, fields: dict[str, Any]) -> str:
+        from fairtape.cli.journal import format_instant
+
         if self._as_json:
             return json.dumps(fields, separators=(",", ":")) + "\n"
         if fields["kind"] == "trade":
@@ -200,6 +206,10 @@ class Printer:
 
 
 def _target(target: Path, tag: str | None, servers: tuple[str, ...], interface: str | None) -> EdgeTarget:
+    from fairtape.deployment.config.description import FILE, read_deployment
+    from fairtape.edge.service.stripe_plans import read_plan
+    from fairtape.net.transports import LOOPBACK
+
     named = tuple(map(_server, servers))
     if (target / FILE).exists():
         for option, given in (("--tag", tag), ("--server", servers)):
@@ -214,7 +224,7 @@ def _target(target: Path, tag: str | None, servers: tuple[str, ...], interface: 
         raise UserError("TARGET is a plan file, which does not say whose it is; name the deployment's tag with --tag")
     plan = read_plan(target)
 
-    def later(version: int) -> StripePlan | None:
+    def later(version: int) -> "StripePlan | None":
         if version == plan.version:
             return plan
         beside = sorted(target.parent.glob(f"*{target.suffix}"))
@@ -224,11 +234,15 @@ def _target(target: Path, tag: str | None, servers: tuple[str, ...], interface: 
     return EdgeTarget(tag, plan, later, named, interface or LOOPBACK)
 
 
-def _deployed(deployment: Deployment, interface: str | None) -> EdgeTarget:
+def _deployed(deployment: "Deployment", interface: str | None) -> EdgeTarget:
+    from fairtape.deployment.config.description import interface_at
+    from fairtape.deployment.process.edge import edge_names, edge_of, stripe_plans_of
+    from fairtape.deployment.status_files import RunFolder
+
     settings = edge_of(deployment)
     catalogue = stripe_plans_of(deployment)
 
-    def later(version: int) -> StripePlan | None:
+    def later(version: int) -> "StripePlan | None":
         return _plan_or_none(catalogue.path(version))
 
     statuses = RunFolder(deployment.folder).statuses([*settings.stations, *edge_names(deployment)])
@@ -242,22 +256,28 @@ def _deployed(deployment: Deployment, interface: str | None) -> EdgeTarget:
     return EdgeTarget(settings.tag, plan, later, servers, interface or interface_at(host))
 
 
-def _plan_or_none(path: Path) -> StripePlan | None:
+def _plan_or_none(path: Path) -> "StripePlan | None":
     """A plan that is not there yet, or is no plan, is waited for."""
+    from fairtape.edge.service.stripe_plans import read_plan
+
     try:
         return read_plan(path)
     except UserError:
         return None
 
 
-def _server(text: str) -> Address:
+def _server(text: str) -> "Address":
+    from fairtape.net.udp import PORT_MAX
+
     host, _, port = text.rpartition(":")
     if not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= PORT_MAX:
         raise UserError(f"--server is {text!r}; expected HOST:PORT with a port from 1 to {PORT_MAX}")
     return host, int(port)
 
 
-def _session(text: str | None, begin: int | None) -> Session | None:
+def _session(text: str | None, begin: int | None) -> "Session | None":
+    from fairtape.edge.protocol.sessions import Session
+
     if text is None:
         return None
     name = Session.parse(text)
@@ -266,14 +286,14 @@ def _session(text: str | None, begin: int | None) -> Session | None:
     return name
 
 
-def _plan_of(name: Session, found: EdgeTarget) -> StripePlan:
+def _plan_of(name: "Session", found: EdgeTarget) -> "StripePlan":
     plan = found.plans(name.version)
     if plan is None:
         raise UserError(f"--session is {str(name)!r}, of plan {name.version}, which is not here; add its file")
     return plan
 
 
-def _stripes(plan: StripePlan, wanted: tuple[int, ...]) -> list[int]:
+def _stripes(plan: "StripePlan", wanted: tuple[int, ...]) -> list[int]:
     for number in wanted:
         if number not in plan.stripes:
             known = ", ".join(map(str, plan.stripes))

@@ -9,18 +9,7 @@ import click
 from fairtape.cli.terminal import check_within, counted
 from fairtape.core.errors import UserError
 from fairtape.core.timing import PROFILES
-from fairtape.deployment.config.description import FILE
-from fairtape.deployment.config.draft import (
-    EDGE_STRIPES_MAX,
-    REFORMERS_MAX,
-    SITES_MAX,
-    SOURCES_MAX,
-    Draft,
-    create_deployment,
-)
-from fairtape.net.udp import is_host
 from fairtape.ring.membership.topology import Excess, Remedy
-from fairtape.storage.formation_stores import check_store
 
 SITES: Final = 5
 EXCESS: Final = "When more fail than the order can survive: wait for them, or go on with a Break."
@@ -76,6 +65,18 @@ def init(
     is never touched. Several sites on one machine share its cores; without --profile the fastest one that they can keep
     up with is chosen, and the file says which.
     """
+    from fairtape.deployment.config.description import FILE
+    from fairtape.deployment.config.draft import (
+        EDGE_STRIPES_MAX,
+        REFORMERS_MAX,
+        SITES_MAX,
+        SOURCES_MAX,
+        Draft,
+        create_deployment,
+    )
+    from fairtape.net.udp import is_host
+    from fairtape.storage.formation_stores import check_store
+
     if sites is not None and loops is not None:
         raise UserError(f"--sites is {sites} and --loops is {loops!r}; give one of them")
     check_within("--sites", sites, 1, SITES_MAX)
@@ -109,6 +110,8 @@ def init(
 
 
 def _sizes(loops: str) -> tuple[int, ...]:
+    from fairtape.deployment.config.draft import SITES_MAX
+
     try:
         sizes = tuple(map(int, loops.split(",")))
     except ValueError:

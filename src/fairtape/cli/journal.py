@@ -12,51 +12,35 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import click
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.csv
-import pyarrow.parquet as pq
 
 from fairtape.cli.terminal import check_within, counted
-from fairtape.client.journal_feed import EntryBatcher, first_number
-from fairtape.core.effects import FormationChange
 from fairtape.core.errors import FormatError, UserError
 from fairtape.core.instants import SECOND, Instant
-from fairtape.formats.dbn import write_dbn
-from fairtape.formats.framing import frame
-from fairtape.formats.itch.ticker import Listing, TickerItch, fits_directory
-from fairtape.journal import (
-    AuditReport,
-    Comparison,
-    Damaged,
-    Extent,
-    JournalMessage,
-    JournalReader,
-    Problem,
-    Summary,
-    compare,
-    verify,
-)
-from fairtape.market.trades import Trades, blank_trades
-from fairtape.tape.batches import TradeBatch, trades_to_arrow
-from fairtape.tape.decoding import EntryDecoder
-from fairtape.tape.records import Placed
 from fairtape.wire.frames import NUMBER_MAX
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from fairtape.core.effects import FormationChange
+    from fairtape.journal import AuditReport, Comparison, Extent, JournalMessage, JournalReader, Problem, Summary
+    from fairtape.market.trades import Trades
+
+    Numbers: TypeAlias = npt.NDArray[np.uint64]
 
 # `fairtape journal export`: the trades of a journal as a file that others read.
 
 SUFFIXES: Final = (".parquet", ".csv", ".dbn", ".itch")
 DAY: Final = 86_400 * SECOND
 
-Numbers: TypeAlias = npt.NDArray[np.uint64]
-
 
 def export_trades(directory: Path, file: Path) -> str:
     """Write the file; what came of it, in words."""
+    from fairtape.journal import JournalReader
+
     if file.suffix.lower() not in SUFFIXES:
         raise UserError(f"FILE is {str(file)!r}; its name must end in {', '.join(SUFFIXES)}")
     if file.exists():
@@ -76,7 +60,14 @@ def export_trades(directory: Path, file: Path) -> str:
     return f"{len(trades):,} trades in {file}{left}"
 
 
-def _read(journal: JournalReader) -> tuple[Numbers, Trades, int]:
+def _read(journal: "JournalReader") -> tuple["Numbers", "Trades", int]:
+    import numpy as np
+
+    from fairtape.journal import Damaged
+    from fairtape.market.trades import blank_trades
+    from fairtape.tape.batches import TradeBatch
+    from fairtape.tape.records import Placed
+
     lots, others = [], 0
     try:
         for delivery in _deliveries(journal):
@@ -91,14 +82,23 @@ def _read(journal: JournalReader) -> tuple[Numbers, Trades, int]:
     return numbers.astype(np.uint64), trades, others
 
 
-def _deliveries(journal: JournalReader) -> Iterator[object]:
+def _deliveries(journal: "JournalReader") -> Iterator[object]:
+    from fairtape.client.journal_feed import EntryBatcher, first_number
+    from fairtape.tape.decoding import EntryDecoder
+
     opener, bunches = EntryDecoder(first_number(journal)), EntryBatcher()
     with journal.entries(from_sequence=opener.due) as cursor:
         while found := bunches.take(cursor.everything()):
             yield from opener.opened(found, time.time_ns())
 
 
-def _write(path: Path, suffix: str, numbers: Numbers, trades: Trades) -> None:
+def _write(path: Path, suffix: str, numbers: "Numbers", trades: "Trades") -> None:
+    import pyarrow.csv
+    import pyarrow.parquet as pq
+
+    from fairtape.formats.dbn import write_dbn
+    from fairtape.tape.batches import trades_to_arrow
+
     match suffix:
         case ".parquet":
             pq.write_table(trades_to_arrow(trades), path)
@@ -112,12 +112,19 @@ def _write(path: Path, suffix: str, numbers: Numbers, trades: Trades) -> None:
 
 def _plain(table: Any) -> Any:
     """Without dictionaries, which CSV does not have."""
+    import pyarrow as pa
+
     columns = [each.cast(each.type.value_type) if pa.types.is_dictionary(each.type) else each for each in table.columns]
     return pa.table(columns, names=table.column_names)
 
 
-def _itch(numbers: Numbers, trades: Trades) -> bytes:
+def _itch(numbers: "Numbers", trades: "Trades") -> bytes:
     """One session: its day is that of the first trade."""
+    import numpy as np
+
+    from fairtape.formats.framing import frame
+    from fairtape.formats.itch.ticker import Listing, TickerItch, fits_directory
+
     first_at = int(trades["traded_at"].min()) if len(trades) else 0
     last_at = int(trades["traded_at"].max()) if len(trades) else 0
     names = np.unique(trades[["venue", "symbol"]]).tolist()
@@ -178,6 +185,8 @@ def cat(
     A change of formation has a line of its own. Where it says BREAK, more sites were silent than the formation could
     lose: numbers from there on may have been used otherwise by sites that are lost.
     """
+    from fairtape.journal import JournalMessage
+
     check_within("--from-seq", from_seq, 1, NUMBER_MAX)
     check_within("--to-seq", to_seq, 1, NUMBER_MAX)
     check_within("--limit", limit, 0, NUMBER_MAX)
@@ -193,9 +202,11 @@ def cat(
 
 
 def _limited(
-    story: Iterator[JournalMessage | FormationChange], limit: int | None
-) -> Iterator[JournalMessage | FormationChange]:
+    story: Iterator["JournalMessage | FormationChange"], limit: int | None
+) -> Iterator["JournalMessage | FormationChange"]:
     """The story up to so many messages; what else it tells on the way does not count."""
+    from fairtape.journal import JournalMessage
+
     left = limit
     while left is None or left > 0:
         told = next(story, None)
@@ -233,6 +244,8 @@ def verify_command(directories: tuple[Path, ...], as_json: bool) -> None:
     different. 3: the same as far as they go, but one is SHORTER: it begins later or ends earlier than another, as the
     journal of a site does that joined later, that is behind, or that failed.
     """
+    from fairtape.journal import compare, verify
+
     sizes = [sum(path.stat().st_size for path in _existing(directory).paths()) for directory in directories]
     compared = len(directories) > 1
     with _progress(sum(sizes) * (2 if compared else 1)) as progress:
@@ -282,7 +295,9 @@ def format_instant(instant: Instant) -> str:
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{nanoseconds:09d}Z"
 
 
-def _existing(directory: Path) -> JournalReader:
+def _existing(directory: Path) -> "JournalReader":
+    from fairtape.journal import JournalReader
+
     found = JournalReader.open(directory)
     if not found.paths():
         raise UserError(f"directory {str(directory)!r} holds no journal; name the directory that a site writes")
@@ -292,6 +307,8 @@ def _existing(directory: Path) -> JournalReader:
 @contextmanager
 def _damage_told() -> Iterator[None]:
     """Damage is not the user's mistake: it gets its own exit code."""
+    from fairtape.journal import Damaged
+
     try:
         yield
     except Damaged as damage:
@@ -324,7 +341,7 @@ _SEGMENT_TITLES: Final = (
 )  # fmt: skip
 
 
-def _segment_cells(summary: Summary) -> tuple[str, ...]:
+def _segment_cells(summary: "Summary") -> tuple[str, ...]:
     breaks = f", {summary.breaks} BREAK" if summary.breaks else ""
     formations = f"{summary.changes} begun{breaks}" if summary.changes else "-"
     if not summary.entries:
@@ -341,7 +358,7 @@ def _segment_cells(summary: Summary) -> tuple[str, ...]:
     )
 
 
-def _segment_fields(summary: Summary) -> dict[str, Any]:
+def _segment_fields(summary: "Summary") -> dict[str, Any]:
     return {
         "file": summary.path.name,
         "segment": summary.number,
@@ -360,20 +377,20 @@ def _segment_fields(summary: Summary) -> dict[str, Any]:
     }
 
 
-def _message_line(message: JournalMessage) -> str:
+def _message_line(message: "JournalMessage") -> str:
     released = "unreleased" if message.released_at is None else format_instant(message.released_at)
     late = " LATE" if message.late else ""
     origin = f"{message.source}.{message.incarnation}#{message.number}"
     return f"{message.sequence} {released}{late} {origin} token {message.token} {_shown(message.payload)}"
 
 
-def _change_line(change: FormationChange) -> str:
+def _change_line(change: "FormationChange") -> str:
     word = "BREAK, formation" if change.broken else "formation"
     begins = f"begins with token {change.token}, sequence {change.sequence}"
     return f"- {format_instant(change.installed_at)} {word} {change.formation} {begins}"
 
 
-def _change_fields(change: FormationChange) -> dict[str, Any]:
+def _change_fields(change: "FormationChange") -> dict[str, Any]:
     return {
         "kind": "formation",
         "formation": change.formation,
@@ -385,7 +402,7 @@ def _change_fields(change: FormationChange) -> dict[str, Any]:
     }
 
 
-def _message_fields(message: JournalMessage) -> dict[str, Any]:
+def _message_fields(message: "JournalMessage") -> dict[str, Any]:
     fields: dict[str, Any] = {
         "kind": "message",
         "sequence": message.sequence,
@@ -449,7 +466,7 @@ def _notice_words(payload: bytes) -> str | None:
     return None if notice is None else in_words(notice)
 
 
-def _report_fields(report: AuditReport) -> dict[str, Any]:
+def _report_fields(report: "AuditReport") -> dict[str, Any]:
     return {
         "directory": str(report.directory),
         "site": report.site,
@@ -473,7 +490,7 @@ def _report_fields(report: AuditReport) -> dict[str, Any]:
     }
 
 
-def _problem_fields(problem: Problem) -> dict[str, Any]:
+def _problem_fields(problem: "Problem") -> dict[str, Any]:
     return {
         "file": str(problem.path),
         "offset": problem.offset,
@@ -482,7 +499,7 @@ def _problem_fields(problem: Problem) -> dict[str, Any]:
     }
 
 
-def _comparison_fields(comparison: Comparison | None) -> dict[str, Any] | None:
+def _comparison_fields(comparison: "Comparison | None") -> dict[str, Any] | None:
     if comparison is None:
         return None
     difference = comparison.difference
@@ -513,7 +530,7 @@ def _comparison_fields(comparison: Comparison | None) -> dict[str, Any] | None:
     }
 
 
-def _tell(reports: list[AuditReport], comparison: Comparison | None, *, compared: bool) -> None:
+def _tell(reports: list["AuditReport"], comparison: "Comparison | None", *, compared: bool) -> None:
     for report in reports:
         _tell_report(report)
     if comparison is not None:
@@ -523,7 +540,7 @@ def _tell(reports: list[AuditReport], comparison: Comparison | None, *, compared
         click.echo("not compared: a damaged journal proves nothing about another")
 
 
-def _tell_report(report: AuditReport) -> None:
+def _tell_report(report: "AuditReport") -> None:
     state = "sound" if report.sound else "DAMAGED"
     click.echo(
         f"{report.directory}: {state}, site {report.site}, sequence {report.first_sequence}…{report.last_sequence} "
@@ -543,11 +560,11 @@ def _tell_report(report: AuditReport) -> None:
         click.echo(f"  note: {_place(remark)}: {remark.reason}")
 
 
-def _place(problem: Problem) -> str:
+def _place(problem: "Problem") -> str:
     return f"{problem.path.name}, byte {problem.offset}, sequence {problem.sequence}"
 
 
-def _comparison_lines(comparison: Comparison) -> Iterator[str]:
+def _comparison_lines(comparison: "Comparison") -> Iterator[str]:
     difference = comparison.difference
     if difference is not None:
         places = " and ".join(f"{path}, byte {offset}" for path, offset in difference.places)
@@ -562,7 +579,7 @@ def _comparison_lines(comparison: Comparison) -> Iterator[str]:
             yield f"SHORTER: {extent.directory} {' and '.join(_lacks(extent))}"
 
 
-def _lacks(extent: Extent) -> Iterator[str]:
+def _lacks(extent: "Extent") -> Iterator[str]:
     if extent.lacks_before:
         yield f"begins with sequence {extent.first_sequence}, {extent.lacks_before} messages after another"
     if extent.lacks_behind:

@@ -7,33 +7,28 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from secrets import token_bytes
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 from click.core import ParameterSource
 
 from fairtape.cli.output_thread import OutputThread
-from fairtape.cli.tape import JsonLines, Progress, TapePrinter, TextLines
 from fairtape.cli.terminal import EXIT_BROKEN, check_within, counted
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND, Duration
 from fairtape.core.timing import PROFILES, Timing
 from fairtape.deployment.config.capacity import cores_here, refuse_overload
-from fairtape.deployment.config.description import FILE, Deployment, read_deployment
-from fairtape.deployment.config.loopback import loopback_book, loopback_groups, transport_text
-from fairtape.deployment.config.ring_folder import SOURCES, RingFolder
-from fairtape.deployment.follow.journal_follower import JournalFollower
-from fairtape.deployment.follow.site_failover import Changed, Restored, Silenced, SiteFailover, Tiding
-from fairtape.deployment.follow.site_selection import SiteSelection
-from fairtape.deployment.process.children import ChildProcesses, Interrupts, ParentGone
-from fairtape.deployment.process.temporary_site import SiteNews, run_site
-from fairtape.deployment.ring_plan import RingPlan
-from fairtape.journal import Damaged
 from fairtape.net.clock import SharedClock
-from fairtape.net.transports import AddressBook, Groups
-from fairtape.ring.membership.formation import Formation
 from fairtape.wire.frames import NUMBER_MAX, NodeId
-from fairtape.wire.seals import KEY_SIZE, Keys
+
+if TYPE_CHECKING:
+    from fairtape.cli.tape import Progress, TapePrinter
+    from fairtape.deployment.config.description import Deployment
+    from fairtape.deployment.config.ring_folder import RingFolder
+    from fairtape.deployment.follow.site_failover import SiteFailover, Tiding
+    from fairtape.deployment.follow.site_selection import SiteSelection
+    from fairtape.deployment.process.children import ChildProcesses, Interrupts
+    from fairtape.net.transports import AddressBook, Groups
 
 # Hearing a deployment that others run: the lines of one site, and of another when that one fails.
 
@@ -41,9 +36,16 @@ FOREVER: Final = 10**9 * SECOND
 
 
 def tune_in(
-    deployment: Deployment, site: str | None, from_sequence: int | None, *, seconds: float | None, as_json: bool
+    deployment: "Deployment", site: str | None, from_sequence: int | None, *, seconds: float | None, as_json: bool
 ) -> list[str]:
     """Print what a site releases until Ctrl-C; why it ended otherwise, which is printed as well."""
+    from fairtape.cli.tape import JsonLines, TapePrinter, TextLines
+    from fairtape.deployment.follow.journal_follower import JournalFollower
+    from fairtape.deployment.follow.site_failover import SiteFailover
+    from fairtape.deployment.follow.site_selection import SiteSelection
+    from fairtape.deployment.process.children import Interrupts
+    from fairtape.journal import Damaged
+
     audience = SiteSelection(deployment, wanted=site)
     chosen = audience.choose(None, SharedClock().now())
     if chosen is None:
@@ -71,7 +73,9 @@ def tune_in(
 class TapeListener:
     """Prints what a site releases that serves."""
 
-    def __init__(self, audience: SiteSelection, tape: TapePrinter, tuner: SiteFailover, interrupts: Interrupts) -> None:
+    def __init__(
+        self, audience: "SiteSelection", tape: "TapePrinter", tuner: "SiteFailover", interrupts: "Interrupts"
+    ) -> None:
         self._audience = audience
         self._tape = tape
         self._tuner = tuner
@@ -80,6 +84,8 @@ class TapeListener:
 
     def hear(self, period: Duration) -> list[str]:
         """Print for so long, or until Ctrl-C, or until it is over; why it is over."""
+        from fairtape.cli.tape import Progress
+
         ends_at = self._clock.now() + period
         while not self._interrupts.count and self._clock.now() < ends_at:
             if self._tuner.is_due():
@@ -92,11 +98,15 @@ class TapeListener:
                 time.sleep(LOOK_PERIOD / SECOND)
         return []
 
-    def _advance(self) -> Progress:
+    def _advance(self) -> "Progress":
+        from fairtape.cli.tape import Progress
+
         return self._tuner.patiently(self._tape.advance) or Progress.CAUGHT_UP
 
 
-def _told(tiding: Tiding, names: Mapping[NodeId, str]) -> str:
+def _told(tiding: "Tiding", names: Mapping[NodeId, str]) -> str:
+    from fairtape.deployment.follow.site_failover import Changed, Restored, Silenced
+
     name = names[tiding.site]
     match tiding:
         case Changed(before):
@@ -107,7 +117,7 @@ def _told(tiding: Tiding, names: Mapping[NodeId, str]) -> str:
             return f"site {name} serves again"
 
 
-def _nobody(deployment: Deployment, site: str | None) -> str:
+def _nobody(deployment: "Deployment", site: str | None) -> str:
     if site is not None:
         return f"--site is {site!r}, which does not run on this machine; name one that does, or start it"
     return (
@@ -116,7 +126,7 @@ def _nobody(deployment: Deployment, site: str | None) -> str:
     )
 
 
-def _tape_summary(tape: TapePrinter, *, complete: bool) -> str:
+def _tape_summary(tape: "TapePrinter", *, complete: bool) -> str:
     printed = tape.printed
     others = f", {counted(printed.others, 'other message')}" if printed.others else ""
     breaks = f", {counted(printed.breaks, 'break')}" if printed.breaks else ""
@@ -180,6 +190,8 @@ def listen(
 
     The exit code is 1 when a site of a ring fails, or when the deployment is stopped.
     """
+    from fairtape.deployment.config.description import FILE, read_deployment
+
     check_within("--seconds", seconds, 0.001, SECONDS_MAX)
     if (directory / FILE).exists():
         _refuse_options(ctx, RING_ONLY, f"{directory / FILE} says what its deployment is like")
@@ -211,6 +223,13 @@ def _run_ring(
     as_json: bool,
 ) -> list[str]:
     """Start a ring and print what it releases; the sentences about what failed, which are printed as well."""
+    from fairtape.cli.tape import JsonLines, TapePrinter, TextLines
+    from fairtape.deployment.config.loopback import loopback_book, loopback_groups, transport_text
+    from fairtape.deployment.config.ring_folder import SOURCES, RingFolder
+    from fairtape.deployment.follow.journal_follower import JournalFollower
+    from fairtape.deployment.process.children import ChildProcesses, Interrupts
+    from fairtape.deployment.process.temporary_site import run_site
+
     check_within("--sites", sites, 1, SITES_MAX)
     refuse_overload(sites=sites, profile=profile, cores=cores_here())
     folder = RingFolder(directory)
@@ -242,13 +261,19 @@ def _run_ring(
 class Place:
     """Where the nodes of a ring are found."""
 
-    book: AddressBook
-    groups: Groups | None
+    book: "AddressBook"
+    groups: "Groups | None"
 
 
 def _start(
-    crew: ChildProcesses, folder: RingFolder, journals: dict[NodeId, Path], place: Place, *, timing: Timing
+    crew: "ChildProcesses", folder: "RingFolder", journals: dict[NodeId, Path], place: Place, *, timing: Timing
 ) -> None:
+    from fairtape.deployment.config.ring_folder import SOURCES
+    from fairtape.deployment.process.temporary_site import run_site
+    from fairtape.deployment.ring_plan import RingPlan
+    from fairtape.ring.membership.formation import Formation
+    from fairtape.wire.seals import KEY_SIZE, Keys
+
     for site, journal in journals.items():
         crew.start(f"site {site}", run_site, site, journal)
     crew.await_ready({f"site {site}" for site in journals})
@@ -271,15 +296,19 @@ def _start(
 class Watch:
     """Looks after the sites while their releases are printed, and knows when that has to end."""
 
-    def __init__(self, interrupts: Interrupts, seconds: float | None, timing: Timing) -> None:
+    def __init__(self, interrupts: "Interrupts", seconds: float | None, timing: Timing) -> None:
         self._interrupts = interrupts
         self._ends_at = time.monotonic() + (SECONDS_MAX if seconds is None else seconds)
         # When a process is gone, the others say within this time what they make of it.
         self._aftermath = (timing.reform_delay + NEWS_DELAY_MAX) / SECOND
         self._failures: list[str] = []
 
-    def follow(self, crew: ChildProcesses, tape: TapePrinter) -> list[str]:
+    def follow(self, crew: "ChildProcesses", tape: "TapePrinter") -> list[str]:
         """Print until the end is asked for or a site fails; the sentences of a failure if there is one."""
+        from fairtape.cli.tape import Progress
+        from fairtape.deployment.process.children import ParentGone
+        from fairtape.deployment.process.temporary_site import SiteNews
+
         progress = Progress.CAUGHT_UP
         while not self._interrupts.count and time.monotonic() < self._ends_at:
             try:
@@ -299,7 +328,7 @@ class Watch:
         return self._failures
 
 
-def _print_rest(tape: TapePrinter, interrupts: Interrupts, failures: list[str]) -> bool:
+def _print_rest(tape: "TapePrinter", interrupts: "Interrupts", failures: list[str]) -> bool:
     """Print what is left, until one more Ctrl-C; whether everything is printed."""
     enough = interrupts.count + 1
     try:
@@ -310,7 +339,7 @@ def _print_rest(tape: TapePrinter, interrupts: Interrupts, failures: list[str]) 
         return False
 
 
-def _summary(tape: TapePrinter, journals: Path, *, complete: bool) -> str:
+def _summary(tape: "TapePrinter", journals: Path, *, complete: bool) -> str:
     printed = tape.printed
     others = f", {counted(printed.others, 'other message')}" if printed.others else ""
     end = f" (the last of them at site {tape.site})" if tape.site != 1 else ""

@@ -4,20 +4,18 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from fairtape.cli.terminal import EXIT_BROKEN, check_within, steps
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND
-from fairtape.deployment.config.description import Deployment, NodeKind, read_deployment
-from fairtape.deployment.lock_file import folder_lock, is_running
-from fairtape.deployment.operations.drills import DUTIES, DrillPlan, DrillTarget, Fault, run_drill
-from fairtape.deployment.operations.operator import change_plan, give_order
-from fairtape.deployment.process.local_cluster import LocalCluster
-from fairtape.edge.service.stripe_plans import read_plan
 from fairtape.wire.membership import OperatorVerb
+
+if TYPE_CHECKING:
+    from fairtape.deployment.config.description import Deployment
+    from fairtape.deployment.operations.drills import DrillTarget
 
 VERBS = {verb.name.lower(): verb for verb in OperatorVerb}
 
@@ -43,6 +41,10 @@ def operate(*, directory: Path, order: str, site: str | None) -> None:
     A plan is copied to DIRECTORY/plans. Where sites are on several machines, put it there on each of them first: a site
     without it is silent at the edge until it has it.
     """  # noqa: D301 - click means the one character \b
+    from fairtape.deployment.config.description import NodeKind, read_deployment
+    from fairtape.deployment.operations.operator import change_plan, give_order
+    from fairtape.edge.service.stripe_plans import read_plan
+
     deployment = read_deployment(directory)
     if order == "plan":
         if site is None:
@@ -57,6 +59,7 @@ def operate(*, directory: Path, order: str, site: str | None) -> None:
 
 # `fairtape drill`: inject a fault into a deployment under traffic, undo it, and report what happened.
 
+FAULTS: Final = ("kill", "pause", "partition", "clock")  # the values of `drills.Fault`
 SECONDS: Final = (0.0, 3_600.0)
 RATES: Final = (1.0, 1_000_000.0)
 STEPS: Final = (-10_000.0, 10_000.0)  # milliseconds: what a clock would follow
@@ -64,7 +67,7 @@ STEPS: Final = (-10_000.0, 10_000.0)  # milliseconds: what a clock would follow
 
 @click.command()
 @click.argument("directory", type=click.Path(path_type=Path))
-@click.argument("fault", type=click.Choice([fault.value for fault in Fault]))
+@click.argument("fault", type=click.Choice(FAULTS))
 @click.argument("sites", nargs=-1, required=True, metavar="SITE…")
 @click.option("--seconds", default=3.0, show_default=True, help="Until the fault is undone.")
 @click.option("--rate", default=10_000.0, show_default=True, help="Messages per second meanwhile.")
@@ -99,6 +102,9 @@ def drill(
     same in the end. The exit code is 1 when a message was lost or never acknowledged, when the order is not one, or
     when a site did not come back while it was waited for.
     """  # noqa: D301 - click means the one character \b
+    from fairtape.deployment.config.description import NodeKind, read_deployment
+    from fairtape.deployment.operations.drills import DUTIES, DrillPlan, Fault, run_drill
+
     check_within("--seconds", seconds, *SECONDS)
     check_within("--rate", rate, *RATES, hint=" messages per second")
     check_within("--step", step, *STEPS, hint=" milliseconds")
@@ -124,8 +130,12 @@ def drill(
 
 
 @contextmanager
-def field_of(deployment: Deployment) -> Iterator[DrillTarget]:
+def field_of(deployment: "Deployment") -> Iterator["DrillTarget"]:
     """The deployment as it runs, or as we run it for the time of the drill."""
+    from fairtape.deployment.lock_file import folder_lock, is_running
+    from fairtape.deployment.operations.drills import DrillTarget
+    from fairtape.deployment.process.local_cluster import LocalCluster
+
     field = DrillTarget(deployment)
     if is_running(deployment.folder):
         yield field

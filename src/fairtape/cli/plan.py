@@ -9,19 +9,13 @@ from pathlib import Path
 from typing import Final
 
 import click
-import numpy as np
 
 from fairtape.cli.terminal import check_within
 from fairtape.core.errors import UserError
 from fairtape.core.instants import SECOND
 from fairtape.edge.protocol.pacing import OVERHEAD
-from fairtape.formats.itch.ticker import MPID_MAX
-from fairtape.market.stripe_files import to_toml
-from fairtape.market.stripe_planning import BASE, Load, Planned, plan_by_rate
-from fairtape.market.stripes import BITS_PER_S_MAX, DAY, STRIPES_MAX, VERSION_MAX, BadPlan, Endpoint
-from fairtape.ring.membership.hierarchy import LOOP_MAX, BadHierarchy, Hierarchy, Loop
-from fairtape.ring.membership.hierarchy import plan as planned
-from fairtape.storage.trade_files import read_trades
+from fairtape.market.stripe_planning import BASE, Load, Planned
+from fairtape.ring.membership.hierarchy import LOOP_MAX, Hierarchy, Loop
 
 # `fairtape plan stripes`: which symbols customers hear together, from the trades of a file.
 
@@ -57,6 +51,9 @@ def stripes(
     FILE is CSV or Parquet, as for `fairtape publish`. The busiest symbol goes first, each to the stripe with the least
     load. A stripe whose load is above its cap is marked. Symbols that are not in the file find their place by rule.
     """
+    from fairtape.market.stripe_planning import plan_by_rate
+    from fairtape.market.stripes import BITS_PER_S_MAX, DAY, STRIPES_MAX, VERSION_MAX, BadPlan, Endpoint
+
     check_within("--stripes", stripes, 1, STRIPES_MAX - 1)
     check_within("--cap", cap, 1, BITS_PER_S_MAX)
     check_within("--headroom", headroom, 0.01, 1e6)
@@ -82,6 +79,11 @@ def stripes(
 
 def _rates(file: Path, headroom: float) -> tuple[dict[str, int], list[str]]:
     """Bits/s of each symbol, and the venues that a directory can name."""
+    import numpy as np
+
+    from fairtape.formats.itch.ticker import MPID_MAX
+    from fairtape.storage.trade_files import read_trades
+
     counts: Counter[bytes] = Counter()
     venues: set[bytes] = set()
     first_at, last_at = 1 << 62, 0
@@ -96,6 +98,8 @@ def _rates(file: Path, headroom: float) -> tuple[dict[str, int], list[str]]:
 
 
 def _write(path: Path, planned: Planned) -> None:
+    from fairtape.market.stripe_files import to_toml
+
     try:
         path.write_text(to_toml(planned.plan), encoding="utf-8")
     except OSError as error:
@@ -140,6 +144,9 @@ def loops(*, sites: int, levels: int | None, loop_max: int, as_json: bool) -> No
     the loop above as well, and counts in both. Sites are numbered from 1 and stay in order, so number neighbours
     one after another.
     """
+    from fairtape.ring.membership.hierarchy import BadHierarchy
+    from fairtape.ring.membership.hierarchy import plan as planned
+
     try:
         hierarchy = planned(sites, levels, loop_max)
     except BadHierarchy as refusal:

@@ -5,31 +5,24 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
-import numpy as np
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fairtape.cli.journal import parse_instant
 from fairtape.cli.terminal import check_within, counted
 from fairtape.core.errors import UserError
 from fairtape.core.instants import SECOND, Duration, Instant
-from fairtape.deployment.publish.publisher import RATES, SILENCE_MAX, SPEEDS, Ending, Published, PublishPace, publish
-from fairtape.deployment.publish.revision import trade_in
-from fairtape.deployment.publish.source_thread import publish_once
-from fairtape.deployment.publish.target import PublishTarget, publish_target
-from fairtape.deployment.publish.time_sort import by_time
-from fairtape.deployment.ring_plan import RingPlan
-from fairtape.market.flow import SESSION_MAX, Flow, batches
-from fairtape.market.notices import NUMBER_MAX, Cancel, Correction, Notice, Status, VenueStatus, encode_notice
 from fairtape.market.prices import FIXED_MAX, BadNumber, format_fixed, parse_fixed
 from fairtape.market.symbols import BadName, checked_venue
-from fairtape.market.trades import BadTrade, Trade, Trades
 from fairtape.net.clock import SharedClock
-from fairtape.storage.trade_files import TIME_UNITS, recorded_trades, unpublished_columns
-from fairtape.wire.frames import NodeId
+
+if TYPE_CHECKING:
+    from fairtape.deployment.publish.publisher import Published, PublishPace
+    from fairtape.deployment.publish.target import PublishTarget
+    from fairtape.deployment.ring_plan import RingPlan
+    from fairtape.market.notices import Notice, Status
+    from fairtape.market.trades import Trade, Trades
+    from fairtape.wire.frames import NodeId
 
 EXIT_FAILED: Final = 1
 EXIT_INTERRUPTED: Final = 130
@@ -48,7 +41,9 @@ REACHED_MIN: Final = 0.9  # of the rate that was asked for; below it the user is
 @click.argument("file", type=click.Path(path_type=Path), required=False)
 @click.option("--source", metavar="NAME|NUMBER", help="Publish as this source of the ring.  [default: a free one]")
 @click.option(
-    "--time-unit", type=click.Choice(list(TIME_UNITS)), help="What a time counts that is a number.  [default: ns]"
+    "--time-unit",
+    type=click.Choice(["s", "ms", "us", "ns"]),
+    help="Unit of times that are numbers.  [default: ns]",
 )
 @click.option("--midnight", metavar="TIME", help="Where the times of a day of ITCH begin, with its zone.")
 @click.option("--venue", default="", help="Whose the trades of a day of ITCH are.")
@@ -85,6 +80,12 @@ def publish_command(
     The exit code is 1 when the ring falls silent before that, and 130 after Ctrl-C; what was acknowledged until then is
     printed in either case.
     """
+    from fairtape.cli.journal import parse_instant
+    from fairtape.deployment.publish.publisher import Ending, PublishPace, publish
+    from fairtape.deployment.publish.target import publish_target
+    from fairtape.deployment.publish.time_sort import by_time
+    from fairtape.storage.trade_files import unpublished_columns
+
     _refuse(file=file, speed=speed, rate=rate, count_max=count_max, generate=generate, seed=seed)
     door = publish_target(directory)
     if not door.is_open():
@@ -121,6 +122,8 @@ def _refuse(
     generate: int | None,
     seed: int,
 ) -> None:
+    from fairtape.deployment.publish.publisher import RATES, SPEEDS
+
     if (file is None) == (generate is None):
         found = "neither a file nor --generate" if file is None else "both a file and --generate"
         raise UserError(f"there is {found}; give one of them")
@@ -133,7 +136,7 @@ def _refuse(
     check_within("--seed", seed, 0, SEED_MAX)
 
 
-def _node(wanted: str | None, door: PublishTarget) -> NodeId:
+def _node(wanted: str | None, door: "PublishTarget") -> "NodeId":
     """The source of that name or number, if nobody else publishes as it; the first free one where none is named."""
     if wanted is None:
         free = next((node for node in door.names if _is_free(door.plan, node)), None)
@@ -157,12 +160,12 @@ def _venue(name: str) -> str:
         raise UserError(f"--venue: {error}") from None
 
 
-def _number(node: NodeId) -> int:
+def _number(node: "NodeId") -> int:
     """How people count sources: from 1."""
     return node - FIRST_SOURCE if node > FIRST_SOURCE else node
 
 
-def _is_free(plan: RingPlan, node: NodeId) -> bool:
+def _is_free(plan: "RingPlan", node: "NodeId") -> bool:
     peer = plan.book[node]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as trial:
         try:
@@ -182,7 +185,9 @@ class _Recorded:
     venue: str
     count_max: int | None
 
-    def trades(self) -> Iterator[Trades]:
+    def trades(self) -> Iterator["Trades"]:
+        from fairtape.storage.trade_files import recorded_trades
+
         found = recorded_trades(self.file, time_unit=self.time_unit, midnight_at=self.midnight_at, venue=self.venue)
         return _limited(found, self.count_max)
 
@@ -198,7 +203,11 @@ class _Generated:
         age = count * SECOND // GENERATED_RATE + SECOND
         self._opened_at = SharedClock().now() - age
 
-    def trades(self) -> Iterator[Trades]:
+    def trades(self) -> Iterator["Trades"]:
+        import numpy as np
+
+        from fairtape.market.flow import SESSION_MAX, Flow, batches
+
         flow = Flow(rate=GENERATED_RATE, venues=1, starts_at=self._opened_at, session_period=SESSION_MAX)
         for trades in _limited(batches(flow, np.random.default_rng(self._seed)), self._count):
             trades["venue"] = self._venue.encode("ascii")
@@ -213,7 +222,7 @@ class _Survey:
     span: Duration  # from the earliest to the latest trade
 
 
-def _survey(batches: Iterator[Trades]) -> _Survey:
+def _survey(batches: Iterator["Trades"]) -> _Survey:
     """Look at everything. What is wrong with a file is found before any of it is part of an order for ever."""
     count, earliest, latest = 0, FIXED_MAX, 0
     for trades in batches:
@@ -224,7 +233,7 @@ def _survey(batches: Iterator[Trades]) -> _Survey:
     return _Survey(count, latest - earliest)
 
 
-def _tell_period(period: Duration, pace: PublishPace) -> None:
+def _tell_period(period: Duration, pace: "PublishPace") -> None:
     """Refuse what would never end; tell of what takes long."""
     asked = f"--rate is {pace.rate:g}" if pace.rate is not None else f"--speed is {pace.speed:g}" if pace.speed else ""
     hours = period / (3_600 * SECOND)
@@ -234,7 +243,9 @@ def _tell_period(period: Duration, pace: PublishPace) -> None:
         click.echo(f"{asked}: publishing takes {hours:,.1f} hours; Ctrl-C ends it at any time", err=True)
 
 
-def _silence(door: PublishTarget, directory: Path) -> str:
+def _silence(door: "PublishTarget", directory: Path) -> str:
+    from fairtape.deployment.publish.publisher import SILENCE_MAX
+
     what = f"acknowledged nothing for {SILENCE_MAX // SECOND} s" if door.is_open() else "stopped"
     return (
         f"the ring in {str(directory)!r} has {what}; trades that are published and not acknowledged may have a place"
@@ -242,7 +253,7 @@ def _silence(door: PublishTarget, directory: Path) -> str:
     )
 
 
-def _limited(trades: Iterator[Trades], count_max: int | None) -> Iterator[Trades]:
+def _limited(trades: Iterator["Trades"], count_max: int | None) -> Iterator["Trades"]:
     left = count_max
     for batch in trades:
         if left is not None:
@@ -255,6 +266,9 @@ def _limited(trades: Iterator[Trades], count_max: int | None) -> Iterator[Trades
 
 @contextmanager
 def _bar(total: int) -> Iterator[Callable[[int], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
     columns = (TextColumn("acknowledged"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
@@ -262,7 +276,9 @@ def _bar(total: int) -> Iterator[Callable[[int], None]]:
         yield lambda done: bar.update(task, completed=done)
 
 
-def _sentence(published: Published, name: str, pace: PublishPace) -> str:
+def _sentence(published: "Published", name: str, pace: "PublishPace") -> str:
+    from fairtape.deployment.publish.publisher import Ending
+
     ending = "" if published.ending is Ending.COMPLETE else f"; {published.published:,} were published"
     repeated = f", {published.resent:,} blocks sent again" if published.resent else ""
     behind = published.period >= SECOND and pace.rate and published.per_second < REACHED_MIN * pace.rate
@@ -297,6 +313,8 @@ def _trade_arguments(command: Command) -> Command:
 @_trade_arguments
 def cancel(*, directory: Path, number: int) -> None:
     """The trade with this NUMBER in the order never was."""
+    from fairtape.market.notices import Cancel
+
     trade, source = _found(directory, number)
     _publish(directory, source, Cancel(number, trade.venue_name, trade.symbol, SharedClock().now()))
     click.echo(f"canceled: {_words(number, trade)}")
@@ -308,6 +326,9 @@ def cancel(*, directory: Path, number: int) -> None:
 @click.option("--quantity", help="What the quantity really was.  [default: as it was]")
 def correct(*, directory: Path, number: int, price: str | None, quantity: str | None) -> None:
     """The trade with this NUMBER in the order was another one."""
+    from fairtape.market.notices import Correction
+    from fairtape.market.trades import BadTrade
+
     if price is None and quantity is None:
         raise UserError("there is neither --price nor --quantity; say what the trade really was")
     wrong, source = _found(directory, number)
@@ -328,6 +349,8 @@ def correct(*, directory: Path, number: int, price: str | None, quantity: str | 
 @click.argument("venue")
 def halt(*, directory: Path, venue: str) -> None:
     """The VENUE does not trade for now."""
+    from fairtape.market.notices import Status
+
     _state(directory, venue, Status.HALTED)
     click.echo(f"{venue.upper()} is halted")
 
@@ -337,17 +360,24 @@ def halt(*, directory: Path, venue: str) -> None:
 @click.argument("venue")
 def open_(*, directory: Path, venue: str) -> None:
     """The VENUE trades again."""
+    from fairtape.market.notices import Status
+
     _state(directory, venue, Status.OPEN)
     click.echo(f"{venue.upper()} is open")
 
 
-def _found(directory: Path, number: int) -> tuple[Trade, NodeId]:
+def _found(directory: Path, number: int) -> tuple["Trade", "NodeId"]:
+    from fairtape.deployment.publish.revision import trade_in
+    from fairtape.market.notices import NUMBER_MAX
+
     check_within("NUMBER", number, 1, NUMBER_MAX)
     _door(directory)
     return trade_in(directory, number)
 
 
-def _state(directory: Path, venue: str, status: Status) -> None:
+def _state(directory: Path, venue: str, status: "Status") -> None:
+    from fairtape.market.notices import VenueStatus
+
     names = _door(directory).names
     source = next((node for node, name in names.items() if name.upper() == venue.upper()), None)
     if source is None:
@@ -355,14 +385,19 @@ def _state(directory: Path, venue: str, status: Status) -> None:
     _publish(directory, source, VenueStatus(names[source], status, SharedClock().now()))
 
 
-def _door(directory: Path) -> PublishTarget:
+def _door(directory: Path) -> "PublishTarget":
+    from fairtape.deployment.publish.target import publish_target
+
     door = publish_target(directory)
     if not door.is_open():
         raise UserError(f"the ring in {str(directory)!r} is not running; start it with: {door.command}")
     return door
 
 
-def _publish(directory: Path, source: NodeId, notice: Notice) -> None:
+def _publish(directory: Path, source: "NodeId", notice: "Notice") -> None:
+    from fairtape.deployment.publish.source_thread import publish_once
+    from fairtape.market.notices import encode_notice
+
     door = _door(directory)
     if source not in door.names:
         raise UserError(f"it was published by source {source}, which is none of this ring's; nobody else may revise it")
@@ -376,9 +411,9 @@ def _fixed(name: str, text: str) -> int:
         raise UserError(f"{name}: {error}") from None
 
 
-def _words(number: int, trade: Trade) -> str:
+def _words(number: int, trade: "Trade") -> str:
     return f"number {number:,}, {trade.symbol} {_terms(trade)} at {trade.venue_name or 'no venue'}"
 
 
-def _terms(trade: Trade) -> str:
+def _terms(trade: "Trade") -> str:
     return f"{format_fixed(trade.quantity)} for {format_fixed(trade.price)}"

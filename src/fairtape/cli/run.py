@@ -5,31 +5,16 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from fairtape.cli.terminal import EXIT_BROKEN, check_within, counted
 from fairtape.core.errors import UserError
-from fairtape.deployment.config.description import (
-    LIMITS,
-    Deployment,
-    GatewayOptions,
-    NodeKind,
-    limits_of,
-    read_deployment,
-)
-from fairtape.deployment.lock_file import folder_lock
-from fairtape.deployment.operations.doctor import check_ready
-from fairtape.deployment.process.children import Interrupts
-from fairtape.deployment.process.edge import run_edge
-from fairtape.deployment.process.idle_guard import keep_processors_awake
-from fairtape.deployment.process.local_cluster import LocalCluster
-from fairtape.deployment.process.node import SIZES, exit_with, run_load, run_reformer, run_site
-from fairtape.deployment.publish.target import publish_target
-from fairtape.net.udp import PORT_MAX, Address
-from fairtape.web.broadcast import CUSTOMERS_MAX, Limits
-from fairtape.web.server import HOST, ServedSite, bound, make_server, serve
+
+if TYPE_CHECKING:
+    from fairtape.deployment.config.description import Deployment, GatewayOptions
+    from fairtape.net.udp import Address
 
 RATES: Final = (0.1, 1_000_000.0)
 
@@ -48,6 +33,9 @@ def node(*, directory: Path, name: str, load: float | None, size: int, parent: i
 
     A site that comes back takes its journal, catches up from the others, and is let in again.
     """
+    from fairtape.deployment.config.description import NodeKind, read_deployment
+    from fairtape.deployment.process.node import SIZES, exit_with, run_load, run_reformer, run_site
+
     deployment = read_deployment(directory)
     found = deployment.node(name, NodeKind.SITE, NodeKind.REFORMER, NodeKind.SOURCE)
     check_within("--load", load, *RATES, hint=" messages per second")
@@ -84,6 +72,10 @@ def edge(*, directory: Path, site: str, parent: int | None) -> None:
     what the site has released and nothing else. `fairtape up` starts it for every site that is named under [edge] in
     the deployment's file.
     """
+    from fairtape.deployment.config.description import NodeKind, read_deployment
+    from fairtape.deployment.process.edge import run_edge
+    from fairtape.deployment.process.node import exit_with
+
     deployment = read_deployment(directory)
     found = deployment.node(site, NodeKind.SITE, field="SITE")
     if parent is not None:
@@ -121,9 +113,13 @@ def gateway(*, directory: Path, source: str, parent: int | None, **given: Any) -
     Whatever is not given here is taken from [gateways] in the deployment's file, where it names this source; `fairtape
     up` runs those that are listed there. When a trade commits, and who may let money in, says [floor].
     """
+    from fairtape.deployment.config.description import GatewayOptions, read_deployment
+
     # All that a site and a database are made of comes with it, which `fairtape --help` need not wait for.
     from fairtape.deployment.process.gateway import run_gateway
+    from fairtape.deployment.process.node import exit_with
     from fairtape.deployment.publish.source_thread import source_named
+    from fairtape.deployment.publish.target import publish_target
 
     deployment, door = read_deployment(directory), publish_target(directory)
     me = source_named(door, source)
@@ -135,8 +131,10 @@ def gateway(*, directory: Path, source: str, parent: int | None, **given: Any) -
     run_gateway(deployment, me, options, _say, patient=parent is not None)
 
 
-def _options(listed: GatewayOptions, given: dict[str, Any]) -> GatewayOptions:
+def _options(listed: "GatewayOptions", given: dict[str, Any]) -> "GatewayOptions":
     """What the command says, and the file where the command says nothing."""
+    from fairtape.deployment.config.description import LIMITS, limits_of
+
     for name, bounds in LIMITS.items():
         check_within(f"--{name.replace('_', '-')}", given[name], *bounds)
     chosen = {name: value for name, value in given.items() if value is not None and name not in LIMITS}
@@ -151,12 +149,14 @@ def _options(listed: GatewayOptions, given: dict[str, Any]) -> GatewayOptions:
     return options
 
 
-def _say(addresses: dict[str, Address]) -> None:
+def _say(addresses: dict[str, "Address"]) -> None:
     for name, (host, port) in addresses.items():
         click.echo(f"{name} at {host}:{port}")
 
 
-def _address(option: str, text: str) -> Address:
+def _address(option: str, text: str) -> "Address":
+    from fairtape.net.udp import PORT_MAX
+
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isdigit() or int(port) > PORT_MAX:
         raise UserError(f"{option} is {text!r}; give an address such as 127.0.0.1:9101")
@@ -190,6 +190,13 @@ def up(ctx: click.Context, *, directory: Path, restart: bool, keep_awake: bool, 
 
     The exit code is 1 when a process ended by itself and was not started again.
     """
+    from fairtape.deployment.config.description import read_deployment
+    from fairtape.deployment.lock_file import folder_lock
+    from fairtape.deployment.operations.doctor import check_ready
+    from fairtape.deployment.process.children import Interrupts
+    from fairtape.deployment.process.idle_guard import keep_processors_awake
+    from fairtape.deployment.process.local_cluster import LocalCluster
+
     check_within("--seconds", seconds, *SECONDS)
     deployment = read_deployment(directory)
     awake = keep_processors_awake() if keep_awake else nullcontext()
@@ -211,7 +218,7 @@ def up(ctx: click.Context, *, directory: Path, restart: bool, keep_awake: bool, 
     ctx.exit(EXIT_BROKEN if company.lost else 0)
 
 
-def _parts(deployment: Deployment) -> Iterator[str]:
+def _parts(deployment: "Deployment") -> Iterator[str]:
     """What runs beside the reformation servers."""
     yield counted(len(deployment.sites), "site")
     for listed, noun in ((deployment.floor.arbiters, "arbiter"), (deployment.gateways, "gateway")):
@@ -227,9 +234,9 @@ PORT: Final = 8765
 @click.command()
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.argument("site", required=False)
-@click.option("--host", default=HOST, show_default=True, help="The address to listen on; 0.0.0.0 is every one.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on; 0.0.0.0 is every one.")
 @click.option("--port", default=PORT, show_default=True, help="The port; 0 is any that is free.")
-@click.option("--customers", default=CUSTOMERS_MAX, show_default=True, help="WebSockets at a time.")
+@click.option("--customers", default=2_000, show_default=True, help="WebSockets at a time.")
 def web(*, directory: Path, site: str | None, host: str, port: int, customers: int) -> None:
     """Serve the ticker of a site by WebSocket and HTTP.
 
@@ -248,6 +255,9 @@ def web(*, directory: Path, site: str | None, host: str, port: int, customers: i
 
     After Ctrl-C customers get what was released before it, and the number to go on with.
     """  # noqa: D301 - click means the one character \b
+    from fairtape.web.broadcast import Limits
+    from fairtape.web.server import ServedSite, bound, make_server, serve
+
     check_within("--port", port, 0, 65_535)
     check_within("--customers", customers, 1, 1_000_000)
     target = ServedSite.of(directory, site)
