@@ -25,7 +25,7 @@ def deployment(folder: Path, *options: object) -> Iterator["Popen[str]"]:
     assert f"fairtape up {folder}" in output
     process = start("up", folder)
     try:
-        await_line(process, "see how they fare")
+        await_line(process, "see their status")
         yield process
     finally:
         process.kill()

@@ -69,7 +69,7 @@ def test_traders_meet_and_all_journals_give_the_same_floor(tmp_path: Path, capsy
     assert run_here(["accounts", "add", str(folder), "ann", "--password", PASSWORD]) == 0
     sites = start("up", folder)
     try:
-        assert "3 sites, 1 arbiter, 1 gateway and 1 reformation server" in await_line(sites, "see how they fare")
+        assert "3 sites, 1 arbiter, 1 gateway and 1 reformation server" in await_line(sites, "see their status")
         open_market(folder)
         fund(folder, "ann")
         fund(folder, "bob")

@@ -41,7 +41,7 @@ def network(folder: Path) -> Iterator["Popen[str]"]:
     file.write_text(file.read_text().replace('real_time = "auto"', "real_time = false"))
     process = start("up", folder)
     try:
-        await_line(process, "see how they fare")
+        await_line(process, "see their status")
         yield process
     finally:
         process.kill()

@@ -1,7 +1,8 @@
-"""`fairtape …`: what a person types, what it starts, and how mistakes are told. One module per command.
+"""The command line: parses arguments, calls the packages below, prints results.
 
-`COMMANDS` is the list of commands and `main` the entry. A mistake of the user ends in one sentence and exit code 2;
-a traceback is always a bug of ours.
+`COMMANDS` lists the commands; `main` is the entry point. A command's module imports heavy packages when the command
+runs, so that help texts appear at once. A mistake of the user ends with one sentence and exit code 2; a traceback is
+always a bug of fairtape.
 """
 
 import errno
@@ -22,7 +23,7 @@ COMMANDS: Final = {
         "A ring", "fairtape.cli.demo", "demo", "Run a whole market on this machine and prove its order."
     ),
     "listen": CommandEntry(
-        "A ring", "fairtape.cli.listen", "listen", "Print the one order of a deployment, or of a ring started here."
+        "A ring", "fairtape.cli.listen", "listen", "Print what a deployment releases, or a ring started here."
     ),
     "publish": CommandEntry(
         "A ring", "fairtape.cli.publish", "publish_command", "Publish a file of trades into a ring."
@@ -32,60 +33,73 @@ COMMANDS: Final = {
     ),
     "web": CommandEntry("A ring", "fairtape.cli.run", "web", "Serve the ticker of a site by WebSocket and HTTP."),
     "init": CommandEntry(
-        "A deployment", "fairtape.cli.init", "init", "Make a deployment: its file and everybody's keys."
+        "A deployment", "fairtape.cli.init", "init", "Make a deployment: its file and the keys of its nodes."
     ),
     "up": CommandEntry(
         "A deployment", "fairtape.cli.run", "up", "Run the sites and servers of a deployment on this machine."
     ),
     "node": CommandEntry("A deployment", "fairtape.cli.run", "node", "Run one node of a deployment."),
-    "status": CommandEntry("A deployment", "fairtape.cli.status", "status", "Show how a deployment fares."),
+    "status": CommandEntry(
+        "A deployment", "fairtape.cli.status", "status", "Show the state of a deployment's processes."
+    ),
     "operate": CommandEntry(
         "A deployment",
         "fairtape.cli.operate",
         "operate",
         "Retire and admit sites; change the plan; resume after a halt.",
     ),
-    "edge": CommandEntry("A deployment", "fairtape.cli.run", "edge", "Serve what customers of a site missed."),
-    "hear": CommandEntry("A deployment", "fairtape.cli.hear", "hear", "Hear the ticker as a customer does."),
+    "edge": CommandEntry("A deployment", "fairtape.cli.run", "edge", "Run the retransmit server of a site."),
+    "hear": CommandEntry("A deployment", "fairtape.cli.hear", "hear", "Receive the ticker as a customer does."),
     "gateway": CommandEntry(
-        "A deployment", "fairtape.cli.run", "gateway", "Let traders enter orders into a deployment."
+        "A deployment", "fairtape.cli.run", "gateway", "Run order entry: FIX, OUCH and the Python client."
     ),
     "accounts": CommandEntry(
-        "A deployment", "fairtape.cli.accounts", "accounts", "Make logins, and fund their accounts."
+        "A deployment", "fairtape.cli.accounts", "accounts", "Make logins and fund their accounts."
     ),
     "floor": CommandEntry(
         "A deployment", "fairtape.cli.floor", "floor", "Open markets, enter orders, look at the books."
     ),
     "drill": CommandEntry("A deployment", "fairtape.cli.operate", "drill", "Inject a fault and report what happened."),
     "check": CommandEntry(
-        "Proof", "fairtape.cli.check", "check", "Run simulated worlds and check every guarantee in each."
+        "Simulation and measurement",
+        "fairtape.cli.check",
+        "check",
+        "Simulate rings with faults and check every guarantee.",
     ),
     "audit": CommandEntry(
-        "Proof", "fairtape.cli.audit", "audit", "Measure how fair it is: who is first, where all bid at once."
+        "Simulation and measurement",
+        "fairtape.cli.audit",
+        "audit",
+        "Measure fairness: which region wins simultaneous bids.",
     ),
     "trace": CommandEntry(
-        "Proof", "fairtape.cli.check", "trace", "Run one simulated world again and show what happened."
+        "Simulation and measurement", "fairtape.cli.check", "trace", "Replay one simulated ring and show what happened."
     ),
     "failover": CommandEntry(
-        "Proof", "fairtape.cli.failover", "failover", "Let members die and time how the others go on."
+        "Simulation and measurement",
+        "fairtape.cli.failover",
+        "failover",
+        "Simulate failures and measure recovery times.",
     ),
     "scale": CommandEntry(
-        "Proof", "fairtape.cli.scale", "scale", "Let loops grow to 10,000 sites and count what each does."
+        "Simulation and measurement", "fairtape.cli.scale", "scale", "Simulate up to 10,000 sites and count their work."
     ),
     "bench": CommandEntry(
-        "Proof", "fairtape.cli.bench", "bench", "Measure fairtape here, beside what it is compared with."
+        "Simulation and measurement", "fairtape.cli.bench", "bench", "Measure fairtape here, next to a yardstick."
     ),
-    "journal": CommandEntry("The record", "fairtape.cli.journal", "journal", "Read and check a site's journal."),
+    "journal": CommandEntry(
+        "Journals and tables", "fairtape.cli.journal", "journal", "Read and check a site's journal."
+    ),
     "pipeline": CommandEntry(
-        "The record",
+        "Journals and tables",
         "fairtape.cli.pipeline",
         "pipeline",
-        "Work on the record with Spark: tables, proofs, reports, plans.",
+        "Tables, proofs, reports and plans with Spark.",
     ),
-    "doctor": CommandEntry(
-        "Before a start", "fairtape.cli.doctor", "doctor", "Check this machine and say what to do about it."
+    "doctor": CommandEntry("Planning", "fairtape.cli.doctor", "doctor", "Check this machine and say what to improve."),
+    "plan": CommandEntry(
+        "Planning", "fairtape.cli.plan", "plan", "Plan loops and stripes before a deployment is built."
     ),
-    "plan": CommandEntry("Before a start", "fairtape.cli.plan", "plan", "Work out a deployment before it is built."),
 }
 
 EXIT_MISTAKE: Final = 2
@@ -104,7 +118,7 @@ def fairtape() -> None:
 
 
 def run(arguments: Sequence[str], command: click.Command = fairtape) -> int:
-    """The exit code of one call."""
+    """Run one command; returns its exit code."""
     try:
         code = command.main(list(arguments), prog_name="fairtape", standalone_mode=False)
         if sys.stdout is not None:  # closed by the caller

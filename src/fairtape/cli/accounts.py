@@ -1,4 +1,4 @@
-"""`fairtape accounts`: who may trade in a deployment, and with what."""
+"""`fairtape accounts`: logins of traders, and their funds."""
 
 from pathlib import Path
 from typing import Final
@@ -13,7 +13,7 @@ CASH_WORD: Final = "cash"
 
 @click.group()
 def accounts() -> None:
-    """Make logins, and fund their accounts."""
+    """Make logins and fund their accounts."""
 
 
 _DIRECTORY = click.argument("directory", type=click.Path(path_type=Path))
@@ -24,13 +24,13 @@ _URL = click.option("--accounts", "address", metavar="URL", help="A database ins
 @_DIRECTORY
 @click.argument("name")
 @click.option("--broker", default="", help="The login that vouches for this one.")
-@click.option("--password", envvar="FAIRTAPE_PASSWORD", help="Asked for where it is not given.")
+@click.option("--password", envvar="FAIRTAPE_PASSWORD", help="Prompted for if not given.")
 @_URL
 def add(*, directory: Path, name: str, broker: str, password: str | None, address: str | None) -> None:
-    """Make a login, and the account of the same name.
+    """Make a login and the account of the same name.
 
-    The password is asked for, or taken from FAIRTAPE_PASSWORD: other users of a machine can see what is written in a
-    command. A login that names a --broker is its customer: the broker may trade for it, too.
+    The password is prompted for, or taken from FAIRTAPE_PASSWORD: other users of a machine can see the arguments of a
+    command. A login with a --broker is a customer of that login: the broker may also trade for it.
     """
     from fairtape.deployment.config.description import read_deployment
     from fairtape.deployment.process.gateway import accounts_of
@@ -50,9 +50,9 @@ def list_logins(*, directory: Path, address: str | None) -> None:
     from fairtape.deployment.process.gateway import accounts_of
 
     for login in accounts_of(read_deployment(directory).folder, address).logins():
-        words = [f"broker {login.broker}" if login.broker else "", "token" if login.token else ""]
-        words.append("closed" if login.closed else "")
-        click.echo("  ".join([f"{login.name:16}", *filter(None, words)]).rstrip())
+        notes = [f"broker {login.broker}" if login.broker else "", "token" if login.token else ""]
+        notes.append("closed" if login.closed else "")
+        click.echo("  ".join([f"{login.name:16}", *filter(None, notes)]).rstrip())
 
 
 @accounts.command()
@@ -60,7 +60,7 @@ def list_logins(*, directory: Path, address: str | None) -> None:
 @click.argument("name")
 @_URL
 def token(*, directory: Path, name: str, address: str | None) -> None:
-    """Print a new token; the one before ends.
+    """Print a new token; the previous one becomes invalid.
 
     A program logs in with it instead of a password.
     """
@@ -75,15 +75,15 @@ def token(*, directory: Path, name: str, address: str | None) -> None:
 @click.argument("name")
 @_URL
 def close(*, directory: Path, name: str, address: str | None) -> None:
-    """Let a login act no more. Its orders stay as they are."""
+    """Close a login. Its orders stay as they are."""
     from fairtape.deployment.config.description import read_deployment
     from fairtape.deployment.process.gateway import accounts_of
 
     accounts_of(read_deployment(directory).folder, address).close_login(name)
-    click.echo(f"{name} may not log in any more")
+    click.echo(f"{name} can no longer log in")
 
 
-@accounts.command(context_settings={"ignore_unknown_options": True})  # an amount below zero is no option
+@accounts.command(context_settings={"ignore_unknown_options": True})  # a negative amount is not an option
 @_DIRECTORY
 @click.argument("name")
 @click.argument("asset")
@@ -93,11 +93,11 @@ def close(*, directory: Path, name: str, address: str | None) -> None:
 def fund(ctx: click.Context, *, directory: Path, name: str, asset: str, amount: str, source: str) -> None:
     """Pay cash or shares into an account, or out of it.
 
-    ASSET is "cash" or a symbol, AMOUNT a decimal number; below zero it is a withdrawal. The payment is a message in
-    the order like any other, so every replica books it at the same place. What the account has not is not paid out.
-    The exit code is 1 where the floor refuses it. Nobody needs a login to be paid, but one to trade.
+    ASSET is "cash" or a symbol. AMOUNT is a decimal number; a negative one is a withdrawal. The payment is a message in
+    the order, so every replica books it at the same position. A withdrawal above the balance is refused, and the exit
+    code is then 1. An account needs no login to receive a payment, but one to trade.
     """
-    from fairtape.cli.floor import entered, tell
+    from fairtape.cli.floor import entered, print_answer
     from fairtape.exchange.orders import CASH, Funding
 
     try:
@@ -110,4 +110,4 @@ def fund(ctx: click.Context, *, directory: Path, name: str, asset: str, amount: 
     )
     account = floor.ledger.accounts.get(name)
     has = 0 if account is None else account.balance(asset_name).total
-    tell(ctx, answer, f"{amount} {asset} for {name}, who has {format_sum(has)} now")
+    print_answer(ctx, answer, f"{amount} {asset} for {name}; balance {format_sum(has)}")

@@ -1,4 +1,4 @@
-"""`fairtape doctor`: is this machine fit for a site, and what would make it so?"""
+"""`fairtape doctor`: checks whether this machine can run a site, and says what to improve."""
 
 import json
 from collections import Counter
@@ -30,14 +30,14 @@ WIDTH_MAX: Final = 100  # of a line, however wide the terminal is
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 @click.pass_context
 def doctor(ctx: click.Context, *, directory: Path, as_json: bool) -> None:
-    """Check this machine and say what to do about it.
+    """Check this machine and say what to improve.
 
-    Bad is what keeps a site from serving here; the exit code is then 1. A note costs speed, exactness or an option.
+    "bad" prevents a site from running here; the exit code is then 1. "note" costs speed, precision or a feature.
     """
     from fairtape.deployment.operations.doctor import CheckStatus, examine
 
     if not directory.is_dir():
-        raise UserError(f"--directory is {str(directory)!r}, which is no folder; make it or name another")
+        raise UserError(f"--directory is {str(directory)!r}, which is not a folder; create it or name another")
     findings = list(examine(directory.absolute()))
     click.echo(_as_json(findings) if as_json else _table(findings))
     ctx.exit(EXIT_BAD if any(finding.status is CheckStatus.BAD for finding in findings) else 0)
@@ -54,7 +54,7 @@ def _table(findings: Sequence["Finding"]) -> str:
 
 
 def _lines(finding: "Finding", width: int) -> list[str]:
-    """What was found, and below it what to do, unless there is nothing."""
+    """The finding, and the advice below it."""
     from fairtape.deployment.operations.doctor import CheckStatus
 
     first = f"{finding.status:4}  {finding.name:{width}}  "
@@ -64,7 +64,7 @@ def _lines(finding: "Finding", width: int) -> list[str]:
 
 
 def _wrapped(text: str, first: str, below: str) -> list[str]:
-    """Lines that break only between words: what follows a colon may be typed as it stands."""
+    """Break lines only at blanks, so that commands can be copied."""
     return TextWrapper(
         WIDTH_MAX, initial_indent=first, subsequent_indent=below, break_on_hyphens=False, break_long_words=False
     ).wrap(text)

@@ -461,7 +461,7 @@ def open_market(
         return OpenMarket(gateway, number, name, rule, wanted["tick"], wanted["lot"], *bounds)
 
     answer, _ = entered(directory, source, making)
-    tell(ctx, answer, f"{name} trades as {type(rule).__name__}, tick {terms['tick']}, lot {terms['lot']}")
+    print_answer(ctx, answer, f"{name} trades as {type(rule).__name__}, tick {terms['tick']}, lot {terms['lot']}")
 
 
 @floor.command()
@@ -476,7 +476,7 @@ def market(ctx: click.Context, *, directory: Path, symbol: str, action: str, sou
 
     name, wanted = _symbol(symbol), Action[action.upper()]
     answer, _ = entered(directory, source, lambda gateway, number: Control(gateway, number, name, wanted))
-    tell(ctx, answer, f"{name}: {action}")
+    print_answer(ctx, answer, f"{name}: {action}")
 
 
 @floor.command(context_settings={"ignore_unknown_options": True})  # a quantity below zero is no option
@@ -547,7 +547,7 @@ def order(
     customer = floor.customers.get(account)
     waiting = None if customer is None else customer.orders.get(name)
     left = "done" if waiting is None else f"{format_fixed(waiting[1].open)} of {quantity} wait in the book of {symbol}"
-    tell(ctx, answer, f"order {name}: {left}")
+    print_answer(ctx, answer, f"order {name}: {left}")
     for fill in fills_of(answer, account, name):
         trade = fill.trade
         click.echo(
@@ -567,7 +567,7 @@ def cancel(ctx: click.Context, *, directory: Path, account: str, order_id: str, 
     from fairtape.exchange.orders import Cancel
 
     answer, _ = entered(directory, source, lambda gateway, number: Cancel(gateway, number, account, order_id))
-    tell(ctx, answer, f"order {order_id} is cancelled")
+    print_answer(ctx, answer, f"order {order_id} is cancelled")
 
 
 @floor.command()
@@ -654,7 +654,7 @@ def entered(directory: Path, source: str | None, making: "Making") -> tuple["Flo
             raise UserError(str(bad)) from None
 
 
-def tell(ctx: click.Context, answer: "FloorAnswer", words: str) -> None:
+def print_answer(ctx: click.Context, answer: "FloorAnswer", words: str) -> None:
     """Print what became of a request; one that was refused ends the command."""
     if answer.refusal is not None:
         click.echo(f"refused at token {answer.token}: {answer.refusal}", err=True)

@@ -1,4 +1,4 @@
-"""`fairtape init`: write a deployment file with a word on everything in it, and everybody's keys."""
+"""`fairtape init`: write a commented deployment file, and the keys of all nodes."""
 
 import re
 from pathlib import Path
@@ -12,8 +12,8 @@ from fairtape.core.timing import PROFILES
 from fairtape.ring.membership.topology import Excess, Remedy
 
 SITES: Final = 5
-EXCESS: Final = "When more fail than the order can survive: wait for them, or go on with a Break."
-REMEDY: Final = "The place of a failed site: the token passes it by, or a site of its secondary loop takes it."
+EXCESS: Final = "When more than --resilience sites are silent: halt, or continue with a Break."
+REMEDY: Final = "The token bypasses a failed site, or a site of its secondary loop replaces it."
 
 _RESILIENCE: Final = re.compile(r"\d{1,3}|majority|all")
 
@@ -23,17 +23,19 @@ _RESILIENCE: Final = re.compile(r"\d{1,3}|majority|all")
 @click.option("--sites", type=int, help=f"Sites of one loop.  [default: {SITES}]")
 @click.option("--loops", metavar="N,N…", help="Sites of the primary loop and of each secondary one, such as 3,2,2.")
 @click.option(
-    "--profile", type=click.Choice(list(PROFILES)), help="Timing.  [default: the fastest that this machine carries]"
+    "--profile", type=click.Choice(list(PROFILES)), help="Timing.  [default: the fastest that this machine sustains]"
 )
 @click.option("--reformers", default=2, show_default=True, help="Reformation servers.")
-@click.option("--sources", default=3, show_default=True, help="Those who may publish.")
+@click.option("--sources", default=3, show_default=True, help="Sources that may publish.")
 @click.option(
     "--store",
     default="sqlite:formations.db",
     show_default=True,
-    help="Where servers agree: sqlite:FILE or etcd:http[s]://HOST:PORT/PREFIX.",
+    help="The formation store: sqlite:FILE or etcd:http[s]://HOST:PORT/PREFIX.",
 )
-@click.option("--resilience", default="1", show_default=True, help='How many may fail: a number, "majority" or "all".')
+@click.option(
+    "--resilience", default="1", show_default=True, help='Failures to survive (K): a number, "majority" or "all".'
+)
 @click.option(
     "--excess", default="continue", show_default=True, type=click.Choice([each.value for each in Excess]), help=EXCESS
 )
@@ -41,8 +43,8 @@ _RESILIENCE: Final = re.compile(r"\d{1,3}|majority|all")
     "--remedy", default="bypass", show_default=True, type=click.Choice([each.value for each in Remedy]), help=REMEDY
 )
 @click.option("--address", multiple=True, metavar="HOST", help="Hosts of the sites, in turn.  [default: this machine]")
-@click.option("--edge", type=int, metavar="STRIPES", help="Customers hear it, on so many stripes.  [default: none do]")
-@click.option("--mesh", is_flag=True, help="Unicasts to each, even where IP multicast works.")
+@click.option("--edge", type=int, metavar="STRIPES", help="Serve customers on this many stripes.  [default: no edge]")
+@click.option("--mesh", is_flag=True, help="Unicast to each node, even where IP multicast works.")
 def init(
     *,
     directory: Path,
@@ -59,11 +61,11 @@ def init(
     edge: int | None,
     mesh: bool,
 ) -> None:
-    """Make a deployment: its file and everybody's keys.
+    """Make a deployment: its file and the keys of its nodes.
 
-    The file says who there is, in which loops, at which addresses, and by which rules. A folder that holds a deployment
-    is never touched. Several sites on one machine share its cores; without --profile the fastest one that they can keep
-    up with is chosen, and the file says which.
+    The file describes nodes, loops, addresses and rules, with a comment on each setting. A folder that already holds a
+    deployment is refused. Sites on one machine share its cores: without --profile, the fastest profile that they
+    sustain is chosen, and the file names it.
     """
     from fairtape.deployment.config.description import FILE
     from fairtape.deployment.config.draft import (
@@ -104,7 +106,7 @@ def init(
     )
     created = create_deployment(directory, draft)
     named = draft.chosen_profile()
-    chosen = "" if profile is not None else ", the fastest that this machine carries" if draft.local else ""
+    chosen = "" if profile is not None else ", the fastest that this machine sustains" if draft.local else ""
     click.echo(f"{directory / FILE}: {counted(len(created.sites), 'site')}, profile {named}{chosen}; start it with:")
     click.echo(f"  fairtape up {directory}")
 

@@ -1,4 +1,4 @@
-"""`fairtape operate`: what an operator orders of the reformation servers, under the operator's key."""
+"""`fairtape operate`: commands to the reformation servers. `fairtape drill`: a fault injected under traffic."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -28,18 +28,16 @@ def operate(*, directory: Path, order: str, site: str | None) -> None:
     """Retire and admit sites; change the plan; resume after a halt.
 
     \b
-    retire SITE  take it out of its loop without a gap, and keep it out
-    admit SITE   let it in again
-    plan FILE    let this stripe plan come into force, at the next
-                 formation, at the same place of the order everywhere
-    resume       go on, with a Break in the sequence, after more sites
-                 failed than the order can survive
+    retire SITE  remove it from its loop without a gap, and keep it out
+    admit SITE   admit it again
+    plan FILE    put this stripe plan into force, with the next formation,
+                 at the same position in the order at every site
+    resume       continue after a halt, with a Break in the sequence
 
-    The order crosses the network under the operator's key. The command ends when the reformation servers tell what came
-    of it.
+    The command is sent under the operator's key, and ends when the reformation servers report the result.
 
-    A plan is copied to DIRECTORY/plans. Where sites are on several machines, put it there on each of them first: a site
-    without it is silent at the edge until it has it.
+    A plan is copied to DIRECTORY/plans. If sites run on several machines, copy it there on each of them first: a site
+    without the plan is silent at the edge.
     """  # noqa: D301 - click means the one character \b
     from fairtape.deployment.config.description import NodeKind, read_deployment
     from fairtape.deployment.operations.operator import change_plan, give_order
@@ -57,21 +55,19 @@ def operate(*, directory: Path, order: str, site: str | None) -> None:
     click.echo(give_order(deployment, VERBS[order], number))
 
 
-# `fairtape drill`: inject a fault into a deployment under traffic, undo it, and report what happened.
-
 FAULTS: Final = ("kill", "pause", "partition", "clock")  # the values of `drills.Fault`
 SECONDS: Final = (0.0, 3_600.0)
 RATES: Final = (1.0, 1_000_000.0)
-STEPS: Final = (-10_000.0, 10_000.0)  # milliseconds: what a clock would follow
+STEPS: Final = (-10_000.0, 10_000.0)  # milliseconds
 
 
 @click.command()
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.argument("fault", type=click.Choice(FAULTS))
 @click.argument("sites", nargs=-1, required=True, metavar="SITE…")
-@click.option("--seconds", default=3.0, show_default=True, help="Until the fault is undone.")
-@click.option("--rate", default=10_000.0, show_default=True, help="Messages per second meanwhile.")
-@click.option("--step", default=100.0, show_default=True, help="Of a clock: milliseconds by which it is set wrong.")
+@click.option("--seconds", default=3.0, show_default=True, help="Duration of the fault.")
+@click.option("--rate", default=10_000.0, show_default=True, help="Messages per second during the drill.")
+@click.option("--step", default=100.0, show_default=True, help="Milliseconds by which a clock is set wrong.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 @click.pass_context
 def drill(
@@ -88,19 +84,18 @@ def drill(
     """Inject a fault and report what happened.
 
     \b
-    kill       kill -9, and a new start after --seconds
+    kill       kill -9, and a restart after --seconds
     pause      SIGSTOP, and SIGCONT after --seconds
-    partition  these sites and all others do not hear one another for --seconds
+    partition  no traffic between these sites and all others for --seconds
     clock      the clock is set wrong by --step for --seconds
 
-    SITE is the name of a site or a reformation server; `token` is whoever has the token now, `next` the one after it,
-    and `leader` the reformation server that leads. The deployment is the one that `fairtape up` runs here; where it
-    does not run, it is started for the drill and stopped afterwards.
+    SITE is the name of a site or a reformation server; `token` is the site that has the token now, `next` the one after
+    it, and `leader` the leading reformation server. The deployment is the one that `fairtape up` runs here. If it does
+    not run, it is started for the drill and stopped afterwards.
 
-    Reported are the time until the failure was detected and until there was a new formation, the longest silence at
-    the sites that did not fail, how many messages came late there, how many were lost, and whether all journals are the
-    same in the end. The exit code is 1 when a message was lost or never acknowledged, when the order is not one, or
-    when a site did not come back while it was waited for.
+    The report has the time until the failure was detected and until the new formation, the longest silence at the
+    other sites, their late messages, lost messages, and whether all journals are equal at the end. The exit code is 1
+    if a message was lost or never acknowledged, if journals differ, or if a site did not return in time.
     """  # noqa: D301 - click means the one character \b
     from fairtape.deployment.config.description import NodeKind, read_deployment
     from fairtape.deployment.operations.drills import DUTIES, DrillPlan, Fault, run_drill
@@ -113,7 +108,7 @@ def drill(
         if name not in DUTIES:
             deployment.node(name, NodeKind.SITE, NodeKind.REFORMER, field="SITE")
     if {site.name for site in deployment.sites} <= set(sites):
-        raise UserError("SITE names every site; leave one out, whose side of it can be told")
+        raise UserError("SITE names every site; leave out at least one, whose view is reported")
     plan = DrillPlan(
         fault=Fault(fault),
         victims=sites,
@@ -121,43 +116,42 @@ def drill(
         rate=rate,
         step=round(step * MILLISECOND),
     )
-    with steps(quiet=as_json) as say, field_of(deployment) as field:
+    with steps(quiet=as_json) as say, target_of(deployment) as target:
         say(f"{fault} {' '.join(sites)}, {rate:g} messages per second")
-        account = run_drill(field, plan)
+        account = run_drill(target, plan)
     click.echo(json.dumps(account) if as_json else account_text(account))
     sound = account["one_order"] and account["rejoined"] and not account["lost"] and not account["pending"]
     ctx.exit(0 if sound else EXIT_BROKEN)
 
 
 @contextmanager
-def field_of(deployment: "Deployment") -> Iterator["DrillTarget"]:
-    """The deployment as it runs, or as we run it for the time of the drill."""
+def target_of(deployment: "Deployment") -> Iterator["DrillTarget"]:
+    """The running deployment, or one that is started for the drill."""
     from fairtape.deployment.lock_file import folder_lock, is_running
     from fairtape.deployment.operations.drills import DrillTarget
     from fairtape.deployment.process.local_cluster import LocalCluster
 
-    field = DrillTarget(deployment)
+    target = DrillTarget(deployment)
     if is_running(deployment.folder):
-        yield field
+        yield target
         return
     with folder_lock(deployment.folder):
-        field.company = LocalCluster(deployment)
+        target.company = LocalCluster(deployment)
         try:
-            field.company.start()
-            yield field
+            target.company.start()
+            yield target
         finally:
-            field.company.stop()
+            target.company.stop()
 
 
 def account_text(account: dict[str, Any]) -> str:
-    """The figures for a person."""
     rows = [
         ("fault", f"{account['fault']} {' '.join(account['sites'])} for {account['period_s']:g} s"),
         ("detected", _after(account["detect_s"])),
         ("a new formation", _after(account["formation_s"])),
         ("longest silence at the others", f"{account['stall_s']:.3f} s"),
         ("longest silence on return", f"{account['return_stall_s']:.3f} s"),
-        ("whole again", returned(account)),
+        ("all sites active again", returned(account)),
         ("published", f"{account['published']:,} messages"),
         ("late at the others", f"{account['late']:,} messages"),
         ("never acknowledged", f"{account['pending']:,} messages"),
@@ -171,10 +165,10 @@ def account_text(account: dict[str, Any]) -> str:
 
 
 def _after(seconds: float | None) -> str:
-    return "nothing had to be done" if seconds is None else f"after {seconds:.3f} s"
+    return "not needed" if seconds is None else f"after {seconds:.3f} s"
 
 
 def returned(account: Mapping[str, Any]) -> str:
-    """Whether the failed came back, and after how long."""
+    """Whether the failed sites returned, and after how long."""
     waited = f"{account['waited_s']:.1f} s"
     return f"{waited} after the fault was undone" if account["rejoined"] else f"no, after a wait of {waited}"

@@ -1,7 +1,7 @@
-"""Standard output as a place that may stand still: a thread writes, and whoever has something to write never waits.
+"""A thread that writes to standard output, so that a slow reader never blocks the caller.
 
-The thread is a daemon and writes with the system call itself, so a program can end while a reader that takes nothing
-holds the thread in the middle of a write.
+The thread is a daemon and calls `os.write` directly, so the program can end while a reader that reads nothing blocks
+the thread in a write.
 """
 
 import os
@@ -11,8 +11,8 @@ from typing import Final
 
 from fairtape.core.errors import UserError
 
-CHUNKS_MAX: Final = 16  # that wait for the reader
-PIECE_SIZE: Final = 4_096  # bytes of one write: so small that a reader who takes anything is seen to
+CHUNKS_MAX: Final = 16  # waiting for the reader
+PIECE_SIZE: Final = 4_096  # bytes of one write: small, so that progress of a slow reader is visible
 
 
 class OutputThread:
@@ -23,12 +23,12 @@ class OutputThread:
         self._chunks: Queue[bytes] = Queue(CHUNKS_MAX)
         self._offered = 0
         self._error: OSError | None = None
-        self.written = 0  # chunks that are out as a whole
+        self.written = 0  # chunks written completely
         self.pieces = 0  # writes that succeeded
         threading.Thread(target=self._write, name="standard output", daemon=True).start()
 
     def offer(self, chunk: bytes) -> bool:
-        """Take a chunk if there is room for it. Raises `BrokenPipeError` once the reader has gone."""
+        """Enqueue a chunk, unless the queue is full. Raises `BrokenPipeError` after the reader has closed the pipe."""
         self._check()
         try:
             self._chunks.put_nowait(chunk)
@@ -39,7 +39,6 @@ class OutputThread:
 
     @property
     def idle(self) -> bool:
-        """Whether everything is out."""
         self._check()
         return self.written == self._offered
 
@@ -48,7 +47,7 @@ class OutputThread:
             raise self._error
         if self._error is not None:
             raise UserError(
-                f"standard output cannot be written ({self._error.strerror}); make room, or write elsewhere"
+                f"standard output cannot be written ({self._error.strerror}); free some space, or write elsewhere"
             )
 
     def _write(self) -> None:

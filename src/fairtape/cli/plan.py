@@ -1,4 +1,4 @@
-"""`fairtape plan …`: what to build, worked out before anything is built."""
+"""`fairtape plan`: a hierarchy of loops for N sites, and stripes for the symbols of a file."""
 
 import json
 import time
@@ -17,21 +17,19 @@ from fairtape.edge.protocol.pacing import OVERHEAD
 from fairtape.market.stripe_planning import BASE, Load, Planned
 from fairtape.ring.membership.hierarchy import LOOP_MAX, Hierarchy, Loop
 
-# `fairtape plan stripes`: which symbols customers hear together, from the trades of a file.
-
 CAP: Final = 20_000_000  # bits/s
-HEADROOM: Final = 4.0  # what a busy moment brings, over the mean
-TRADE_BITS: Final = 8 * (OVERHEAD + 20 + 2 + 44)  # of a trade that is alone in its datagram
+HEADROOM: Final = 4.0  # peak rate divided by the mean
+TRADE_BITS: Final = 8 * (OVERHEAD + 20 + 2 + 44)  # of a trade alone in its datagram
 
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--stripes", default=8, show_default=True, help="Edge stripes for trades.")
-@click.option("--cap", default=CAP, show_default=True, help="Bits per second of one stripe, at most.")
-@click.option("--headroom", default=HEADROOM, show_default=True, help="How much busier a busy moment is than the mean.")
-@click.option("--feeds", default="A,B", show_default=True, help="The regions' feeds.")
+@click.option("--cap", default=CAP, show_default=True, help="Limit of a stripe, in bits per second.")
+@click.option("--headroom", default=HEADROOM, show_default=True, help="Peak rate divided by the mean.")
+@click.option("--feeds", default="A,B", show_default=True, help="Names of the feeds.")
 @click.option("--base", default=str(BASE), show_default=True, help="The first multicast address, and the port of all.")
-@click.option("--version", default=1, show_default=True, help="Of the plan: above that of the one in force.")
+@click.option("--version", default=1, show_default=True, help="Version of the plan; must exceed the one in force.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write the plan here.  [default: only the loads]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def stripes(
@@ -46,10 +44,11 @@ def stripes(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Spread symbols over stripes, by their rates.
+    """Assign symbols to stripes by their rates.
 
-    FILE is CSV or Parquet, as for `fairtape publish`. The busiest symbol goes first, each to the stripe with the least
-    load. A stripe whose load is above its cap is marked. Symbols that are not in the file find their place by rule.
+    FILE is CSV or Parquet, as for `fairtape publish`. Symbols are assigned in order of their rates, the busiest first,
+    each to the stripe with the least load. A stripe above its limit is marked. Symbols that are not in the file are
+    assigned by a hash rule.
     """
     from fairtape.market.stripe_planning import plan_by_rate
     from fairtape.market.stripes import BITS_PER_S_MAX, DAY, STRIPES_MAX, VERSION_MAX, BadPlan, Endpoint
@@ -78,7 +77,7 @@ def stripes(
 
 
 def _rates(file: Path, headroom: float) -> tuple[dict[str, int], list[str]]:
-    """Bits/s of each symbol, and the venues that a directory can name."""
+    """Bits/s of each symbol, and the venues whose names fit a stock directory."""
     import numpy as np
 
     from fairtape.formats.itch.ticker import MPID_MAX
@@ -126,7 +125,7 @@ WIDTHS = (5, 7, 14)
 
 @click.group()
 def plan() -> None:
-    """Work out a deployment before it is built."""
+    """Plan loops and stripes before a deployment is built."""
 
 
 plan.add_command(stripes)
@@ -135,14 +134,14 @@ plan.add_command(stripes)
 @plan.command()
 @click.argument("sites", type=int, metavar="SITES")
 @click.option("--levels", type=int, help="Levels of loops.  [default: the fewest that keep loops within --loop-max]")
-@click.option("--loop-max", default=LOOP_MAX, show_default=True, help="Sites in a loop, at most.")
+@click.option("--loop-max", default=LOOP_MAX, show_default=True, help="Limit of the sites in a loop.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def loops(*, sites: int, levels: int | None, loop_max: int, as_json: bool) -> None:
-    """Propose a balanced hierarchy of loops for so many sites.
+    """Propose a balanced hierarchy of loops for SITES sites.
 
-    Every site has one loop of its own at the lowest level. The first site of a loop is its junction: it is a member of
-    the loop above as well, and counts in both. Sites are numbered from 1 and stay in order, so number neighbours
-    one after another.
+    Every site is in one loop of the lowest level. The first site of a loop is its junction: it is also a member of the
+    loop above, and counts in both. Sites are numbered from 1 and keep their order, so give neighbours consecutive
+    numbers.
     """
     from fairtape.ring.membership.hierarchy import BadHierarchy
     from fairtape.ring.membership.hierarchy import plan as planned
@@ -187,7 +186,7 @@ def _loop_line(number: int, loop: Loop) -> str:
 
 
 def _sites(loop: Loop) -> str:
-    """The sites of a loop, numbered from 1; neighbours by their ends."""
+    """The sites of a loop, numbered from 1; consecutive ones as a range."""
     numbers = [member + 1 for member in loop.members]
     if numbers == list(range(numbers[0], numbers[-1] + 1)) and len(numbers) > 2:
         return f"sites {numbers[0]}-{numbers[-1]}"

@@ -1,4 +1,4 @@
-"""`fairtape node`: run one node of a deployment, until Ctrl-C."""
+"""Commands that run processes of a deployment until Ctrl-C: `up`, `node`, `edge`, `gateway`, `web`."""
 
 import time
 from collections.abc import Iterator
@@ -22,16 +22,17 @@ RATES: Final = (0.1, 1_000_000.0)
 @click.command()
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.argument("name")
-@click.option("--load", type=float, metavar="RATE", help="As a source: publish so many messages per second.")
-@click.option("--size", default=64, show_default=True, help="Bytes of such a message.")
+@click.option("--load", type=float, metavar="RATE", help="As a source: publish RATE messages per second.")
+@click.option("--size", default=64, show_default=True, help="Bytes per message.")
 @click.option("--parent", type=int, hidden=True, help="End together with this process.")
 def node(*, directory: Path, name: str, load: float | None, size: int, parent: int | None) -> None:
     """Run one node of a deployment.
 
     NAME is a site or a reformation server of the deployment in DIRECTORY. On several machines, each has a copy of the
-    folder with the keys of its own nodes, and runs them one by one. A source makes traffic, as much as --load says.
+    folder with the keys of its own nodes, and runs each node with this command. A source generates the traffic that
+    --load asks for.
 
-    A site that comes back takes its journal, catches up from the others, and is let in again.
+    A site that restarts reads its journal, catches up from the others, and is admitted again.
     """
     from fairtape.deployment.config.description import NodeKind, read_deployment
     from fairtape.deployment.process.node import SIZES, exit_with, run_load, run_reformer, run_site
@@ -42,7 +43,7 @@ def node(*, directory: Path, name: str, load: float | None, size: int, parent: i
     check_within("--size", size, *SIZES, hint=" bytes")
     if (load is not None) != (found.kind is NodeKind.SOURCE):
         raise UserError(
-            f"NAME is {name!r}, a source; say how much it publishes with --load RATE, or use: fairtape publish"
+            f"NAME is {name!r}, a source; give its rate with --load RATE, or use: fairtape publish"
             if load is None
             else f"--load is {load:g}, and {name} is a {found.kind.value}; only sources publish"
         )
@@ -58,19 +59,15 @@ def node(*, directory: Path, name: str, load: float | None, size: int, parent: i
             run_load(deployment, found, rate=load, size=size)
 
 
-# `fairtape edge`: the retransmit server beside a site.
-
-
 @click.command()
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.argument("site")
 @click.option("--parent", type=int, hidden=True, help="End together with this process.")
 def edge(*, directory: Path, site: str, parent: int | None) -> None:
-    """Serve what customers of a site missed.
+    """Run the retransmit server of a site.
 
-    Until Ctrl-C, re-requests (MoldUDP64, UDP) and replays (SoupBinTCP, TCP) are answered from the site's journal, with
-    what the site has released and nothing else. `fairtape up` starts it for every site that is named under [edge] in
-    the deployment's file.
+    It answers re-requests (MoldUDP64, UDP) and replays (SoupBinTCP, TCP) from the site's journal, with what the site
+    has released and nothing else. `fairtape up` starts one for every site under [edge] in the deployment's file.
     """
     from fairtape.deployment.config.description import NodeKind, read_deployment
     from fairtape.deployment.process.edge import run_edge
@@ -82,8 +79,6 @@ def edge(*, directory: Path, site: str, parent: int | None) -> None:
         exit_with(parent)
     run_edge(deployment, found)
 
-
-# `fairtape gateway`: order entry into a deployment.
 
 PLACES: Final = ("entry", "fix", "ouch")
 FILES: Final = ("cert_file", "key_file")
@@ -105,34 +100,32 @@ FILES: Final = ("cert_file", "key_file")
 @click.option("--notional", type=int, help="Open orders of one account, in cash.  [default: 100000000]")
 @click.option("--parent", type=int, hidden=True, help="End together with this process.")
 def gateway(*, directory: Path, source: str, parent: int | None, **given: Any) -> None:
-    """Let traders enter orders into a deployment.
+    """Run order entry: FIX, OUCH and the Python client.
 
-    Until Ctrl-C, traders with a login (`fairtape accounts add`) enter orders with the Python client, FIX 4.4 or OUCH
-    4.2, and hear what the sequence makes of them. Several gateways may run at once; the sequence decides between them.
+    Traders with a login (`fairtape accounts add`) enter orders with the Python client, FIX 4.4 or OUCH 4.2, and receive
+    reports from the sequence. Several gateways may run at once; the sequence decides between them.
 
-    Whatever is not given here is taken from [gateways] in the deployment's file, where it names this source; `fairtape
-    up` runs those that are listed there. When a trade commits, and who may let money in, says [floor].
+    Options that are not given are taken from [gateways] in the deployment's file, if it lists this source. `fairtape
+    up` runs the gateways listed there. [floor] says when a trade commits and which sources may fund accounts.
     """
     from fairtape.deployment.config.description import GatewayOptions, read_deployment
-
-    # All that a site and a database are made of comes with it, which `fairtape --help` need not wait for.
     from fairtape.deployment.process.gateway import run_gateway
     from fairtape.deployment.process.node import exit_with
     from fairtape.deployment.publish.source_thread import source_named
     from fairtape.deployment.publish.target import publish_target
 
-    deployment, door = read_deployment(directory), publish_target(directory)
-    me = source_named(door, source)
-    options = _options(deployment.gateways.get(door.names[me], GatewayOptions()), given)
+    deployment, target = read_deployment(directory), publish_target(directory)
+    me = source_named(target, source)
+    options = _options(deployment.gateways.get(target.names[me], GatewayOptions()), given)
     if parent is not None:
         exit_with(parent)
-    elif not door.is_open():
-        raise UserError(f"the deployment in {str(directory)!r} is not running; start it with: {door.command}")
+    elif not target.is_open():
+        raise UserError(f"the deployment in {str(directory)!r} is not running; start it with: {target.command}")
     run_gateway(deployment, me, options, _say, patient=parent is not None)
 
 
 def _options(listed: "GatewayOptions", given: dict[str, Any]) -> "GatewayOptions":
-    """What the command says, and the file where the command says nothing."""
+    """The options of the command, completed from the deployment's file."""
     from fairtape.deployment.config.description import LIMITS, limits_of
 
     for name, bounds in LIMITS.items():
@@ -142,10 +135,10 @@ def _options(listed: "GatewayOptions", given: dict[str, Any]) -> "GatewayOptions
     limits = limits_of({name: given[name] for name in LIMITS}, otherwise=listed.limits)
     options = replace(listed, **chosen, limits=limits)
     if not options.serves:
-        raise UserError("none of --entry, --fix and --ouch is given; say where traders connect")
+        raise UserError("none of --entry, --fix and --ouch is given; give at least one address for traders")
     if (options.cert_file is None) != (options.key_file is None):
         one, other = FILES if options.key_file is None else reversed(FILES)
-        raise UserError(f"{one} is given without {other}; give both, or none")
+        raise UserError(f"{one} is given without {other}; give both or neither")
     return options
 
 
@@ -163,32 +156,29 @@ def _address(option: str, text: str) -> "Address":
     return host, int(port)
 
 
-# `fairtape up`: run the sites and reformation servers of a deployment on this machine, and print what befalls them.
-
 SECONDS: Final = (0.1, 1e9)
 
 
 @click.command()
 @click.argument("directory", type=click.Path(path_type=Path))
-@click.option("--restart", is_flag=True, help="Start a process again that ends by itself.")
-@click.option("--keep-awake", is_flag=True, help="Let no processor of this machine sleep, for exact releases.")
-@click.option("--seconds", type=float, help="How long.  [default: until Ctrl-C]")
+@click.option("--restart", is_flag=True, help="Restart a process that ends by itself.")
+@click.option("--keep-awake", is_flag=True, help="Keep processors out of idle states, for exact releases.")
+@click.option("--seconds", type=float, help="Stop after this time.  [default: until Ctrl-C]")
 @click.pass_context
 def up(ctx: click.Context, *, directory: Path, restart: bool, keep_awake: bool, seconds: float | None) -> None:
     """Run the sites and servers of a deployment on this machine.
 
-    Each is a process of its own. What the reformation servers decide and what the sites notice is printed as it happens
-    and kept in DIRECTORY/run/notices.log. A process that ends is told of, and started again only with --restart, or
-    when a drill asks for it. Ctrl-C ends all of them cleanly: journals are complete and can be gone on from.
+    Each node is a process. Notices of reformation servers and sites are printed and written to
+    DIRECTORY/run/notices.log. A process that ends is reported, and restarted only with --restart or by a drill. Ctrl-C
+    ends all of them cleanly, with complete journals.
 
-    The trading floor runs with them as far as the file lists it: its arbiters under [floor.arbiters], order entry under
-    [gateways].
+    The arbiters under [floor.arbiters] and the gateways under [gateways] of the deployment's file run with them.
 
-    A virtual machine's processor that has gone to sleep wakes milliseconds late, and so does a release. --keep-awake
-    runs a program on each that does nothing and that every other program is preferred to. It costs electricity;
-    `fairtape doctor` says whether it is worth it, and how to configure a machine so that it is not needed.
+    On a virtual machine an idle processor may wake milliseconds late, which makes releases late. --keep-awake runs an
+    idle-priority program on each processor. It costs electricity; `fairtape doctor` says whether it helps, and how to
+    configure the machine instead.
 
-    The exit code is 1 when a process ended by itself and was not started again.
+    The exit code is 1 if a process ended by itself and was not restarted.
     """
     from fairtape.deployment.config.description import read_deployment
     from fairtape.deployment.lock_file import folder_lock
@@ -202,31 +192,29 @@ def up(ctx: click.Context, *, directory: Path, restart: bool, keep_awake: bool, 
     awake = keep_processors_awake() if keep_awake else nullcontext()
     with folder_lock(deployment.folder), Interrupts() as interrupts, awake:
         check_ready(deployment)
-        company = LocalCluster(deployment, say=click.echo, restart=restart)
+        cluster = LocalCluster(deployment, say=click.echo, restart=restart)
         ends_at = time.monotonic() + (seconds or SECONDS[1])
         try:
-            company.start()
+            cluster.start()
             click.echo(
                 f"{', '.join(_parts(deployment))} and"
-                f" {counted(len(deployment.reformers), 'reformation server')}; see how they fare"
-                f" from another terminal with: fairtape status {directory}",
+                f" {counted(len(deployment.reformers), 'reformation server')}; see their status"
+                f" in another terminal: fairtape status {directory}",
                 err=True,
             )
-            company.watch(lambda: interrupts.count > 0 or time.monotonic() > ends_at)
+            cluster.watch(lambda: interrupts.count > 0 or time.monotonic() > ends_at)
         finally:
-            company.stop()
-    ctx.exit(EXIT_BROKEN if company.lost else 0)
+            cluster.stop()
+    ctx.exit(EXIT_BROKEN if cluster.lost else 0)
 
 
 def _parts(deployment: "Deployment") -> Iterator[str]:
-    """What runs beside the reformation servers."""
+    """What runs besides the reformation servers."""
     yield counted(len(deployment.sites), "site")
     for listed, noun in ((deployment.floor.arbiters, "arbiter"), (deployment.gateways, "gateway")):
         if listed:
             yield counted(len(listed), noun)
 
-
-# `fairtape web`: serve the ticker of one site to browsers and ordinary programs, until Ctrl-C.
 
 PORT: Final = 8765
 
@@ -234,26 +222,28 @@ PORT: Final = 8765
 @click.command()
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.argument("site", required=False)
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on; 0.0.0.0 is every one.")
-@click.option("--port", default=PORT, show_default=True, help="The port; 0 is any that is free.")
-@click.option("--customers", default=2_000, show_default=True, help="WebSockets at a time.")
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all interfaces."
+)
+@click.option("--port", default=PORT, show_default=True, help="Port to listen on; 0 for any free port.")
+@click.option("--customers", default=2_000, show_default=True, help="Limit of concurrent WebSockets.")
 def web(*, directory: Path, site: str | None, host: str, port: int, customers: int) -> None:
     """Serve the ticker of a site by WebSocket and HTTP.
 
-    DIRECTORY is a deployment, of which SITE is served, or the journal of a site. A message is sent when the site has
-    released it, and never before. Nobody who listens can hold up the site.
+    DIRECTORY is a deployment, whose SITE is served, or the journal of a site. A message is sent after the site has
+    released it, never before. Customers cannot delay the site.
 
     \b
-    /            the live ticker, for a person
+    /            the live ticker as a page
     /v1/ticker   WebSocket: ?symbols=AAPL,MSFT&form=binary&from=1000&policy=skip
-    /v1/status   how the server fares
+    /v1/status   state of the server
     /v1/symbols  all symbols that were traded
     /v1/last     ?symbol=AAPL: the last sale and the volume
-    /v1/trades   ?from=1&limit=1000&format=arrow: a range of the past
+    /v1/trades   ?from=1&limit=1000&format=arrow: a range of past trades
 
-    When it cannot send everybody in time what was released, it says so here, in /v1/status and to its customers.
+    If the server cannot keep up, it reports that here, in /v1/status and to its customers.
 
-    After Ctrl-C customers get what was released before it, and the number to go on with.
+    After Ctrl-C, customers receive what was released before it, and the number to resume from.
     """  # noqa: D301 - click means the one character \b
     from fairtape.web.broadcast import Limits
     from fairtape.web.server import ServedSite, bound, make_server, serve

@@ -1,4 +1,4 @@
-"""Progress of long work: one line per step on standard error, so that standard output stays for results."""
+"""What commands share: progress on standard error, checks of numbers, exit codes, Ctrl-C during long work."""
 
 import signal
 import threading
@@ -14,7 +14,7 @@ EXIT_BROKEN: Final = 1  # a guarantee or a check failed; 2 is a mistake of the u
 
 @contextmanager
 def steps(*, quiet: bool) -> Iterator[Callable[[str], None]]:
-    """A function that says what is being done now."""
+    """Yield a function that shows the current step on standard error."""
     from rich.console import Console
 
     console = Console(stderr=True, quiet=quiet)
@@ -29,13 +29,11 @@ def steps(*, quiet: bool) -> Iterator[Callable[[str], None]]:
         yield step
 
 
-# Numbers that a user types: each has a least and a most, and `nan` is neither.
-
-SHOWN_MAX: Final = 32  # characters of a value: enough to recognise what was typed
+SHOWN_MAX: Final = 32  # characters of a value in an error message
 
 
 def check_within(name: str, value: float | None, least: float, most: float, *, hint: str = "") -> None:
-    """Refuse a value out of bounds, in one sentence; `hint` ends it. An option that was not given is within."""
+    """Refuse a value out of bounds, NaN included, in one sentence that ends with `hint`. None is accepted."""
     if value is None or least <= value <= most:
         return
     raise UserError(f"{name} is {_shown(value)}; give from {_shown(least)} to {_shown(most)}{hint}")
@@ -46,32 +44,27 @@ def _shown(value: float) -> str:
     return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"
 
 
-# Numbers in sentences.
-
-
 def counted(number: int, noun: str) -> str:
-    """So many of something: `1 site`, `2 sites`."""
+    """A count with its noun: `1 site`, `2 sites`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
-# Ctrl-C on long work that should end in good order.
 
 
 @contextmanager
 def asked_to_stop(say: Callable[[], None]) -> Iterator[Callable[[], bool]]:
-    """While it lasts, the first Ctrl-C is only noted (and answered by `say`); the second one interrupts as usual.
+    """Yield a function that returns whether Ctrl-C was pressed. The second Ctrl-C interrupts as usual.
 
-    Spark's own handler would talk to Java in the middle of whatever is being said to it, which breaks the line.
+    `say` is called at the first one. Spark's own handler would call Java in the middle of another call, which breaks
+    the connection.
     """
     stopped = threading.Event()
 
-    def heed(_number: int, _frame: FrameType | None) -> None:
+    def on_interrupt(_number: int, _frame: FrameType | None) -> None:
         if stopped.is_set():
             raise KeyboardInterrupt
         stopped.set()
         say()
 
-    before = signal.signal(signal.SIGINT, heed)
+    before = signal.signal(signal.SIGINT, on_interrupt)
     try:
         yield stopped.is_set
     finally:
