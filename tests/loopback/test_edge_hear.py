@@ -31,7 +31,7 @@ def test_the_file_of_a_plan_a_tag_and_a_server_are_all_that_a_customer_needs(tmp
         asked = ("--server", f"{host}:{port}", "--grade", "guaranteed")
         process = start("hear", plans.path(1), "--tag", "FT", "--feeds", "A", "--trades", 240, "--json", *asked)
         try:
-            await_line(process, "hears 3 stripes of plan 1")
+            await_line(process, "receiving 3 stripes of plan 1")
             until(lambda: len(site.station.status()["marks"]) == 2 and site.speaks, site.wake)
             for each in told:
                 site.tell(each)
@@ -56,8 +56,8 @@ def test_the_file_of_a_plan_a_tag_and_a_server_are_all_that_a_customer_needs(tmp
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (("hear", "{plan}"), "TARGET is a plan file, which does not say whose it is; name the"),
-        (("hear", "{folder}"), "TARGET is '{folder}', which holds no deployment; make one"),
+        (("hear", "{plan}"), "TARGET is a plan file, which does not name its deployment; give the"),
+        (("hear", "{folder}"), "TARGET is '{folder}', which is not a deployment; make one"),
         (("hear", "{folder}/none.toml", "--tag", "FT"), "{folder}/none.toml cannot be read"),
         (("hear", "{plan}", "--tag", "FT", "--stripe", "9"), "--stripe is 9; plan 1 has 1, 2, 3"),
         (("hear", "{plan}", "--tag", "FT", "--feeds", "A,Z"), "--feeds names 'Z'; plan 1 has A, B"),

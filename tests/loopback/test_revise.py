@@ -29,7 +29,7 @@ def test_a_venue_revises_what_it_published_and_everybody_hears_it_in_the_order(t
             ("cancel", folder, 3): "NUMBER is 3, which is no trade; name a trade by its number",
             ("cancel", folder, 1): "NUMBER is 1, a trade that number 3 has canceled; it is void",
             ("cancel", folder, 2): "a trade that number 4 has corrected; it is known by that number now",
-            ("correct", folder, 2): "there is neither --price nor --quantity; say what the trade really was",
+            ("correct", folder, 2): "neither --price nor --quantity is given; give the correct value",
             ("correct", folder, 5, "--price", "much"): "--price: 'much' is not a decimal number",
             ("correct", folder, 5, "--quantity", "-1"): "quantity is -1000000000; it must be from",
             ("halt", folder, "nowhere"): "VENUE is 'nowhere'; the ring knows XNYS",

@@ -1,4 +1,4 @@
-"""`fairtape hear`: a customer of the edge; prints the ticker, and everything that is not as it should be."""
+"""`fairtape hear`: a customer of the edge; prints trades, gaps, reformations and plan changes."""
 
 import json
 import sys
@@ -33,7 +33,7 @@ PATIENCE_MS: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class EdgeTarget:
-    """What there is to hear, and whom to ask."""
+    """A stripe plan, and the retransmit servers for it."""
 
     tag: str
     plan: "StripePlan"
@@ -45,21 +45,24 @@ class EdgeTarget:
 @click.command()
 @click.argument("target", type=click.Path(path_type=Path))
 @click.option("--stripe", "stripes", type=int, multiple=True, help="An edge stripe, by its number.  [default: all]")
-@click.option("--feeds", default="", metavar="A,B", help="The feeds to hear.  [default: all of the plan]")
+@click.option("--feeds", default="", metavar="A,B", help="Feeds to receive.  [default: all of the plan]")
 @click.option(
     "--grade", type=click.Choice(["guaranteed", "best-effort"]), default="best-effort", show_default=True,
-    help="Ask until nothing is missing, or give up after --patience-ms.",
+    help="Request until nothing is missing, or give up after --patience-ms.",
 )  # fmt: skip
-@click.option("--patience-ms", default=PATIENCE_MS, show_default=True, help="With what is missing, of best effort.")
+@click.option(
+    "--patience-ms",
+    default=PATIENCE_MS,
+    show_default=True,
+    help="With best-effort: wait this long for what is missing.",
+)
 @click.option("--from", "begin", type=int, help="Begin each stripe with this number.  [default: what comes next]")
 @click.option("--session", help="With --from: the session that the number belongs to, as it was printed.")
-@click.option("--tag", help="Of a plan file: the deployment's tag at the edge.")
-@click.option(
-    "--server", "servers", multiple=True, metavar="HOST:PORT", help="Of a plan file: whom to ask for repairs."
-)
-@click.option("--interface", help="A name or an address of this machine.  [default: loopback, or as the sites have it]")
-@click.option("--trades", type=int, help="End after so many trades.")
-@click.option("--seconds", type=float, help="End after so long.  [default: at Ctrl-C]")
+@click.option("--tag", help="With a plan file: the deployment's tag at the edge.")
+@click.option("--server", "servers", multiple=True, metavar="HOST:PORT", help="With a plan file: a retransmit server.")
+@click.option("--interface", help="Network interface, by name or address.  [default: loopback, or that of the sites]")
+@click.option("--trades", type=int, metavar="N", help="Stop after N trades.")
+@click.option("--seconds", type=float, help="Stop after this time.  [default: at Ctrl-C]")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 @click.pass_context
 def hear(
@@ -79,13 +82,13 @@ def hear(
     seconds: float | None,
     as_json: bool,
 ) -> None:
-    """Hear the ticker as a customer does.
+    """Receive the ticker as a customer does.
 
-    TARGET is a deployment, or the file of a stripe plan. Each message is kept from whichever feed brings it first; what
-    is missing is asked for at the retransmit servers. Gaps, silent feeds, reformations, Breaks and changes of plan are
-    lines of their own.
+    TARGET is a deployment, or the file of a stripe plan. The first copy of each message is used, from either feed; what
+    is missing is requested from the retransmit servers. Gaps, silent feeds, reformations, Breaks and plan changes are
+    separate lines.
 
-    The exit code is 1 when messages were missed for good.
+    The exit code is 1 if messages are missing at the end.
     """
     from fairtape.deployment.process.children import Interrupts
 
@@ -95,7 +98,7 @@ def hear(
     check_within("--from", begin, 1, 1 << 62)
     found = _target(target, tag, servers, interface)
     name = _session(session, begin)
-    ear = _ear(found, feeds, grade, patience_ms, stripes)
+    subscriber = _subscriber(found, feeds, grade, patience_ms, stripes)
     plan = found.plan if name is None else _plan_of(name, found)
     chosen = _stripes(plan, stripes)
     starts = None if begin is None else dict.fromkeys(chosen, begin)
@@ -103,27 +106,27 @@ def hear(
     ends_at = time.monotonic() + (seconds or SECONDS_MAX)
     try:
         with Interrupts() as interrupts:
-            ear.follow(plan, starts=starts, breaks=0 if name is None else name.breaks)
-            click.echo(f"hears {len(chosen)} stripes of plan {plan.version}", err=True)
+            subscriber.follow(plan, starts=starts, breaks=0 if name is None else name.breaks)
+            click.echo(f"receiving {len(chosen)} stripes of plan {plan.version}", err=True)
             while not interrupts.count and time.monotonic() < ends_at and (trades is None or printer.trades < trades):
-                for line in printer.lines(ear.turn()):
+                for line in printer.lines(subscriber.turn()):
                     sys.stdout.write(line)
                 sys.stdout.flush()
     finally:
-        ear.close()
-    counts = ear.customer.counts
+        subscriber.close()
+    counts = subscriber.customer.counts
     click.echo(f"{printer.trades:,} trades, {counts.missing:,} missing, {counts.requests:,} requests", err=True)
     ctx.exit(EXIT_MISSED if counts.missing else 0)
 
 
-def _ear(
+def _subscriber(
     found: EdgeTarget, feeds: str, grade: str, patience_ms: int, stripes: tuple[int, ...]
 ) -> "MulticastSubscriber":
     from fairtape.edge.protocol.customer import CustomerOptions
     from fairtape.edge.service.subscriber import MulticastSubscriber, feeds_of
 
     if grade == "guaranteed" and not found.servers:
-        raise UserError("--grade is guaranteed, and there is nobody to ask; name a retransmit server with --server")
+        raise UserError("--grade is guaranteed, which needs a retransmit server; name one with --server")
     patience = None if grade == "guaranteed" else patience_ms * MILLISECOND
     return MulticastSubscriber(
         found.tag,
@@ -138,7 +141,7 @@ def _ear(
 
 
 class Printer:
-    """Records as lines."""
+    """Formats records as lines."""
 
     def __init__(self, plans: Callable[[int], "StripePlan | None"], *, as_json: bool) -> None:
         from fairtape.edge.service.session_readers import SessionReaders
@@ -148,7 +151,6 @@ class Printer:
         self._readers = SessionReaders(plans)
 
     def lines(self, records: list[Record]) -> Iterator[str]:
-        """What there is to print."""
         for record in records:
             if isinstance(record, Delivered):
                 for number, message in enumerate(record.messages, record.first):
@@ -169,19 +171,19 @@ class Printer:
                 opaque = decode_opaque(message)
                 self.trades += opaque.part + 1 == opaque.parts
                 return {"kind": "opaque", **place, "sequence": opaque.sequence, "payload": opaque.payload.hex()}
-            told = self._readers.of(record.session).read(message)
+            content = self._readers.of(record.session).read(message)
         except (BadItch, BadMark) as error:
             return {"kind": "unread", **place, "why": str(error)}
-        if isinstance(told, CanceledPrint):
-            return {"kind": "canceled", **place, "sequence": told.number}
-        if not isinstance(told, PrintedTrade):
+        if isinstance(content, CanceledPrint):
+            return {"kind": "canceled", **place, "sequence": content.number}
+        if not isinstance(content, PrintedTrade):
             return None
         self.trades += 1
-        trade = told.trade
+        trade = content.trade
         return {
             "kind": "trade",
             **place,
-            "sequence": told.number,
+            "sequence": content.number,
             "venue": trade.venue_name,
             "symbol": trade.symbol,
             "price": format_fixed(trade.price),
@@ -214,14 +216,14 @@ def _target(target: Path, tag: str | None, servers: tuple[str, ...], interface: 
     if (target / FILE).exists():
         for option, given in (("--tag", tag), ("--server", servers)):
             if given:
-                raise UserError(
-                    f"{option} is given, and {target / FILE} says what its deployment is like; leave it out"
-                )
+                raise UserError(f"{option} is given, and {target / FILE} has this setting; leave the option out")
         return _deployed(read_deployment(target), interface)
     if target.is_dir():
-        raise UserError(f"TARGET is {str(target)!r}, which holds no deployment; make one with: fairtape init {target}")
+        raise UserError(f"TARGET is {str(target)!r}, which is not a deployment; make one with: fairtape init {target}")
     if tag is None:
-        raise UserError("TARGET is a plan file, which does not say whose it is; name the deployment's tag with --tag")
+        raise UserError(
+            "TARGET is a plan file, which does not name its deployment; give the deployment's tag with --tag"
+        )
     plan = read_plan(target)
 
     def later(version: int) -> "StripePlan | None":
@@ -240,24 +242,26 @@ def _deployed(deployment: "Deployment", interface: str | None) -> EdgeTarget:
     from fairtape.deployment.status_files import RunFolder
 
     settings = edge_of(deployment)
-    catalogue = stripe_plans_of(deployment)
+    plans = stripe_plans_of(deployment)
 
     def later(version: int) -> "StripePlan | None":
-        return _plan_or_none(catalogue.path(version))
+        return _plan_or_none(plans.path(version))
 
     statuses = RunFolder(deployment.folder).statuses([*settings.stations, *edge_names(deployment)])
     pages = [page.get("edge") or page for page in statuses.values()]
     version = max((page.get("plan") or 0 for page in pages), default=0) or settings.first_plan
     plan = later(version) if version else None
     if plan is None:
-        raise UserError(f"no plan is in force in {deployment.folder}; order one with: fairtape operate")
+        raise UserError(
+            f"no stripe plan is in force in {deployment.folder}; set one with: fairtape operate … plan FILE"
+        )
     servers = tuple(place.requests for place in settings.stations.values())
     host = deployment.nodes[next(iter(settings.stations))].host
     return EdgeTarget(settings.tag, plan, later, servers, interface or interface_at(host))
 
 
 def _plan_or_none(path: Path) -> "StripePlan | None":
-    """A plan that is not there yet, or is no plan, is waited for."""
+    """None if the file is missing or is not a plan: it may still be copied."""
     from fairtape.edge.service.stripe_plans import read_plan
 
     try:
@@ -282,14 +286,14 @@ def _session(text: str | None, begin: int | None) -> "Session | None":
         return None
     name = Session.parse(text)
     if name is None or begin is None:
-        raise UserError(f"--session is {text!r}; expected ten letters and digits as they were printed, and --from")
+        raise UserError(f"--session is {text!r}; expected ten letters and digits as printed, and --from")
     return name
 
 
 def _plan_of(name: "Session", found: EdgeTarget) -> "StripePlan":
     plan = found.plans(name.version)
     if plan is None:
-        raise UserError(f"--session is {str(name)!r}, of plan {name.version}, which is not here; add its file")
+        raise UserError(f"--session is {str(name)!r}, of plan {name.version}, which is missing here; add its file")
     return plan
 
 

@@ -1,4 +1,4 @@
-"""`fairtape publish`: send a file of trades, or generated ones, into the ring of a folder."""
+"""`fairtape publish`: trades of a file, or generated ones, into a ring. `fairtape revise`: notices of a venue."""
 
 import socket
 from collections.abc import Callable, Iterator
@@ -30,10 +30,10 @@ GENERATED_RATE: Final = 10_000  # trades per second of a generated session
 GENERATED_MAX: Final = 100_000_000
 COUNT_MAX: Final = 10**12
 SEED_MAX: Final = 10**18
-PERIOD_MAX: Final = 31 * 24 * 3_600 * SECOND  # nobody means a command that takes longer
-TOLD_PERIOD_MIN: Final = 3_600 * SECOND  # whoever starts one that takes longer than this may not know it
+PERIOD_MAX: Final = 31 * 24 * 3_600 * SECOND  # a longer run is a mistake
+ANNOUNCED_PERIOD_MIN: Final = 3_600 * SECOND  # a longer run is announced
 FIRST_SOURCE: Final = 100  # the first one is 101
-REACHED_MIN: Final = 0.9  # of the rate that was asked for; below it the user is told
+REACHED_MIN: Final = 0.9  # share of the requested rate; a lower one is reported
 
 
 @click.command("publish")
@@ -45,13 +45,13 @@ REACHED_MIN: Final = 0.9  # of the rate that was asked for; below it the user is
     type=click.Choice(["s", "ms", "us", "ns"]),
     help="Unit of times that are numbers.  [default: ns]",
 )
-@click.option("--midnight", metavar="TIME", help="Where the times of a day of ITCH begin, with its zone.")
-@click.option("--venue", default="", help="Whose the trades of a day of ITCH are.")
-@click.option("--speed", type=float, help="Times the recorded speed, in the order of time.")
+@click.option("--midnight", metavar="TIME", help="Midnight of the day of an ITCH file, with time zone.")
+@click.option("--venue", default="", help="Venue of the trades of an ITCH file.")
+@click.option("--speed", type=float, help="Replay in time order, at this multiple of the recorded speed.")
 @click.option("--rate", type=float, help="Trades per second, in the order of the file.")
-@click.option("--max", "count_max", type=int, help="At most so many trades.")
-@click.option("--generate", type=int, metavar="N", help="N generated trades instead of a file.")
-@click.option("--seed", default=1, show_default=True, help="Of generated trades.")
+@click.option("--max", "count_max", type=int, metavar="N", help="Stop after N trades.")
+@click.option("--generate", type=int, metavar="N", help="Publish N generated trades instead of a file.")
+@click.option("--seed", default=1, show_default=True, help="Seed of generated trades.")
 @click.pass_context
 def publish_command(
     ctx: click.Context,
@@ -70,15 +70,15 @@ def publish_command(
 ) -> None:
     """Publish a file of trades into a ring.
 
-    The ring is the one that `fairtape listen DIRECTORY` or `fairtape up DIRECTORY` runs. FILE is CSV or Parquet with a
-    time, a symbol, a price and a quantity, and perhaps a venue, whose name every trade carries, a trade_id and a side;
-    or DBN; or a day of ITCH 5.0 (.itch), of which the executions are published under their match numbers.
+    The ring is the one that `fairtape listen DIRECTORY` or `fairtape up DIRECTORY` runs. FILE is CSV or Parquet with
+    time, symbol, price and quantity, and optionally venue, trade_id and side; or DBN; or a day of ITCH 5.0 (.itch),
+    whose executions are published under their match numbers.
 
-    Without --speed or --rate the trades go out as fast as the ring takes them. The command ends when every trade has
-    its place in the order.
+    Without --speed or --rate the trades are published as fast as the ring accepts them. The command ends when every
+    trade has its position in the order.
 
-    The exit code is 1 when the ring falls silent before that, and 130 after Ctrl-C; what was acknowledged until then is
-    printed in either case.
+    The exit code is 1 if the ring stops acknowledging before that, and 130 after Ctrl-C. The number of acknowledged
+    trades is printed in either case.
     """
     from fairtape.cli.journal import parse_instant
     from fairtape.deployment.publish.publisher import Ending, PublishPace, publish
@@ -87,29 +87,29 @@ def publish_command(
     from fairtape.storage.trade_files import unpublished_columns
 
     _refuse(file=file, speed=speed, rate=rate, count_max=count_max, generate=generate, seed=seed)
-    door = publish_target(directory)
-    if not door.is_open():
-        raise UserError(f"the ring in {str(directory)!r} is not running; start it with: {door.command}")
-    me = _node(source, door)
-    plan = door.plan_for(me)
+    target = publish_target(directory)
+    if not target.is_open():
+        raise UserError(f"the ring in {str(directory)!r} is not running; start it with: {target.command}")
+    me = _node(source, target)
+    plan = target.plan_for(me)
     if file is not None:
         supply: _Recorded | _Generated = _Recorded(
             file, time_unit, None if midnight is None else parse_instant(midnight), _venue(venue), count_max
         )
     else:
         assert generate is not None
-        supply = _Generated(min(generate, count_max or generate), door.names[me], seed)
+        supply = _Generated(min(generate, count_max or generate), target.names[me], seed)
     pace = PublishPace(rate=rate, speed=speed)
     survey = _survey(supply.trades())
     if file is not None and (ignored := unpublished_columns(file)):
-        click.echo(f"not published, because a trade has no place for it: {', '.join(ignored)}", err=True)
-    _tell_period(pace.period(survey.count, survey.span), pace)
+        click.echo(f"not published, because trades have no such field: {', '.join(ignored)}", err=True)
+    _announce_period(pace.period(survey.count, survey.span), pace)
     with _bar(survey.count) as progress:
         trades = by_time(supply.trades()) if speed is not None else supply.trades()
         published = publish(plan, me, trades, pace, progress)
-    click.echo(_sentence(published, door.names[me], pace))
+    click.echo(_sentence(published, target.names[me], pace))
     if published.ending is Ending.SILENT:
-        click.echo(f"fairtape: {_silence(door, directory)}", err=True)
+        click.echo(f"fairtape: {_silence(target, directory)}", err=True)
     ctx.exit({Ending.COMPLETE: 0, Ending.INTERRUPTED: EXIT_INTERRUPTED, Ending.SILENT: EXIT_FAILED}[published.ending])
 
 
@@ -136,20 +136,20 @@ def _refuse(
     check_within("--seed", seed, 0, SEED_MAX)
 
 
-def _node(wanted: str | None, door: "PublishTarget") -> "NodeId":
-    """The source of that name or number, if nobody else publishes as it; the first free one where none is named."""
+def _node(wanted: str | None, target: "PublishTarget") -> "NodeId":
+    """The source of that name or number, unless another program publishes as it; without a name, the first free one."""
     if wanted is None:
-        free = next((node for node in door.names if _is_free(door.plan, node)), None)
+        free = next((node for node in target.names if _is_free(target.plan, node)), None)
         if free is None:
-            count = len(door.names)
+            count = len(target.names)
             raise UserError(f"all {count} sources of the ring are taken by other publishers; wait until one ends")
         return free
-    for node, name in door.names.items():
+    for node, name in target.names.items():
         if wanted.upper() == name.upper() or wanted == str(_number(node)):
-            if not _is_free(door.plan, node):
-                raise UserError(f"--source is {wanted}, as which another program publishes; name another one")
+            if not _is_free(target.plan, node):
+                raise UserError(f"--source is {wanted}, and another program publishes as this source; name another")
             return node
-    names = ", ".join(f"{name} ({_number(node)})" for node, name in door.names.items())
+    names = ", ".join(f"{name} ({_number(node)})" for node, name in target.names.items())
     raise UserError(f"--source is {wanted!r}; the ring knows {names}")
 
 
@@ -161,15 +161,15 @@ def _venue(name: str) -> str:
 
 
 def _number(node: "NodeId") -> int:
-    """How people count sources: from 1."""
+    """The number of a source for people, from 1."""
     return node - FIRST_SOURCE if node > FIRST_SOURCE else node
 
 
 def _is_free(plan: "RingPlan", node: "NodeId") -> bool:
     peer = plan.book[node]
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as trial:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            trial.bind((peer.host, peer.port))
+            probe.bind((peer.host, peer.port))
         except OSError:
             return False
     return True
@@ -193,7 +193,7 @@ class _Recorded:
 
 
 class _Generated:
-    """The first trades of one long session of one venue that opened long enough ago for all of them to be past."""
+    """Generated trades of one venue, in a session that began early enough for all of them to be in the past."""
 
     def __init__(self, count: int, venue: str, seed: int) -> None:
         self._count = count
@@ -216,14 +216,14 @@ class _Generated:
 
 @dataclass(frozen=True, slots=True)
 class _Survey:
-    """What there is to publish."""
+    """Number and time span of the trades to publish."""
 
     count: int
     span: Duration  # from the earliest to the latest trade
 
 
 def _survey(batches: Iterator["Trades"]) -> _Survey:
-    """Look at everything. What is wrong with a file is found before any of it is part of an order for ever."""
+    """Read everything once: errors in a file are found before any of it is published, which cannot be undone."""
     count, earliest, latest = 0, FIXED_MAX, 0
     for trades in batches:
         if len(trades):
@@ -233,23 +233,25 @@ def _survey(batches: Iterator["Trades"]) -> _Survey:
     return _Survey(count, latest - earliest)
 
 
-def _tell_period(period: Duration, pace: "PublishPace") -> None:
-    """Refuse what would never end; tell of what takes long."""
+def _announce_period(period: Duration, pace: "PublishPace") -> None:
+    """Refuse a run that would take weeks; announce one that takes hours."""
     asked = f"--rate is {pace.rate:g}" if pace.rate is not None else f"--speed is {pace.speed:g}" if pace.speed else ""
     hours = period / (3_600 * SECOND)
     if period > PERIOD_MAX:
-        raise UserError(f"{asked}, at which publishing would take {hours / 24:,.0f} days; give more, or neither")
-    if period > TOLD_PERIOD_MIN:
+        raise UserError(
+            f"{asked}, at which publishing would take {hours / 24:,.0f} days; give a higher value, or omit it"
+        )
+    if period > ANNOUNCED_PERIOD_MIN:
         click.echo(f"{asked}: publishing takes {hours:,.1f} hours; Ctrl-C ends it at any time", err=True)
 
 
-def _silence(door: "PublishTarget", directory: Path) -> str:
+def _silence(target: "PublishTarget", directory: Path) -> str:
     from fairtape.deployment.publish.publisher import SILENCE_MAX
 
-    what = f"acknowledged nothing for {SILENCE_MAX // SECOND} s" if door.is_open() else "stopped"
+    what = f"acknowledged nothing for {SILENCE_MAX // SECOND} s" if target.is_open() else "stopped"
     return (
-        f"the ring in {str(directory)!r} has {what}; trades that are published and not acknowledged may have a place"
-        f" in the order or not: `fairtape journal cat` shows what a site's journal holds"
+        f"the ring in {str(directory)!r} has {what}; trades that are published but not acknowledged may or may not"
+        f" be in the order: `fairtape journal cat` shows what a site's journal holds"
     )
 
 
@@ -280,16 +282,14 @@ def _sentence(published: "Published", name: str, pace: "PublishPace") -> str:
     from fairtape.deployment.publish.publisher import Ending
 
     ending = "" if published.ending is Ending.COMPLETE else f"; {published.published:,} were published"
-    repeated = f", {published.resent:,} blocks sent again" if published.resent else ""
+    repeated = f", {published.resent:,} blocks resent" if published.resent else ""
     behind = published.period >= SECOND and pace.rate and published.per_second < REACHED_MIN * pace.rate
-    slower = f" ({pace.rate:,g} were asked for; the time counts to the last acknowledgment)" if behind else ""
+    slower = f" (requested: {pace.rate:,g}; the time includes the last acknowledgment)" if behind else ""
     return (
         f"{counted(published.acknowledged, 'trade')} acknowledged, published as {name}, in"
         f" {published.period / SECOND:.2f} s, {published.per_second:,.0f} per second{slower}{repeated}{ending}"
     )
 
-
-# `fairtape revise`: what a venue says beside its trades.
 
 Command = TypeVar("Command", bound=Callable[..., None])
 
@@ -298,9 +298,9 @@ Command = TypeVar("Command", bound=Callable[..., None])
 def revise() -> None:
     """Cancel or correct a trade, halt a venue, open it again.
 
-    A notice is a message of the venue like its trades: it has its place in the one order, and every customer hears it
-    at the same instant. It is published as the source that published the trade, so this needs that source's key, and
-    that no other program publishes as it meanwhile.
+    A notice is a message in the order, like a trade, and is released to every customer at the same instant. It is
+    published as the source that published the trade: this needs that source's key, and no other program may publish
+    as that source at the same time.
     """
 
 
@@ -312,25 +312,25 @@ def _trade_arguments(command: Command) -> Command:
 @revise.command()
 @_trade_arguments
 def cancel(*, directory: Path, number: int) -> None:
-    """The trade with this NUMBER in the order never was."""
+    """Cancel the trade with this NUMBER in the order."""
     from fairtape.market.notices import Cancel
 
     trade, source = _found(directory, number)
     _publish(directory, source, Cancel(number, trade.venue_name, trade.symbol, SharedClock().now()))
-    click.echo(f"canceled: {_words(number, trade)}")
+    click.echo(f"canceled: {_describe(number, trade)}")
 
 
 @revise.command()
 @_trade_arguments
-@click.option("--price", help="What the price really was.  [default: as it was]")
-@click.option("--quantity", help="What the quantity really was.  [default: as it was]")
+@click.option("--price", help="The correct price.  [default: unchanged]")
+@click.option("--quantity", help="The correct quantity.  [default: unchanged]")
 def correct(*, directory: Path, number: int, price: str | None, quantity: str | None) -> None:
-    """The trade with this NUMBER in the order was another one."""
+    """Correct the trade with this NUMBER in the order."""
     from fairtape.market.notices import Correction
     from fairtape.market.trades import BadTrade
 
     if price is None and quantity is None:
-        raise UserError("there is neither --price nor --quantity; say what the trade really was")
+        raise UserError("neither --price nor --quantity is given; give the correct value")
     wrong, source = _found(directory, number)
     try:
         right = replace(
@@ -339,16 +339,16 @@ def correct(*, directory: Path, number: int, price: str | None, quantity: str | 
             quantity=wrong.quantity if quantity is None else _fixed("--quantity", quantity),
         )
     except BadTrade as error:
-        raise UserError(f"{error}; a trade cannot be corrected into that") from None
+        raise UserError(f"{error}; the correction is not a valid trade") from None
     _publish(directory, source, Correction(number, right, SharedClock().now()))
-    click.echo(f"corrected: {_words(number, wrong)}, is now {_terms(right)}")
+    click.echo(f"corrected: {_describe(number, wrong)}, is now {_terms(right)}")
 
 
 @revise.command()
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.argument("venue")
 def halt(*, directory: Path, venue: str) -> None:
-    """The VENUE does not trade for now."""
+    """Halt trading at VENUE."""
     from fairtape.market.notices import Status
 
     _state(directory, venue, Status.HALTED)
@@ -359,7 +359,7 @@ def halt(*, directory: Path, venue: str) -> None:
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.argument("venue")
 def open_(*, directory: Path, venue: str) -> None:
-    """The VENUE trades again."""
+    """Open trading at VENUE again."""
     from fairtape.market.notices import Status
 
     _state(directory, venue, Status.OPEN)
@@ -371,37 +371,39 @@ def _found(directory: Path, number: int) -> tuple["Trade", "NodeId"]:
     from fairtape.market.notices import NUMBER_MAX
 
     check_within("NUMBER", number, 1, NUMBER_MAX)
-    _door(directory)
+    _running_target(directory)
     return trade_in(directory, number)
 
 
 def _state(directory: Path, venue: str, status: "Status") -> None:
     from fairtape.market.notices import VenueStatus
 
-    names = _door(directory).names
+    names = _running_target(directory).names
     source = next((node for node, name in names.items() if name.upper() == venue.upper()), None)
     if source is None:
         raise UserError(f"VENUE is {venue!r}; the ring knows {', '.join(names.values())}")
     _publish(directory, source, VenueStatus(names[source], status, SharedClock().now()))
 
 
-def _door(directory: Path) -> "PublishTarget":
+def _running_target(directory: Path) -> "PublishTarget":
     from fairtape.deployment.publish.target import publish_target
 
-    door = publish_target(directory)
-    if not door.is_open():
-        raise UserError(f"the ring in {str(directory)!r} is not running; start it with: {door.command}")
-    return door
+    target = publish_target(directory)
+    if not target.is_open():
+        raise UserError(f"the ring in {str(directory)!r} is not running; start it with: {target.command}")
+    return target
 
 
 def _publish(directory: Path, source: "NodeId", notice: "Notice") -> None:
     from fairtape.deployment.publish.source_thread import publish_once
     from fairtape.market.notices import encode_notice
 
-    door = _door(directory)
-    if source not in door.names:
-        raise UserError(f"it was published by source {source}, which is none of this ring's; nobody else may revise it")
-    publish_once(door.plan_for(source), source, [encode_notice(notice)])
+    target = _running_target(directory)
+    if source not in target.names:
+        raise UserError(
+            f"source {source} published it, which is not a source of this ring; only the publisher may revise a trade"
+        )
+    publish_once(target.plan_for(source), source, [encode_notice(notice)])
 
 
 def _fixed(name: str, text: str) -> int:
@@ -411,7 +413,7 @@ def _fixed(name: str, text: str) -> int:
         raise UserError(f"{name}: {error}") from None
 
 
-def _words(number: int, trade: "Trade") -> str:
+def _describe(number: int, trade: "Trade") -> str:
     return f"number {number:,}, {trade.symbol} {_terms(trade)} at {trade.venue_name or 'no venue'}"
 
 
