@@ -20,7 +20,7 @@ EXTRAS: Final[Mapping[str, str]] = MappingProxyType({
 })  # fmt: skip
 
 
-def remedy_for(missing: ModuleNotFoundError) -> str | None:
+def remedy_for(missing: ImportError) -> str | None:
     """The sentence for a user whose installation lacks an extra; None where the package belongs to none."""
     package = (missing.name or "").partition(".")[0]
     extra = EXTRAS.get(package)
