@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fairtape.cli import run
+from fairtape.cli import processes as run
 from fairtape.core.effects import FormationChange, Ordered, Release
 from fairtape.core.instants import Instant
 from fairtape.core.timing import PROFILES

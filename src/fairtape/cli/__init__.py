@@ -31,14 +31,14 @@ COMMANDS: Final = {
     "revise": CommandEntry(
         "A ring", "fairtape.cli.publish", "revise", "Cancel or correct a trade, halt a venue, open it again."
     ),
-    "web": CommandEntry("A ring", "fairtape.cli.run", "web", "Serve the ticker of a site by WebSocket and HTTP."),
+    "web": CommandEntry("A ring", "fairtape.cli.processes", "web", "Serve the ticker of a site by WebSocket and HTTP."),
     "init": CommandEntry(
         "A deployment", "fairtape.cli.init", "init", "Make a deployment: its file and the keys of its nodes."
     ),
     "up": CommandEntry(
-        "A deployment", "fairtape.cli.run", "up", "Run the sites and servers of a deployment on this machine."
+        "A deployment", "fairtape.cli.processes", "up", "Run the sites and servers of a deployment on this machine."
     ),
-    "node": CommandEntry("A deployment", "fairtape.cli.run", "node", "Run one node of a deployment."),
+    "node": CommandEntry("A deployment", "fairtape.cli.processes", "node", "Run one node of a deployment."),
     "status": CommandEntry(
         "A deployment", "fairtape.cli.status", "status", "Show the state of a deployment's processes."
     ),
@@ -48,10 +48,10 @@ COMMANDS: Final = {
         "operate",
         "Retire and admit sites; change the plan; resume after a halt.",
     ),
-    "edge": CommandEntry("A deployment", "fairtape.cli.run", "edge", "Run the retransmit server of a site."),
+    "edge": CommandEntry("A deployment", "fairtape.cli.processes", "edge", "Run the retransmit server of a site."),
     "hear": CommandEntry("A deployment", "fairtape.cli.hear", "hear", "Receive the ticker as a customer does."),
     "gateway": CommandEntry(
-        "A deployment", "fairtape.cli.run", "gateway", "Run order entry: FIX, OUCH and the Python client."
+        "A deployment", "fairtape.cli.processes", "gateway", "Run order entry: FIX, OUCH and the Python client."
     ),
     "accounts": CommandEntry(
         "A deployment", "fairtape.cli.accounts", "accounts", "Make logins and fund their accounts."
