@@ -13,13 +13,13 @@ from fairtape.core.effects import FormationChange, Ordered, Release
 from fairtape.core.instants import Instant
 from fairtape.core.timing import PROFILES
 from fairtape.deployment.follow.floor_reader import FloorReader
-from fairtape.deployment.follow.journal_follower import JournalFollower
 from fairtape.deployment.process.arbiter import Arbiter
 from fairtape.exchange.floor import Floor
 from fairtape.exchange.order_codec import Message, decode
 from fairtape.exchange.orders import TradeReport
 from fairtape.exchange.outputs import Evidence
 from fairtape.journal import JournalWriter
+from fairtape.journal.follow import JournalFollower
 from fairtape.nodes.source import Source
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import encode_formation

@@ -30,7 +30,6 @@ from fairtape.deployment.config.description import (
     read_deployment,
 )
 from fairtape.deployment.follow.floor_reader import FloorReader, FloorStep
-from fairtape.deployment.follow.journal_follower import JournalFollower
 from fairtape.deployment.follow.site_selection import SiteSelection
 from fairtape.deployment.process.arbiter import Arbiter
 from fairtape.deployment.process.children import Interrupts
@@ -66,6 +65,7 @@ from fairtape.exchange.rules.values import (
     Rule,
     SecondPrice,
 )
+from fairtape.journal.follow import JournalFollower
 from fairtape.market.prices import BadNumber, format_fixed, format_sum, parse_fixed
 from fairtape.market.symbols import BadName, checked_symbol
 from fairtape.net.clock import SharedClock

@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 from fairtape.cli.journal import format_instant
 from fairtape.cli.output_thread import OutputThread
 from fairtape.core.effects import FormationChange, Release
-from fairtape.deployment.follow.journal_follower import JournalFollower
 from fairtape.journal import FormationChanged, JournalEntry
+from fairtape.journal.follow import JournalFollower
 from fairtape.market.notices import Notice, VenueStatus, in_words, notice_in
 from fairtape.market.prices import format_fixed
 from fairtape.market.trades import TRADE_SIZE, BadTrade, records

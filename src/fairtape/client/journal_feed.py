@@ -13,10 +13,10 @@ from typing import Final
 from fairtape.client.errors import ClientError
 from fairtape.core.effects import Release
 from fairtape.core.instants import MILLISECOND, SECOND
-from fairtape.deployment.follow.journal_follower import JournalFollower
 from fairtape.deployment.follow.site_failover import Restored, Silenced, SiteFailover, Tiding
 from fairtape.deployment.follow.site_selection import SiteSelection
 from fairtape.journal import Damaged, FormationChanged, JournalEntry, JournalReader
+from fairtape.journal.follow import JournalFollower
 from fairtape.journal.format import HEADER_SIZE
 from fairtape.journal.segments import Place, Segment, Trail
 from fairtape.net.clock import SharedClock

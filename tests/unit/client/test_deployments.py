@@ -13,7 +13,6 @@ from fairtape.client.journal_feed import notices
 from fairtape.core.instants import SECOND
 from fairtape.deployment.config.description import read_deployment
 from fairtape.deployment.config.draft import Draft, create_deployment
-from fairtape.deployment.follow.journal_follower import JournalFollower
 from fairtape.deployment.follow.site_failover import (
     CHOICE_PERIOD,
     SILENCE_TOLD_MIN,
@@ -26,6 +25,7 @@ from fairtape.deployment.follow.site_selection import FRESH_PERIOD, SiteSelectio
 from fairtape.deployment.lock_file import folder_lock
 from fairtape.deployment.status_files import RunFolder, StatusFile
 from fairtape.journal import JournalReader
+from fairtape.journal.follow import JournalFollower
 from fairtape.tape.records import Record
 from unit.client.tape_values import append, order, write
 from unit.test_tape import change

@@ -9,10 +9,10 @@ from itertools import takewhile
 from pathlib import Path
 
 from fairtape.core.effects import FormationChange, Ordered
-from fairtape.deployment.follow.journal_follower import JournalFollower
 from fairtape.exchange.floor import Floor, Replica
 from fairtape.exchange.outputs import Output
 from fairtape.journal import JournalEntry, JournalReader
+from fairtape.journal.follow import JournalFollower
 from fairtape.wire.frames import NodeId
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias, TypeVar
 
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
-from fairtape.deployment.follow.journal_follower import JournalFollower
 from fairtape.deployment.follow.site_selection import SiteSelection
 from fairtape.journal import Damaged
+from fairtape.journal.follow import JournalFollower
 from fairtape.net.clock import Clock, SharedClock
 from fairtape.wire.frames import NodeId
 

@@ -16,7 +16,6 @@ from typing import Final
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
 from fairtape.deployment.config.description import Deployment, GatewayOptions
-from fairtape.deployment.follow.journal_follower import JournalFollower
 from fairtape.deployment.follow.site_failover import SiteFailover
 from fairtape.deployment.follow.site_selection import SiteSelection
 from fairtape.deployment.process.children import Interrupts
@@ -43,6 +42,7 @@ from fairtape.gateway.storage.accounts import TradingAccounts
 from fairtape.gateway.storage.fix_store import FixFile
 from fairtape.gateway.storage.order_log import OrderLog
 from fairtape.journal import FormationChanged, JournalEntry
+from fairtape.journal.follow import JournalFollower
 from fairtape.net.udp import Address
 from fairtape.storage.database import DatabaseUnavailable
 from fairtape.storage.ledger_tables import LedgerStore
