@@ -18,8 +18,7 @@ from fairtape.exchange.floor import Floor
 from fairtape.exchange.order_codec import Message, decode
 from fairtape.exchange.orders import TradeReport
 from fairtape.exchange.outputs import Evidence
-from fairtape.journal import JournalWriter
-from fairtape.journal.follow import JournalFollower
+from fairtape.journal import JournalFollower, JournalWriter
 from fairtape.nodes.source import Source
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import encode_formation

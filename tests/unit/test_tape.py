@@ -17,7 +17,7 @@ from fairtape.cli.output_thread import OutputThread
 from fairtape.cli.tape import JsonLines, Progress, TapePrinter, TextLines
 from fairtape.core.effects import FormationChange, Ordered, Span
 from fairtape.core.entries import Entry as Content
-from fairtape.journal.follow import JournalFollower
+from fairtape.journal import JournalFollower
 from fairtape.market.trades import Trade, encode
 from fairtape.ring.membership.layout import encode_formation
 from fairtape.wire.blocks import pack_messages

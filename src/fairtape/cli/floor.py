@@ -65,7 +65,7 @@ from fairtape.exchange.rules.values import (
     Rule,
     SecondPrice,
 )
-from fairtape.journal.follow import JournalFollower
+from fairtape.journal import JournalFollower
 from fairtape.market.prices import BadNumber, format_fixed, format_sum, parse_fixed
 from fairtape.market.symbols import BadName, checked_symbol
 from fairtape.net.clock import SharedClock

@@ -27,8 +27,7 @@ from fairtape.deployment.follow.site_selection import SiteSelection
 from fairtape.deployment.process.children import ChildProcesses, Interrupts, ParentGone
 from fairtape.deployment.process.temporary_site import SiteNews, run_site
 from fairtape.deployment.ring_plan import RingPlan
-from fairtape.journal import Damaged
-from fairtape.journal.follow import JournalFollower
+from fairtape.journal import Damaged, JournalFollower
 from fairtape.net.clock import SharedClock
 from fairtape.net.transports import AddressBook, Groups
 from fairtape.ring.membership.formation import Formation

@@ -15,8 +15,7 @@ from fairtape.core.effects import Release
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.deployment.follow.site_failover import Restored, Silenced, SiteFailover, Tiding
 from fairtape.deployment.follow.site_selection import SiteSelection
-from fairtape.journal import Damaged, FormationChanged, JournalEntry, JournalReader
-from fairtape.journal.follow import JournalFollower
+from fairtape.journal import Damaged, FormationChanged, JournalEntry, JournalFollower, JournalReader
 from fairtape.journal.format import HEADER_SIZE
 from fairtape.journal.segments import Place, Segment, Trail
 from fairtape.net.clock import SharedClock
@@ -207,7 +206,7 @@ class DeploymentFeed:
             yield self._sales
         tuner, opener, bunches = (
             SiteFailover(self._audience, following),
-            EntryDecoder(following.following),
+            EntryDecoder(following.next_sequence),
             EntryBatcher(),
         )
         try:
@@ -216,7 +215,7 @@ class DeploymentFeed:
                 if tuner.is_due():
                     over = self._audience.is_over()
                     yield from notices(tuner.look())
-                found = tuner.patiently(lambda: bunches.take(following.everything())) or []
+                found = tuner.patiently(lambda: bunches.take(following.new_entries())) or []
                 yield from opener.opened(found, time.time_ns())
                 if not found:
                     if over:

@@ -24,8 +24,7 @@ from fairtape.deployment.follow.site_failover import (
 from fairtape.deployment.follow.site_selection import FRESH_PERIOD, SiteSelection
 from fairtape.deployment.lock_file import folder_lock
 from fairtape.deployment.status_files import RunFolder, StatusFile
-from fairtape.journal import JournalReader
-from fairtape.journal.follow import JournalFollower
+from fairtape.journal import JournalFollower, JournalReader
 from fairtape.tape.records import Record
 from unit.client.tape_values import append, order, write
 from unit.test_tape import change

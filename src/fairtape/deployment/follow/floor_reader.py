@@ -11,8 +11,7 @@ from pathlib import Path
 from fairtape.core.effects import FormationChange, Ordered
 from fairtape.exchange.floor import Floor, Replica
 from fairtape.exchange.outputs import Output
-from fairtape.journal import JournalEntry, JournalReader
-from fairtape.journal.follow import JournalFollower
+from fairtape.journal import JournalEntry, JournalFollower
 from fairtape.wire.frames import NodeId
 
 
@@ -35,7 +34,7 @@ class FloorReader:
     @classmethod
     def of_journal(cls, directory: Path, new: Callable[[], Floor]) -> "FloorReader":
         """The floor of one journal, wherever it lies."""
-        return cls(JournalFollower({0: directory}), new)
+        return cls(JournalFollower.of_journal(directory), new)
 
     @property
     def floor(self) -> Floor:
@@ -49,7 +48,7 @@ class FloorReader:
 
     def steps(self) -> Iterator[FloorStep]:
         """What was released since the last time."""
-        for each in self._following.everything():
+        for each in self._following.new_entries():
             if isinstance(each, JournalEntry):
                 yield FloorStep(each.ordered, self._replica.deliver(each.ordered))
             else:
@@ -69,6 +68,6 @@ class FloorReader:
         """What stands: everything below the token from which on the order is another one."""
         if not self._rebuilt_below:
             return
-        with JournalReader.open(self._following.journals[self._following.site]).entries() as entries:
+        with self._following.journal.entries() as entries:
             report = takewhile(lambda entry: entry.ordered.token < self._rebuilt_below, entries)
             yield from (entry.ordered for entry in report)

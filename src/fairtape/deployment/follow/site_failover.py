@@ -9,8 +9,7 @@ from typing import Final, TypeAlias, TypeVar
 
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
 from fairtape.deployment.follow.site_selection import SiteSelection
-from fairtape.journal import Damaged
-from fairtape.journal.follow import JournalFollower
+from fairtape.journal import Damaged, JournalFollower
 from fairtape.net.clock import Clock, SharedClock
 from fairtape.wire.frames import NodeId
 

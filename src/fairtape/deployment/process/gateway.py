@@ -41,8 +41,7 @@ from fairtape.gateway.session.store import FixStore
 from fairtape.gateway.storage.accounts import TradingAccounts
 from fairtape.gateway.storage.fix_store import FixFile
 from fairtape.gateway.storage.order_log import OrderLog
-from fairtape.journal import FormationChanged, JournalEntry
-from fairtape.journal.follow import JournalFollower
+from fairtape.journal import FormationChanged, JournalEntry, JournalFollower
 from fairtape.net.udp import Address
 from fairtape.storage.database import DatabaseUnavailable
 from fairtape.storage.ledger_tables import LedgerStore
@@ -243,7 +242,7 @@ class GatewayProcess:
         if self._tuner.is_due():
             for _ in self._tuner.look():
                 pass
-        found = self._tuner.patiently(lambda: list(islice(self._following.everything(), ENTRIES_MAX))) or []
+        found = self._tuner.patiently(lambda: list(islice(self._following.new_entries(), ENTRIES_MAX))) or []
         batches: list[TransferBatch] = []
         if found:
             self._heard_at = self._now()
@@ -274,7 +273,7 @@ class GatewayProcess:
         self._following.close()
         self._following, self._tuner = self._tuned()
         gateway, self._books = self._newborn()
-        while found := list(islice(self._following.everything(), ENTRIES_MAX)):
+        while found := list(islice(self._following.new_entries(), ENTRIES_MAX)):
             batches: list[TransferBatch] = []
             for each in found:
                 batches += self._apply(gateway, each)
