@@ -12,8 +12,7 @@ import pytest
 import fairtape
 from fairtape.client import Merged, Record, Reformation, Skipped, Snapshot, Trade
 from fairtape.deployment.config.description import read_deployment
-from fairtape.deployment.follow.site_selection import SiteSelection
-from fairtape.net.clock import SharedClock
+from fairtape.deployment.follow.site_failover import SiteFailover
 from loopback.commands import PATIENCE, interrupt, run
 from loopback.test_deployment import await_members, deployment
 from unit.client.tape_values import order, write
@@ -40,7 +39,7 @@ def test_clients_hear_one_order_though_the_site_that_they_hear_is_killed(tmp_pat
     folder = tmp_path / "deployment"
     with deployment(folder, "--sites", 3, "--profile", "metro", "--reformers", 1) as process:
         pages = await_members(folder, "s1", "s2", "s3")
-        heard = SiteSelection(read_deployment(folder)).choose(None, SharedClock().now())
+        heard = SiteFailover(read_deployment(folder)).choose()
         with (
             fairtape.connect(folder) as live,
             fairtape.connect(folder, policy="skip", queue_max=500) as skipping,

@@ -137,9 +137,9 @@ def _feed(path: Path, start: Start, follow: bool | None, midnight_at: Instant | 
 def _deployment_feed(path: Path) -> Feed:
     # All that a site is made of comes with it, which readers of journals and files need not wait for.
     from fairtape.client.journal_feed import DeploymentFeed
-    from fairtape.deployment.follow.site_selection import SiteSelection
+    from fairtape.deployment.follow.site_failover import SiteFailover
 
-    return DeploymentFeed(SiteSelection(read_deployment(path)), f"deployment {path}")
+    return DeploymentFeed(SiteFailover(read_deployment(path)), f"deployment {path}")
 
 
 def _start(start: object) -> Start:

@@ -13,12 +13,11 @@ from typing import Final
 from fairtape.client.errors import ClientError
 from fairtape.core.effects import Release
 from fairtape.core.instants import MILLISECOND, SECOND
-from fairtape.deployment.follow.site_failover import Restored, Silenced, SiteFailover, Tiding
-from fairtape.deployment.follow.site_selection import SiteSelection
+from fairtape.deployment.follow.site_failover import SiteEvent, SiteFailover, SiteRestored, SiteSilent
 from fairtape.journal import Damaged, FormationChanged, JournalEntry, JournalFollower, JournalReader
+from fairtape.journal.follow import POLL_PERIOD
 from fairtape.journal.format import HEADER_SIZE
 from fairtape.journal.segments import Place, Segment, Trail
-from fairtape.net.clock import SharedClock
 from fairtape.tape.batches import ROWS_MAX
 from fairtape.tape.decoding import EntryDecoder
 from fairtape.tape.feed import (
@@ -183,46 +182,38 @@ class DeploymentFeed:
 
     endless: Final = True
 
-    def __init__(self, audience: SiteSelection, title: str) -> None:
+    def __init__(self, failover: SiteFailover, title: str) -> None:
         self.title = title
-        self._audience = audience
-        self._clock = SharedClock()
+        self._failover = failover
         self._stopped = False
-        self._following: JournalFollower | None = None
+        self._follower: JournalFollower | None = None
         self._sales: LastSales | None = None
 
     def open(self, start: Start) -> None:
         """Choose a site, and find the number to begin with in its journal."""
         site = self._chosen()
-        journal = JournalReader.open(self._audience.journals[site])
+        journal = JournalReader.open(self._failover.journals[site])
         due, self._sales = place_to_begin(journal, start, lambda: released_end(journal))
-        self._following = JournalFollower(self._audience.journals, site=site, from_sequence=due)
+        self._follower = self._failover.follow(site, from_sequence=due)
 
     def run(self) -> Iterator[Delivery]:
         """What a site that serves released from there on; ends when the deployment is stopped."""
-        assert self._following is not None
-        following, self._following = self._following, None
+        assert self._follower is not None
+        follower, self._follower = self._follower, None
         if self._sales is not None:
             yield self._sales
-        tuner, opener, bunches = (
-            SiteFailover(self._audience, following),
-            EntryDecoder(following.next_sequence),
-            EntryBatcher(),
-        )
+        decoder = EntryDecoder(follower.next_sequence)
         try:
             while not self._stopped:
-                over = False
-                if tuner.is_due():
-                    over = self._audience.is_over()
-                    yield from notices(tuner.look())
-                found = tuner.patiently(lambda: bunches.take(following.new_entries())) or []
-                yield from opener.opened(found, time.time_ns())
+                yield from notices(self._failover.check())
+                found = follower.read(ROWS_MAX)
+                yield from decoder.opened(found, time.time_ns())
                 if not found:
-                    if over:
+                    if self._failover.is_over:
                         return
-                    time.sleep(LOOK_PERIOD / SECOND)
+                    time.sleep(POLL_PERIOD / SECOND)
         finally:
-            following.close()
+            follower.close()
 
     def stop(self) -> None:
         """Let `run` end."""
@@ -231,21 +222,21 @@ class DeploymentFeed:
     def last_sales(self) -> LastSales:
         """Read back from the last release of a site that serves."""
         site = self._chosen()
-        journal = JournalReader.open(self._audience.journals[site])
+        journal = JournalReader.open(self._failover.journals[site])
         return last_sales(journal, released_end(journal))
 
     def _chosen(self) -> NodeId:
-        chosen = self._audience.choose(None, self._clock.now())
+        chosen = self._failover.choose()
         if chosen is None:
             raise ClientError(f"no site of {self.title} runs on this machine; start it with: fairtape up")
         return chosen
 
 
-def notices(tidings: Iterable[Tiding]) -> Iterator[Notice]:
-    """What a client is told. The order is the same at all sites, so which one is heard is not its concern."""
-    for tiding in tidings:
-        match tiding:
-            case Silenced(since=since):
+def notices(events: Iterable[SiteEvent]) -> Iterator[Notice]:
+    """What a client is told of outages. All sites have the same order, so a change of site is no event for it."""
+    for event in events:
+        match event:
+            case SiteSilent(since=since):
                 yield Stale(since)
-            case Restored():
+            case SiteRestored():
                 yield Fresh()

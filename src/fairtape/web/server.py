@@ -12,9 +12,8 @@ import uvicorn
 import uvloop
 
 from fairtape.core.errors import UserError
-from fairtape.core.instants import Instant
 from fairtape.deployment.config.description import FILE, NodeKind, read_deployment
-from fairtape.deployment.follow.site_selection import SiteSelection
+from fairtape.deployment.follow.site_failover import SiteFailover
 from fairtape.net.driver import allow_files, tune_gc
 from fairtape.web.api import Api
 from fairtape.web.broadcast import Broadcaster, Limits
@@ -36,7 +35,7 @@ class ServedSite:
 
     directory: Path  # of the journal
     title: str
-    serves: Callable[[Instant], bool] | None = None  # where somebody knows
+    failover: SiteFailover | None = None  # reports outages of the site, where it belongs to a deployment
 
     @classmethod
     def of(cls, directory: Path, site: str | None) -> "ServedSite":
@@ -49,11 +48,12 @@ class ServedSite:
             raise UserError(f"{str(directory)!r} holds a deployment; name the site to serve, such as s1")
         deployment = read_deployment(directory)
         deployment.node(site, NodeKind.SITE, field="SITE")
-        audience = SiteSelection(deployment, wanted=site)
-        ((number, journal),) = audience.journals.items()
+        failover = SiteFailover(deployment, only=site)
+        ((number, journal),) = failover.journals.items()
         if not journal.is_dir():
             raise UserError(f"SITE is {site!r}, which has no journal here; start it with: fairtape up {directory}")
-        return cls(directory=journal, title=f"site {site}", serves=lambda now: audience.serves(number, now))
+        failover.watch(number)
+        return cls(directory=journal, title=f"site {site}", failover=failover)
 
 
 class TickerServer(uvicorn.Server):
@@ -98,7 +98,7 @@ def make_server(
     needed = limits.customers_max + CONNECTIONS_SPARE + FILES_SPARE
     if (allowed := allow_files(needed)) < needed:
         say(f"{limits.customers_max:,} customers take {needed:,} open files, and {allowed:,} may be; raise ulimit -n")
-    stage = ServerLoop(Broadcaster(LiveTicker(target.directory), limits), target.serves, say=say)
+    stage = ServerLoop(Broadcaster(LiveTicker(target.directory), limits), target.failover, say=say)
     api = Api(stage, HistoryArchive(target.directory), target.title)
     config = uvicorn.Config(
         api.app(),

@@ -13,16 +13,17 @@ from typing import Any, Final
 
 import numpy as np
 
+from fairtape.client.journal_feed import notices
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
+from fairtape.deployment.follow.site_failover import SiteFailover
 from fairtape.tape.batches import TradeBatch
 from fairtape.tape.feed import Delivery
-from fairtape.tape.records import Delayed, Fresh, Notice, Prompt, Stale
+from fairtape.tape.records import Delayed, Notice, Prompt
 from fairtape.web.broadcast import PAUSE_MIN, Broadcaster, pause_after
 from fairtape.web.websocket import WebSocketConnection
 
-SERVES_PERIOD: Final = 500 * MILLISECOND  # between two questions whether the site serves
-SILENCE_MIN: Final = 1 * SECOND  # a reformation takes less
+SITE_PERIOD: Final = 100 * MILLISECOND  # between two calls that check the site, which has a period of its own
 INDEX_PERIOD: Final = 100 * MILLISECOND
 CHECK_PERIOD: Final = 20 * SECOND  # between two pings
 DELAYS_MAX: Final = 1_024  # rounds whose delays are remembered
@@ -31,27 +32,6 @@ PROMPT_MIN: Final = 100  # rounds before it is said that it is not overloaded an
 DELAY_GOAL: Final = 50 * MILLISECOND  # from the release to the last customer; above it the server is overloaded
 DELAY_GOOD: Final = 40 * MILLISECOND  # below it the server is not overloaded any more
 PACE_PERIOD: Final = 500 * MILLISECOND  # between two looks at how it goes
-
-
-class Serving:
-    """Whether the site serves; says so when that changes."""
-
-    def __init__(self, ask: Callable[[Instant], bool], now: Instant) -> None:
-        self._ask = ask
-        self._served_at = now
-        self.stale = False
-
-    def look(self, now: Instant) -> Notice | None:
-        """What there is to say."""
-        if self._ask(now):
-            self._served_at = now
-            if self.stale:
-                self.stale = False
-                return Fresh()
-        elif not self.stale and now - self._served_at > SILENCE_MIN:
-            self.stale = True
-            return Stale(self._served_at)
-        return None
 
 
 class LagMonitor:
@@ -85,17 +65,17 @@ class ServerLoop:
     def __init__(
         self,
         hub: Broadcaster,
-        serves: Callable[[Instant], bool] | None = None,
+        failover: SiteFailover | None = None,
         *,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`serves` says whether the site takes part in its ring, where somebody knows; `say` tells the operator."""
+        """`failover` reports outages of the site, where it belongs to a deployment; `say` tells the operator."""
         self.hub = hub
         self.connections: set[Any] = set()  # of the server: those that end and are checked
         self.began_at = time.time_ns()
         self.ending = False
         self.failure: Exception | None = None  # what made it impossible to go on
-        self._serving = None if serves is None else Serving(serves, self.began_at)
+        self._failover = failover
         self._say = say
         self._pace = LagMonitor()
         self._release_errors: deque[Duration] = deque(maxlen=DELAYS_MAX)
@@ -105,7 +85,7 @@ class ServerLoop:
     @property
     def stale(self) -> bool:
         """Whether the site does not serve."""
-        return self._serving is not None and self._serving.stale
+        return self._failover is not None and self._failover.is_silent
 
     async def run(self, fail: Callable[[], None]) -> None:
         """Rounds until it is cancelled; what cannot be borne is kept, and told by `fail`."""
@@ -174,11 +154,9 @@ class ServerLoop:
                 line.shutdown()
 
     def _look_at_site(self) -> Duration:
-        now = time.time_ns()
-        notice = None if self._serving is None else self._serving.look(now)
-        if notice is not None:
-            self.hub.announce(notice, now)
-        return SERVES_PERIOD
+        for notice in () if self._failover is None else notices(self._failover.check()):
+            self.hub.announce(notice, time.time_ns())
+        return SITE_PERIOD
 
     def _look_at_pace(self) -> Duration:
         notice = self._pace.look()

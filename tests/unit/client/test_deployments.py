@@ -10,21 +10,11 @@ import fairtape
 import unit.journal_values as values
 from fairtape.client import Break, ClientError, Fresh, Stale, Trade
 from fairtape.client.journal_feed import notices
-from fairtape.core.instants import SECOND
-from fairtape.deployment.config.description import read_deployment
 from fairtape.deployment.config.draft import Draft, create_deployment
-from fairtape.deployment.follow.site_failover import (
-    CHOICE_PERIOD,
-    SILENCE_TOLD_MIN,
-    Changed,
-    Restored,
-    Silenced,
-    SiteFailover,
-)
-from fairtape.deployment.follow.site_selection import FRESH_PERIOD, SiteSelection
+from fairtape.deployment.follow.site_failover import SiteChanged, SiteRestored, SiteSilent
 from fairtape.deployment.lock_file import folder_lock
 from fairtape.deployment.status_files import RunFolder, StatusFile
-from fairtape.journal import JournalFollower, JournalReader
+from fairtape.journal import JournalReader
 from fairtape.tape.records import Record
 from unit.client.tape_values import append, order, write
 from unit.test_tape import change
@@ -93,41 +83,5 @@ def test_what_was_read_before_a_damage_is_delivered_and_what_lies_behind_it_once
         assert numbers(list(islice(records, 4))) == [6, 7, 8, 9]
 
 
-class Hand:
-    """A clock that is set by hand."""
-
-    def __init__(self) -> None:
-        self.at = 1_000 * SECOND
-
-    def now(self) -> int:
-        return self.at
-
-    def bound(self) -> int:
-        return 0
-
-
-def test_silence_is_told_once_and_so_is_its_end(folder: Path) -> None:
-    write(folder / "journals" / "s1", order(3))
-    write(folder / "journals" / "s2", order(3))
-    clock = Hand()
-    audience = SiteSelection(read_deployment(folder))
-    tuner = SiteFailover(audience, JournalFollower(audience.journals, site=1), clock=clock)
-    page(folder, 1, released=3, at=clock.at)
-    assert tuner.is_due()
-    assert list(tuner.look()) == []
-    assert not tuner.is_due()
-    served_at = clock.at
-    clock.at += FRESH_PERIOD + SILENCE_TOLD_MIN
-    assert list(tuner.look()) == [Silenced(1, served_at)]
-    clock.at += CHOICE_PERIOD
-    assert tuner.is_due()
-    assert list(tuner.look()) == []
-    page(folder, 1, released=3, at=clock.at)
-    assert list(tuner.look()) == [Restored(1)]
-    page(folder, 1, released=3, at=clock.at, ended=True)
-    page(folder, 2, released=3, at=clock.at)
-    assert list(tuner.look()) == [Changed(1, 2)]
-
-
-def test_what_a_client_is_told_of_silence_are_records() -> None:
-    assert list(notices([Changed(1, 2), Silenced(2, 5), Restored(2)])) == [Stale(5), Fresh()]
+def test_an_outage_and_its_end_are_records_for_a_client() -> None:
+    assert list(notices([SiteChanged(1, 2), SiteSilent(2, 5), SiteRestored(2)])) == [Stale(5), Fresh()]
