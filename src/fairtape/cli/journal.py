@@ -9,7 +9,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -22,7 +22,6 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from fairtape.cli.terminal import check_within, counted
-from fairtape.client.journal_feed import EntryBatcher, first_number
 from fairtape.core.effects import FormationChange
 from fairtape.core.errors import FormatError, UserError
 from fairtape.core.instants import SECOND, Instant
@@ -34,6 +33,7 @@ from fairtape.journal import (
     Comparison,
     Damaged,
     Extent,
+    JournalFollower,
     JournalMessage,
     JournalReader,
     Problem,
@@ -41,8 +41,9 @@ from fairtape.journal import (
     compare,
     verify,
 )
+from fairtape.journal.follow import first_sequence
 from fairtape.market.trades import Trades, blank_trades
-from fairtape.tape.batches import TradeBatch, trades_to_arrow
+from fairtape.tape.batches import ROWS_MAX, TradeBatch, trades_to_arrow
 from fairtape.tape.decoding import EntryDecoder
 from fairtape.tape.records import Placed
 from fairtape.wire.frames import NUMBER_MAX
@@ -92,10 +93,10 @@ def _read(journal: JournalReader) -> tuple[Numbers, Trades, int]:
 
 
 def _deliveries(journal: JournalReader) -> Iterator[object]:
-    opener, bunches = EntryDecoder(first_number(journal)), EntryBatcher()
-    with journal.entries(from_sequence=opener.due) as cursor:
-        while found := bunches.take(cursor.everything()):
-            yield from opener.opened(found, time.time_ns())
+    decoder = EntryDecoder(first_sequence(journal))
+    with closing(JournalFollower.of_journal(journal, from_sequence=decoder.due)) as follower:
+        while found := follower.read(ROWS_MAX):
+            yield from decoder.opened(found, time.time_ns())
 
 
 def _write(path: Path, suffix: str, numbers: Numbers, trades: Trades) -> None:

@@ -6,18 +6,15 @@ it knows nothing of its readers and waits for nobody.
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from itertools import takewhile
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
 from fairtape.client.errors import ClientError
-from fairtape.core.effects import Release
-from fairtape.core.instants import MILLISECOND, SECOND
+from fairtape.core.instants import SECOND
 from fairtape.deployment.follow.site_failover import SiteEvent, SiteFailover, SiteRestored, SiteSilent
-from fairtape.journal import Damaged, FormationChanged, JournalEntry, JournalFollower, JournalReader
-from fairtape.journal.follow import POLL_PERIOD
-from fairtape.journal.format import HEADER_SIZE
-from fairtape.journal.segments import Place, Segment, Trail
+from fairtape.journal import JournalEntry, JournalFollower, JournalReader
+from fairtape.journal.follow import POLL_PERIOD, first_sequence, released_end
 from fairtape.tape.batches import ROWS_MAX
 from fairtape.tape.decoding import EntryDecoder
 from fairtape.tape.feed import (
@@ -34,7 +31,6 @@ from fairtape.tape.records import Fresh, Notice, Stale
 from fairtape.tape.sales_columns import ColumnSales
 from fairtape.wire.frames import NodeId
 
-LOOK_PERIOD: Final = 10 * MILLISECOND  # how often a journal that is read to its end is looked at
 SNAPSHOT_BACK_MAX: Final = 1_000_000  # numbers that are read back for the last trade of each symbol
 
 
@@ -59,15 +55,15 @@ class JournalFeed:
         """What the site released from there on."""
         if self._sales is not None:
             yield self._sales
-        opener, bunches = EntryDecoder(self._due), EntryBatcher()
-        with self._journal.entries(from_sequence=self._due) as cursor:
+        decoder = EntryDecoder(self._due)
+        with closing(JournalFollower.of_journal(self._journal, from_sequence=self._due)) as follower:
             while not self._stopped:
-                found = bunches.take(each for each in cursor.everything() if not _is_past(each, self._due))
-                yield from opener.opened(found, time.time_ns())
+                found = follower.read(ROWS_MAX)
+                yield from decoder.opened(found, time.time_ns())
                 if not found:
                     if not self.endless:
                         return
-                    time.sleep(LOOK_PERIOD / SECOND)
+                    time.sleep(POLL_PERIOD / SECOND)
 
     def stop(self) -> None:
         """Let `run` end."""
@@ -86,69 +82,11 @@ def _other(journal: JournalReader) -> str:
     return "name the directory that a site writes, or the folder of a deployment"
 
 
-def _is_past(each: JournalEntry | FormationChanged, due: int) -> bool:
-    return isinstance(each, FormationChanged) and each.change.sequence < due
-
-
-class EntryBatcher:
-    """Entries, as many at a time as are opened at once.
-
-    A journal may turn out to be damaged in the midst of a bunch. What was read before that is handed out first, because
-    a cursor has gone past it and nobody would read it again; the damage is raised when the next bunch is asked for.
-    """
-
-    def __init__(self) -> None:
-        self._damage: Damaged | None = None
-
-    def take(self, entries: Iterable[JournalEntry | FormationChanged]) -> list[JournalEntry | FormationChanged]:
-        """The next bunch; empty where there is nothing for now."""
-        damage, self._damage = self._damage, None
-        if damage is not None:
-            raise damage
-        found: list[JournalEntry | FormationChanged] = []
-        rows = 0
-        try:
-            for each in entries:
-                found.append(each)
-                rows += each.ordered.count if isinstance(each, JournalEntry) else 1
-                if rows >= ROWS_MAX:
-                    break
-        except Damaged as damage:
-            if not found:
-                raise
-            self._damage = damage
-        return found
-
-
-def first_number(journal: JournalReader) -> int:
-    """The first number that a journal holds; a site that joined later begins later."""
-    place = journal.place(1, None)
-    return 1 if place is None else place.sequence
-
-
-def released_end(journal: JournalReader) -> int:
-    """The number behind the last one that was released: found in the last segment, by hopping over it."""
-    paths = journal.paths()
-    if not paths:
-        return 1
-    with Segment(paths[-1]) as segment:
-        tip = segment.header.tip
-    trail = Trail(Place(paths[-1], HEADER_SIZE, tip.sequence, tip.digest), journal.owner())
-    released = tip.released
-    try:
-        while (step := trail.step()) is not None:
-            if isinstance(mark := step[1], Release):
-                released = mark.sequence + mark.count
-    finally:
-        trail.close()
-    return released
-
-
 def place_to_begin(journal: JournalReader, start: Start, live_end: Callable[[], int]) -> tuple[int, LastSales | None]:
     """The number that is due first, and the last trades before it where they are wanted."""
     match start:
         case Beginning():
-            return first_number(journal), None
+            return first_sequence(journal), None
         case AtNumber(sequence):
             return sequence, None
         case AtInstant(instant):
@@ -163,15 +101,14 @@ def place_to_begin(journal: JournalReader, start: Start, live_end: Callable[[], 
 
 def last_sales(journal: JournalReader, end: int) -> LastSales:
     """The last trade of each symbol before number `end`, as far back as is looked, without what was taken back."""
-    first = max(first_number(journal), end - SNAPSHOT_BACK_MAX)
-    sales = ColumnSales(first)
-    opener, bunches = EntryDecoder(first), EntryBatcher()
-    with journal.entries(from_sequence=first) as cursor:
-        entries = takewhile(lambda each: each.ordered.sequence < end, cursor)
-        while found := bunches.take(entries):
-            for delivery in opener.opened(found, time.time_ns()):
+    first = max(first_sequence(journal), end - SNAPSHOT_BACK_MAX)
+    sales, decoder = ColumnSales(first), EntryDecoder(first)
+    with closing(JournalFollower.of_journal(journal, from_sequence=first)) as follower:
+        while decoder.due < end and (found := follower.read(ROWS_MAX)):
+            entries = [each for each in found if isinstance(each, JournalEntry) and each.ordered.sequence < end]
+            for delivery in decoder.opened(entries, time.time_ns()):
                 sales.note(delivery)
-    return LastSales(first, opener.due - 1, sales.lot())
+    return LastSales(first, decoder.due - 1, sales.lot())
 
 
 # A feed that hears a deployment on this machine: a site that serves, and another one when that fails.

@@ -3,6 +3,7 @@
 import io
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -10,10 +11,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from fairtape.client.journal_feed import EntryBatcher, first_number
 from fairtape.client.selection import Selection
 from fairtape.core.instants import Instant
-from fairtape.journal import Damaged, FormationChanged, JournalEntry, JournalReader
+from fairtape.journal import Damaged, JournalFollower, JournalReader
+from fairtape.journal.follow import first_sequence
+from fairtape.tape.batches import ROWS_MAX as BATCH_ROWS
 from fairtape.tape.batches import SCHEMA, TradeBatch
 from fairtape.tape.decoding import EntryDecoder
 from fairtape.tape.feed import Delivery
@@ -157,7 +159,7 @@ class HistoryArchive:
                     "from", f"from is {wanted.start}, and the order has come to {due - 1}; give at most {due}"
                 )
             return wanted.start
-        return first_number(self._journal) if wanted.since is None else self._place(wanted.since, due)
+        return first_sequence(self._journal) if wanted.since is None else self._place(wanted.since, due)
 
     def _place(self, instant: Instant | None, due: int) -> int:
         """The number of the first message acknowledged at or after this instant; `due` where there is none."""
@@ -165,18 +167,10 @@ class HistoryArchive:
         return due if place is None else min(place.sequence, due)
 
     def _items(self, opener: EntryDecoder, end: int, selection: Selection) -> Iterator[TradeBatch | Single | Notice]:
-        begin, bunches = opener.due, EntryBatcher()
-        with self._journal.entries(from_sequence=begin) as cursor:
-            while opener.due < end:
-                found = bunches.take(each for each in cursor.everything() if not _is_past(each, begin))
-                if not found:
-                    return
+        with closing(JournalFollower.of_journal(self._journal, from_sequence=opener.due)) as follower:
+            while opener.due < end and (found := follower.read(BATCH_ROWS)):
                 for delivery in opener.opened(found, time.time_ns()):
                     yield from _before(delivery, end, selection)
-
-
-def _is_past(each: JournalEntry | FormationChanged, begin: int) -> bool:
-    return isinstance(each, FormationChanged) and each.change.sequence < begin
 
 
 def _before(delivery: Delivery, end: int, selection: Selection) -> list[TradeBatch | Single | Notice]:

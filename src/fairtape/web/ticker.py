@@ -9,9 +9,9 @@ from collections import deque
 from pathlib import Path
 from typing import Final
 
-from fairtape.client.journal_feed import first_number, released_end
 from fairtape.core.instants import MILLISECOND, Duration, Instant
 from fairtape.journal import JournalReader
+from fairtape.journal.follow import first_sequence, released_end
 from fairtape.tape.batches import TradeBatch
 from fairtape.tape.feed import Delivery, number_after
 from fairtape.tape.records import Break, Placed
@@ -99,7 +99,7 @@ class LiveTicker:
         self.journal = JournalReader.open(directory)
         self.late = 0  # of the messages counted: released after their instant
         self.messages = 0
-        self._first = max(first_number(self.journal), released_end(self.journal) - BACK_MAX)
+        self._first = max(first_sequence(self.journal), released_end(self.journal) - BACK_MAX)
         self._reading = JournalPosition(self.journal, self._first)
         self.tail = Tail(self._first)
         self.breaks: deque[Break] = deque(maxlen=BREAKS_MAX)
@@ -119,7 +119,7 @@ class LiveTicker:
 
     def begin(self) -> int:
         """The first number that the journal holds."""
-        return first_number(self.journal)
+        return first_sequence(self.journal)
 
     def since(self, instant: Instant) -> int:
         """The first number whose token has this timestamp or a later one; the next one where there is none yet."""
