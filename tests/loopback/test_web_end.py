@@ -9,8 +9,8 @@ import unit.journal_values as values
 from fairtape.bench.web import WebSetting, web_figures
 from fairtape.core.instants import SECOND
 from fairtape.journal import Damaged
-from fairtape.web import journal_position as reading
 from fairtape.web import server_loop as stage
+from fairtape.web import ticker
 from fairtape.web.server import ServedSite, running
 from loopback.web_customers import PATIENCE, await_status, customer, get, hear, hear_out, kinds, make_site, served
 
@@ -18,7 +18,7 @@ from loopback.web_customers import PATIENCE, await_status, customer, get, hear, 
 def test_a_damaged_journal_ends_the_server_and_its_customers_know_where_to_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "REPAIR_PERIOD_MAX", 0)
+    monkeypatch.setattr(ticker, "REPAIR_PERIOD_MAX", 0)
     site = make_site(tmp_path, 6)
     with served(site) as server, customer(server, "form=json") as line:
         hear(line)

@@ -15,9 +15,8 @@ from fairtape.tape.batches import TradeBatch
 from fairtape.tape.feed import Delivery, number_after
 from fairtape.tape.records import Break, Gap, Merged, Placed, Skipped, Snapshot
 from fairtape.web.encoding import ROWS_MAX, framed
-from fairtape.web.journal_position import JournalPosition
 from fairtape.web.subscription import Slow, Subscription
-from fairtape.web.ticker import LiveTicker
+from fairtape.web.ticker import DeliveryReader, LiveTicker
 
 # The past, then the present: what a customer who resumes from a number gets before it is live.
 #
@@ -33,7 +32,7 @@ class CustomerReplay:
     def __init__(self, ticker: LiveTicker, start: int) -> None:
         self._ticker = ticker
         self._due = start
-        self._reading: JournalPosition | None = None
+        self._reading: DeliveryReader | None = None
         self._index = ticker.tail.find(start)  # of the next delivery in memory; None where it has to be read
 
     @property
@@ -70,10 +69,10 @@ class CustomerReplay:
     def _read(self) -> list[Delivery]:
         """From the journal, until memory goes on with the number that is due."""
         if self._reading is None:
-            self._reading = JournalPosition(self._ticker.journal, self._due)
+            self._reading = DeliveryReader(self._ticker.journal, self._due)
         found = self._reading.take()
         self._due = self._reading.due
-        if self._reading.settled or not found:
+        if self._reading.ends_with_message or not found:
             self._index = self._ticker.tail.find(self._due)
         if self._index is not None:
             self.close()

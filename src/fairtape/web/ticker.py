@@ -4,24 +4,57 @@ Everything here happens in one thread, so all of it is of one moment: a snapshot
 begins, and whoever has read the recent past to its end joins the present without a gap and without a double.
 """
 
+import time
 from bisect import bisect_right
 from collections import deque
 from pathlib import Path
 from typing import Final
 
 from fairtape.core.instants import MILLISECOND, Duration, Instant
-from fairtape.journal import JournalReader
-from fairtape.journal.follow import first_sequence, released_end
+from fairtape.journal import JournalEntry, JournalFollower, JournalReader
+from fairtape.journal.follow import REPAIR_PERIOD_MAX, first_sequence, released_end
 from fairtape.tape.batches import TradeBatch
+from fairtape.tape.decoding import EntryDecoder
 from fairtape.tape.feed import Delivery, number_after
 from fairtape.tape.records import Break, Placed
 from fairtape.tape.sales_columns import ColumnSales
-from fairtape.web.journal_position import JournalPosition
 
 BACK_MAX: Final = 100_000  # numbers that are read back at the start, for the last sale of each symbol
 TAIL_ROWS_MAX: Final = 1 << 16  # messages of the recent past that are kept in memory
 BREAKS_MAX: Final = 64  # that are remembered for those who come back
+PIECE_ROWS: Final = 8_192  # messages of one piece, but at least one entry
+PIECE_PERIOD: Final = 2 * MILLISECOND  # for which a piece is read
 ADVANCE_PERIOD: Final = 20 * MILLISECOND  # for which the journal is read before customers get something
+
+
+class DeliveryReader:
+    """The deliveries of one journal from a number on, piece by piece, so that no customer waits for another one."""
+
+    def __init__(self, journal: JournalReader, due: int) -> None:
+        self._follower = JournalFollower.of_journal(journal, from_sequence=due, repair_period=REPAIR_PERIOD_MAX)
+        self._decoder = EntryDecoder(due)
+        self.ends_with_message = False  # the last piece did, so nothing before the next number is missing
+
+    @property
+    def due(self) -> int:
+        """The number of the next message."""
+        return self._decoder.due
+
+    @property
+    def formation(self) -> int:
+        """The latest formation that was read; 0 where none was."""
+        return self._follower.formation
+
+    def take(self, period: Duration = PIECE_PERIOD) -> list[Delivery]:
+        """The next piece; empty where the journal ends for now."""
+        found = self._follower.read(PIECE_ROWS, period)
+        if found:
+            self.ends_with_message = isinstance(found[-1], JournalEntry)
+        return self._decoder.opened(found, time.time_ns())
+
+    def close(self) -> None:
+        """Close the files."""
+        self._follower.close()
 
 
 class Tail:
@@ -100,7 +133,7 @@ class LiveTicker:
         self.late = 0  # of the messages counted: released after their instant
         self.messages = 0
         self._first = max(first_sequence(self.journal), released_end(self.journal) - BACK_MAX)
-        self._reading = JournalPosition(self.journal, self._first)
+        self._reading = DeliveryReader(self.journal, self._first)
         self.tail = Tail(self._first)
         self.breaks: deque[Break] = deque(maxlen=BREAKS_MAX)
         self.sales = ColumnSales(self._first)
@@ -132,7 +165,7 @@ class LiveTicker:
 
     def advance(self, period: Duration = ADVANCE_PERIOD) -> list[Delivery]:
         """What was released since the last time, as much of it as can be read in this period."""
-        found = self._reading.take(period=period)
+        found = self._reading.take(period)
         for delivery in found:
             if isinstance(delivery, Break):
                 self.breaks.append(delivery)
@@ -163,8 +196,8 @@ class LiveTicker:
         """Numbers from `end` on were used otherwise before: count again without them, as a server that starts there."""
         self._first = max(self._first, end - BACK_MAX)
         self.sales, self.messages, self.late = ColumnSales(self._first), 0, 0
-        past = JournalPosition(self.journal, self._first)
-        while past.due < end and (found := past.take(period=ADVANCE_PERIOD)):
+        past = DeliveryReader(self.journal, self._first)
+        while past.due < end and (found := past.take(ADVANCE_PERIOD)):
             for delivery in found:
                 if isinstance(delivery, TradeBatch):
                     delivery = delivery.where(delivery.places["sequence"] < end)
