@@ -44,18 +44,18 @@ class Selection:
         """What is wanted of a delivery; a snapshot is announced with the number of trades that are."""
         match delivery:
             case LastSales(first, through, lot):
-                wanted = self.of_lot(lot)
+                wanted = self.of_batch(lot)
                 yield Snapshot(first, through, wanted.rows)
                 yield wanted
             case TradeBatch():
-                yield self.of_lot(delivery)
+                yield self.of_batch(delivery)
             case Placed():
                 if self._wants(delivery):
                     yield delivery
             case _:
                 yield delivery
 
-    def of_lot(self, lot: TradeBatch) -> TradeBatch:
+    def of_batch(self, lot: TradeBatch) -> TradeBatch:
         """The trades that are wanted."""
         if self.stripes is not None and lot.rows:
             lot = lot.where(np.isin(lot.places["stripe"], self.stripes))

@@ -1,7 +1,7 @@
 """The live end of what one site releases, its recent past, and the last sale of every symbol as of there.
 
 Everything here happens in one thread, so all of it is of one moment: a snapshot ends exactly where the next delivery
-begins, and whoever has read the recent past to its end joins the present without a gap and without a double.
+begins, and a customer that has read the recent past to its end becomes live without a gap and without a duplicate.
 """
 
 import time
@@ -19,12 +19,12 @@ from fairtape.tape.feed import Delivery, number_after
 from fairtape.tape.records import Break, Placed
 from fairtape.tape.sales_columns import ColumnSales
 
-BACK_MAX: Final = 100_000  # numbers that are read back at the start, for the last sale of each symbol
+BACK_MAX: Final = 100_000  # sequence numbers that are read back at the start, for the last sale of each symbol
 TAIL_ROWS_MAX: Final = 1 << 16  # messages of the recent past that are kept in memory
-BREAKS_MAX: Final = 64  # that are remembered for those who come back
+BREAKS_MAX: Final = 64  # that are kept for customers that resume
 PIECE_ROWS: Final = 8_192  # messages of one piece, but at least one entry
 PIECE_PERIOD: Final = 2 * MILLISECOND  # for which a piece is read
-ADVANCE_PERIOD: Final = 20 * MILLISECOND  # for which the journal is read before customers get something
+ADVANCE_PERIOD: Final = 20 * MILLISECOND  # for which the journal is read before a round
 
 
 class DeliveryReader:
@@ -58,7 +58,7 @@ class DeliveryReader:
 
 
 class Tail:
-    """The latest deliveries. Each has an index that counts up for ever; numbers of the order ascend within the tail."""
+    """The latest deliveries. Each has an index that only grows; sequence numbers ascend within the tail."""
 
     def __init__(self, due: int) -> None:
         self.first = due  # the number with which it begins
@@ -79,7 +79,7 @@ class Tail:
         return self._after[-1] if self._after else self.first
 
     def add(self, delivery: Delivery) -> None:
-        """Take in the next one. Behind a Break numbers begin anew, so what was before it is forgotten."""
+        """Add the next one. A Break uses numbers again, so what was before it is dropped."""
         if isinstance(delivery, Break):
             self._forget(len(self._deliveries))
             self.first = min(self.due, delivery.sequence)
@@ -100,10 +100,7 @@ class Tail:
         return self._deliveries[index - self.start], self._after[index - self.start]
 
     def find(self, number: int) -> int | None:
-        """The index of the delivery that holds a number; of the notices before it, where one begins with that number.
-
-        None where it is not here.
-        """
+        """The index of the delivery that holds a number, or of the first notice right before it; None if not here."""
         if not self.first <= number <= self.due:
             return None
         place = bisect_right(self._after, number)
@@ -133,7 +130,7 @@ class LiveTicker:
         self.late = 0  # of the messages counted: released after their instant
         self.messages = 0
         self._first = max(first_sequence(self.journal), released_end(self.journal) - BACK_MAX)
-        self._reading = DeliveryReader(self.journal, self._first)
+        self._reader = DeliveryReader(self.journal, self._first)
         self.tail = Tail(self._first)
         self.breaks: deque[Break] = deque(maxlen=BREAKS_MAX)
         self.sales = ColumnSales(self._first)
@@ -148,7 +145,7 @@ class LiveTicker:
     @property
     def formation(self) -> int:
         """The formation that numbers the order at its live end; 0 before anything is in it."""
-        return self._reading.formation
+        return self._reader.formation
 
     def begin(self) -> int:
         """The first number that the journal holds."""
@@ -159,13 +156,13 @@ class LiveTicker:
         place = self.journal.place(1, instant)
         return self.due if place is None else min(place.sequence, self.due)
 
-    def resumption(self, number: int, formation: int) -> int:
-        """Where to go on who knows the order up to this number by this formation: at a Break that gave it away."""
+    def resume_sequence(self, number: int, formation: int) -> int:
+        """Where to resume after this number and formation: at a Break since then that is earlier, or at the number."""
         return min([number, *(each.sequence for each in self.breaks if each.formation > formation)])
 
     def advance(self, period: Duration = ADVANCE_PERIOD) -> list[Delivery]:
         """What was released since the last time, as much of it as can be read in this period."""
-        found = self._reading.take(period)
+        found = self._reader.take(period)
         for delivery in found:
             if isinstance(delivery, Break):
                 self.breaks.append(delivery)
@@ -175,12 +172,11 @@ class LiveTicker:
         return found
 
     def keep_up(self) -> None:
-        """Have the journal's index at hand for those who will ask for the past."""
+        """Extend the journal's index, so that replays find their position at once."""
         self.journal.keep_up()
 
     def close(self) -> None:
-        """Give the files back."""
-        self._reading.close()
+        self._reader.close()
 
     def _count(self, delivery: Delivery) -> None:
         self.sales.note(delivery)
@@ -193,7 +189,7 @@ class LiveTicker:
                 self.late += delivery.late
 
     def _recount(self, end: int) -> None:
-        """Numbers from `end` on were used otherwise before: count again without them, as a server that starts there."""
+        """A Break uses numbers from `end` on again: count anew up to there, like a server that starts then."""
         self._first = max(self._first, end - BACK_MAX)
         self.sales, self.messages, self.late = ColumnSales(self._first), 0, 0
         past = DeliveryReader(self.journal, self._first)
