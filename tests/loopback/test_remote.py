@@ -198,7 +198,7 @@ def test_best_effort_delivers_the_newest_and_notices_of_what_is_missing(tmp_path
         ("ws://{},tcp://x", {}, "an address is such as 'ws://127.0.0.1:8765'"),
         ("ws://{}/v2/else", {}, "there is no WebSocket at /v2/else; it is at /v1/ticker; serve a site with"),
         ("ws://{}", {"start": 99}, "from is 99, and the order has come to 5; give at most 6"),
-        ("ws://127.0.0.1:1", {}, "cannot be heard: "),
+        ("ws://127.0.0.1:1", {}, "cannot be reached: "),
     ],
 )
 def test_a_mistake_is_one_sentence(tmp_path: Path, target: str, options: dict[str, Any], sentence: str) -> None:

@@ -1,7 +1,7 @@
-"""A feed that reads a site's journal, and what every reader of journals needs to find its place.
+"""Feeds from journals: of one journal, or of a deployment that runs on this machine.
 
-A journal is the longest backlog there is: a reader who is slow, or comes back tomorrow, misses nothing. Whoever wrote
-it knows nothing of its readers and waits for nobody.
+A journal keeps everything, so a reader that is slow, or comes back tomorrow, misses nothing. A site does not know its
+readers and does not wait for them.
 """
 
 import time
@@ -31,11 +31,11 @@ from fairtape.tape.records import Fresh, Notice, Stale
 from fairtape.tape.sales_columns import ColumnSales
 from fairtape.wire.frames import NodeId
 
-SNAPSHOT_BACK_MAX: Final = 1_000_000  # numbers that are read back for the last trade of each symbol
+SNAPSHOT_BACK_MAX: Final = 1_000_000  # sequence numbers that are read back for the last trade of each symbol
 
 
 class JournalFeed:
-    """One site's journal, from a place on to its end, or for as long as it grows."""
+    """One site's journal, from a position on to its end, or for as long as it grows."""
 
     def __init__(self, directory: Path, *, endless: bool) -> None:
         self.endless = endless
@@ -46,10 +46,9 @@ class JournalFeed:
         self._sales: LastSales | None = None
 
     def open(self, start: Start) -> None:
-        """Find the number to begin with."""
         if not self._journal.paths():
-            raise ClientError(f"target {str(self._journal.directory)!r} holds no journal; {_other(self._journal)}")
-        self._due, self._sales = place_to_begin(self._journal, start, lambda: released_end(self._journal))
+            raise ClientError(f"target {str(self._journal.directory)!r} holds no journal; {_suggestion(self._journal)}")
+        self._due, self._sales = starting_position(self._journal, start, lambda: released_end(self._journal))
 
     def run(self) -> Iterator[Delivery]:
         """What the site released from there on."""
@@ -66,7 +65,6 @@ class JournalFeed:
                     time.sleep(POLL_PERIOD / SECOND)
 
     def stop(self) -> None:
-        """Let `run` end."""
         self._stopped = True
 
     def last_sales(self) -> LastSales:
@@ -74,16 +72,18 @@ class JournalFeed:
         return last_sales(self._journal, released_end(self._journal))
 
 
-def _other(journal: JournalReader) -> str:
-    """What the user may have meant. Only the folders are looked into in which this project keeps journals."""
+def _suggestion(journal: JournalReader) -> str:
+    """What the user may have meant. Searches only the folders in which this project keeps journals."""
     for pattern in ("*/*.segment", "journals/*/*.segment", "journals/*/*/*.segment"):
         if inside := sorted(path.parent for path in journal.directory.glob(pattern)):
             return f"there is one in {str(inside[0])!r}"
     return "name the directory that a site writes, or the folder of a deployment"
 
 
-def place_to_begin(journal: JournalReader, start: Start, live_end: Callable[[], int]) -> tuple[int, LastSales | None]:
-    """The number that is due first, and the last trades before it where they are wanted."""
+def starting_position(
+    journal: JournalReader, start: Start, live_end: Callable[[], int]
+) -> tuple[int, LastSales | None]:
+    """The number that is due first, and the last trades before it for a snapshot."""
     match start:
         case Beginning():
             return first_sequence(journal), None
@@ -100,7 +100,7 @@ def place_to_begin(journal: JournalReader, start: Start, live_end: Callable[[], 
 
 
 def last_sales(journal: JournalReader, end: int) -> LastSales:
-    """The last trade of each symbol before number `end`, as far back as is looked, without what was taken back."""
+    """The last valid trade of each symbol before number `end`, at most `SNAPSHOT_BACK_MAX` numbers back."""
     first = max(first_sequence(journal), end - SNAPSHOT_BACK_MAX)
     sales, decoder = ColumnSales(first), EntryDecoder(first)
     with closing(JournalFollower.of_journal(journal, from_sequence=first)) as follower:
@@ -111,11 +111,8 @@ def last_sales(journal: JournalReader, end: int) -> LastSales:
     return LastSales(first, decoder.due - 1, sales.lot())
 
 
-# A feed that hears a deployment on this machine: a site that serves, and another one when that fails.
-
-
 class DeploymentFeed:
-    """The order of a deployment that runs on this machine, from a site that serves."""
+    """The order of a deployment on this machine, from a site that serves, and from another when that fails."""
 
     endless: Final = True
 
@@ -130,7 +127,7 @@ class DeploymentFeed:
         """Choose a site, and find the number to begin with in its journal."""
         site = self._chosen()
         journal = JournalReader.open(self._failover.journals[site])
-        due, self._sales = place_to_begin(journal, start, lambda: released_end(journal))
+        due, self._sales = starting_position(journal, start, lambda: released_end(journal))
         self._follower = self._failover.follow(site, from_sequence=due)
 
     def run(self) -> Iterator[Delivery]:
@@ -153,7 +150,6 @@ class DeploymentFeed:
             follower.close()
 
     def stop(self) -> None:
-        """Let `run` end."""
         self._stopped = True
 
     def last_sales(self) -> LastSales:
@@ -170,7 +166,7 @@ class DeploymentFeed:
 
 
 def notices(events: Iterable[SiteEvent]) -> Iterator[Notice]:
-    """What a client is told of outages. All sites have the same order, so a change of site is no event for it."""
+    """The records of outages. All sites have the same order, so a change of site is none."""
     for event in events:
         match event:
             case SiteSilent(since=since):

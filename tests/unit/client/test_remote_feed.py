@@ -16,16 +16,16 @@ class ScriptedLine:
     """Says what the script has for it, and is lost."""
 
     def __init__(self, script: list[Delivery], wishes: list[dict[str, object]]) -> None:
-        self.following: int | None = None
+        self.next_sequence: int | None = None
         self.stale_since = None
         self._script = script
         self._wishes = wishes
 
-    def subscribe(self, wish: dict[str, object], *, picky: bool = False) -> dict[str, object]:  # noqa: ARG002
-        self._wishes.append({name: wish[name] for name in ("from", "snapshot") if name in wish})
-        return {"next": wish.get("from", 11), "formation": 1}
+    def subscribe(self, request: dict[str, object], *, require_serving: bool = False) -> dict[str, object]:  # noqa: ARG002
+        self._wishes.append({name: request[name] for name in ("from", "snapshot") if name in request})
+        return {"next": request.get("from", 11), "formation": 1}
 
-    def hear(self) -> list[Delivery]:
+    def receive(self) -> list[Delivery]:
         if not self._script:
             raise remote.ConnectionLost
         return [self._script.pop(0)]

@@ -51,7 +51,7 @@ def test_callbacks_get_every_record() -> None:
 
 
 def test_running_a_tape_that_calls_nobody_is_refused() -> None:
-    with tape_of(ORDER) as tape, pytest.raises(ClientError, match="run has nobody to call"):
+    with tape_of(ORDER) as tape, pytest.raises(ClientError, match="run has no callback"):
         tape.run()
 
 
