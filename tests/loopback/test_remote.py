@@ -105,7 +105,7 @@ def test_a_late_joiner_begins_with_the_last_trades_of_its_symbols(tmp_path: Path
 def test_a_feed_resumes_at_a_restarted_server_from_the_number_that_is_due(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote, "SILENCE_TOLD_MIN", 0)
+    monkeypatch.setattr(remote, "OUTAGE_MIN", 0)
     site, (port,) = make_site(tmp_path, 5), free_ports(1)
     with ExitStack() as first:
         server = first.enter_context(at_port(site, port))

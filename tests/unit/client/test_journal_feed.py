@@ -1,4 +1,4 @@
-"""A deployment as a client meets it: one order, from whichever site serves."""
+"""A deployment as a feed: one order, from a site that serves."""
 
 import time
 from itertools import islice
@@ -26,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def page(folder: Path, number: int, *, released: int, at: int, **others: object) -> None:
-    """What a site of this process says."""
+    """Write the status file of a site, as this process."""
     status = {"node": number, "posture": "member", "loops": {}, "released_sequence": released}
     usual = {"written_at_ns": at, "lease_left_ms": 150.0}
     StatusFile(RunFolder(folder), f"s{number}").close(status | usual | others)
@@ -37,7 +37,7 @@ def numbers(records: list[Record]) -> list[int]:
 
 
 def test_another_site_goes_on_where_one_stopped(folder: Path) -> None:
-    """And numbers that a Break gives away again are told again, behind it."""
+    """Numbers after a Break are delivered again, behind it."""
     whole = order(9, per_token=1)
     others = order(4, per_token=1, first=8)
     write(folder / "journals" / "s1", whole)
@@ -60,15 +60,15 @@ def test_a_tape_begins_with_what_comes_next_and_ends_with_the_deployment(folder:
     page(folder, 1, released=3, at=time.time_ns())
     with folder_lock(folder), fairtape.connect(folder) as live:
         append(journal, *order(3, first=7))
-        heard = numbers(list(islice(live, 3)))
-        assert heard == [7, 8, 9], "what a page says of a site is old; its journal is not"
+        received = numbers(list(islice(live, 3)))
+        assert received == [7, 8, 9], "the status file of a site is older than its journal"
     with fairtape.connect(folder, start="snapshot") as late:
         page(folder, 1, released=9, at=time.time_ns(), ended=True, pid=0)
         assert numbers(list(late)) == [6, 7, 8, 9]
 
 
-def test_what_was_read_before_a_damage_is_delivered_and_what_lies_behind_it_once_it_is_mended(folder: Path) -> None:
-    """A site that cuts its journal back looks damaged for a moment; that must cost no reader a message."""
+def test_damage_that_is_repaired_in_time_costs_a_reader_nothing(folder: Path) -> None:
+    """While a site truncates its journal, it looks damaged for a moment."""
     journal = write(folder / "journals" / "s1", order(9, per_token=1))
     (segment,) = values.segments(journal)
     whole = segment.read_bytes()

@@ -1,4 +1,4 @@
-"""What a tape makes of the messages of edge stripes: trades, and what was said about them."""
+"""The messages of edge stripes as deliveries: trades, cancels, corrections and statuses."""
 
 import pytest
 
@@ -69,7 +69,7 @@ def test_a_broken_trade_is_a_cancel_and_with_its_successor_a_correction(apart: b
     assert (status.sequence, status.venue, status.status) == (6, "XNYS", Status.HALTED)
 
 
-def test_where_a_correction_is_lost_the_wrong_trade_is_void_all_the_same() -> None:
+def test_a_trade_whose_correction_is_lost_is_canceled() -> None:
     records = one_by_one(delivered())
     place = next(at for at in range(len(records)) if len(interpreted(records[: at + 1])) == 5)
     lost = records[place]

@@ -1,4 +1,4 @@
-"""What a gateway says at its door: whoever is too many comes back, whoever is wrong does not."""
+"""The first answer of a gateway: busy is temporary, a wrong login is final."""
 
 import pytest
 
@@ -6,9 +6,11 @@ from fairtape.client.trading import LoginRefused, _check_welcome
 from fairtape.gateway.servers.native_messages import BadNativeMessage, encode_line, parse_line
 
 
-def test_a_gateway_that_is_busy_is_one_to_come_back_to() -> None:
+def test_a_busy_gateway_is_tried_again_later() -> None:
     with pytest.raises(OSError, match="try again"):
-        _check_welcome(encode_line({"is": "closed", "cause": "busy", "reason": "too many are at the door; try again"}))
+        _check_welcome(
+            encode_line({"is": "closed", "cause": "busy", "reason": "too many concurrent logins; try again"})
+        )
 
 
 def test_a_wrong_password_is_final() -> None:
