@@ -1,6 +1,6 @@
 """Feeds from journals: of one journal, or of a deployment that runs on this machine.
 
-A journal keeps everything, so a reader that is slow, or comes back tomorrow, misses nothing. A site does not know its
+A journal keeps everything, so a reader that is slow, or resumes the next day, misses nothing. A site does not know its
 readers and does not wait for them.
 """
 

@@ -2,7 +2,7 @@
 
 Every site has the same order, so a follower can go on with the journal of another site. It hands out each message and
 each change of formation once. There is one exception. A *Break* is a change of formation after which sequence numbers
-may be used again: the follower then goes back to the Break and hands out the numbers from there on again, behind it.
+may be used again: the follower then goes back to the Break and hands out the numbers from there on again, after it.
 
 A site that comes back truncates what the other sites went on without. For a moment its journal looks damaged. A
 follower with a `repair_period` waits that long and looks for its position again.
@@ -54,7 +54,7 @@ class JournalFollower:
     def of_journal(
         cls, journal: Path | JournalReader, *, from_sequence: int = 1, repair_period: Duration = 0
     ) -> "JournalFollower":
-        """Follow one journal, whosoever it is."""
+        """Follow one journal alone; a reader may be shared for its index."""
         return cls({0: journal}, from_sequence=from_sequence, repair_period=repair_period)
 
     def new_entries(self) -> Iterator[JournalEntry | FormationChanged]:
@@ -89,7 +89,7 @@ class JournalFollower:
     def read(self, rows_max: int, period: Duration | None = None) -> list[JournalEntry | FormationChanged]:
         """The next entries, up to about `rows_max` messages or for this period, but at least one; none where it ends.
 
-        What was read before damage is returned first, because the position is behind it. The next call raises.
+        What was read before damage is returned first, because the position has moved past it. The next call raises.
         """
         found: list[JournalEntry | FormationChanged] = []
         rows, ends_at = 0, None if period is None else time.monotonic_ns() + period

@@ -38,7 +38,7 @@ class HistoryRange:
     selection: Selection
     start: int | None  # a number of the order
     since: Instant | None  # or the first token of this instant or later
-    end: int  # the number behind the last
+    end: int  # the number after the last
     until: Instant | None  # or the first token of this instant or later, which does not belong to it any more
     limit: int
 

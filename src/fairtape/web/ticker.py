@@ -189,7 +189,7 @@ class LiveTicker:
                 self.late += delivery.late
 
     def _recount(self, end: int) -> None:
-        """A Break uses numbers from `end` on again: count anew up to there, like a server that starts then."""
+        """A Break uses numbers from `end` on again: recount up to there, like a server that starts then."""
         self._first = max(self._first, end - BACK_MAX)
         self.sales, self.messages, self.late = ColumnSales(self._first), 0, 0
         past = DeliveryReader(self.journal, self._first)
