@@ -1,4 +1,4 @@
-"""The Python client of a deployment of real processes: one order, though the site that is heard is killed."""
+"""The Python client of a deployment of real processes: one order, though the followed site is killed."""
 
 import os
 import signal
@@ -12,8 +12,7 @@ import pytest
 import fairtape
 from fairtape.client import Merged, Record, Reformation, Skipped, Snapshot, Trade
 from fairtape.deployment.config.description import read_deployment
-from fairtape.deployment.follow.site_selection import SiteSelection
-from fairtape.net.clock import SharedClock
+from fairtape.deployment.follow.site_failover import SiteFailover
 from loopback.commands import PATIENCE, interrupt, run
 from loopback.test_deployment import await_members, deployment
 from unit.client.tape_values import order, write
@@ -24,7 +23,7 @@ def numbers(records: list[Record]) -> list[int]:
 
 
 def trades_of(tape: fairtape.client.Tape, count: int) -> list[Record]:
-    """Records up to so many trades, each of which was delivered or is accounted for."""
+    """Records up to this many trades, each of which was delivered or is accounted for."""
     found: list[Record] = []
     for record in tape:
         found.append(record)
@@ -36,11 +35,11 @@ def trades_of(tape: fairtape.client.Tape, count: int) -> list[Record]:
 
 @pytest.mark.alone
 @pytest.mark.timeout(300)
-def test_clients_hear_one_order_though_the_site_that_they_hear_is_killed(tmp_path: Path) -> None:
+def test_clients_read_one_order_though_their_site_is_killed(tmp_path: Path) -> None:
     folder = tmp_path / "deployment"
     with deployment(folder, "--sites", 3, "--profile", "metro", "--reformers", 1) as process:
         pages = await_members(folder, "s1", "s2", "s3")
-        heard = SiteSelection(read_deployment(folder)).choose(None, SharedClock().now())
+        followed = SiteFailover(read_deployment(folder)).choose()
         with (
             fairtape.connect(folder) as live,
             fairtape.connect(folder, policy="skip", queue_max=500) as skipping,
@@ -48,7 +47,7 @@ def test_clients_hear_one_order_though_the_site_that_they_hear_is_killed(tmp_pat
         ):
             assert run("publish", folder, "--generate", 2_000)[0] == 0
             first = trades_of(live, 2_000)
-            os.kill(pages[f"s{heard}"]["pid"], signal.SIGKILL)
+            os.kill(pages[f"s{followed}"]["pid"], signal.SIGKILL)
             assert run("publish", folder, "--generate", 20_000)[0] == 0
             second = trades_of(live, 20_000)
             assert numbers(first + second) == list(range(1, 22_001))
@@ -63,9 +62,9 @@ def test_clients_hear_one_order_though_the_site_that_they_hear_is_killed(tmp_pat
         interrupt(process)
 
 
-def check_late_comers(folder: Path, order_heard: list[Record]) -> None:
-    """One that begins with a snapshot, one that resumes, one that looks at a journal: all see the same order."""
-    last = {record.symbol: record.sequence for record in order_heard if isinstance(record, Trade)}
+def check_late_comers(folder: Path, order_read: list[Record]) -> None:
+    """A snapshot, a resumed tape and a journal: all have the same order."""
+    last = {record.symbol: record.sequence for record in order_read if isinstance(record, Trade)}
     with fairtape.connect(folder, start="snapshot") as late:
         opening = next(iter(late))
         assert isinstance(opening, Snapshot)
@@ -76,7 +75,7 @@ def check_late_comers(folder: Path, order_heard: list[Record]) -> None:
     with fairtape.connect(folder, start=21_000) as resumed:
         again = trades_of(resumed, 1_001)
     assert [record[:13] for record in again if isinstance(record, Trade)] == [
-        record[:13] for record in order_heard[-1_001:] if isinstance(record, Trade)
+        record[:13] for record in order_read[-1_001:] if isinstance(record, Trade)
     ]
     survivor = next(iter(sorted((folder / "journals").iterdir())))
     with fairtape.connect(survivor, start="beginning") as journal:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import fairtape
-from fairtape.cli import processes as run_here
+from fairtape.cli import run as run_here
 from fairtape.deployment.config.loopback import free_ports
 from fairtape.exchange.order_codec import TRADE_REPORT_KIND
 from fairtape.gateway.core.events import EventKind, OrderEvent

@@ -1,4 +1,4 @@
-"""The Python client of servers elsewhere: the same tape over WebSockets, whatever becomes of lines and servers."""
+"""The Python client of remote servers: the same tape over WebSockets, across lost connections and servers."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -56,7 +56,7 @@ def through(tape: Tape, last: int) -> list[Record]:
 
 
 def unreceived(record: Record) -> Record:
-    """The record without the one time that is this client's own."""
+    """The record without the receive time, which is this client's own."""
     if isinstance(record, Trade):
         return record._replace(received_at=None)
     return replace(record, received_at=None) if isinstance(record, Message) else record
@@ -69,11 +69,11 @@ def at_port(site: Site, port: int) -> Iterator[Running]:
         yield server
 
 
-def test_the_same_tape_is_heard_from_another_machine(tmp_path: Path) -> None:
+def test_a_remote_tape_equals_the_local_one(tmp_path: Path) -> None:
     site = make_site(tmp_path, 20)
     site.turn()
     site.release(10)
-    site.say(b"noted")
+    site.publish(b"noted")
     with served(site) as server, fairtape.connect(address(server)) as live:
         whole = list(fairtape.connect(site.folder, start="beginning"))
         with fairtape.connect(address(server), start="beginning") as tape:
@@ -86,7 +86,7 @@ def test_the_same_tape_is_heard_from_another_machine(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("start", "first"), [("beginning", 1), (12, 12), (values.token_at(3), 7)])
-def test_one_may_begin_where_one_likes(tmp_path: Path, start: str | int, first: int) -> None:
+def test_a_remote_tape_may_begin_anywhere(tmp_path: Path, start: str | int, first: int) -> None:
     with served(make_site(tmp_path, 20)) as server, fairtape.connect(address(server), start=start) as tape:
         assert numbers(through(tape, 20)) == list(range(first, 21))
 
@@ -102,10 +102,10 @@ def test_a_late_joiner_begins_with_the_last_trades_of_its_symbols(tmp_path: Path
         assert numbers(list(islice(tape, 3))) == [31, 32, 35]
 
 
-def test_a_server_that_comes_back_is_heard_again_from_the_number_that_is_due(
+def test_a_feed_resumes_at_a_restarted_server_from_the_number_that_is_due(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote, "SILENCE_TOLD_MIN", 0)
+    monkeypatch.setattr(remote, "OUTAGE_MIN", 0)
     site, (port,) = make_site(tmp_path, 5), free_ports(1)
     with ExitStack() as first:
         server = first.enter_context(at_port(site, port))
@@ -120,8 +120,8 @@ def test_a_server_that_comes_back_is_heard_again_from_the_number_that_is_due(
         assert numbers(list(islice(records, 7))) == list(range(6, 13))
 
 
-def test_another_server_goes_on_where_one_ended(tmp_path: Path) -> None:
-    """And where its order had a Break meanwhile, it is told, and the numbers that were given away again."""
+def test_a_feed_goes_on_with_another_server_where_one_ended(tmp_path: Path) -> None:
+    """Where its order had a Break meanwhile, the Break is delivered, and the numbers after it again."""
     for name in ("one", "other"):
         (tmp_path / name).mkdir()
     one, other = make_site(tmp_path / "one", 30), make_site(tmp_path / "other", 24)
@@ -139,18 +139,18 @@ def test_another_server_goes_on_where_one_ended(tmp_path: Path) -> None:
             assert numbers(again) == list(range(25, 33))
 
 
-# Readers that are slow. Each reads nothing while much more is released than all buffers hold; another one goes on.
+# Slow readers. Each reads nothing while much more is released than all buffers hold; another one goes on.
 
 
 def burst_past(site: Site, quick: Tape) -> None:
-    """Release all, while somebody reads it."""
+    """Release all, while another tape reads it."""
     for burst in range(BURSTS):
         site.release(BURST, per_token=250)
         assert numbers(through(quick, (burst + 1) * BURST)) == list(range(burst * BURST + 1, (burst + 1) * BURST + 1))
 
 
 def check_account(records: list[Record]) -> None:
-    """Every number that is missing lies in the stretch of one notice, and each of them counts those in its own."""
+    """Every missing number lies in the range of one notice, and each notice counts those in its range."""
     missing = sorted(set(range(1, LAST + 1)) - set(numbers(records)))
     for notice in records:
         if isinstance(notice, Skipped | Merged):
@@ -160,7 +160,7 @@ def check_account(records: list[Record]) -> None:
 
 
 @pytest.mark.parametrize("policy", ["block", "skip", "conflate"])
-def test_a_slow_reader_has_an_exact_account_under_each_policy(tmp_path: Path, policy: str) -> None:
+def test_notices_account_for_all_that_a_slow_reader_missed_under_each_policy(tmp_path: Path, policy: str) -> None:
     site = make_site(tmp_path)
     with (
         served(site, Limits(queue_max=QUEUE_MIN)) as server,
@@ -178,7 +178,7 @@ def test_a_slow_reader_has_an_exact_account_under_each_policy(tmp_path: Path, po
             assert slow.skipped + slow.merged == LAST - len(numbers(found)) > 0
 
 
-def test_best_effort_is_sent_the_newest_and_told_what_is_missing(tmp_path: Path) -> None:
+def test_best_effort_delivers_the_newest_and_notices_of_what_is_missing(tmp_path: Path) -> None:
     site = make_site(tmp_path)
     with (
         served(site, Limits(queue_max=QUEUE_MIN)) as server,
@@ -198,11 +198,11 @@ def test_best_effort_is_sent_the_newest_and_told_what_is_missing(tmp_path: Path)
         ("ws://{},tcp://x", {}, "an address is such as 'ws://127.0.0.1:8765'"),
         ("ws://{}/v2/else", {}, "there is no WebSocket at /v2/else; it is at /v1/ticker; serve a site with"),
         ("ws://{}", {"start": 99}, "from is 99, and the order has come to 5; give at most 6"),
-        ("ws://127.0.0.1:1", {}, "cannot be heard: "),
+        ("ws://127.0.0.1:1", {}, "cannot be reached: "),
     ],
 )
 def test_a_mistake_is_one_sentence(tmp_path: Path, target: str, options: dict[str, Any], sentence: str) -> None:
-    with served(make_site(tmp_path, 5)) as server, pytest.raises(ClientError) as told:
+    with served(make_site(tmp_path, 5)) as server, pytest.raises(ClientError) as received:
         fairtape.connect(target.format(f"127.0.0.1:{server.port}"), **options)
-    assert sentence in str(told.value)
-    assert "\n" not in str(told.value)
+    assert sentence in str(received.value)
+    assert "\n" not in str(received.value)

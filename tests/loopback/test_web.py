@@ -1,4 +1,4 @@
-"""The WebSocket on real sockets: what customers get, slow ones, bad ones, and the end."""
+"""The WebSocket on real sockets: what customers are sent, slow and bad customers, and the shutdown."""
 
 import json
 import signal
@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from fairtape.web import request_timeout as door
-from fairtape.web import server_loop as stage
-from fairtape.web import websocket as lines
+from fairtape.web import request_timeout, server_loop, websocket
 from fairtape.web.broadcast import TOO_SLOW, Limits
 from fairtape.web.customer import QUEUE_MIN
 from loopback import commands
@@ -23,11 +21,11 @@ from loopback.web_customers import (
     await_status,
     customer,
     get_json,
-    hear,
-    hear_out,
-    hear_through,
     kinds,
     make_site,
+    receive,
+    receive_rest,
+    receive_through,
     served,
 )
 from unit.client.tape_values import SYMBOLS
@@ -35,97 +33,102 @@ from unit.client.tape_values import SYMBOLS
 QUICK = 0.2  # seconds
 
 
-def test_a_customer_gets_what_is_released_in_either_form_by_query_or_message(tmp_path: Path) -> None:
+def test_a_customer_gets_what_is_released_in_either_encoding_by_query_or_message(tmp_path: Path) -> None:
     site = make_site(tmp_path, 5)
     with served(site) as server, customer(server, "form=json") as one, customer(server) as two:
         two.send('{"do":"subscribe","form":"binary","symbols":["ABC"]}')
-        (first,), (second,) = hear(one), hear(two)
+        (first,), (second,) = receive(one), receive(two)
         assert (first["kind"], first["next"], second["symbols"]) == ("subscribed", 6, ["ABC"])
         site.hold(3)
         site.release(20)
-        assert hear_through(one, 28) == list(range(6, 29))
-        assert hear_through(two, 28) == [number for number in range(6, 29) if SYMBOLS[number % 4] == "ABC"]
+        assert receive_through(one, 28) == list(range(6, 29))
+        assert receive_through(two, 28) == [number for number in range(6, 29) if SYMBOLS[number % 4] == "ABC"]
 
 
-def test_a_customer_who_comes_back_resumes_without_a_gap_or_a_double(tmp_path: Path) -> None:
+def test_a_customer_that_reconnects_resumes_without_a_gap_or_a_duplicate(tmp_path: Path) -> None:
     site = make_site(tmp_path, 200)
     with served(site) as server:
-        with customer(server, "form=binary&from=11") as line:
-            (answer,) = hear(line)
+        with customer(server, "form=binary&from=11") as connection:
+            (answer,) = receive(connection)
             assert answer["next"] == 11
             site.release(50)
-            assert hear_through(line, 250) == list(range(11, 251))
+            assert receive_through(connection, 250) == list(range(11, 251))
         site.release(400)
-        with customer(server, "form=binary&from=251") as line:
-            hear(line)
+        with customer(server, "form=binary&from=251") as connection:
+            receive(connection)
             site.release(30)
-            assert hear_through(line, 680) == list(range(251, 681))
+            assert receive_through(connection, 680) == list(range(251, 681))
 
 
 def test_a_late_joiner_gets_a_snapshot_first(tmp_path: Path) -> None:
     site = make_site(tmp_path, 33)
-    with served(site) as server, customer(server, "snapshot=1") as line:
-        assert hear(line)[0]["kind"] == "subscribed"
-        assert hear(line) == [{"kind": "snapshot", "first": 1, "through": 33, "count": 4}]
-        assert hear(line) == [30, 31, 32, 33]
+    with served(site) as server, customer(server, "snapshot=1") as connection:
+        assert receive(connection)[0]["kind"] == "subscribed"
+        assert receive(connection) == [{"kind": "snapshot", "first": 1, "through": 33, "count": 4}]
+        assert receive(connection) == [30, 31, 32, 33]
         site.release(2)
-        assert hear_through(line, 35) == [34, 35]
-        line.send('{"do":"snapshot"}')
-        assert hear(line)[0]["through"] == 35
-        assert hear(line) == [32, 33, 34, 35]
-        line.send('{"do":"unsubscribe"}')
-        assert hear(line)[0] == {"kind": "unsubscribed", "next": 36}
+        assert receive_through(connection, 35) == [34, 35]
+        connection.send('{"do":"snapshot"}')
+        assert receive(connection)[0]["through"] == 35
+        assert receive(connection) == [32, 33, 34, 35]
+        connection.send('{"do":"unsubscribe"}')
+        assert receive(connection)[0] == {"kind": "unsubscribed", "next": 36}
 
 
-def test_breaks_and_formations_come_in_their_places(tmp_path: Path) -> None:
+def test_breaks_and_formations_are_sent_in_order(tmp_path: Path) -> None:
     site = make_site(tmp_path, 3)
-    with served(site) as server, customer(server, "form=binary") as line:
-        hear(line)
+    with served(site) as server, customer(server, "form=binary") as connection:
+        receive(connection)
         site.turn()
         site.release(2)
         site.turn(broken=True)
         site.release(1)
-        assert kinds(hear_through(line, 6)) == ["reformation", 4, 5, "break", 6]
+        assert kinds(receive_through(connection, 6)) == ["reformation", 4, 5, "break", 6]
 
 
 # Slow customers. Each reads nothing while much more is released than all buffers hold.
 
 BURSTS, BURST = 40, 1_000
 LAST = BURSTS * BURST
-ROOM = lines.BUFFER_MAX + (1 << 20)  # bytes that wait in the process for one customer: beyond the limit, one frame
+WRITE_BUFFER_MAX = websocket.BUFFER_MAX + (
+    1 << 20
+)  # bytes that wait in the process for one customer: beyond the limit, one frame
 
 
 @pytest.mark.parametrize("policy", ["skip", "conflate", "disconnect"])
 def test_a_slow_customer_costs_the_others_nothing_and_knows_what_it_missed(tmp_path: Path, policy: str) -> None:
     site = make_site(tmp_path)
     with served(site, Limits(queue_max=QUEUE_MIN)) as server, customer(server, "form=binary") as quick:
-        hear(quick)
+        receive(quick)
         slow = SlowCustomer(server.port, f"policy={policy}&form=json")
         for burst in range(1, BURSTS + 1):
             site.release(BURST, per_token=250)
-            assert hear_through(quick, burst * BURST) == list(range((burst - 1) * BURST + 1, burst * BURST + 1))
+            assert receive_through(quick, burst * BURST) == list(range((burst - 1) * BURST + 1, burst * BURST + 1))
             assert get_json(server, "/v1/status")["waiting"] <= QUEUE_MIN
-            assert all(each.transport.get_write_buffer_size() < ROOM for each in list(server.server.stage.connections))
+            assert all(
+                each.transport.get_write_buffer_size() < WRITE_BUFFER_MAX
+                for each in list(server.server.server_loop.connections)
+            )
         status = get_json(server, "/v1/status")
-        told = slow.hear_through(LAST)
+        received = slow.receive_through(LAST)
         slow.close()
-        numbers = [each for each in told if isinstance(each, int)]
+        numbers = [each for each in received if isinstance(each, int)]
         assert numbers == sorted(set(numbers))
         if policy == "disconnect":
             assert status["counts"]["too_slow"] == 1
-            assert told[-2]["kind"] == "error"
-            assert told[-2]["next"] == numbers[-1] + 1
-            assert told[-1] == {"kind": "closed", "code": TOO_SLOW}
+            assert received[-2]["kind"] == "error"
+            assert received[-2]["next"] == numbers[-1] + 1
+            assert received[-1] == {"kind": "closed", "code": TOO_SLOW}
             return
         assert status["lagging"] == 1
-        notices = [each for each in told[1:] if not isinstance(each, int)]
+        notices = [each for each in received[1:] if not isinstance(each, int)]
         assert {each["kind"] for each in notices} <= {"skipped", "merged"}
         check_account(numbers, notices)
         await_status(server, lagging=0)
 
 
 def check_account(numbers: list[int], notices: list[dict[str, Any]]) -> None:
-    """Every number that is missing lies in the stretch of one notice, and each of them counts those in its own."""
+    """Every missing number lies in the range of one notice, and each notice counts those in its range."""
     missing = sorted(set(range(1, LAST + 1)) - set(numbers))
     assert missing
     for notice in notices:
@@ -139,44 +142,44 @@ def check_account(numbers: list[int], notices: list[dict[str, Any]]) -> None:
 
 @pytest.mark.parametrize("query", ["symbols=", "from=0", "from=99", "form=xml", "colour=red"])
 def test_a_bad_query_is_answered_with_a_sentence_and_a_code(tmp_path: Path, query: str) -> None:
-    with served(make_site(tmp_path, 1)) as server, customer(server, query) as line:
-        (told,) = hear(line)
-        assert told["kind"] == "error"
-        assert told["field"] == query.partition("=")[0]
-        assert hear_out(line) == ([], lines.BAD_REQUEST)
+    with served(make_site(tmp_path, 1)) as server, customer(server, query) as connection:
+        (received,) = receive(connection)
+        assert received["kind"] == "error"
+        assert received["field"] == query.partition("=")[0]
+        assert receive_rest(connection) == ([], websocket.BAD_REQUEST)
         assert get_json(server, "/v1/status")["counts"]["bad_requests"] == 1
 
 
 @pytest.mark.parametrize("message", ["", "{", "[]", '{"do":"sing"}', '{"do":"snapshot"}', b"\x01"])
 def test_a_bad_message_is_answered_with_a_sentence_and_a_code(tmp_path: Path, message: str | bytes) -> None:
-    with served(make_site(tmp_path, 1)) as server, customer(server) as line:
-        line.send(message)
-        assert hear(line)[0]["kind"] == "error"
-        assert hear_out(line) == ([], lines.BAD_REQUEST)
+    with served(make_site(tmp_path, 1)) as server, customer(server) as connection:
+        connection.send(message)
+        assert receive(connection)[0]["kind"] == "error"
+        assert receive_rest(connection) == ([], websocket.BAD_REQUEST)
 
 
 def test_a_message_that_is_too_large_and_a_flood_end_a_connection_and_nothing_else(tmp_path: Path) -> None:
     site = make_site(tmp_path, 1)
     with served(site) as server, customer(server, "form=json") as good:
-        hear(good)
-        with customer(server, "form=json") as line:
-            line.send("x" * (lines.REQUEST_MAX + 1))
-            assert hear_out(line)[1] == 1009
-        with customer(server, "form=json") as line:
+        receive(good)
+        with customer(server, "form=json") as connection:
+            connection.send("x" * (websocket.REQUEST_MAX + 1))
+            assert receive_rest(connection)[1] == 1009
+        with customer(server, "form=json") as connection:
             for _ in range(200):
                 try:
-                    line.send('{"do":"unsubscribe"}')
+                    connection.send('{"do":"unsubscribe"}')
                 except ConnectionClosed:
                     break
-            assert hear_out(line)[1] == lines.FLOOD
+            assert receive_rest(connection)[1] == websocket.FLOOD
         site.release(2)
-        assert hear_through(good, 3) == [2, 3]
+        assert receive_through(good, 3) == [2, 3]
         await_status(server, customers=1, floods=1)
 
 
-def test_another_path_and_one_customer_too_many_are_refused_at_the_door(tmp_path: Path) -> None:
-    with served(make_site(tmp_path), Limits(customers_max=1)) as server, customer(server, "form=json") as line:
-        hear(line)
+def test_another_path_and_one_customer_too_many_are_refused_before_the_handshake(tmp_path: Path) -> None:
+    with served(make_site(tmp_path), Limits(customers_max=1)) as server, customer(server, "form=json") as connection:
+        receive(connection)
         with pytest.raises(InvalidStatus) as refused, customer(server, "form=json"):
             pass
         assert refused.value.response.status_code == 503
@@ -187,21 +190,21 @@ def test_another_path_and_one_customer_too_many_are_refused_at_the_door(tmp_path
         raw.close()
 
 
-def test_noise_and_broken_frames_leave_the_server_alone(tmp_path: Path) -> None:
+def test_noise_and_broken_frames_do_not_affect_the_server(tmp_path: Path) -> None:
     site = make_site(tmp_path)
     with served(site) as server, customer(server, "form=json") as good:
-        hear(good)
-        for noise in (b"\x00" * 64 + b"\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"A" * (door.HEAD_MAX + 1)):
+        receive(good)
+        for noise in (b"\x00" * 64 + b"\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"A" * (request_timeout.HEAD_MAX + 1)):
             with socket.create_connection(("127.0.0.1", server.port), PATIENCE) as raw:
                 raw.sendall(noise)
                 _read_away(raw)
         for noise in (b"\xff\xff\xff\xff", b"\x81\x05hello", b"\x82\xff" + struct.pack(">Q", 1 << 62)):
             slow = SlowCustomer(server.port, "form=json")
-            slow.say(noise)
-            assert slow.hear_through(1)[-1]["kind"] == "closed"
+            slow.send(noise)
+            assert slow.receive_through(1)[-1]["kind"] == "closed"
             slow.close()
         site.release(1)
-        assert hear_through(good, 1) == [1]
+        assert receive_through(good, 1) == [1]
         await_status(server, customers=1)
 
 
@@ -213,48 +216,50 @@ def _read_away(raw: socket.socket) -> None:
         pass
 
 
-# Connections with nobody at the other end.
+# Connections whose peer is gone.
 
 
-def test_handshakes_that_make_no_sense_take_no_place_for_good(tmp_path: Path) -> None:
-    lines = b"Host: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+def test_malformed_handshakes_do_not_leak_connections(tmp_path: Path) -> None:
+    websocket = b"Host: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
     key = b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
     with served(make_site(tmp_path, 2), limits=Limits(customers_max=1)) as server:
         for path in (b"//[", b"/v1/ticker?" + b"%F0%9F%98%80" * 60 + b"=1", b"/v1/ticker?%FF=%FF"):
-            for _ in range(door.CONNECTIONS_SPARE // 2):
-                with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as knock:
-                    knock.sendall(b"GET " + path + b" HTTP/1.1\r\n" + lines + key)
-                    knock.recv(100)
+            for _ in range(request_timeout.CONNECTIONS_SPARE // 2):
+                with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as raw:
+                    raw.sendall(b"GET " + path + b" HTTP/1.1\r\n" + websocket + key)
+                    raw.recv(100)
         assert get_json(server, "/v1/status")["customers"] == 0
 
 
-def test_who_says_nothing_or_half_a_word_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "HEAD_PERIOD_MAX", QUICK)
-    monkeypatch.setattr(lines, "WISH_PERIOD_MAX", QUICK)
+def test_a_silent_or_incomplete_request_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_timeout, "HEAD_PERIOD_MAX", QUICK)
+    monkeypatch.setattr(websocket, "SUBSCRIBE_PERIOD_MAX", QUICK)
     with served(make_site(tmp_path)) as server:
-        for words in (b"", b"GET / HT"):
+        for data in (b"", b"GET / HT"):
             with socket.create_connection(("127.0.0.1", server.port), PATIENCE) as raw:
-                raw.sendall(words)
+                raw.sendall(data)
                 _read_away(raw)
-        with customer(server) as line:
-            assert hear(line)[0]["field"] == "do"
+        with customer(server) as connection:
+            assert receive(connection)[0]["field"] == "do"
         await_status(server, half_open=3, customers=0)
 
 
-def test_who_answers_no_ping_is_let_go_and_who_does_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stage, "CHECK_PERIOD", int(QUICK * 1e9))
+def test_a_customer_that_answers_no_ping_is_closed_and_others_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_loop, "PING_PERIOD", int(QUICK * 1e9))
     site = make_site(tmp_path)
-    with served(site) as server, customer(server, "form=json") as line:
-        hear(line)
+    with served(site) as server, customer(server, "form=json") as connection:
+        receive(connection)
         dead = SlowCustomer(server.port, "form=json")
         assert dead.pinged_to_death()
         dead.close()
         await_status(server, customers=1, half_open=1)
         site.release(1)
-        assert hear_through(line, 1) == [1]
+        assert receive_through(connection, 1) == [1]
 
 
-def test_who_hangs_up_without_a_word_is_forgotten(tmp_path: Path) -> None:
+def test_a_customer_whose_socket_closes_is_removed(tmp_path: Path) -> None:
     with served(make_site(tmp_path, 3)) as server:
         for linger in (False, True):
             gone = SlowCustomer(server.port, "from=1")
@@ -263,9 +268,9 @@ def test_who_hangs_up_without_a_word_is_forgotten(tmp_path: Path) -> None:
             await_status(server, customers=0, subscriptions=0, replaying=0)
 
 
-def test_who_takes_nothing_for_long_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stage, "CHECK_PERIOD", int(QUICK * 1e9))
-    monkeypatch.setattr(lines, "STALL_PERIOD_MAX", QUICK)
+def test_a_customer_that_reads_nothing_for_long_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_loop, "PING_PERIOD", int(QUICK * 1e9))
+    monkeypatch.setattr(websocket, "STALL_PERIOD_MAX", QUICK)
     site = make_site(tmp_path)
     with served(site) as server:
         slow = SlowCustomer(server.port, "form=json")
@@ -275,44 +280,44 @@ def test_who_takes_nothing_for_long_is_let_go(tmp_path: Path, monkeypatch: pytes
         slow.close()
 
 
-# The end.
+# Shutdown.
 
 
-def test_at_the_end_everybody_has_what_was_released_and_knows_where_to_go_on(tmp_path: Path) -> None:
+def test_at_shutdown_customers_have_what_was_released_and_the_next_number(tmp_path: Path) -> None:
     site = make_site(tmp_path)
-    with served(site) as server, customer(server, "form=binary") as line, customer(server) as idle:
-        hear(line)
+    with served(site) as server, customer(server, "form=binary") as connection, customer(server) as idle:
+        receive(connection)
         idle.send('{"do":"unsubscribe"}')
-        hear(idle)
+        receive(idle)
         site.release(3_000, per_token=100)
         server.server.should_exit = True
-        assert hear_out(line) == ([*range(1, 3_001), {"kind": "end", "next": 3_001}], 1001)
+        assert receive_rest(connection) == ([*range(1, 3_001), {"kind": "end", "next": 3_001}], 1001)
         assert server.ended.wait(PATIENCE)
 
 
-def test_a_slow_customer_gets_at_the_end_what_it_was_promised(tmp_path: Path) -> None:
+def test_a_slow_customer_gets_what_was_released_before_shutdown(tmp_path: Path) -> None:
     site = make_site(tmp_path)
     with served(site) as server, customer(server, "form=binary") as quick:
-        hear(quick)
+        receive(quick)
         slow = SlowCustomer(server.port, "form=json")
         site.release(5_000, per_token=100)
-        hear_through(quick, 5_000)
+        receive_through(quick, 5_000)
         server.server.should_exit = True
-        told = slow.hear_through(-1)
-        assert [each for each in told if isinstance(each, int)] == list(range(1, 5_001))
-        assert kinds(told)[-2:] == ["end", "closed"]
+        received = slow.receive_through(-1)
+        assert [each for each in received if isinstance(each, int)] == list(range(1, 5_001))
+        assert kinds(received)[-2:] == ["end", "closed"]
         slow.close()
 
 
 def test_ctrl_c_ends_the_command_in_order(tmp_path: Path) -> None:
     site = make_site(tmp_path, 10)
     process = commands.start("web", site.folder, "--port", 0)
-    line = commands.await_line(process, "http://")
-    port = int(line.partition("http://127.0.0.1:")[2].partition("/")[0])
+    connection = commands.await_line(process, "http://")
+    port = int(connection.partition("http://127.0.0.1:")[2].partition("/")[0])
     slow = SlowCustomer(port, "from=1")
-    assert slow.hear_through(10)[1:] == list(range(1, 11))
+    assert slow.receive_through(10)[1:] == list(range(1, 11))
     process.send_signal(signal.SIGINT)
-    assert kinds(slow.hear_through(-1)) == ["end", "closed"]
+    assert kinds(slow.receive_through(-1)) == ["end", "closed"]
     slow.close()
     code, output, errors = commands.finish(process)
     assert (code, output) == (0, "")
@@ -322,7 +327,7 @@ def test_ctrl_c_ends_the_command_in_order(tmp_path: Path) -> None:
 
 def test_a_mistake_on_the_command_line_is_one_sentence(tmp_path: Path) -> None:
     site = make_site(tmp_path, 1)
-    for arguments, words in (
+    for arguments, expected in (
         ((tmp_path / "nothing",), "does not exist"),
         ((site.folder, "s1"), "holds no deployment"),
         ((site.folder, "--port", "70000"), "--port"),
@@ -330,5 +335,5 @@ def test_a_mistake_on_the_command_line_is_one_sentence(tmp_path: Path) -> None:
     ):
         code, output, errors = commands.run("web", *arguments)
         assert (code, output) == (2, "")
-        assert words in errors
+        assert expected in errors
         assert "Traceback" not in errors

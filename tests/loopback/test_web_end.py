@@ -1,4 +1,4 @@
-"""How a server ends when its journal can no longer be read, and how the bench sees one that keeps up."""
+"""A server whose journal can no longer be read, overload, and the benchmark of the server."""
 
 from pathlib import Path
 from typing import Any
@@ -9,56 +9,63 @@ import unit.journal_values as values
 from fairtape.bench.web import WebSetting, web_figures
 from fairtape.core.instants import SECOND
 from fairtape.journal import Damaged
-from fairtape.web import journal_position as reading
-from fairtape.web import server_loop as stage
+from fairtape.web import server_loop, ticker
 from fairtape.web.server import ServedSite, running
-from loopback.web_customers import PATIENCE, await_status, customer, get, hear, hear_out, kinds, make_site, served
+from loopback.web_customers import (
+    PATIENCE,
+    await_status,
+    customer,
+    get,
+    kinds,
+    make_site,
+    receive,
+    receive_rest,
+    served,
+)
 
 
-def test_a_damaged_journal_ends_the_server_and_its_customers_know_where_to_go_on(
+def test_a_damaged_journal_ends_the_server_and_customers_are_sent_the_next_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "REPAIR_PERIOD_MAX", 0)
+    monkeypatch.setattr(ticker, "REPAIR_PERIOD_MAX", 0)
     site = make_site(tmp_path, 6)
-    with served(site) as server, customer(server, "form=json") as line:
-        hear(line)
+    with served(site) as server, customer(server, "form=json") as connection:
+        receive(connection)
         (segment,) = values.segments(site.folder)
         with segment.open("ab") as file:
             file.write(b"\xff" * 200)
-        told, code = hear_out(line)
-        assert told == [{"kind": "end", "next": 7}]
+        received, code = receive_rest(connection)
+        assert received == [{"kind": "end", "next": 7}]
         assert code == 1001
         assert server.ended.wait(PATIENCE)
-        assert isinstance(server.server.stage.failure, Damaged)
+        assert isinstance(server.server.server_loop.failure, Damaged)
 
 
-def test_a_server_that_cannot_keep_up_says_so_and_when_it_can_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stage, "PROMPT_MIN", 3)
-    monkeypatch.setattr(stage, "PACE_PERIOD", 0)
+def test_an_overload_and_its_end_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_loop, "PROMPT_MIN", 3)
+    monkeypatch.setattr(server_loop, "LAG_PERIOD", 0)
     site = make_site(tmp_path)
     said: list[str] = []
     target = ServedSite(directory=site.folder, title="test")
-    with running(target, say=said.append) as server, customer(server, "form=json") as line:
-        hear(line)
-        told: list[Any] = []
-        while "delayed" not in kinds(told):  # which it is, once the server is older than its goal
-            site.release(1, at=server.server.stage.began_at)
-            told += hear(line)
-        assert told[-1]["delay_ns"] > stage.DELAY_GOAL
+    with running(target, report=said.append) as server, customer(server, "form=json") as connection:
+        receive(connection)
+        received: list[Any] = []
+        while "delayed" not in kinds(received):  # which it is, once the server is older than its goal
+            site.release(1, at=server.server.server_loop.began_at)
+            received += receive(connection)
+        assert received[-1]["delay_ns"] > server_loop.DELAY_GOAL
         status = await_status(server, overloaded=True)
         assert status["counts"]["overloads"] == 1
-        monkeypatch.setattr(stage, "DELAY_GOOD", SECOND * 1_000)
-        while "prompt" not in kinds(told):
-            site.release(1, at=server.server.stage.began_at)
-            told += hear(line)
+        monkeypatch.setattr(server_loop, "DELAY_GOOD", SECOND * 1_000)
+        while "prompt" not in kinds(received):
+            site.release(1, at=server.server.server_loop.began_at)
+            received += receive(connection)
         await_status(server, overloaded=False)
     assert said[0].startswith("this server cannot keep up; customers: 1; one message in a hundred is out ")
     assert said[1] == "this server keeps up again; customers: 1"
 
 
-def test_nothing_at_a_path_is_said_so(tmp_path: Path) -> None:
+def test_an_unknown_path_is_not_found(tmp_path: Path) -> None:
     with served(make_site(tmp_path)) as server:
         code, body = get(server, "/v2/ticker")
         assert code == 404

@@ -16,14 +16,13 @@ from websockets.sync.client import ClientConnection
 
 import unit.journal_values as values
 from fairtape.tape.batches import SCHEMA
-from fairtape.web import api
+from fairtape.web import api, request_timeout
 from fairtape.web import history as ranges
-from fairtape.web import request_timeout as door
 from loopback.web_customers import PATIENCE, await_status, customer, get, get_json, make_site, served
 from unit.client.tape_values import trade
 
 
-def test_the_status_says_how_the_server_fares(tmp_path: Path) -> None:
+def test_the_status_reports_customers_and_delays(tmp_path: Path) -> None:
     site = make_site(tmp_path, 7)
     with served(site) as server, customer(server, "form=json"):
         site.release(3, late=True)
@@ -41,7 +40,7 @@ def test_the_last_sale_and_the_volume_of_a_symbol_are_exact(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("path", "field", "words"),
+    ("path", "field", "expected"),
     [
         ("/v1/last", "symbol", "symbol"),
         ("/v1/last?symbol=XYZ", "symbol", "not traded"),
@@ -58,16 +57,16 @@ def test_the_last_sale_and_the_volume_of_a_symbol_are_exact(tmp_path: Path) -> N
     ],
 )
 def test_a_bad_request_is_answered_with_the_field_and_the_remedy(
-    tmp_path: Path, path: str, field: str, words: str
+    tmp_path: Path, path: str, field: str, expected: str
 ) -> None:
     with served(make_site(tmp_path, 2)) as server:
         code, body = get(server, path)
-        told = json.loads(body)
-        assert (code, told["field"]) == (400, field)
-        assert words in told["told"]
+        received = json.loads(body)
+        assert (code, received["field"]) == (400, field)
+        assert expected in received["told"]
 
 
-def test_who_asks_for_the_websocket_by_http_is_told_what_it_is(tmp_path: Path) -> None:
+def test_http_at_the_websocket_path_is_answered_with_upgrade_required(tmp_path: Path) -> None:
     with served(make_site(tmp_path, 2)) as server:
         code, body = get(server, "/v1/ticker")
         assert code == 426
@@ -110,7 +109,7 @@ def test_a_range_may_begin_with_an_instant_and_come_as_arrow(tmp_path: Path) -> 
         assert table["traded_at_ns"].to_pylist() == [trade(number).traded_at for number in range(13, 23)]
 
 
-def test_a_scan_for_a_rare_symbol_is_bounded_and_can_be_gone_on_with(
+def test_a_scan_for_a_rare_symbol_is_bounded_and_can_be_continued(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ranges, "SCAN_MAX", 12)
@@ -119,7 +118,9 @@ def test_a_scan_for_a_rare_symbol_is_bounded_and_can_be_gone_on_with(
         assert get_json(server, "/v1/trades?from=25&symbols=XYZ") == {"records": [], "next": 31}
 
 
-def test_a_long_answer_is_written_in_pieces_and_is_one_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_response_is_written_in_pieces_and_is_one_object(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ranges, "ROWS_MAX", 2)
     with served(make_site(tmp_path, 30)) as server:
         part = get_json(server, "/v1/trades?from=1&limit=29")
@@ -127,19 +128,19 @@ def test_a_long_answer_is_written_in_pieces_and_is_one_object(tmp_path: Path, mo
         assert part["next"] == 30
 
 
-def test_whoever_asks_while_too_many_are_answered_is_told_to_come_back(
+def test_a_request_beyond_the_limit_is_answered_with_retry_after(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with served(make_site(tmp_path, 3)) as server:
-        monkeypatch.setattr(api, "ANSWERS_MAX", 0)
+        monkeypatch.setattr(api, "RESPONSES_MAX", 0)
         code, body = get(server, "/v1/trades?from=1")
         assert (code, json.loads(body)["told"]) == (503, "0 others read the past; come back in a moment")
         monkeypatch.undo()
         assert get_json(server, "/v1/trades?from=1")["next"] == 4
 
 
-def test_who_does_not_read_its_answer_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "ANSWER_PERIOD_MAX", 0.2)
+def test_a_client_that_does_not_read_its_response_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_timeout, "RESPONSE_PERIOD_MAX", 0.2)
     site = make_site(tmp_path)
     site.release(60_000, per_token=1_000)
     with served(site) as server:
@@ -149,13 +150,13 @@ def test_who_does_not_read_its_answer_is_let_go(tmp_path: Path, monkeypatch: pyt
 
 
 def _never_read(port: int) -> None:
-    with socket.socket() as line:
-        line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-        line.settimeout(PATIENCE)
-        line.connect(("127.0.0.1", port))
-        line.sendall(b"GET /v1/trades?limit=100000 HTTP/1.1\r\nHost: test\r\n\r\n")
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        connection.settimeout(PATIENCE)
+        connection.connect(("127.0.0.1", port))
+        connection.sendall(b"GET /v1/trades?limit=100000 HTTP/1.1\r\nHost: test\r\n\r\n")
         while True:  # the socket is writable until the server has cut the line
-            line.send(b"x")
+            connection.send(b"x")
 
 
 # The page.
@@ -177,19 +178,19 @@ def test_the_page_needs_nothing_from_elsewhere(tmp_path: Path) -> None:
 def test_the_page_shows_what_was_released_late_and_how_far_apart(tmp_path: Path) -> None:
     """The page's own model, run on messages that a server has sent."""
     site = make_site(tmp_path, 9)
-    with served(site) as server, customer(server, "snapshot=1&policy=conflate") as line:
-        _await_snapshot(line)
+    with served(site) as server, customer(server, "snapshot=1&policy=conflate") as connection:
+        _await_snapshot(connection)
         site.release(4, late=True)
-        messages = [line.recv(timeout=PATIENCE)]
+        messages = [connection.recv(timeout=PATIENCE)]
         while not re.search(r'"sequence":13,', str(messages[-1])):
-            messages.append(line.recv(timeout=PATIENCE))
+            messages.append(connection.recv(timeout=PATIENCE))
         code, body = get(server, "/")
         assert code == 200
     model, view = re.findall(r"<script>(.*?)</script>", body.decode(), re.DOTALL)
     program = f"""{model}
         new Function({json.dumps(view)});  // it is well-formed; running it takes a browser
         const model = new Model();
-        for (const text of {json.dumps(messages)}) model.hear(JSON.parse(text), 1750000000100);
+        for (const text of {json.dumps(messages)}) model.receive(JSON.parse(text), 1750000000100);
         console.log(JSON.stringify({{ messages: model.messages, late: model.late, next: model.next,
             bound: model.bound, release: percentile(model.releases, 0.5), rows: model.rows.length,
             lasts: model.lasts.size }}));
@@ -255,7 +256,7 @@ def test_the_page_draws_what_a_server_sends_it(tmp_path: Path) -> None:
     assert shown["tape"][5][0].startswith("reformation: sequence 10")
 
 
-def _await_snapshot(line: ClientConnection) -> None:
-    told: dict[str, Any] = {}
-    while told.get("kind") != "trades":
-        told = json.loads(line.recv(timeout=PATIENCE))
+def _await_snapshot(connection: ClientConnection) -> None:
+    received: dict[str, Any] = {}
+    while received.get("kind") != "trades":
+        received = json.loads(connection.recv(timeout=PATIENCE))

@@ -1,4 +1,4 @@
-"""A trade that is void or was another one is so for everybody who hears a server: by WebSocket, HTTP, on the page."""
+"""Cancels and corrections reach every customer of a server: by WebSocket, by HTTP and on the page."""
 
 import json
 import re
@@ -21,9 +21,9 @@ from loopback.web_customers import (
     customer,
     get,
     get_json,
-    hear_through,
     kinds,
     make_site,
+    receive_through,
     served,
 )
 from unit.client.tape_values import trade
@@ -36,21 +36,21 @@ def revised_site(folder: Path) -> Site:
     """Of ABC there are the trades 4, 8 and 12; 12 is void, and 8 was another one, which is 14 from then on."""
     site = make_site(folder)
     site.release(12, per_token=1)
-    site.say(encode_notice(Cancel(12, trade(12).venue_name, "ABC", 5)))
-    site.say(encode_notice(Correction(8, RIGHT, 6)))
-    site.say(encode_notice(notices.VenueStatus("XNYS", Status.HALTED, 7)))
-    site.say(encode_notice(Cancel(4, "XLON" if trade(4).venue_name != "XLON" else "XNYS", "ABC", 8)))  # not its own
+    site.publish(encode_notice(Cancel(12, trade(12).venue_name, "ABC", 5)))
+    site.publish(encode_notice(Correction(8, RIGHT, 6)))
+    site.publish(encode_notice(notices.VenueStatus("XNYS", Status.HALTED, 7)))
+    site.publish(encode_notice(Cancel(4, "XLON" if trade(4).venue_name != "XLON" else "XNYS", "ABC", 8)))  # not its own
     return site
 
 
-@pytest.mark.parametrize("form", ["json", "binary"])
-def test_notices_of_venues_stand_in_their_places_in_either_form(tmp_path: Path, form: str) -> None:
+@pytest.mark.parametrize("encoding", ["json", "binary"])
+def test_notices_of_venues_are_sent_in_order_in_either_encoding(tmp_path: Path, encoding: str) -> None:
     site = revised_site(tmp_path)
     site.release(1, per_token=1)
-    with served(site) as server, customer(server, f"from=11&form={form}") as line:
-        told = hear_through(line, 17)
-    assert kinds(told) == ["subscribed", 11, 12, "canceled", "corrected", "status", "canceled", 17]
-    canceled, corrected, status = told[3:6]
+    with served(site) as server, customer(server, f"from=11&form={encoding}") as connection:
+        received = receive_through(connection, 17)
+    assert kinds(received) == ["subscribed", 11, 12, "canceled", "corrected", "status", "canceled", 17]
+    canceled, corrected, status = received[3:6]
     assert (canceled["sequence"], canceled["number"], canceled["symbol"]) == (13, 12, "ABC")
     assert (canceled["canceled_at_ns"], canceled["source_number"]) == ("5", 1_013)
     assert (corrected["number"], corrected["price"], corrected["quantity"]) == (8, "5", "7")
@@ -66,7 +66,7 @@ def test_the_last_sale_and_the_volume_follow_what_is_taken_back(tmp_path: Path) 
         assert (found["last"]["sequence"], found["last"]["price"]) == (14, "5")
         assert (found["volume"], found["trades"]) == (format_fixed(trade(4).quantity + 7 * ONE), 2)
         for number, name in ((4, trade(4).venue_name), (14, trade(8).venue_name)):
-            site.say(encode_notice(Cancel(number, name, "ABC", 9)))
+            site.publish(encode_notice(Cancel(number, name, "ABC", 9)))
         await_status(server, next=19)
         found = get_json(server, "/v1/last?symbol=ABC")
         assert (found["last"], found["volume"], found["trades"]) == (None, "0", 0)
@@ -81,45 +81,45 @@ def test_the_last_sale_and_the_volume_follow_what_is_taken_back(tmp_path: Path) 
         ]
 
 
-def test_a_tape_from_another_machine_tells_the_same_as_the_journal(tmp_path: Path) -> None:
+def test_a_remote_tape_delivers_the_same_as_the_journal(tmp_path: Path) -> None:
     site = revised_site(tmp_path)
     with fairtape.connect(site.folder, start="beginning") as tape:
-        said = [record for record in tape if isinstance(record, Canceled | Corrected | VenueStatus)]
+        notices = [record for record in tape if isinstance(record, Canceled | Corrected | VenueStatus)]
         snapshot = tape.snapshot()
-    assert len(said) == 4
+    assert len(notices) == 4
     assert {symbol: sale.sequence for symbol, sale in snapshot.items()} == {"A": 11, "ABC": 14, "DEF": 9, "GHIJ": 10}
     with served(site) as server, fairtape.connect(f"ws://127.0.0.1:{server.port}", start="beginning") as tape:
-        records = iter(tape)
-        heard: list[Any] = [next(records) for _ in range(16)]
+        remote = iter(tape)
+        records: list[Any] = [next(remote) for _ in range(16)]
         assert {symbol: sale.sequence for symbol, sale in tape.snapshot().items()} == {
             symbol: sale.sequence for symbol, sale in snapshot.items()
         }
-    assert [unreceived(record) for record in heard if not isinstance(record, Trade)] == list(map(unreceived, said))
+    assert [unreceived(record) for record in records if not isinstance(record, Trade)] == list(map(unreceived, notices))
 
 
 def unreceived(record: Any) -> dict[str, Any]:
-    """The fields without the one time that is this client's own."""
+    """The fields without the receive time, which is this client's own."""
     return {name: getattr(record, name) for name in type(record).__dataclass_fields__ if name != "received_at"}
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
-def test_the_page_asks_when_the_sale_that_it_shows_is_taken_back(tmp_path: Path) -> None:
+def test_the_page_requests_a_snapshot_when_a_sale_that_it_shows_is_void(tmp_path: Path) -> None:
     """The page's own model, on what a server sends: the void sale gives way to the one before it."""
     site = make_site(tmp_path)
     site.release(8, per_token=1)
-    with served(site) as server, customer(server, "snapshot=1") as line:
-        heard = [line.recv(timeout=PATIENCE) for _ in range(3)]  # subscribed, snapshot, its trades
-        site.say(encode_notice(Cancel(8, trade(8).venue_name, "ABC", 5)))
-        heard.append(line.recv(timeout=PATIENCE))
-        line.send('{"do":"snapshot"}')
-        heard += [line.recv(timeout=PATIENCE) for _ in range(2)]
+    with served(site) as server, customer(server, "snapshot=1") as connection:
+        records = [connection.recv(timeout=PATIENCE) for _ in range(3)]  # subscribed, snapshot, its trades
+        site.publish(encode_notice(Cancel(8, trade(8).venue_name, "ABC", 5)))
+        records.append(connection.recv(timeout=PATIENCE))
+        connection.send('{"do":"snapshot"}')
+        records += [connection.recv(timeout=PATIENCE) for _ in range(2)]
         (model, _) = re.findall(r"<script>(.*?)</script>", get(server, "/")[1].decode(), re.DOTALL)
     program = f"""{model}
         const model = new Model();
         const seen = [];
-        for (const text of {json.dumps(heard)}) {{
-            model.hear(JSON.parse(text), 1750000000100);
-            seen.push([model.lasts.get("ABC")?.sequence ?? null, model.asks]);
+        for (const text of {json.dumps(records)}) {{
+            model.receive(JSON.parse(text), 1750000000100);
+            seen.push([model.lasts.get("ABC")?.sequence ?? null, model.needsSnapshot]);
         }}
         console.log(JSON.stringify(seen));
     """

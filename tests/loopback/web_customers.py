@@ -1,4 +1,4 @@
-"""Customers of a web server on real sockets: ordinary ones, and ones that misbehave."""
+"""Customers of a web server on real sockets: well-behaved and misbehaving ones."""
 
 import json
 import socket
@@ -35,46 +35,46 @@ def served(site: Site, limits: Limits | None = None) -> Iterator[Running]:
 
 @contextmanager
 def customer(server: Running, query: str = "") -> Iterator[ClientConnection]:
-    """A well-behaved one."""
+    """A well-behaved customer."""
     mark = "?" if query else ""
     address = f"ws://127.0.0.1:{server.port}/v1/ticker{mark}{query}"
-    with connect(address, compression=None, open_timeout=PATIENCE, max_size=None) as line:
-        yield line
+    with connect(address, compression=None, open_timeout=PATIENCE, max_size=None) as connection:
+        yield connection
 
 
-def hear(line: ClientConnection) -> list[Any]:
+def receive(connection: ClientConnection) -> list[Any]:
     """The next message: the numbers of its trades, or the object that it is."""
-    content = line.recv(timeout=PATIENCE)
+    content = connection.recv(timeout=PATIENCE)
     if isinstance(content, bytes):
         return list(numbers_of(unbundled(content, NOW)[0]))
-    told = json.loads(content)
-    return [trade["sequence"] for trade in told["trades"]] if told["kind"] == "trades" else [told]
+    received = json.loads(content)
+    return [trade["sequence"] for trade in received["trades"]] if received["kind"] == "trades" else [received]
 
 
-def hear_through(line: ClientConnection, last: int) -> list[Any]:
+def receive_through(connection: ClientConnection, last: int) -> list[Any]:
     """Everything up to this number."""
     found: list[Any] = []
     while last not in found:
-        found += hear(line)
+        found += receive(connection)
     return found
 
 
-def hear_out(line: ClientConnection) -> tuple[list[Any], int]:
-    """Everything up to the end, and the code with which it came."""
+def receive_rest(connection: ClientConnection) -> tuple[list[Any], int]:
+    """Everything up to the end, and the close code."""
     found: list[Any] = []
     try:
         while True:
-            found += hear(line)
+            found += receive(connection)
     except ConnectionClosed as closed:
         return found, 0 if closed.rcvd is None else closed.rcvd.code
 
 
-def kinds(told: list[Any]) -> list[Any]:
-    return [each if isinstance(each, int) else each["kind"] for each in told]
+def kinds(received: list[Any]) -> list[Any]:
+    return [each if isinstance(each, int) else each["kind"] for each in received]
 
 
 def get(server: Running, path: str) -> tuple[int, bytes]:
-    """What HTTP answers."""
+    """The status and the body of an HTTP response."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{server.port}{path}", timeout=PATIENCE) as answer:
             return answer.status, answer.read()
@@ -88,7 +88,7 @@ def get_json(server: Running, path: str) -> Any:
 
 
 def await_status(server: Running, **expected: Any) -> dict[str, Any]:
-    """The server's status, once it says this."""
+    """The server's status, once it has these values."""
     while True:
         status: dict[str, Any] = get_json(server, "/v1/status")
         if all(status.get(name, status["counts"].get(name)) == value for name, value in expected.items()):
@@ -96,26 +96,26 @@ def await_status(server: Running, **expected: Any) -> dict[str, Any]:
 
 
 class SlowCustomer:
-    """Reads only when it is told to, and takes little before."""
+    """Reads only on request, with a small receive buffer."""
 
     def __init__(self, port: int, query: str) -> None:
-        self._line = socket.socket()
-        self._line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-        self._line.settimeout(PATIENCE)
-        self._line.connect(("127.0.0.1", port))
-        self._line.sendall(HANDSHAKE.format(query=query).encode())
+        self._socket = socket.socket()
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        self._socket.settimeout(PATIENCE)
+        self._socket.connect(("127.0.0.1", port))
+        self._socket.sendall(HANDSHAKE.format(query=query).encode())
         self._rest = b""
         while b"\r\n\r\n" not in self._rest:
-            self._rest += self._line.recv(1_024)
+            self._rest += self._socket.recv(1_024)
         self._rest = self._rest.partition(b"\r\n\r\n")[2]
 
     def close(self) -> None:
-        self._line.close()
+        self._socket.close()
 
-    def hear(self) -> tuple[int, bytes]:
+    def receive(self) -> tuple[int, bytes]:
         """The next frame: its opcode and its payload; (8, b"") at the end."""
         while (end := _frame_end(self._rest)) is None:
-            data = self._line.recv(1 << 16)
+            data = self._socket.recv(1 << 16)
             if not data:
                 return 8, b""
             self._rest += data
@@ -125,28 +125,28 @@ class SlowCustomer:
     def hang_up(self, *, reset: bool) -> None:
         """Close the socket without closing the WebSocket, in order or by a reset."""
         if reset:
-            self._line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self._line.close()
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._socket.close()
 
-    def say(self, data: bytes) -> None:
-        """Send these bytes, whatever they are."""
-        self._line.sendall(data)
+    def send(self, data: bytes) -> None:
+        """Send raw bytes."""
+        self._socket.sendall(data)
 
     def pinged_to_death(self) -> bool:
-        """Answer no ping until the line is cut; whether there was one."""
+        """Answer no ping until the connection is closed; whether there was one."""
         opcodes: list[int] = []
         try:
             while not opcodes or opcodes[-1] != 8:
-                opcodes.append(self.hear()[0])
+                opcodes.append(self.receive()[0])
         except ConnectionError:
             pass
         return 9 in opcodes
 
-    def hear_through(self, last: int) -> list[Any]:
+    def receive_through(self, last: int) -> list[Any]:
         """Everything up to this number, or to the end."""
         found: list[Any] = []
         while last not in found[-1_024:]:
-            opcode, payload = self.hear()
+            opcode, payload = self.receive()
             if opcode == 8:
                 return [*found, {"kind": "closed", "code": int.from_bytes(payload[:2], "big")}]
             if opcode == 9:
@@ -154,8 +154,8 @@ class SlowCustomer:
             if opcode == 2:
                 found += numbers_of(unbundled(payload, NOW)[0])
             else:
-                told = json.loads(payload)
-                found += [t["sequence"] for t in told["trades"]] if told["kind"] == "trades" else [told]
+                received = json.loads(payload)
+                found += [t["sequence"] for t in received["trades"]] if received["kind"] == "trades" else [received]
         return found
 
 

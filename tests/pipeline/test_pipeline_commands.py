@@ -9,7 +9,7 @@ from pipeline.market_values import Market
 
 pytest.importorskip("pyspark", reason="the extra `pipeline` (PySpark) is not installed")
 
-from fairtape.cli import processes as fairtape
+from fairtape.cli import run as fairtape
 
 
 @pytest.mark.usefixtures("spark")

@@ -12,7 +12,7 @@ from pipeline import pipeline_values as pipeline
 
 pytest.importorskip("pyspark", reason="the extra `pipeline` (PySpark) is not installed")
 
-from fairtape.cli import processes as fairtape
+from fairtape.cli import run as fairtape
 from fairtape.cli.pipeline_jobs import reconcile as command
 from fairtape.core.entries import Head
 from fairtape.core.errors import UserError

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("pyspark", reason="the extra `pipeline` (PySpark) is not installed")
 
 import pipeline.report_values as values
-from fairtape.cli import processes as fairtape
+from fairtape.cli import run as fairtape
 from fairtape.core.errors import UserError
 from fairtape.core.instants import SECOND
 from fairtape.pipeline.report.plots import Candle, CandlePlot, LinePlot, PlotLine

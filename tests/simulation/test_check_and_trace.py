@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from fairtape.cli import processes as run
+from fairtape.cli import run
 from fairtape.cli.check import Digest, check, trace
 from fairtape.simulation.ring_run import run_seed
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairtape.cli import processes as run
+from fairtape.cli import run
 from fairtape.demo.trading_floor import CONTINENTS
 
 

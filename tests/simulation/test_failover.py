@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fairtape.cli import processes as run
+from fairtape.cli import run
 from fairtape.core.effects import Reason
 from fairtape.core.formation_log import Record, StoreRequest, StoreResponse
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fairtape.cli import processes as run
+from fairtape.cli import run
 from fairtape.cli.check import check
 from fairtape.exchange.ledger import Ledger, LedgerAccount
 from fairtape.exchange.order_handling import TradeBook

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fairtape.cli import processes as run
+from fairtape.cli import run
 from fairtape.cli.check import check
 from fairtape.core.instants import SECOND, Instant
 from fairtape.ring.receiver.release import ReleaseQueue

@@ -9,8 +9,7 @@ import click
 import pytest
 
 from fairtape import __version__
-from fairtape.cli import COMMANDS
-from fairtape.cli import processes as run
+from fairtape.cli import COMMANDS, run
 from fairtape.core.errors import UserError
 
 HEAVY = ("asyncio", "cryptography", "numpy", "pyarrow", "rich", "sqlalchemy", "starlette")

@@ -8,18 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from fairtape.cli import processes as run
+from fairtape.cli import run
 from fairtape.core.effects import FormationChange, Ordered, Release
 from fairtape.core.instants import Instant
 from fairtape.core.timing import PROFILES
 from fairtape.deployment.follow.floor_reader import FloorReader
-from fairtape.deployment.follow.journal_follower import JournalFollower
 from fairtape.deployment.process.arbiter import Arbiter
 from fairtape.exchange.floor import Floor
 from fairtape.exchange.order_codec import Message, decode
 from fairtape.exchange.orders import TradeReport
 from fairtape.exchange.outputs import Evidence
-from fairtape.journal import JournalWriter
+from fairtape.journal import JournalFollower, JournalWriter
 from fairtape.nodes.source import Source
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import encode_formation

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fairtape.cli import processes as run
+from fairtape.cli import run
 from fairtape.cli.journal import format_instant, parse_instant
 from fairtape.core.effects import FormationChange, Ordered, Span
 from fairtape.core.entries import HEAD_SIZE

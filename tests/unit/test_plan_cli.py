@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fairtape.cli import processes as run
+from fairtape.cli import run
 
 
 def test_the_plan_for_100_sites_is_a_table_and_its_junctions(capsys: pytest.CaptureFixture[str]) -> None:

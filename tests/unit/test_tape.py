@@ -1,4 +1,4 @@
-"""The tape: one order from the journals of several sites, with every change of formation at its place."""
+"""The printed tape: one order from the journals of several sites, with every change of formation in order."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from fairtape.cli.output_thread import OutputThread
 from fairtape.cli.tape import JsonLines, Progress, TapePrinter, TextLines
 from fairtape.core.effects import FormationChange, Ordered, Span
 from fairtape.core.entries import Entry as Content
-from fairtape.deployment.follow.journal_follower import JournalFollower
+from fairtape.journal import JournalFollower
 from fairtape.market.trades import Trade, encode
 from fairtape.ring.membership.layout import encode_formation
 from fairtape.wire.blocks import pack_messages
@@ -27,7 +27,7 @@ NAMES = {1: "s1", 2: "s2", 3: "s3", 101: "XNYS"}
 
 
 def order(count: int, *, first: int = 1, trade_id: int = 0) -> list[Ordered]:
-    """Tokens with one trade each; the trade's own number tells apart what has the same place in two orders."""
+    """Tokens with one trade each; the trade id distinguishes messages with the same number in two orders."""
     found = []
     for at in range(first, first + count):
         body = pack_messages([encode(Trade(1, "ABC", 5, 7, 9, trade_id + at))])
@@ -50,8 +50,8 @@ def tape_of(
         path = Path(folder) / "lines"
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
         lines = TextLines(NAMES) if text else JsonLines(NAMES)
-        following = JournalFollower(journals, from_sequence=from_sequence)
-        yield TapePrinter(following, OutputThread(descriptor), lines), following, path
+        follower = JournalFollower(journals, from_sequence=from_sequence)
+        yield TapePrinter(follower, OutputThread(descriptor), lines), follower, path
 
 
 def print_all(tape: TapePrinter) -> None:
@@ -60,14 +60,14 @@ def print_all(tape: TapePrinter) -> None:
     assert tape.flush(lambda: False)
 
 
-def told(path: Path) -> list[tuple[str, int, int]]:
-    """What the lines say: the kind, the number, and which trade or formation."""
+def printed_lines(path: Path) -> list[tuple[str, int, int]]:
+    """Of each line: the kind, the number, and which trade or formation."""
     found = [json.loads(line) for line in path.read_text().splitlines()]
     return [(each["kind"], each["sequence"], each.get("trade_id", each.get("formation"))) for each in found]
 
 
 def write(folder: Path, *parts: Content | Sequence[Content]) -> Path:
-    """A journal of these entries, each of the formation that stands at its place."""
+    """A journal of these entries, each of the formation that is in force there."""
     history: list[Content] = []
     number = 1
     for part in parts:
@@ -83,7 +83,7 @@ def test_a_change_of_formation_is_a_line_at_its_place(tmp_path: Path) -> None:
     write(tmp_path / "s1", one, change(two, 2), two, change(three, 3, broken=True), three)
     with tape_of({1: tmp_path / "s1"}) as (tape, _, path):
         print_all(tape)
-        assert told(path) == [
+        assert printed_lines(path) == [
             ("trade", 1, 1),
             ("formation", 2, 2), ("trade", 2, 2),
             ("formation", 3, 3), ("trade", 3, 3),
@@ -99,7 +99,7 @@ def test_a_change_of_formation_is_a_line_at_its_place(tmp_path: Path) -> None:
     assert "BREAK  formation 3 of s1 s3, from number 3 on; sites that are lost may have" in lines[3]
 
 
-def test_a_layout_of_another_version_is_told_without_its_members(tmp_path: Path) -> None:
+def test_a_layout_of_another_version_is_printed_without_members(tmp_path: Path) -> None:
     (one,) = order(1)
     write(tmp_path / "s1", values.formation_change(one, 7), one)
     with tape_of({1: tmp_path / "s1"}, text=True) as (tape, _, path):
@@ -110,7 +110,7 @@ def test_a_layout_of_another_version_is_told_without_its_members(tmp_path: Path)
 @settings(max_examples=30)
 @given(sizes=st.tuples(st.integers(1, 12), st.integers(0, 12)), turn=st.integers(0, 12))
 def test_another_site_goes_on_where_one_stopped(sizes: tuple[int, int], turn: int) -> None:
-    """Whatever one site has released, with the other each number is printed once, and each formation."""
+    """However much one site has released, with the other each number and each formation is printed once."""
     short, more = sizes
     whole = order(short + more)
     turn = min(turn, len(whole) - 1)
@@ -121,17 +121,17 @@ def test_another_site_goes_on_where_one_stopped(sizes: tuple[int, int], turn: in
             1: write(Path(folder) / "s1", *known),
             2: write(Path(folder) / "s2", whole[:turn], turning, whole[turn:]),
         }
-        with tape_of(journals) as (tape, following, path):
+        with tape_of(journals) as (tape, follower, path):
             print_all(tape)
-            following.follow(2)
+            follower.follow(2)
             print_all(tape)
             expected = [("trade", each.sequence, each.sequence) for each in whole]
-            assert told(path) == [*expected[:turn], ("formation", turn + 1, 2), *expected[turn:]]
+            assert printed_lines(path) == [*expected[:turn], ("formation", turn + 1, 2), *expected[turn:]]
 
 
 @settings(max_examples=30)
 @given(held=st.integers(1, 12), broken_at=st.integers(0, 11), more=st.integers(1, 12))
-def test_numbers_that_a_break_gives_away_again_are_told_again(held: int, broken_at: int, more: int) -> None:
+def test_numbers_after_a_break_are_printed_again(held: int, broken_at: int, more: int) -> None:
     """Decision 21, Where a formation resumes: two different messages share a number only where a Break says so."""
     broken_at = min(broken_at, held - 1)
     lost = order(held)
@@ -141,12 +141,12 @@ def test_numbers_that_a_break_gives_away_again_are_told_again(held: int, broken_
             1: write(Path(folder) / "s1", lost),
             2: write(Path(folder) / "s2", lost[:broken_at], change(others[0], 2, broken=True), others),
         }
-        with tape_of(journals) as (tape, following, path):
+        with tape_of(journals) as (tape, follower, path):
             print_all(tape)
-            following.follow(2)
-            following.follow(2)
+            follower.follow(2)
+            follower.follow(2)
             print_all(tape)
-            assert told(path) == [
+            assert printed_lines(path) == [
                 *(("trade", each.sequence, each.sequence) for each in lost),
                 ("formation", broken_at + 1, 2),
                 *(("trade", each.sequence, 1_000 + each.sequence) for each in others),
@@ -154,12 +154,12 @@ def test_numbers_that_a_break_gives_away_again_are_told_again(held: int, broken_
 
 
 @pytest.mark.parametrize("first", [1, 2, 3, 4])
-def test_what_is_past_when_the_tape_begins_is_not_told(tmp_path: Path, first: int) -> None:
+def test_changes_before_the_start_are_not_printed(tmp_path: Path, first: int) -> None:
     one, two, three = order(3)
     history = one, change(two, 2, broken=True), two, three
     journals = {1: write(tmp_path / "s1", *history), 2: write(tmp_path / "s2", *history)}
-    with tape_of(journals, from_sequence=first) as (tape, following, path):
-        following.follow(2)
+    with tape_of(journals, from_sequence=first) as (tape, follower, path):
+        follower.follow(2)
         print_all(tape)
         whole = [("trade", 1, 1), ("formation", 2, 2), ("trade", 2, 2), ("trade", 3, 3)]
-        assert told(path) == [line for line in whole if line[1] >= first]
+        assert printed_lines(path) == [line for line in whole if line[1] >= first]

@@ -59,19 +59,19 @@ def reader_of(directory: Path, settings: "FloorSettings | None" = None) -> "Floo
     """The floor of a deployment's folder, through a site that serves, or of a journal."""
     from fairtape.deployment.config.description import FILE, FloorSettings, read_deployment
     from fairtape.deployment.follow.floor_reader import FloorReader
-    from fairtape.deployment.follow.journal_follower import JournalFollower
-    from fairtape.deployment.follow.site_selection import SiteSelection
+    from fairtape.deployment.follow.site_failover import SiteFailover
+    from fairtape.journal import JournalFollower
 
     if not (directory / FILE).exists():
         return FloorReader.of_journal(directory, (settings or FloorSettings()).new)
     deployment = read_deployment(directory)
-    audience = SiteSelection(deployment)
-    site = audience.choose(None, SharedClock().now())
+    failover = SiteFailover(deployment)
+    site = failover.choose()
     if site is None:
-        site = next((number for number, path in audience.journals.items() if path.exists()), None)
+        site = next((number for number, path in failover.journals.items() if path.exists()), None)
     if site is None:
         raise UserError(f"no site of {str(directory)!r} has a journal on this machine; start it with: fairtape up")
-    return FloorReader(JournalFollower(audience.journals, site=site), (settings or deployment.floor).new)
+    return FloorReader(JournalFollower(failover.journals, site=site), (settings or deployment.floor).new)
 
 
 # Books.

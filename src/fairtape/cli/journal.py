@@ -9,7 +9,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -82,14 +82,15 @@ def _read(journal: "JournalReader") -> tuple["Numbers", "Trades", int]:
     return numbers.astype(np.uint64), trades, others
 
 
-def _deliveries(journal: "JournalReader") -> Iterator[object]:
-    from fairtape.client.journal_feed import EntryBatcher, first_number
+def _deliveries(journal: JournalReader) -> Iterator[object]:
+    from fairtape.journal.follow import JournalFollower, first_sequence
+    from fairtape.tape.batches import ROWS_MAX
     from fairtape.tape.decoding import EntryDecoder
 
-    opener, bunches = EntryDecoder(first_number(journal)), EntryBatcher()
-    with journal.entries(from_sequence=opener.due) as cursor:
-        while found := bunches.take(cursor.everything()):
-            yield from opener.opened(found, time.time_ns())
+    decoder = EntryDecoder(first_sequence(journal))
+    with closing(JournalFollower.of_journal(journal, from_sequence=decoder.due)) as follower:
+        while found := follower.read(ROWS_MAX):
+            yield from decoder.opened(found, time.time_ns())
 
 
 def _write(path: Path, suffix: str, numbers: "Numbers", trades: "Trades") -> None:

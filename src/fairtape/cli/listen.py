@@ -18,6 +18,7 @@ from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND, Duration
 from fairtape.core.timing import PROFILES, Timing
 from fairtape.deployment.config.capacity import cores_here, refuse_overload
+from fairtape.deployment.follow.site_failover import SiteEvent
 from fairtape.net.clock import SharedClock
 from fairtape.wire.frames import NUMBER_MAX, NodeId
 
@@ -25,8 +26,7 @@ if TYPE_CHECKING:
     from fairtape.cli.tape import Progress, TapePrinter
     from fairtape.deployment.config.description import Deployment
     from fairtape.deployment.config.ring_folder import RingFolder
-    from fairtape.deployment.follow.site_failover import SiteFailover, Tiding
-    from fairtape.deployment.follow.site_selection import SiteSelection
+    from fairtape.deployment.follow.site_failover import SiteFailover
     from fairtape.deployment.process.children import ChildProcesses, Interrupts
     from fairtape.net.transports import AddressBook, Groups
 
@@ -39,25 +39,20 @@ def tune_in(
     deployment: "Deployment", site: str | None, from_sequence: int | None, *, seconds: float | None, as_json: bool
 ) -> list[str]:
     """Print what a site releases until Ctrl-C; why it ended otherwise, which is printed as well."""
-    from fairtape.cli.tape import JsonLines, TapePrinter, TextLines
-    from fairtape.deployment.follow.journal_follower import JournalFollower
-    from fairtape.deployment.follow.site_failover import SiteFailover
-    from fairtape.deployment.follow.site_selection import SiteSelection
-    from fairtape.deployment.process.children import Interrupts
-    from fairtape.journal import Damaged
+    from fairtape.cli.tape import JsonLines, TextLines
+    from fairtape.journal.format import Damaged
 
-    audience = SiteSelection(deployment, wanted=site)
-    chosen = audience.choose(None, SharedClock().now())
+    failover = SiteFailover(deployment, only=site)
+    chosen = failover.choose()
     if chosen is None:
         raise UserError(_nobody(deployment, site))
-    lines = (JsonLines if as_json else TextLines)(audience.names)
+    lines = (JsonLines if as_json else TextLines)(failover.names)
     with Interrupts() as interrupts:
-        from_sequence = from_sequence or audience.released_through(chosen) + 1
-        following = JournalFollower(audience.journals, site=chosen, from_sequence=from_sequence)
-        tape = TapePrinter(following, OutputThread(sys.stdout.fileno()), lines)
-        name = audience.names[chosen]
+        follower = failover.follow(chosen, from_sequence=from_sequence or failover.released_through(chosen) + 1)
+        tape = TapePrinter(follower, OutputThread(sys.stdout.fileno()), lines)
+        name = failover.names[chosen]
         click.echo(f"this is what site {name} of {deployment.folder} releases; Ctrl-C ends it", err=True)
-        listener = TapeListener(audience, tape, SiteFailover(audience, following), interrupts)
+        listener = TapeListener(tape, failover, interrupts)
         try:
             ended = listener.hear(FOREVER if seconds is None else round(seconds * SECOND))
         except Damaged as damage:
@@ -73,47 +68,38 @@ def tune_in(
 class TapeListener:
     """Prints what a site releases that serves."""
 
-    def __init__(
-        self, audience: "SiteSelection", tape: "TapePrinter", tuner: "SiteFailover", interrupts: "Interrupts"
-    ) -> None:
-        self._audience = audience
+    def __init__(self, tape: TapePrinter, failover: SiteFailover, interrupts: Interrupts) -> None:
         self._tape = tape
-        self._tuner = tuner
+        self._failover = failover
         self._interrupts = interrupts
         self._clock = SharedClock()
 
     def hear(self, period: Duration) -> list[str]:
-        """Print for so long, or until Ctrl-C, or until it is over; why it is over."""
-        from fairtape.cli.tape import Progress
+        """Print for this period, or until Ctrl-C, or until the deployment stops; why it ended, in the last case."""
+        from fairtape.journal.follow import POLL_PERIOD
 
         ends_at = self._clock.now() + period
         while not self._interrupts.count and self._clock.now() < ends_at:
-            if self._tuner.is_due():
-                over = self._audience.is_over()
-                for tiding in self._tuner.look():
-                    click.echo(_told(tiding, self._audience.names), err=True)
-                if self._advance() is Progress.CAUGHT_UP and over:
-                    return ["the deployment has stopped"]
-            if self._advance() is not Progress.BUSY:
-                time.sleep(LOOK_PERIOD / SECOND)
+            for event in self._failover.check():
+                click.echo(_event_text(event, self._failover.names), err=True)
+            progress = self._tape.advance()
+            if progress is Progress.CAUGHT_UP and self._failover.is_over:
+                return ["the deployment has stopped"]
+            if progress is not Progress.BUSY:
+                time.sleep(POLL_PERIOD / SECOND)
         return []
 
-    def _advance(self) -> "Progress":
-        from fairtape.cli.tape import Progress
 
-        return self._tuner.patiently(self._tape.advance) or Progress.CAUGHT_UP
+def _event_text(event: SiteEvent, names: Mapping[NodeId, str]) -> str:
+    from fairtape.deployment.follow.site_failover import SiteChanged, SiteRestored, SiteSilent
 
-
-def _told(tiding: "Tiding", names: Mapping[NodeId, str]) -> str:
-    from fairtape.deployment.follow.site_failover import Changed, Restored, Silenced
-
-    name = names[tiding.site]
-    match tiding:
-        case Changed(before):
+    name = names[event.site]
+    match event:
+        case SiteChanged(before):
             return f"site {names[before]} no longer serves; this is what site {name} releases"
-        case Silenced():
+        case SiteSilent():
             return f"site {name} does not serve: it is cut off, behind or gone, and no other is here instead"
-        case Restored():
+        case SiteRestored():
             return f"site {name} serves again"
 
 
@@ -137,7 +123,6 @@ def _tape_summary(tape: "TapePrinter", *, complete: bool) -> str:
 SITES_MAX: Final = 16
 SECONDS_MAX: Final = 1e9
 START_DELAY: Final = 500 * MILLISECOND
-LOOK_PERIOD: Final = 20 * MILLISECOND  # how often the journal is looked at
 NEWS_DELAY_MAX: Final = 1 * SECOND  # for a site's news to arrive
 
 
@@ -226,9 +211,9 @@ def _run_ring(
     from fairtape.cli.tape import JsonLines, TapePrinter, TextLines
     from fairtape.deployment.config.loopback import loopback_book, loopback_groups, transport_text
     from fairtape.deployment.config.ring_folder import SOURCES, RingFolder
-    from fairtape.deployment.follow.journal_follower import JournalFollower
     from fairtape.deployment.process.children import ChildProcesses, Interrupts
     from fairtape.deployment.process.temporary_site import run_site
+    from fairtape.journal import JournalFollower
 
     check_within("--sites", sites, 1, SITES_MAX)
     refuse_overload(sites=sites, profile=profile, cores=cores_here())
@@ -308,11 +293,12 @@ class Watch:
         from fairtape.cli.tape import Progress
         from fairtape.deployment.process.children import ParentGone
         from fairtape.deployment.process.temporary_site import SiteNews
+        from fairtape.journal.follow import POLL_PERIOD
 
         progress = Progress.CAUGHT_UP
         while not self._interrupts.count and time.monotonic() < self._ends_at:
             try:
-                heard = crew.hear(0 if progress is Progress.BUSY else LOOK_PERIOD)
+                heard = crew.hear(0 if progress is Progress.BUSY else POLL_PERIOD)
                 progress = tape.advance()
             except ParentGone as desertion:
                 self._failures.append(str(desertion))

@@ -10,7 +10,7 @@ import click
 from fairtape.cli.terminal import asked_to_stop, check_within, counted, steps
 from fairtape.core.errors import UserError
 from fairtape.deployment.config.description import FILE, read_deployment
-from fairtape.deployment.follow.site_selection import SiteSelection
+from fairtape.deployment.follow.site_failover import SiteFailover
 
 if TYPE_CHECKING:
     from fairtape.pipeline.tables.jobs import JobOutcome
@@ -112,7 +112,7 @@ def journals_in(places: Sequence[Path]) -> Iterator[Path]:
     """The journals that a user means."""
     for place in places:
         if (place / FILE).exists():
-            found = [path for path in SiteSelection(read_deployment(place)).journals.values() if path.is_dir()]
+            found = [path for path in SiteFailover(read_deployment(place)).journals.values() if path.is_dir()]
         elif not place.is_dir():
             raise UserError(f"{str(place)!r} is no directory; name journals, a folder of them, or a deployment")
         elif any(place.glob("*.segment")):

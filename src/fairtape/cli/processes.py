@@ -252,13 +252,13 @@ def web(*, directory: Path, site: str | None, host: str, port: int, customers: i
     check_within("--customers", customers, 1, 1_000_000)
     target = ServedSite.of(directory, site)
     opened = bound(host, port)
-    server = make_server(target, Limits(customers_max=customers), say=lambda line: click.echo(line, err=True))
+    server = make_server(target, Limits(customers_max=customers), report=lambda line: click.echo(line, err=True))
     shown = f"[{host}]" if ":" in host else host
     click.echo(
         f"the ticker of {target.title} is at http://{shown}:{opened.getsockname()[1]}/; Ctrl-C ends it", err=True
     )
     serve(server, opened)
-    hub = server.stage.hub
+    hub = server.server_loop.broadcaster
     click.echo(
         f"{hub.counts['admitted']:,} customers, {hub.counts['frames']:,} frames; next is number {hub.ticker.due}",
         err=True,

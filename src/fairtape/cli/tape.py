@@ -15,8 +15,7 @@ from typing import Final, NamedTuple
 from fairtape.cli.journal import format_instant
 from fairtape.cli.output_thread import OutputThread
 from fairtape.core.effects import FormationChange, Release
-from fairtape.deployment.follow.journal_follower import JournalFollower
-from fairtape.journal import FormationChanged, JournalEntry
+from fairtape.journal import FormationChanged, JournalEntry, JournalFollower
 from fairtape.market.notices import Notice, VenueStatus, in_words, notice_in
 from fairtape.market.prices import format_fixed
 from fairtape.market.trades import TRADE_SIZE, BadTrade, records
@@ -186,7 +185,7 @@ class TapePrinter:
         self._waiting: tuple[bytes, Count] | None = None  # a chunk that the outlet had no room for
         self._offered: deque[Count] = deque()  # chunks that are not known to be out
         self._settled = 0  # chunks that are
-        self.printed = Count(through=following.following - 1)
+        self.printed = Count(through=following.next_sequence - 1)
 
     @property
     def site(self) -> NodeId:
@@ -198,7 +197,7 @@ class TapePrinter:
         ends_at = time.monotonic() + STEP_MAX
         if self._waiting is not None and not self._offer(*self._waiting):
             return Progress.HELD_UP
-        for entry in self._following.everything():
+        for entry in self._following.new_entries():
             if not self._offer(*self._told(entry)):
                 return Progress.HELD_UP
             if time.monotonic() > ends_at:
@@ -212,10 +211,10 @@ class TapePrinter:
         """
         taken, furthest = True, self.site
         for site in self._following.journals:
-            before = self._following.following
+            before = self._following.next_sequence
             self._following.follow(site)
             taken = self._deliver(given_up, self.advance)
-            if self._following.following > before:
+            if self._following.next_sequence > before:
                 furthest = site
             if not taken:
                 break
@@ -263,7 +262,7 @@ class TapePrinter:
             count = Count(through=entry.end - 1)
             return "".join(self._trade_lines(entry, count)).encode(), count
         change = entry.change
-        count = Count(through=self._following.following - 1, breaks=int(change.broken))
+        count = Count(through=self._following.next_sequence - 1, breaks=int(change.broken))
         return self._lines.change(change).encode(), count
 
     def _trade_lines(self, entry: JournalEntry, count: Count) -> Iterator[str]:

@@ -1,17 +1,14 @@
 """The Python client: the order as records, batches or data frames, from a journal, a deployment, a file or a network.
 
-`connect` makes a `Tape` out of a `Feed` (`feeds` says what that is), a `Backlog` between the feed's thread and the
-reader, and a `Selection`. Trades travel in `lots`, by columns, and become records at the very end.
+`connect` makes a `Tape` of a feed, a `Backlog` between the feed's thread and the reader, and a `Selection`. `trade`
+enters orders at a gateway. Records, batches and the contract of a feed are in `fairtape.tape`. Trades travel in
+batches, by columns, and become records at the very end.
 
-- `records`: what a user gets; `lots`: many trades at once, and their Arrow schema
-- `feeds`: what a source of records must be able to do; `journals`, `deployments`, `files` of this machine, `remote`
-  (servers by WebSocket) and `stripes` (the edge itself): those there are
-- `bundles`: how records travel between a server and a client
-- `singles`: messages that are no trades; `sales`: last sales and volumes, whatever is taken back or corrected
-- `entries`: what a journal holds, as a feed delivers it
-- `backlog`: bounded, with a policy; `selection`: which records are wanted
-- `trading`, `traders`: orders, entered at a gateway, and what becomes of them
-- `tape`: the shapes in which records are read; `connecting`: from a user's words to a tape
+- `connect`: from a target to a tape; `tape`: the shapes in which records are read
+- `journal_feed`, `file_feed`: feeds of this machine, from journals, a deployment or a file
+- `remote_feed`: servers by WebSocket; `stripe_feed`: edge stripes by multicast
+- `backlog`: bounded, with a policy; `selection`: symbols and stripes
+- `trading`: traders at a gateway; `errors`: `ClientError`
 """
 
 from fairtape.client.connect import connect

@@ -1,19 +1,18 @@
-"""The backlog: what a feed has brought and its reader has not taken yet. Bounded, with a policy for when it is full.
+"""A bounded queue between a feed and its reader, with a policy for when it is full.
 
-- `block`: the feed waits. Nothing is lost; a journal or a file simply waits to be read.
-- `skip`: the oldest records make room for the newest, because old prices are worth least; a `Skipped` stands in their
-  place.
-- `conflate`: of all trades that wait, the latest of each symbol is kept, and a `Merged` stands before those that are
-  left; where there are more symbols than room, the oldest are skipped as well.
+- `block`: the feed waits. Nothing is lost; a journal or a file can wait to be read.
+- `skip`: the oldest records are dropped for the newest, because old prices are worth least; a `Skipped` replaces them.
+- `conflate`: of all waiting trades, the latest of each symbol is kept, and a `Merged` precedes those that are left;
+  where there are more symbols than space, the oldest are skipped as well.
 
-Under every policy: what is handed out, in order, and what `Skipped` and `Merged` account for are together everything
-that was put in. Messages that are no trades are never merged, notices are never left out at all: where nothing but
-notices waits, another one has to wait for room. So the size stays bounded whatever comes.
+Under every policy, the items that are read, in order, and those that `Skipped` and `Merged` account for are together
+everything that was put in. Messages that are no trades are never merged, and notices are never dropped: where only
+notices wait, another one blocks until there is space. So the size is always bounded.
 
-What was handed out is lent until the reader comes for the next one: a reader who is interrupted in between is lent the
-same again, so that a Ctrl-C loses nothing. A Ctrl-C can come between any two steps of the reader, never of the feed,
-which has a thread of its own. So the reader changes the backlog by storing one value, and whoever comes next draws the
-consequences.
+An item is lent until the reader asks for the next one: a reader that is interrupted in between is lent the same item
+again, so that a Ctrl-C loses nothing. A Ctrl-C can come between any two steps of the reader, but not of the feed, which
+has a thread of its own. So the reader changes the backlog by storing one value, and the next call, of either side, acts
+on it.
 """
 
 from collections import deque
@@ -29,9 +28,9 @@ from fairtape.market.trades import TRADE_SIZE
 from fairtape.tape.batches import PLACE_DTYPE, ROWS_MAX, TradeBatch, join_batches
 from fairtape.tape.records import Merged, Message, Notice, Placed, Single, Skipped
 
-ITEMS_MAX: Final = 1_024  # lots, messages and notices that wait, before neighbouring lots are joined
+ITEMS_MAX: Final = 1_024  # waiting batches, messages and notices, before neighbouring batches are joined
 
-ROW_SIZE: Final = TRADE_SIZE + PLACE_DTYPE.itemsize  # bytes of a trade that waits
+ROW_SIZE: Final = TRADE_SIZE + PLACE_DTYPE.itemsize  # bytes of a waiting trade
 
 Item: TypeAlias = TradeBatch | Single | Notice
 
@@ -45,11 +44,11 @@ class Policy(Enum):
 
 
 class BacklogClosed(Exception):
-    """Nobody reads any more."""
+    """The reader has closed the backlog."""
 
 
 class _Cell:
-    """An item that waits. Items can be equal; cells are told apart."""
+    """A waiting item. Items can be equal; cells are compared by identity."""
 
     __slots__ = ("item", "size")
 
@@ -61,7 +60,7 @@ class _Cell:
 class _Loan(NamedTuple):
     number: int
     cell: _Cell | None
-    taken: int  # records that were handed out up to and with this one
+    taken: int  # records that were lent up to and including this one
 
 
 class Backlog:
@@ -72,12 +71,12 @@ class Backlog:
         self._policy = policy
         self._size_max = size_max
         self._cells: deque[_Cell] = deque()
-        self._entered = 0  # records that were put in and not left out again
+        self._entered = 0  # records that were put in and not dropped
         self._loan = _Loan(0, None, 0)
         self._over = False
         self._closed = False
         self._error: Exception | None = None
-        self._lock = RLock()  # the garbage collector may close it in the midst of anything
+        self._lock = RLock()  # the garbage collector may call `close` at any point
         self._filled = Condition(self._lock)
         self._emptied = Condition(self._lock)
         self._call: Callable[[], None] | None = None
@@ -86,51 +85,51 @@ class Backlog:
         self.merged = 0
 
     def __len__(self) -> int:
-        """Records that wait; a long message counts for several.
+        """Waiting records; a long message counts for several.
 
-        What stands for others is not counted: there are at most two of them before each that is.
+        `Skipped` and `Merged` are not counted: there are at most two of them before each record.
         """
         with self._lock:
             return self._entered - self._loan.taken
 
     def put(self, item: Item) -> None:
-        """Take what a feed brings, by the policy. Raises `BacklogClosed` once nobody reads any more."""
+        """Add an item, by the policy. Raises `BacklogClosed` once the reader has closed it."""
         if isinstance(item, TradeBatch) and not 0 < item.rows <= self._size_max:
             for start in range(0, item.rows, self._size_max):
                 self.put(item.slice(start, start + self._size_max))
             return
         with self._lock:
-            self._let_go()
+            self._drop_borrowed()
             if self._policy is Policy.BLOCK or not isinstance(item, TradeBatch | Message):
-                self._await_room(size_of(item))
+                self._await_space(size_of(item))
             if self._closed:
                 raise BacklogClosed
             _add(self._cells, item)
             self._entered += size_of(item)
-            self._make_room(0)
+            self._make_space(0)
             self.size_peak = max(self.size_peak, len(self))
             if len(self._cells) > ITEMS_MAX:
                 self._join()
-            self._announce()
+            self._notify()
 
     def finish(self, error: Exception | None = None) -> None:
-        """Nothing more comes; why, if that is not as it should be. What waits can still be taken."""
+        """Nothing more comes; `error` is why, if that is a failure. Waiting items can still be read."""
         with self._lock:
             self._over, self._error = True, error
-            self._announce()
+            self._notify()
 
     def close(self) -> None:
-        """Nobody reads any more: let go of what waits, and of whoever waits."""
+        """Stop reading: drop all items, and wake a blocked feed."""
         with self._lock:
             self._closed = self._over = True
             self._cells.clear()
             self._emptied.notify_all()
-            self._announce()
+            self._notify()
 
     def borrow(self, settled: int, *, wait: bool = True) -> tuple[int, Item] | None:
-        """The next item and the number of its loan; None at the end, or where `wait` is off and nothing is there.
+        """The next item and the number of its loan; None at the end, or without `wait` where there is none.
 
-        `settled` is the number of the last loan that is done with; where a later one is out, it is lent again.
+        `settled` is the number of the last loan that the reader has finished; a later one is lent again.
         """
         with self._lock:
             if self._closed:
@@ -138,7 +137,7 @@ class Backlog:
             if self._loan.number > settled:
                 assert self._loan.cell is not None
                 return self._loan.number, self._loan.cell.item
-            self._let_go()
+            self._drop_borrowed()
             while not self._cells:
                 if self._error is not None and self._over:
                     raise self._error
@@ -147,7 +146,7 @@ class Backlog:
                 self._filled.wait()
             cell = self._cells[0]
             self._loan = _Loan(settled + 1, cell, self._loan.taken + cell.size)
-            self._let_go()
+            self._drop_borrowed()
             self._emptied.notify()
             return settled + 1, cell.item
 
@@ -155,49 +154,49 @@ class Backlog:
     def over(self) -> bool:
         """Whether nothing waits and nothing more will come."""
         with self._lock:
-            self._let_go()
+            self._drop_borrowed()
             return self._over and not self._cells
 
     def call_when_filled(self, call: Callable[[], None]) -> None:
-        """Call this, from the feed's thread, when something comes or nothing more will; at once where it already has.
+        """Call this once, from the feed's thread, when an item or the end comes; at once where it already has.
 
-        There is one reader, so the last call that was asked for counts, and it is made once.
+        There is one reader, so a new callback replaces the last one.
         """
         with self._lock:
             self._call = call
-            self._let_go()
+            self._drop_borrowed()
             if self._cells or self._over:
-                self._announce()
+                self._notify()
 
-    def _let_go(self) -> None:
-        """Take away what is lent."""
+    def _drop_borrowed(self) -> None:
+        """Remove the item that is lent."""
         if self._cells and self._cells[0] is self._loan.cell:
             self._cells.popleft()
 
-    def _announce(self) -> None:
+    def _notify(self) -> None:
         self._filled.notify_all()
         call, self._call = self._call, None
         if call is not None:
-            # The event loop of a reader who has gone refuses the call, and nobody misses it.
+            # The event loop of a reader that is gone refuses the call, which then has no purpose.
             with suppress(RuntimeError):
                 call()
 
-    def _await_room(self, size: int) -> None:
-        self._make_room(size)
+    def _await_space(self, size: int) -> None:
+        self._make_space(size)
         while not self._closed and len(self) and len(self) + size > self._size_max:
             self._emptied.wait()
-            self._let_go()
-            self._make_room(size)
+            self._drop_borrowed()
+            self._make_space(size)
 
-    def _make_room(self, size: int) -> None:
-        """For so many records more. Those that were just added are among those that may have to go."""
+    def _make_space(self, size: int) -> None:
+        """Drop records until this many more fit. Those that were just added may be dropped as well."""
         if self._policy is Policy.CONFLATE and len(self) + size > self._size_max:
             self._conflate()
         if self._policy is not Policy.BLOCK and len(self) + size > self._size_max:
             self._skip(len(self) + size - self._size_max)
 
     def _skip(self, excess: int) -> None:
-        """Leave out the oldest records, so many or as many as there are; notices between them stay."""
+        """Drop up to `excess` of the oldest records; notices between them stay."""
         kept: deque[_Cell] = deque()
         while self._cells and (excess > 0 or isinstance(self._cells[0].item, Skipped | Merged)):
             item = self._cells.popleft().item
@@ -218,37 +217,37 @@ class Backlog:
         self._cells.extendleft(reversed(kept))
 
     def _conflate(self) -> None:
-        """Of all trades that wait, keep the latest of each symbol, each in its place among the notices."""
+        """Of all waiting trades, keep the latest of each symbol, in order with the notices."""
         self._join()
-        lots = [cell.item for cell in self._cells if isinstance(cell.item, TradeBatch)]
-        if not lots:
+        batches = [cell.item for cell in self._cells if isinstance(cell.item, TradeBatch)]
+        if not batches:
             return
-        whole = join_batches(lots)
-        stays = np.zeros(whole.rows, np.bool_)
-        stays[whole.latest()] = True
-        parts = iter(np.split(stays, np.cumsum([lot.rows for lot in lots])))
+        whole = join_batches(batches)
+        kept_rows = np.zeros(whole.rows, np.bool_)
+        kept_rows[whole.latest()] = True
+        parts = iter(np.split(kept_rows, np.cumsum([batch.rows for batch in batches])))
         cells, self._cells = self._cells, deque()
         for cell in cells:
             item = cell.item
             if not isinstance(item, TradeBatch):
                 _add(self._cells, item)
                 continue
-            mine = next(parts)
-            gone = np.flatnonzero(~mine)
-            if len(gone):
+            kept_here = next(parts)
+            dropped = np.flatnonzero(~kept_here)
+            if len(dropped):
                 numbers = item.places["sequence"]
-                _add(self._cells, Merged(int(numbers[gone[0]]), int(numbers[gone[-1]]), len(gone)))
-                self._entered -= len(gone)
-                self.merged += len(gone)
-            if mine.any():
-                _add(self._cells, item.where(mine))
+                _add(self._cells, Merged(int(numbers[dropped[0]]), int(numbers[dropped[-1]]), len(dropped)))
+                self._entered -= len(dropped)
+                self.merged += len(dropped)
+            if kept_here.any():
+                _add(self._cells, item.where(kept_here))
 
     def _join(self) -> None:
-        """Make one lot of neighbouring ones."""
-        self._cells = deque(map(_Cell, _with_joined_lots(cell.item for cell in self._cells)))
+        """Join neighbouring batches."""
+        self._cells = deque(map(_Cell, _with_joined_batches(cell.item for cell in self._cells)))
 
 
-def _with_joined_lots(items: Iterable[Item]) -> Iterator[Item]:
+def _with_joined_batches(items: Iterable[Item]) -> Iterator[Item]:
     run: list[TradeBatch] = []
     rows = 0
     for item in items:
@@ -265,7 +264,7 @@ def _with_joined_lots(items: Iterable[Item]) -> Iterator[Item]:
 
 
 def _add(cells: deque[_Cell], item: Item) -> None:
-    """Add an item. One that stands for others is added to its like, where only such ones lie between."""
+    """Append an item. A `Skipped` or `Merged` is combined with the last one of its kind, if nothing else is between."""
     if isinstance(item, Skipped | Merged):
         for cell in (cells[at] for at in range(-1, -min(len(cells), 2) - 1, -1)):
             before = cell.item
@@ -281,7 +280,7 @@ def _add(cells: deque[_Cell], item: Item) -> None:
 
 
 def size_of(item: Item) -> int:
-    """How many records an item counts for: a long message for as many trades as would take its room."""
+    """How many records an item counts for: a long message for as many trades as have its size."""
     if isinstance(item, TradeBatch):
         return item.rows
     if isinstance(item, Message):

@@ -1,4 +1,4 @@
-"""`connect`: from what a user names to a tape."""
+"""`connect`: makes a tape from the target and the options that a user names."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -47,24 +47,24 @@ def connect(
     midnight: datetime | int | None = None,
     venue: str = "",
 ) -> Tape:
-    """Read the order: as it comes, or from a place in the past on.
+    """Read the order: live, or from a position in the past on.
 
     `target` is the journal of a site, the folder of a deployment that runs on this machine, a file of trades (CSV,
-    Parquet, DBN, ITCH 5.0), or the address of a server (`fairtape web`) such as "ws://10.0.0.7:8765"; of several
-    addresses with commas between them, another one is heard when one fails. Edge stripes are heard themselves as
+    Parquet, DBN, ITCH 5.0), or the address of a server (`fairtape web`) such as "ws://10.0.0.7:8765"; with
+    several addresses, separated by commas, the next one is used when one fails. Edge stripes are received as
     "mold://TAG@/path/of/plan.toml?servers=HOST:PORT", each in its own order.
 
     `start` says where to begin: None with what comes next (a file: with its first trade), "beginning" with the first
     record there is, "snapshot" with the last trade of each symbol and then with what comes next. A whole number below
     10**17 is a sequence number; one from there on, or a datetime with a time zone, is an instant.
 
-    `policy` and `queue_max` are about a reader who is slower than the records come: at most so many wait. Then "block"
-    lets the feed wait, "skip" leaves out the oldest, "conflate" keeps the latest of each symbol; both say what is
-    missing. `grade` matters on a network: with "guaranteed" whatever was lost there, or came while the reader was too
-    slow for its server, is got from a site's journal; with "best effort" it is told as missing.
+    `policy` and `queue_max` are for a reader that is slower than the feed: at most `queue_max` records wait. Then
+    "block" pauses the feed, "skip" drops the oldest records, "conflate" keeps the latest of each symbol; both report
+    what is missing. `grade` matters on a network: with "guaranteed", what was lost there, or came while the reader was
+    too slow for its server, is read from a site's journal; with "best effort" it is reported as missing.
 
-    `follow` says whether a journal that is read to its end is waited for: unless you say so, it is where reading begins
-    at the end. `midnight` (an instant) and `venue` are what a file of ITCH does not say about its trades.
+    `follow` says whether to wait for more at the end of a journal; by default only where reading begins at the end.
+    `midnight` (an instant) and `venue` are what a file of ITCH does not contain.
     """
     with as_client_error():
         selection = Selection.of(symbols, stripes)
@@ -82,7 +82,7 @@ def connect(
 
 
 def _network_feed(target: str, selection: Selection, *, guaranteed: bool) -> Feed:
-    # Readers of journals and files need not wait for what speaks to networks.
+    # Imported here, so that readers of journals and files do not load the network modules.
     if target.startswith(MOLD):
         from fairtape.client.stripe_feed import StripeFeed, StripeTarget
 
@@ -135,11 +135,11 @@ def _feed(path: Path, start: Start, follow: bool | None, midnight_at: Instant | 
 
 
 def _deployment_feed(path: Path) -> Feed:
-    # All that a site is made of comes with it, which readers of journals and files need not wait for.
+    # Imported here: it loads all modules of a site, which readers of journals and files do not need.
     from fairtape.client.journal_feed import DeploymentFeed
-    from fairtape.deployment.follow.site_selection import SiteSelection
+    from fairtape.deployment.follow.site_failover import SiteFailover
 
-    return DeploymentFeed(SiteSelection(read_deployment(path)), f"deployment {path}")
+    return DeploymentFeed(SiteFailover(read_deployment(path)), f"deployment {path}")
 
 
 def _start(start: object) -> Start:

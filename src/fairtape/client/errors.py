@@ -1,4 +1,4 @@
-"""What a user of the client is told when something cannot be done as asked."""
+"""The error of the client."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,8 +12,8 @@ class ClientError(ValueError):
 
 @contextmanager
 def as_client_error() -> Iterator[None]:
-    """What the rooms below complain about, as the client says it."""
+    """Raise the errors of lower packages as `ClientError`."""
     try:
         yield
-    except (UserError, FormatError) as complaint:
-        raise ClientError(str(complaint)) from None
+    except (UserError, FormatError) as error:
+        raise ClientError(str(error)) from None

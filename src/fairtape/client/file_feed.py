@@ -1,7 +1,7 @@
 """A feed that reads a file of trades: CSV, Parquet, a day of ITCH 5.0, or DBN.
 
-A trade in a file has its row as its number, and nobody put it into an order: it has no token and no release. DBN knows
-when it was received; of other files it is when this client read them.
+The sequence number of a trade in a file is its row. It belongs to no order: it has no token and no release. DBN
+contains the receive time; for other files it is when this client read them.
 """
 
 import time
@@ -30,7 +30,7 @@ class FileFeed:
     endless: Final = False
 
     def __init__(self, path: Path, *, midnight_at: Instant | None = None, venue: str = "") -> None:
-        """`midnight_at` and `venue` are what a file of ITCH does not say: where its times begin, and whose it is."""
+        """`midnight_at` and `venue` are what a file of ITCH does not contain."""
         self.title = f"file {path}"
         self._path = path
         self._midnight_at = midnight_at
@@ -38,44 +38,42 @@ class FileFeed:
         self._start: Start = AtNumber(1)
         self._stopped = False
         self._pieces: Iterator[tuple[Trades, Values | None]] = iter(())
-        self._broken: Values = np.zeros(0, np.uint64)  # the match numbers of void trades, which ITCH tells
+        self._broken: Values = np.zeros(0, np.uint64)  # the match numbers of broken trades in ITCH
 
     def open(self, start: Start) -> None:
-        """See that it can be read."""
         if isinstance(start, AtSnapshot):
             raise ClientError(f"start is 'snapshot', and {self.title} has no live end; begin with its first trade")
         self._start = start
         self._pieces = self._opened()
 
     def run(self) -> Iterator[Delivery]:
-        """All trades from the place to begin on."""
-        for lot in self._lots(self._pieces):
+        """All trades from the start on."""
+        for batch in self._batches(self._pieces):
             if self._stopped:
                 return
             match self._start:
                 case AtNumber(sequence):
-                    wanted = lot.slice(max(0, min(sequence - lot.first, lot.rows)))
+                    selected = batch.slice(max(0, min(sequence - batch.first, batch.rows)))
                 case AtInstant(instant):
-                    # Trades of several venues are not always in the order of their times: all from the first one on.
-                    reached = np.flatnonzero(lot.trades["traded_at"] >= instant)
-                    wanted = lot.slice(int(reached[0]) if len(reached) else lot.rows)
+                    # Trades of several venues are not always in the order of their times: all from the first match.
+                    reached = np.flatnonzero(batch.trades["traded_at"] >= instant)
+                    selected = batch.slice(int(reached[0]) if len(reached) else batch.rows)
                     if len(reached):
                         self._start = AtNumber(1)
                 case _:
-                    wanted = lot
-            if wanted.rows:
-                yield wanted
+                    selected = batch
+            if selected.rows:
+                yield selected
 
     def stop(self) -> None:
-        """Let `run` end."""
         self._stopped = True
 
     def last_sales(self) -> LastSales:
-        """As of the end of the file, all of which is read; without trades that it says were broken."""
+        """As of the end of the file, all of which is read; without broken trades."""
         sales, through = ColumnSales(1), 0
-        for lot in self._lots(self._opened()):
-            sales.note(lot.where(~np.isin(lot.trades["trade_id"], self._broken)))
-            through = lot.last
+        for batch in self._batches(self._opened()):
+            sales.note(batch.where(~np.isin(batch.trades["trade_id"], self._broken)))
+            through = batch.last
         return LastSales(1, through, sales.lot())
 
     def _opened(self) -> Iterator[tuple[Trades, Values | None]]:
@@ -89,14 +87,14 @@ class FileFeed:
         self._broken = found.broken
         return iter([(found.trades, found.received_at)])
 
-    def _lots(self, pieces: Iterator[tuple[Trades, Values | None]]) -> Iterator[TradeBatch]:
-        following = 1
+    def _batches(self, pieces: Iterator[tuple[Trades, Values | None]]) -> Iterator[TradeBatch]:
+        next_sequence = 1
         for trades, received_at in pieces:
             for start in range(0, len(trades), ROWS_MAX):
                 piece = trades[start : start + ROWS_MAX]
                 received = None if received_at is None else received_at[start : start + ROWS_MAX]
-                yield TradeBatch(piece, _places(following, len(piece), received))
-                following += len(piece)
+                yield TradeBatch(piece, _places(next_sequence, len(piece), received))
+                next_sequence += len(piece)
 
 
 def _places(first: int, count: int, received_at: Values | None) -> Values:

@@ -1,4 +1,4 @@
-"""What a reader wants of the order: some symbols, some stripes, or everything. Chosen by columns, before any record."""
+"""Which records of the order a reader selects: by symbol, by stripe, or all. Filters columns, not single records."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
@@ -13,14 +13,14 @@ from fairtape.tape.feed import Delivery, LastSales
 from fairtape.tape.records import Canceled, Corrected, Message, Placed, Single, Snapshot
 from fairtape.wire.frames import STRIPE_MAX
 
-SYMBOLS_MAX: Final = 1 << 16  # that can be chosen
+SYMBOLS_MAX: Final = 1 << 16  # of one selection
 SHOWN_MAX: Final = 5  # names that a summary shows
 
 
 class Selection:
-    """Which records are wanted.
+    """Symbols and stripes; None selects all.
 
-    A choice of symbols leaves out messages that have none, but for the status of a venue, which is about all of them.
+    A selection of symbols drops messages without a symbol, except the status of a venue, which concerns all symbols.
     """
 
     def __init__(self, symbols: tuple[Symbol, ...] | None, stripes: tuple[int, ...] | None) -> None:
@@ -41,32 +41,31 @@ class Selection:
         return " of ".join(name for name in named if name) or "everything"
 
     def items(self, delivery: Delivery) -> Iterator[Item]:
-        """What is wanted of a delivery; a snapshot is announced with the number of trades that are."""
+        """The selected part of a delivery; a `Snapshot` with the number of its trades precedes those of a snapshot."""
         match delivery:
-            case LastSales(first, through, lot):
-                wanted = self.of_lot(lot)
-                yield Snapshot(first, through, wanted.rows)
-                yield wanted
+            case LastSales(first, through, batch):
+                selected = self.of_batch(batch)
+                yield Snapshot(first, through, selected.rows)
+                yield selected
             case TradeBatch():
-                yield self.of_lot(delivery)
+                yield self.of_batch(delivery)
             case Placed():
                 if self._wants(delivery):
                     yield delivery
             case _:
                 yield delivery
 
-    def of_lot(self, lot: TradeBatch) -> TradeBatch:
-        """The trades that are wanted."""
-        if self.stripes is not None and lot.rows:
-            lot = lot.where(np.isin(lot.places["stripe"], self.stripes))
-        return lot if self._symbol_set is None or not lot.rows else lot.only(self._symbol_set)
+    def of_batch(self, batch: TradeBatch) -> TradeBatch:
+        if self.stripes is not None and batch.rows:
+            batch = batch.where(np.isin(batch.places["stripe"], self.stripes))
+        return batch if self._symbol_set is None or not batch.rows else batch.only(self._symbol_set)
 
     def _wants(self, single: Single) -> bool:
         if self.stripes is not None and single.stripe not in self.stripes:
             return False
         match single:
             case Canceled() | Corrected():
-                # On a stripe a cancel may not say whose it is; whoever has the trade knows it by its number.
+                # On a stripe a cancel may lack its symbol; a reader that has the trade knows it by its number.
                 return self.symbols is None or not single.symbol or single.symbol in self._names
             case Message():
                 return self.symbols is None

@@ -1,11 +1,11 @@
-"""A feed that hears edge stripes: MoldUDP64 on two feeds, with repairs, from nothing but the file of a stripe plan.
+"""A feed of edge stripes: MoldUDP64 on two feeds, with retransmissions, from nothing but the file of a stripe plan.
 
-Each stripe is in order, and trades carry their numbers of the whole order; between stripes there is no order on the
-network, and none is made up. What ITCH has no room for is absent: of the times there are the venue's own and the
-receiver's. A `Gap` counts numbers of its stripe, because whatever else they were nobody heard.
+Each stripe is in order, and trades carry their sequence numbers of the whole order; there is no order between stripes
+on the network, and the feed invents none. What ITCH has no field for is absent: the only times are the venue's own and
+the receiver's. A `Gap` counts numbers of its stripe, because the sequence numbers of lost messages are unknown.
 
-A broken trade is a `CanceledPrint`; with the trade that stands in its place, a `Corrected`. ITCH does not say which
-number a cancel itself has in the order: it is told with that of the trade before it in the stripe.
+A broken trade becomes a `Canceled`; together with the trade that replaces it, a `Corrected`. ITCH does not carry the
+sequence number of a cancel itself: the feed gives it that of the trade before it in the stripe.
 """
 
 import time
@@ -20,7 +20,7 @@ import numpy as np
 from fairtape.client.errors import ClientError
 from fairtape.client.selection import Selection
 from fairtape.core.instants import Instant
-from fairtape.edge.protocol import customer_records as heard
+from fairtape.edge.protocol import customer_records
 from fairtape.edge.protocol.customer import CustomerOptions
 from fairtape.edge.protocol.session_marks import MARK, OPAQUE, BadMark, Opaque, decode_opaque
 from fairtape.edge.service.session_readers import SessionReaders
@@ -43,7 +43,7 @@ from fairtape.wire.blocks import Assembler
 from fairtape.wire.frames import Malformed
 
 STREAMS_MAX: Final = 1_024  # sessions and sources with an unfinished message; beyond it the oldest is forgotten
-PARTS_MAX: Final = 64  # of one payload: it fits a block of the core, which is hardly more than a packet of the edge
+PARTS_MAX: Final = 64  # of one payload: it fits a block of the core, which is little more than a packet of the edge
 EXAMPLE: Final = "mold://FT@/srv/plans/00001.toml?servers=10.0.0.7:17000,10.0.0.8:17000"
 _FIELDS: Final = ("servers", "feeds", "interface")
 
@@ -53,7 +53,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StripeTarget:
-    """Whose stripes are heard, where, and who is asked for repairs."""
+    """The stripes to receive, and the servers to ask for retransmissions."""
 
     tag: str
     path: Path  # of the plan that is in force; later ones are looked for beside it
@@ -98,14 +98,14 @@ class StripeFeed:
 
     def __init__(self, target: StripeTarget, selection: Selection, *, guaranteed: bool) -> None:
         if guaranteed and not target.servers:
-            raise ClientError("grade is 'guaranteed', and target names nobody to ask; add ?servers=HOST:PORT to it")
+            raise ClientError("grade is 'guaranteed', and target names no server to ask; add ?servers=HOST:PORT to it")
         self.title = f"stripes of {target.tag}"
         self._plan = read_plan(target.path)
         self._wanted = selection.stripes or ()
         for number in self._wanted:
             if number not in self._plan.stripes:
                 raise ClientError(f"stripes names {number}; plan {self._plan.version} has {[*self._plan.stripes]}")
-        self._ear = MulticastSubscriber(
+        self._subscriber = MulticastSubscriber(
             target.tag,
             feeds=feeds_of(self._plan, target.feeds),
             servers=target.servers,
@@ -119,44 +119,42 @@ class StripeFeed:
         self._stopped = False
 
     def open(self, start: Start) -> None:
-        """Join the groups."""
         if not isinstance(start, Live | Beginning):
-            self._ear.close()
+            self._subscriber.close()
             raise ClientError(
                 "start is a place in the whole order, and each stripe has numbers of its own; begin with 'beginning' or"
-                " with what comes next, or hear a server: ws://HOST:PORT"
+                " with what comes next, or connect to a server: ws://HOST:PORT"
             )
         starts = dict.fromkeys(self._plan.stripes, 1) if isinstance(start, Beginning) else None
-        self._ear.follow(self._plan, starts=starts)
+        self._subscriber.follow(self._plan, starts=starts)
 
     def run(self) -> Iterator[Delivery]:
-        """What is heard from there on; goes on until it is stopped."""
+        """What is received from there on, until `stop`."""
         try:
             while not self._stopped:
-                for record in self._ear.turn():
+                for record in self._subscriber.turn():
                     yield from self._interpreter.deliveries(record, time.time_ns())
         finally:
-            self._ear.close()
+            self._subscriber.close()
 
     def stop(self) -> None:
-        """Let `run` end."""
         self._stopped = True
 
     def last_sales(self) -> LastSales:
-        """Nobody tells it here."""
+        """Not available: a stripe feed has no past."""
         raise ClientError(f"{self.title} have no past to look at; ask a server for a snapshot: ws://HOST:PORT")
 
 
-class _Other(NamedTuple):
-    """A message that ITCH has no word for."""
+class _OpaqueMessage(NamedTuple):
+    """A message that ITCH has no type for."""
 
     sequence: int
     source: int
     payload: bytes
 
 
-class _Spot(NamedTuple):
-    """Where a message was heard, and when."""
+class _Origin(NamedTuple):
+    """Where a message was received, and when."""
 
     stripe: int
     number: int
@@ -164,97 +162,103 @@ class _Spot(NamedTuple):
 
 
 class Interpreter:
-    """What a customer of the edge hears, as deliveries."""
+    """Turns the records of an edge customer into deliveries."""
 
     def __init__(self, readers: SessionReaders) -> None:
         self._readers = readers
-        self._formation = 0  # the last that was told: every stripe tells of it
+        self._formation = 0  # the last one that was delivered: every stripe reports it
         self._parts: dict[str, list[bytes]] = {}  # of each session: the payload that is not whole
         self._broken: dict[str, CanceledPrint] = {}  # of each session: the trade whose correction comes next
-        self._numbers: dict[str, int] = {}  # of each session: the last number of the order that was told
+        self._numbers: dict[str, int] = {}  # of each session: the sequence number of its last trade
         self._assemblers: dict[int, Assembler] = {}  # of each source
 
-    def deliveries(self, record: heard.Record, at: Instant) -> Iterator[Delivery]:
-        """All that stands in a record of this instant."""
+    def deliveries(self, record: customer_records.Record, at: Instant) -> Iterator[Delivery]:
+        """What a record holds that was received at this instant."""
         match record:
-            case heard.Delivered():
+            case customer_records.Delivered():
                 yield from self._delivered(record, at)
-            case heard.Gap(stripe, session, first, count):
+            case customer_records.Gap(stripe, session, first, count):
                 self._parts.pop(session, None)
                 broken = self._broken.pop(session, None)
-                if broken is not None:  # what stands in its place is lost; that it is void is not
-                    yield self._canceled(broken, session, _Spot(stripe, first, at))
+                if broken is not None:  # the trade that replaces it is lost, but it is void all the same
+                    yield self._canceled(broken, session, _Origin(stripe, first, at))
                 yield Gap(first, count, stripe)
-            case heard.Reformation(stripe, sequence, formation) | heard.Break(stripe, sequence, formation):
+            case customer_records.Reformation(stripe, sequence, formation) | customer_records.Break(
+                stripe, sequence, formation
+            ):
                 if formation > self._formation:
                     self._formation = formation
-                    yield _turned(record, sequence, formation, stripe)
-            case heard.Stale(stripe, since):
+                    yield _formation_notice(record, sequence, formation, stripe)
+            case customer_records.Stale(stripe, since):
                 yield Stale(since, stripe)
-            case heard.Fresh(stripe):
+            case customer_records.Fresh(stripe):
                 yield Fresh(stripe)
 
-    def _delivered(self, record: heard.Delivered, at: Instant) -> Iterator[Delivery]:
+    def _delivered(self, record: customer_records.Delivered, at: Instant) -> Iterator[Delivery]:
         printed: list[tuple[int, PrintedTrade]] = []
-        for number, message in enumerate(record.messages, record.first):
-            told = self._told(record.session, message)
-            if isinstance(told, PrintedTrade):
-                _keep(self._numbers, record.session, told.number)
+        for number, encoded in enumerate(record.messages, record.first):
+            message = self._decoded(record.session, encoded)
+            if isinstance(message, PrintedTrade):
+                _put_bounded(self._numbers, record.session, message.number)
                 if record.session not in self._broken:
-                    printed.append((number, told))
+                    printed.append((number, message))
                     continue
-            if told is None:
+            if message is None:
                 continue
             if printed:
-                yield _lot(printed, record.stripe, at)
+                yield _batch(printed, record.stripe, at)
                 printed = []
-            single = self._single(told, record.session, _Spot(record.stripe, number, at))
+            single = self._single(message, record.session, _Origin(record.stripe, number, at))
             if single is not None:
                 yield single
         if printed:
-            yield _lot(printed, record.stripe, at)
+            yield _batch(printed, record.stripe, at)
 
-    def _told(self, session: str, message: bytes) -> PrintedTrade | CanceledPrint | _Other | None:
-        """A trade, the end of one, or another message; None where it is none of them."""
-        if message[:1] == MARK:
+    def _decoded(self, session: str, encoded: bytes) -> PrintedTrade | CanceledPrint | _OpaqueMessage | None:
+        """A trade, a cancel, or another message; None where it is none of them."""
+        if encoded[:1] == MARK:
             return None
         try:
-            if message[:1] == OPAQUE:
-                opaque = decode_opaque(message)
+            if encoded[:1] == OPAQUE:
+                opaque = decode_opaque(encoded)
                 payload = self._whole(session, opaque)
-                return None if payload is None else _Other(opaque.sequence, opaque.source, payload)
-            told = self._readers.of(session).read(message)
+                return None if payload is None else _OpaqueMessage(opaque.sequence, opaque.source, payload)
+            message = self._readers.of(session).read(encoded)
         except (BadItch, BadMark, Malformed) as error:
             raise ClientError(
                 f"session {session} holds what cannot be read ({error}); is the plan the right one?"
             ) from None
-        return told if isinstance(told, PrintedTrade | CanceledPrint) else None
+        return message if isinstance(message, PrintedTrade | CanceledPrint) else None
 
-    def _single(self, told: PrintedTrade | CanceledPrint | _Other, session: str, spot: _Spot) -> Single | None:
-        """What is no trade of its own; None of a trade whose correction is still to come."""
-        match told:
-            case _Other(sequence, source, payload):
-                return decode_single(payload, _place(spot, sequence, source))
+    def _single(
+        self, message: PrintedTrade | CanceledPrint | _OpaqueMessage, session: str, origin: _Origin
+    ) -> Single | None:
+        """The record of a message that is no new trade; None of a broken trade whose correction is still to come."""
+        match message:
+            case _OpaqueMessage(sequence, source, payload):
+                return decode_single(payload, _place(origin, sequence, source))
             case CanceledPrint(corrected=True):
-                _keep(self._broken, session, told)
+                _put_bounded(self._broken, session, message)
                 return None
             case CanceledPrint():
-                return self._canceled(told, session, spot)
+                return self._canceled(message, session, origin)
             case PrintedTrade(number, trade):
                 wrong = self._broken.pop(session)
-                return corrected_of(wrong.number, trade, wrong.canceled_at, _place(spot, number, 0))
+                return corrected_of(wrong.number, trade, wrong.canceled_at, _place(origin, number, 0))
 
-    def _canceled(self, told: CanceledPrint, session: str, spot: _Spot) -> Single:
-        symbol, venue = told.listing or ("", "")
-        place = _place(spot, self._numbers.get(session, told.number), 0)
-        return records.Canceled(number=told.number, symbol=symbol, venue=venue, canceled_at=told.canceled_at, **place)
+    def _canceled(self, message: CanceledPrint, session: str, origin: _Origin) -> Single:
+        symbol, venue = message.listing or ("", "")
+        place = _place(origin, self._numbers.get(session, message.number), 0)
+        return records.Canceled(
+            number=message.number, symbol=symbol, venue=venue, canceled_at=message.canceled_at, **place
+        )
 
     def _whole(self, session: str, opaque: Opaque) -> bytes | None:
         """The payload that ends with this part, if one does."""
         if opaque.parts > PARTS_MAX:
             raise BadMark(f"an opaque message has {opaque.parts} parts; it must have at most {PARTS_MAX}")
-        parts = _kept(self._parts, session, list)
-        if opaque.part != len(parts):  # its beginning was before this customer, or is lost
+        parts = _get_or_make(self._parts, session, list)
+        if opaque.part != len(parts):  # its first parts were sent before this customer joined, or are lost
             parts.clear()
             if opaque.part:
                 return None
@@ -262,51 +266,51 @@ class Interpreter:
         if opaque.part + 1 < opaque.parts:
             return None
         payload = b"".join(self._parts.pop(session))
-        return _kept(self._assemblers, opaque.source, Assembler).add(payload) if opaque.fragment else payload
+        return _get_or_make(self._assemblers, opaque.source, Assembler).add(payload) if opaque.fragment else payload
 
 
-def _kept(table: dict[Key, Value], key: Key, make: Callable[[], Value]) -> Value:
-    """What stands under a key in a table of bounded size, made where nothing does."""
+def _get_or_make(table: dict[Key, Value], key: Key, make: Callable[[], Value]) -> Value:
+    """The value of a key in a table of bounded size, made where it is missing."""
     if key not in table:
-        _keep(table, key, make())
+        _put_bounded(table, key, make())
     return table[key]
 
 
-def _keep(table: dict[Key, Value], key: Key, value: Value) -> None:
-    """Let this stand under a key in a table of bounded size."""
+def _put_bounded(table: dict[Key, Value], key: Key, value: Value) -> None:
+    """Set a key in a table of bounded size; drops the oldest where it is full."""
     if key not in table and len(table) >= STREAMS_MAX:
         del table[next(iter(table))]
     table[key] = value
 
 
-def _turned(record: heard.Record, sequence: int, formation: int, stripe: int) -> Notice:
-    kind = Break if isinstance(record, heard.Break) else Reformation
+def _formation_notice(record: customer_records.Record, sequence: int, formation: int, stripe: int) -> Notice:
+    kind = Break if isinstance(record, customer_records.Break) else Reformation
     return kind(sequence, formation, None, stripe)
 
 
-def _lot(printed: Sequence[tuple[int, PrintedTrade]], stripe: int, at: Instant) -> TradeBatch:
+def _batch(printed: Sequence[tuple[int, PrintedTrade]], stripe: int, at: Instant) -> TradeBatch:
     places = np.zeros(len(printed), PLACE_DTYPE)
-    places["sequence"] = [told.number for _, told in printed]
+    places["sequence"] = [trade.number for _, trade in printed]
     places["stripe"] = stripe
     places["stripe_number"] = [number for number, _ in printed]
     for name in ("acknowledged_at", "commit_at", "released_at", "clock_bound"):
         places[name] = ABSENT
     places["received_at"] = at
-    return TradeBatch(market.records(b"".join(encode(told.trade) for _, told in printed)), places)
+    return TradeBatch(market.records(b"".join(encode(trade.trade) for _, trade in printed)), places)
 
 
-def _place(spot: _Spot, sequence: int, source: int) -> dict[str, Any]:
+def _place(origin: _Origin, sequence: int, source: int) -> dict[str, Any]:
     return {
         "sequence": sequence,
         "source": source,
         "incarnation": 0,
         "source_number": 0,
-        "stripe": spot.stripe,
-        "stripe_number": spot.number,
+        "stripe": origin.stripe,
+        "stripe_number": origin.number,
         "acknowledged_at": None,
         "commit_at": None,
         "released_at": None,
-        "received_at": spot.at,
+        "received_at": origin.at,
         "clock_bound": None,
         "late": False,
     }

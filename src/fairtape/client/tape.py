@@ -1,9 +1,10 @@
-"""The tape: records of a feed, in order, in whichever shape a program wants them.
+"""The tape: the records of a feed, in order, in the shape that a program wants.
 
-One tape has one reader at a time; anybody may close it. The shapes can be mixed: each goes on where the other stopped.
+One tape has one reader at a time; any thread may close it. The shapes can be mixed: each goes on where the last one
+stopped.
 
-What the reader has got is one value (`_Reading`) that is stored in one step, and from one record of a piece to the next
-the interpreter runs no code of ours. So wherever a Ctrl-C strikes, the next record is the one that was not delivered.
+The position of the reader is one value (`_Reading`) that is stored in one step, and between two records of a piece the
+interpreter runs no code of ours. So wherever a Ctrl-C strikes, the next record is the one that was not delivered.
 """
 
 import asyncio
@@ -26,33 +27,32 @@ from fairtape.tape.batches import SCHEMA, Arrow, TradeBatch
 from fairtape.tape.feed import Feed, number_after
 from fairtape.tape.records import Break, Message, Notice, Placed, Record, Revision, Trade, VenueStatus
 
-PIECE_ROWS: Final = 4_096  # trades of a lot that are made records at once
-TURN_ROWS: Final = 256  # records after which an `async for` lets other tasks run, though more are there
-NOTICES_MAX: Final = 1_024  # that a tape remembers
+PIECE_ROWS: Final = 4_096  # trades of a batch that become records at once
+TURN_ROWS: Final = 256  # records after which an `async for` lets other tasks run, even if there are more
+NOTICES_MAX: Final = 1_024  # that a tape keeps
 STOP_PERIOD_MAX: Final = 5.0  # seconds for which `close` waits for a feed to end
 
 Callback = Callable[[Record], object]
-Tiding: TypeAlias = Notice | Revision | VenueStatus
+TapeNotice: TypeAlias = Notice | Revision | VenueStatus
 
 
 class _Reading(NamedTuple):
-    """What the reader has borrowed, and how far it is."""
+    """The item that the reader has borrowed, and the position in it."""
 
     loan: int
-    lot: TradeBatch | None  # None where a single record is lent
-    end: int  # the row of the lot up to which records were made
-    records: Iterator[Record]  # those that were made and are not delivered
+    batch: TradeBatch | None  # None where a single record is lent
+    end: int  # the row of the batch up to which records were made
+    records: Iterator[Record]  # made and not delivered yet
     following: int | None  # the number to go on with once this is read
 
     @property
     def row(self) -> int:
-        """The next row of the lot."""
+        """The next row of the batch."""
         return self.end - length_hint(self.records)
 
     @property
     def rest(self) -> TradeBatch | None:
-        """What is left of a lot."""
-        return self.lot.slice(self.row) if self.lot is not None and self.row < self.lot.rows else None
+        return self.batch.slice(self.row) if self.batch is not None and self.row < self.batch.rows else None
 
 
 class Tape:
@@ -65,18 +65,18 @@ class Tape:
         self._selection = selection
         self._reading = _Reading(0, None, 0, iter(()), None)
         self._callbacks: list[Callback] = []
-        self._notices: dict[int, Tiding] = {}
-        # Neither the thread nor the finalizer knows the tape, so one that is forgotten closes itself.
+        self._notices: dict[int, TapeNotice] = {}
+        # Neither the thread nor the finalizer refers to the tape, so a tape without references closes itself.
         thread = Thread(target=_pump, args=(feed, backlog, selection), name="fairtape feed", daemon=True)
         self._finalizer = finalize(self, _shut, feed, backlog, thread)
         thread.start()
 
     def __iter__(self) -> Iterator[Record]:
-        """All records that are still to come; may be stopped and begun again."""
+        """All further records; an iteration may be stopped and another one begun."""
         return chain.from_iterable(self._pieces())
 
     async def __aiter__(self) -> AsyncIterator[Record]:
-        """The same without holding up other tasks, neither while there is nothing nor while there is plenty."""
+        """All further records, without blocking other tasks."""
         while True:
             if self._refill(wait=False):
                 for record in islice(self._reading.records, TURN_ROWS):
@@ -88,28 +88,27 @@ class Tape:
                 await self._filled()
 
     def on(self, callback: Callback) -> Callback:
-        """Have `run` call this with every record. Can decorate a function."""
+        """Let `run` call this with every record. Can be used as a decorator."""
         self._callbacks.append(callback)
         return callback
 
     def run(self) -> None:
-        """Read to the end, or until somebody closes the tape, and hand every record to the callbacks."""
+        """Call the callbacks with every record, to the end or until the tape is closed."""
         if not self._callbacks:
-            raise ClientError("run has nobody to call; give a function to on() first")
+            raise ClientError("run has no callback; give a function to on() first")
         for record in self:
             for callback in self._callbacks:
                 callback(record)
 
     def batches(self) -> Iterator[Arrow]:
-        """Trades as RecordBatches of `SCHEMA`, each at once with what there is, of some 65,536 rows at most.
+        """Trades as RecordBatches of `SCHEMA`, each with what is available, of some 65,536 rows at most.
 
-        Notices, and what venues say about their trades, stand between batches; `notices` tells them. Other messages are
-        left out.
+        Notices, cancels, corrections and venue statuses between batches are in `notices`. Other messages are dropped.
         """
         return self._batches(None)
 
     def to_arrow(self, rows: int | None = None) -> Arrow:
-        """The trades up to the end, or the next so many, as one table."""
+        """The trades up to the end, or the next `rows`, as one table."""
         if rows is None and self._feed.endless:
             raise ClientError(f"{self._feed.title} has no end; say how many rows are wanted, such as rows=1000")
         if rows is not None and rows < 0:
@@ -127,10 +126,10 @@ class Tape:
         return polars.from_arrow(self.to_arrow(rows))
 
     def snapshot(self) -> dict[str, Trade]:
-        """The last trade of each symbol as of now, whatever has been read: by reading back, as far as the feed does."""
+        """The last trade of each symbol as of now, independent of what was read, as far back as the feed looks."""
         with as_client_error():
-            lot = self._selection.of_lot(self._feed.last_sales().lot)
-        return {trade.symbol: trade for trade in lot.records()}
+            batch = self._selection.of_batch(self._feed.last_sales().lot)
+        return {trade.symbol: trade for trade in batch.records()}
 
     @property
     def following(self) -> int | None:
@@ -139,35 +138,34 @@ class Tape:
         return self._reading.following if rest is None else rest.first
 
     @property
-    def notices(self) -> list[Tiding]:
-        """The latest notices that were read, and what venues said about their trades; at most 1,024."""
+    def notices(self) -> list[TapeNotice]:
+        """The latest notices, cancels, corrections and venue statuses that were read; at most 1,024."""
         return list(self._notices.values())
 
     @property
     def waiting(self) -> int:
-        """Records that the feed has brought and nobody has borrowed."""
+        """Records in the backlog."""
         return len(self._backlog)
 
     @property
     def skipped(self) -> int:
-        """Records that were left out so far because the reader was slow; each is in a `Skipped`."""
+        """Records that were dropped so far because the reader was slow; each is counted in a `Skipped`."""
         return self._backlog.skipped
 
     @property
     def merged(self) -> int:
-        """Trades that were left out so far for later ones of their symbols; each is in a `Merged`."""
+        """Trades that were dropped so far for later ones of their symbols; each is counted in a `Merged`."""
         return self._backlog.merged
 
     @property
     def closed(self) -> bool:
-        """Whether somebody closed it."""
         return not self._finalizer.alive
 
     def close(self) -> None:
-        """End the feed, and whoever reads. From any thread, any number of times."""
+        """End the feed and every iteration. From any thread, any number of times."""
         reading = self._reading
         self._reading = reading._replace(end=reading.row, records=iter(()), following=self.following)
-        deque(reading.records, maxlen=0)  # a reader who is in the midst of a piece finds its end
+        deque(reading.records, maxlen=0)  # a reader in the middle of a piece finds its end
         self._finalizer()
 
     def __enter__(self) -> Self:
@@ -200,7 +198,7 @@ class Tape:
             yield self._reading.records
 
     def _refill(self, *, wait: bool) -> bool:
-        """Have a record ready to be delivered; whether there is one."""
+        """Make a record ready to be delivered; whether there is one."""
         while not length_hint(self._reading.records):
             reading = self._reading
             rest = reading.rest
@@ -213,7 +211,7 @@ class Tape:
         return True
 
     def _borrow(self, *, wait: bool) -> bool:
-        """Get the next that was brought; whether there is something."""
+        """Borrow the next item; whether there is one."""
         lent = self._backlog.borrow(self._reading.loan, wait=wait)
         if lent is None:
             return False
@@ -233,7 +231,7 @@ class Tape:
         return True
 
     def _batches(self, rows: int | None) -> Iterator[Arrow]:
-        """The next so many rows, or all; what is left of a lot stays where it is."""
+        """The next `rows` rows, or all; the rest of a batch stays for the next read."""
         left = rows
         while left is None or left > 0:
             reading = self._reading
@@ -246,12 +244,12 @@ class Tape:
             left = None if left is None else left - part.rows
             batch = part.to_arrow()
             done = reading._replace(end=reading.row + part.rows, records=iter(()))
-            # Nothing stands between these two steps at which a Ctrl-C could strike.
+            # A Ctrl-C cannot strike between these two steps.
             self._reading = done
             yield batch
 
     async def _filled(self) -> None:
-        """Wait until something comes, or nothing more will."""
+        """Wait for an item or the end."""
         loop, filled = asyncio.get_running_loop(), asyncio.Event()
         self._backlog.call_when_filled(lambda: _wake(loop, filled))
         await filled.wait()
@@ -262,7 +260,7 @@ def _wake(loop: asyncio.AbstractEventLoop, filled: asyncio.Event) -> None:
 
 
 def _pump(feed: Feed, backlog: Backlog, selection: Selection) -> None:
-    """The feed's thread: everything that is wanted goes into the backlog, and whatever ends it is told there."""
+    """The feed's thread: puts what is selected into the backlog, and finally what ended the feed."""
     try:
         with as_client_error():
             for delivery in feed.run():

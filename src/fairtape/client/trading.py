@@ -1,9 +1,9 @@
-"""A trader in an event loop: asks a gateway, and hears what becomes of its orders.
+"""`trade`: enter orders at a gateway and read the events of these orders, with or without asyncio.
 
-A trader logs in under one name, asks, and reads events. When its connection is lost it comes back by itself, at the
-same address or the next, and goes on behind the last event that it handed over: nothing is lost and nothing comes
-twice, because an event has the same number at every gateway. Requests without an answer are asked again; an order
-has a name that its account never uses twice, so it is entered once.
+A trader logs in under one name, sends requests, and reads events. When its connection is lost it reconnects by itself,
+at the same address or the next, and resumes after the last event that it received: nothing is lost and nothing comes
+twice, because an event has the same number at every gateway. Requests without an answer are sent again; an account
+never uses the name of an order twice, so the order is entered once.
 """
 
 import asyncio
@@ -24,35 +24,38 @@ from fairtape.gateway.core.events import Cause, EventKind, OrderEvent
 from fairtape.gateway.servers.native_messages import encode_line, event_of, parse_line, request_fields
 from fairtape.market.prices import BadNumber, parse_fixed
 
+ADDRESSES_MAX: Final = 32
+PORT_MAX: Final = 65_535
 LINE_MAX: Final = 64 << 10  # bytes of a server's line
-EVENTS_MAX: Final = 1 << 16  # that wait to be read; then the connection waits
+EVENTS_MAX: Final = 1 << 16  # that wait to be read; with more, the connection is not read
 OPEN_PERIOD: Final = 10.0  # seconds for a connection and the answer to a login
 PING_PERIOD: Final = 15.0
 RETRY_PERIOD: Final = 0.1
 RETRY_PERIOD_MAX: Final = 2.0
-ANSWER_PERIOD: Final = 30.0  # for the answer to a request, across reconnections
+ANSWER_PERIOD: Final = 30.0  # seconds for the answer to a request, across reconnections
 NEWEST: Final = -1
-NAME_BYTES: Final = 8  # of chance, in the names of orders that are given none
+NAME_BYTES: Final = 8  # random bytes in a generated order name
 
 Number: TypeAlias = int | float | str | Decimal
 _Choice = TypeVar("_Choice", bound=IntEnum)
+_T = TypeVar("_T")
 
 
 class OrderRefused(ClientError):
-    """A gateway did not take a request; nothing changed. `cause` is a word for programs."""
+    """A gateway refused a request; nothing changed. `cause` is for programs."""
 
     def __init__(self, cause: str, reason: str) -> None:
         super().__init__(reason)
         self.cause = cause
 
 
-class LockedOut(ClientError):
-    """A gateway does not let this trader in."""
+class LoginRefused(ClientError):
+    """A gateway refused the login."""
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A Break took events back: those behind this number never were."""
+    """A Break made events void: those after this number."""
 
     era: int
     number: int
@@ -60,7 +63,7 @@ class Broken:
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """The gateway does not keep events up to this number any more, and some of them were not heard."""
+    """The gateway does not keep events up to this number any more, and some of them were not received."""
 
     number: int
 
@@ -69,10 +72,10 @@ TraderRecord: TypeAlias = OrderEvent | Broken | Forgotten
 
 
 @dataclass(slots=True)
-class _Asked:
+class _PendingRequest:
     request: NewOrder | Cancel | Replace
     answer: "asyncio.Future[None]"
-    again: bool = False
+    resent: bool = False
 
 
 class AsyncTrader:
@@ -87,19 +90,19 @@ class AsyncTrader:
         after: tuple[int, int] | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """`after` is the `position` to go on from; without it, only what comes is heard."""
+        """`after` is the `position` to resume from; without it, only new events are received."""
         self._addresses = deque(addresses)
         self._login = login
         self._password = password
         self._tls = tls
         self._era, self._number = after or (0, NEWEST)  # of the last event that was read
-        self._heard_era, self._heard = self._era, self._number  # and that came in
+        self._received_era, self._received = self._era, self._number  # and of the last one that was received
         self._closed = False
         self._records: asyncio.Queue[TraderRecord | None] = asyncio.Queue(EVENTS_MAX)
-        self._unanswered: dict[int, _Asked] = {}
-        self._waiting: deque[_Asked] = deque()
+        self._unanswered: dict[int, _PendingRequest] = {}
+        self._waiting: deque[_PendingRequest] = deque()
         self._session = ""
-        self._asked = 0
+        self._request_number = 0
         self._writer: asyncio.StreamWriter | None = None
         self._task: asyncio.Task[None] | None = None
         self._failure: ClientError | None = None
@@ -107,13 +110,13 @@ class AsyncTrader:
         self.reconnections = 0
 
     async def open(self) -> Self:
-        """Connect and log in. Raises `ClientError` where no gateway lets this trader in."""
+        """Connect and log in. Raises `ClientError` where no gateway accepts this trader."""
         reader = await self._connected()
         self._task = asyncio.create_task(self._run(reader))
         return self
 
     async def close(self) -> None:
-        """Hang up. Orders stay as they are."""
+        """Disconnect. Orders stay as they are."""
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
@@ -131,10 +134,8 @@ class AsyncTrader:
 
     @property
     def position(self) -> tuple[int, int]:
-        """The era and number of the last event that was read: what `after` takes, to go on from here another day."""
+        """The era and number of the last event that was read: `after` takes it, to resume from here later."""
         return self._era, max(self._number, 0)
-
-    # What a trader does.
 
     async def order(
         self,
@@ -150,10 +151,10 @@ class AsyncTrader:
         post_only: bool = False,
         self_trade: str = "cancel_newest",
     ) -> str:
-        """Enter an order; the answer is its name. Without a price it takes any. Raises `OrderRefused`."""
+        """Enter an order; returns its name. Without a price it is a market order. Raises `OrderRefused`."""
         name = client_id or _name()
         kinds = {(True, False): "LIMIT", (False, False): "MARKET", (True, True): "STOP_LIMIT", (False, True): "STOP"}
-        await self._ask(
+        await self._request(
             NewOrder(
                 0,
                 0,
@@ -173,25 +174,25 @@ class AsyncTrader:
         return name
 
     async def cancel(self, client_id: str, *, account: str | None = None) -> None:
-        """Ask for an order to be taken out. That it was, an event says."""
-        await self._ask(Cancel(0, 0, account or self._login, client_id))
+        """Request the cancel of an order. An event confirms it."""
+        await self._request(Cancel(0, 0, account or self._login, client_id))
 
     async def replace(
         self, client_id: str, *, quantity: Number, price: Number, new_id: str | None = None, account: str | None = None
     ) -> str:
-        """Ask for another price and whole quantity; the answer is the order's new name."""
+        """Request another price and total quantity; returns the order's new name."""
         name = new_id or _name()
         terms = (_fixed("quantity", quantity), _fixed("price", price))
-        await self._ask(Replace(0, 0, account or self._login, client_id, name, *terms))
+        await self._request(Replace(0, 0, account or self._login, client_id, name, *terms))
         return name
 
     async def events(self) -> AsyncIterator[TraderRecord]:
-        """What becomes of orders, until the trader is closed."""
+        """Events of orders, until the trader is closed."""
         while (record := await self.event()) is not None:
             yield record
 
     async def event(self) -> TraderRecord | None:
-        """The next record; None when the trader is closed. Raises `ClientError` when it is locked out for good."""
+        """The next record; None when the trader is closed. Raises `ClientError` when a gateway refuses the login."""
         if self._failure is not None and self._records.empty():
             self._end()
         record = await self._records.get()
@@ -208,94 +209,92 @@ class AsyncTrader:
                 self._number = number
         return record
 
-    # Inside.
-
-    async def _ask(self, request: NewOrder | Cancel | Replace) -> None:
+    async def _request(self, request: NewOrder | Cancel | Replace) -> None:
         if self._failure is not None:
             raise self._failure
-        asked = _Asked(request, asyncio.get_running_loop().create_future())
-        self._send(asked)
+        pending = _PendingRequest(request, asyncio.get_running_loop().create_future())
+        self._send(pending)
         try:
-            await asyncio.wait_for(asyncio.shield(asked.answer), ANSWER_PERIOD)
+            await asyncio.wait_for(asyncio.shield(pending.answer), ANSWER_PERIOD)
         except TimeoutError:
             raise ClientError("no gateway answered the request; its events will tell whether it was taken") from None
 
-    def _send(self, asked: _Asked) -> None:
+    def _send(self, pending: _PendingRequest) -> None:
         if self._writer is None or not self._session:
-            self._waiting.append(asked)
+            self._waiting.append(pending)
             return
-        self._asked += 1
-        self._unanswered[self._asked] = asked
-        envelope = {"session": self._session, "request": self._asked}
-        self._writer.write(encode_line(request_fields(asked.request) | envelope))
+        self._request_number += 1
+        self._unanswered[self._request_number] = pending
+        envelope = {"session": self._session, "request": self._request_number}
+        self._writer.write(encode_line(request_fields(pending.request) | envelope))
 
     async def _run(self, reader: asyncio.StreamReader) -> None:
-        """Hear, and come back after every loss, until the trader is closed or nobody lets it in."""
+        """Receive, and reconnect after every loss, until the trader is closed or its login is refused."""
         while True:
             pinging = asyncio.create_task(self._ping())
             try:
                 with suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError):
-                    await self._hear(reader)
+                    await self._receive(reader)
             finally:
                 pinging.cancel()
-            self._lose()
+            self._disconnect()
             try:
-                reader = await self._back()
+                reader = await self._reconnect()
             except ClientError as failure:
                 self._fail(failure)
                 return
 
-    async def _hear(self, reader: asyncio.StreamReader) -> None:
+    async def _receive(self, reader: asyncio.StreamReader) -> None:
         while line := await reader.readline():
-            words = parse_line(line)
-            match words.get("is"):
+            fields = parse_line(line)
+            match fields.get("is"):
                 case "event":
-                    event = event_of(words)
+                    event = event_of(fields)
                     if event.kind is not EventKind.VOIDED:
-                        self._heard_era, self._heard = event.era, event.number
+                        self._received_era, self._received = event.era, event.number
                     await self._records.put(event)
                 case "accepted" | "refused":
-                    self._answered(words)
+                    self._answered(fields)
                 case "broken":
-                    self._heard_era, self._heard = words["era"], words["number"]
-                    await self._records.put(Broken(words["era"], words["number"]))
+                    self._received_era, self._received = fields["era"], fields["number"]
+                    await self._records.put(Broken(fields["era"], fields["number"]))
                 case "forgotten":
-                    self._heard = words["number"]
-                    await self._records.put(Forgotten(words["number"]))
+                    self._received = fields["number"]
+                    await self._records.put(Forgotten(fields["number"]))
                 case "closed":
                     return
 
-    def _answered(self, words: dict[str, Any]) -> None:
-        asked = self._unanswered.pop(words.get("request", 0), None)
-        if asked is None or asked.answer.done():
+    def _answered(self, fields: dict[str, Any]) -> None:
+        pending = self._unanswered.pop(fields.get("request", 0), None)
+        if pending is None or pending.answer.done():
             return
-        known = asked.again and words.get("cause") in (Cause.DUPLICATE.value, Cause.ORDER.value)
-        if words["is"] == "accepted" or known:
-            asked.answer.set_result(None)  # asked again, it had been taken the first time
+        known = pending.resent and fields.get("cause") in (Cause.DUPLICATE.value, Cause.ORDER.value)
+        if fields["is"] == "accepted" or known:
+            pending.answer.set_result(None)  # a gateway that knows a resent request accepted it before
         else:
-            asked.answer.set_exception(OrderRefused(str(words.get("cause")), str(words.get("reason"))))
+            pending.answer.set_exception(OrderRefused(str(fields.get("cause")), str(fields.get("reason"))))
 
     async def _ping(self) -> None:
         while self._writer is not None:
             await asyncio.sleep(PING_PERIOD)
             self._writer.write(encode_line({"do": "ping"}))
 
-    def _lose(self) -> None:
+    def _disconnect(self) -> None:
         if self._writer is not None:
             self._writer.close()
         self._writer, self._session = None, ""
-        for _, asked in sorted(self._unanswered.items()):
-            asked.again = True
-            self._waiting.append(asked)
+        for _, pending in sorted(self._unanswered.items()):
+            pending.resent = True
+            self._waiting.append(pending)
         self._unanswered.clear()
 
-    async def _back(self) -> asyncio.StreamReader:
+    async def _reconnect(self) -> asyncio.StreamReader:
         period = RETRY_PERIOD
         while True:
             self._addresses.rotate(-1)
             try:
                 reader = await self._connected()
-            except LockedOut as refusal:
+            except LoginRefused as refusal:
                 raise ClientError(str(refusal)) from None
             except ClientError:
                 await asyncio.sleep(period)
@@ -311,7 +310,7 @@ class AsyncTrader:
             try:
                 async with asyncio.timeout(OPEN_PERIOD):
                     return await self._logged_in(host, port)
-            except LockedOut:
+            except LoginRefused:
                 raise
             except (OSError, TimeoutError, ValueError) as error:
                 why = str(error) or "it does not answer"
@@ -320,50 +319,50 @@ class AsyncTrader:
 
     async def _logged_in(self, host: str, port: int) -> asyncio.StreamReader:
         reader, writer = await asyncio.open_connection(host, port, ssl=self._tls, limit=LINE_MAX)
-        era, number = self._heard_era, self._heard
+        era, number = self._received_era, self._received
         login = {"do": "login", "login": self._login, "password": self._password, "era": era, "after": number}
         try:
             writer.write(encode_line(login))
-            self._begin(writer, _welcome(await reader.readline()))
+            self._begin(writer, _check_welcome(await reader.readline()))
         except BaseException:
             writer.close()
             raise
         return reader
 
-    def _begin(self, writer: asyncio.StreamWriter, words: dict[str, Any]) -> None:
-        self._writer, self._session, self._asked = writer, str(words["session"]), 0
-        self.accounts = tuple(words["accounts"])
-        if self._heard != NEWEST and words["era"] > self._heard_era and words["number"] < self._heard:
-            self._records.put_nowait(Broken(words["era"], words["number"]))
-        self._heard_era, self._heard = words["era"], words["number"]
+    def _begin(self, writer: asyncio.StreamWriter, fields: dict[str, Any]) -> None:
+        self._writer, self._session, self._request_number = writer, str(fields["session"]), 0
+        self.accounts = tuple(fields["accounts"])
+        if self._received != NEWEST and fields["era"] > self._received_era and fields["number"] < self._received:
+            self._records.put_nowait(Broken(fields["era"], fields["number"]))
+        self._received_era, self._received = fields["era"], fields["number"]
         if self._number == NEWEST:
-            self._era, self._number = self._heard_era, self._heard
+            self._era, self._number = self._received_era, self._received
         waiting, self._waiting = self._waiting, deque()
-        for asked in waiting:
-            self._send(asked)
+        for pending in waiting:
+            self._send(pending)
 
     def _fail(self, failure: ClientError) -> None:
         self._failure = failure
-        for asked in [*self._unanswered.values(), *self._waiting]:
-            if not asked.answer.done():
-                asked.answer.set_exception(failure)
+        for pending in [*self._unanswered.values(), *self._waiting]:
+            if not pending.answer.done():
+                pending.answer.set_exception(failure)
         self._end()
 
     def _end(self) -> None:
-        """Whoever reads finds the end, behind what came before; a reader who is behind finds it later."""
+        """Let a reader find the end after the last record; where the queue is full, it finds it later."""
         with suppress(asyncio.QueueFull):
             self._records.put_nowait(None)
 
 
-def _welcome(line: bytes) -> dict[str, Any]:
-    words = parse_line(line or b"{}")
-    if words.get("is") == "closed" and words.get("cause") == "busy":
-        raise OSError(str(words.get("reason")))  # it comes back later, as from a gateway that is not there
-    if words.get("is") == "closed":
-        raise LockedOut(str(words.get("reason")))
-    if words.get("is") != "welcome":
+def _check_welcome(line: bytes) -> dict[str, Any]:
+    fields = parse_line(line or b"{}")
+    if fields.get("is") == "closed" and fields.get("cause") == "busy":
+        raise OSError(str(fields.get("reason")))  # try again later, as at a gateway that is down
+    if fields.get("is") == "closed":
+        raise LoginRefused(str(fields.get("reason")))
+    if fields.get("is") != "welcome":
         raise OSError("it is no gateway, or one that speaks TLS")
-    return words
+    return fields
 
 
 def _name() -> str:
@@ -378,18 +377,11 @@ def _chosen(field: str, wanted: str, choices: type[_Choice]) -> _Choice:
 
 
 def _fixed(field: str, number: Number) -> int:
-    """A float is meant as it prints: 0.1 is one tenth."""
+    """A float means its decimal text: 0.1 is one tenth."""
     try:
         return parse_fixed(number if isinstance(number, str) else str(number))
     except BadNumber as error:
         raise ClientError(f"{field} is refused: {error}") from None
-
-
-# `trade`: enter orders at a gateway and hear what becomes of them, with or without asyncio.
-
-ADDRESSES_MAX: Final = 32
-PORT_MAX: Final = 65_535
-_T = TypeVar("_T")
 
 
 def trade(
@@ -402,10 +394,10 @@ def trade(
 ) -> "Trader":
     """A trader at a gateway: `with` for ordinary programs, `async with` for those that run an event loop.
 
-    `target` is the address of a gateway, such as "10.0.0.7:9101"; of several with commas between them, another one is
-    asked when one fails. `account` is the login; a broker acts for its customers with `account=` in each request.
-    `password` may be a token. `after` is a trader's `position`: events behind it are heard first. Without it, what
-    happens from now on is heard. Where the way to the gateway is not your own, give a TLS context.
+    `target` is the address of a gateway, such as "10.0.0.7:9101"; with several, separated by commas, the next one is
+    used when one fails. `account` is the login; a broker acts for its customers with `account=` in each request.
+    `password` may be a token. `after` is a trader's `position`: events after it come first. Without it, only new events
+    come. Give a TLS context where the network to the gateway is not your own.
     """
     return Trader(AsyncTrader(_addresses(target), login=account, password=password, after=after, tls=tls))
 
@@ -442,54 +434,54 @@ class Trader:
         self.close()
 
     def close(self) -> None:
-        """Hang up. Orders stay as they are."""
+        """Disconnect. Orders stay as they are."""
         if self._loop is not None:
             self._wait(self._trader.close())
             self._stop()
 
     @property
     def position(self) -> tuple[int, int]:
-        """The era and number of the last event that was read: what `after` takes, to go on from here another day."""
+        """The era and number of the last event that was read: `after` takes it, to resume from here later."""
         return self._trader.position
 
     @property
     def accounts(self) -> tuple[str, ...]:
-        """Those that this login may act for."""
+        """The accounts that this login may act for."""
         return self._trader.accounts
 
     @property
     def reconnections(self) -> int:
-        """How often the connection was lost and found again."""
+        """How often the trader has reconnected."""
         return self._trader.reconnections
 
     def order(
         self, symbol: str, side: str | Side, quantity: Number, price: Number | None = None, **options: Any
     ) -> str:
-        """Enter an order; the answer is its name. Without a price it takes any. Raises `OrderRefused`.
+        """Enter an order; returns its name. Without a price it is a market order. Raises `OrderRefused`.
 
         Options are those of `AsyncTrader.order`: client_id, account, stop_price, time_in_force, post_only, self_trade.
         """
         return self._wait(self._trader.order(symbol, side, quantity, price, **options))
 
     def cancel(self, client_id: str, *, account: str | None = None) -> None:
-        """Ask for an order to be taken out. That it was, an event says."""
+        """Request the cancel of an order. An event confirms it."""
         self._wait(self._trader.cancel(client_id, account=account))
 
     def replace(
         self, client_id: str, *, quantity: Number, price: Number, new_id: str | None = None, account: str | None = None
     ) -> str:
-        """Ask for another price and whole quantity; the answer is the order's new name."""
-        wish = self._trader.replace(client_id, quantity=quantity, price=price, new_id=new_id, account=account)
-        return self._wait(wish)
+        """Request another price and total quantity; returns the order's new name."""
+        replacement = self._trader.replace(client_id, quantity=quantity, price=price, new_id=new_id, account=account)
+        return self._wait(replacement)
 
     def event(self, timeout: float | None = None) -> TraderRecord | None:
-        """The next record; None when none came within so many seconds, or the trader is closed."""
+        """The next record; None when none came within `timeout` seconds, or the trader is closed."""
         with suppress(TimeoutError):
             return self._wait(asyncio.wait_for(self._trader.event(), timeout))
         return None
 
     def events(self, timeout: float | None = None) -> Iterator[TraderRecord]:
-        """What becomes of orders, until none comes for so many seconds, or the trader is closed."""
+        """Events of orders, until none comes for `timeout` seconds, or the trader is closed."""
         while (record := self.event(timeout)) is not None:
             yield record
 

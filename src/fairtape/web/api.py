@@ -1,7 +1,7 @@
-"""HTTP: how the server fares, which symbols there are, the last sale of one, and ranges of the past.
+"""HTTP: the status of the server, the symbols, the last sale of one, and ranges of the past.
 
-Every answer closes its connection: whoever wants to be told of each trade uses the WebSocket. A mistake is answered
-with status 400 and an object that names the field and the remedy.
+Every response closes its connection; a client that wants each trade uses the WebSocket. A bad request gets status 400
+and an object that names the field and the remedy.
 """
 
 from asyncio import CancelledError, create_task
@@ -29,8 +29,8 @@ from fairtape.web.subscription import Refusal
 from fairtape.web.websocket import PATH as TICKER
 
 ARROW: Final = "application/vnd.apache.arrow.stream"
-READERS_MAX: Final = 4  # who read the past at a time; others wait
-ANSWERS_MAX: Final = 16  # ranges of the past under way, of at most some 15 MB each; others are told to come back
+READERS_MAX: Final = 4  # threads that read the past; other requests wait
+RESPONSES_MAX: Final = 16  # ranges of the past under way, of at most some 15 MB each; others get status 503
 UPGRADE: Final = {"upgrade": "websocket"}
 RETRY: Final = {"retry-after": "1"}
 CLOSES: Final = {"connection": "close", "cache-control": "no-store"}
@@ -38,78 +38,74 @@ PAGE_RULES: Final = (
     "default-src 'none'; connect-src 'self' ws: wss:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 )
 
-Answer = Callable[[Request], Any]
+Handler = Callable[[Request], Any]
 
 
 class StreamedResponse(StreamingResponse):
-    """A long answer: written piece by piece in another thread, as fast as it is read, and counted while it lasts."""
+    """A long response: written piece by piece in another thread, as fast as it is read, and counted while it lasts."""
 
     def __init__(
-        self, pieces: Iterator[bytes], answering: Callable[[], AbstractContextManager[None]], **how: Any
+        self, pieces: Iterator[bytes], counted: Callable[[], AbstractContextManager[None]], **options: Any
     ) -> None:
-        super().__init__(pieces, **how)
-        self._answering = answering
+        super().__init__(pieces, **options)
+        self._counted = counted
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Tell it."""
-        with self._answering():
+        with self._counted():
             await super().__call__(scope, receive, send)
 
 
 class Api:
-    """Answers about one stage."""
+    """Answers requests from the state of one server loop."""
 
-    def __init__(self, stage: ServerLoop, archive: HistoryArchive, title: str) -> None:
+    def __init__(self, server_loop: ServerLoop, archive: HistoryArchive, title: str) -> None:
         self.fail: Callable[[], None] = lambda: None  # how to end the server when it cannot go on
-        self._stage = stage
+        self._server_loop = server_loop
         self._archive = archive
         self._title = title
         self._readers = CapacityLimiter(READERS_MAX)
-        self._answers = 0  # ranges of the past that are under way
+        self._responses = 0  # ranges of the past that are under way
         self._page = files("fairtape.web").joinpath("page.html").read_text()
 
     def app(self) -> Starlette:
         """The ASGI application."""
         routes = [
             Route("/", self.page),
-            Route("/v1/status", _refusing(self.status)),
-            Route("/v1/symbols", _refusing(self.symbols)),
-            Route("/v1/last", _refusing(self.last)),
-            Route("/v1/trades", _refusing(self.trades)),
+            Route("/v1/status", _with_errors(self.status)),
+            Route("/v1/symbols", _with_errors(self.symbols)),
+            Route("/v1/last", _with_errors(self.last)),
+            Route("/v1/trades", _with_errors(self.trades)),
         ]
-        return Starlette(routes=routes, lifespan=self._lifespan, exception_handlers={404: _unknown})
+        return Starlette(routes=routes, lifespan=self._lifespan, exception_handlers={404: _not_found})
 
     async def page(self, _request: Request) -> Response:
-        """The live ticker, for a person."""
         headers = CLOSES | {"content-security-policy": PAGE_RULES, "x-content-type-options": "nosniff"}
         return HTMLResponse(self._page, headers=headers)
 
     async def status(self, _request: Request) -> dict[str, Any]:
-        """How the server fares."""
-        stage, hub = self._stage, self._stage.hub
-        ticker = hub.ticker
+        server_loop, broadcaster = self._server_loop, self._server_loop.broadcaster
+        ticker = broadcaster.ticker
         return {
             "title": self._title,
             "now_ns": str(time_ns()),
-            "began_at_ns": str(stage.began_at),
+            "began_at_ns": str(server_loop.began_at),
             "next": ticker.due,
             "since": ticker.sales.since,
             "messages": ticker.messages,
             "late": ticker.late,
-            "stale": stage.stale,
-            "customers": len(hub.customers),
-            "lagging": sum(customer.lags for customer in hub.customers),
-            "waiting": sum(customer.waiting for customer in hub.customers),
-            "replaying": hub.replaying,
-            "subscriptions": hub.channels,
-            "overloaded": stage.overloaded,
-            **stage.delays(),
-            "counts": dict(hub.counts),
+            "stale": server_loop.stale,
+            "customers": len(broadcaster.customers),
+            "lagging": sum(customer.lags for customer in broadcaster.customers),
+            "waiting": sum(customer.waiting for customer in broadcaster.customers),
+            "replaying": broadcaster.replaying,
+            "subscriptions": broadcaster.channels,
+            "overloaded": server_loop.overloaded,
+            **server_loop.delays(),
+            "counts": dict(broadcaster.counts),
         }
 
     async def symbols(self, _request: Request) -> dict[str, Any]:
-        """All symbols that were traded."""
-        sales = self._stage.hub.ticker.sales
+        sales = self._server_loop.broadcaster.ticker.sales
         return {"symbols": sales.symbols(), "since": sales.since, "unlisted_trades": sales.unlisted}
 
     async def last(self, request: Request) -> dict[str, Any]:
@@ -119,14 +115,14 @@ class Api:
             checked_symbol(symbol)
         except BadName as error:
             raise Refusal("symbol", str(error)) from None
-        ticker = self._stage.hub.ticker
+        ticker = self._server_loop.broadcaster.ticker
         found = ticker.sales.of(symbol)
         if found is None:
             raise Refusal("symbol", f"symbol {symbol} was not traded from number {ticker.sales.since} on")
-        lot, volume = found
+        batch, volume = found
         return {
             "symbol": symbol,
-            "last": encode_trade(next(lot.records())) if lot.rows else None,
+            "last": encode_trade(next(batch.records())) if batch.rows else None,
             "volume": _decimal(volume.quantity),
             "trades": volume.trades,
             "since": ticker.sales.since,
@@ -134,40 +130,39 @@ class Api:
         }
 
     async def trades(self, request: Request) -> Response:
-        """A range of the past."""
         query = dict(request.query_params)
-        form = query.pop("format", "json")
-        if form not in ("json", "arrow"):
-            raise Refusal("format", f"format is {form[:40]!r}; expected json or arrow")
-        wanted, due = HistoryRange.of(query), self._stage.hub.ticker.due
-        if self._answers >= ANSWERS_MAX:
-            sentence = f"{ANSWERS_MAX} others read the past; come back in a moment"
+        encoding = query.pop("format", "json")
+        if encoding not in ("json", "arrow"):
+            raise Refusal("format", f"format is {encoding[:40]!r}; expected json or arrow")
+        requested, due = HistoryRange.of(query), self._server_loop.broadcaster.ticker.due
+        if self._responses >= RESPONSES_MAX:
+            sentence = f"{RESPONSES_MAX} others read the past; come back in a moment"
             return JSONResponse({"field": "path", "told": sentence}, status_code=503, headers=CLOSES | RETRY)
-        with self._answering():
-            part = await to_thread.run_sync(self._archive.read, wanted, due, limiter=self._readers)
-        if form == "arrow":
-            headers = CLOSES | {"fairtape-next": str(part.following)}
-            return StreamedResponse(part.arrow(), self._answering, media_type=ARROW, headers=headers)
-        return StreamedResponse(part.json(), self._answering, media_type="application/json", headers=CLOSES)
+        with self._counted():
+            part = await to_thread.run_sync(self._archive.read, requested, due, limiter=self._readers)
+        if encoding == "arrow":
+            headers = CLOSES | {"fairtape-next": str(part.next_sequence)}
+            return StreamedResponse(part.arrow(), self._counted, media_type=ARROW, headers=headers)
+        return StreamedResponse(part.json(), self._counted, media_type="application/json", headers=CLOSES)
 
     @contextmanager
-    def _answering(self) -> Iterator[None]:
-        self._answers += 1
+    def _counted(self) -> Iterator[None]:
+        self._responses += 1
         try:
             yield
         finally:
-            self._answers -= 1
+            self._responses -= 1
 
     @asynccontextmanager
     async def _lifespan(self, _app: Starlette) -> AsyncIterator[dict[str, Any]]:
-        rounds = create_task(self._stage.run(lambda: self.fail()))
-        yield {"hub": self._stage.hub}
+        rounds = create_task(self._server_loop.run(lambda: self.fail()))
+        yield {"broadcaster": self._server_loop.broadcaster}
         rounds.cancel()
         with suppress(CancelledError):
             await rounds
 
 
-async def _unknown(request: Request, _error: Exception) -> Response:
+async def _not_found(request: Request, _error: Exception) -> Response:
     if request.url.path == TICKER:
         sentence = f"{TICKER} is a WebSocket; connect to it as ws://{request.url.netloc[:60]}{TICKER}"
         return JSONResponse({"field": "path", "told": sentence}, status_code=426, headers=CLOSES | UPGRADE)
@@ -181,13 +176,13 @@ def _decimal(quantity: int) -> str:
     return f"{whole}.{decimals:0{DECIMALS}}".rstrip("0").rstrip(".")
 
 
-def _refusing(answer: Answer) -> Answer:
-    """Answer, or say why not."""
+def _with_errors(handler: Handler) -> Handler:
+    """Turn a refusal into a response with status 400."""
 
-    @wraps(answer)
-    async def refusing(request: Request) -> Response:
+    @wraps(handler)
+    async def with_errors(request: Request) -> Response:
         try:
-            found = await answer(request)
+            found = await handler(request)
         except Refusal as refusal:
             content = {"field": refusal.field, "told": str(refusal)}
             return JSONResponse(content, status_code=400, headers=CLOSES)
@@ -195,4 +190,4 @@ def _refusing(answer: Answer) -> Answer:
             return JSONResponse({"field": "symbols", "told": str(error)}, status_code=400, headers=CLOSES)
         return found if isinstance(found, Response) else JSONResponse(found, headers=CLOSES)
 
-    return refusing
+    return with_errors

@@ -1,9 +1,9 @@
-"""What a customer gets: the order as WebSocket messages, in JSON or with binary trades.
+"""What a customer is sent: the order as WebSocket messages, in JSON or with binary trades.
 
-A *text* message is one JSON object whose `kind` says what it is. A whole number that may not fit the 53 bits of a
-JavaScript number is written as text, and so is a decimal: times (nanoseconds UTC), prices, quantities, trade ids,
-incarnations. A *binary* message is a bundle of trades. Notices, and messages that are no trades, are text in either
-form, at their places between the bundles. `fairtape.tape.serialization` says how both look.
+A *text* message is one JSON object with a `kind`. A whole number that may not fit the 53 bits of a JavaScript number is
+written as text, and so is a decimal: times (nanoseconds UTC), prices, quantities, trade ids, incarnations. A *binary*
+message is a bundle of trades. Notices, and messages that are no trades, are text in either encoding, in order between
+the bundles. `fairtape.tape.serialization` describes both.
 """
 
 import json
@@ -30,32 +30,29 @@ class Encoding(Enum):
     BINARY = "binary"
 
 
-def framed(item: Item, form: Encoding, sent_at: Instant) -> bytes:
-    """One message as a whole WebSocket frame, as a server sends it: written once, for everybody who wants the same."""
+def encode_frame(item: Item, encoding: Encoding, sent_at: Instant) -> bytes:
+    """One message as a whole WebSocket frame of a server: encoded once for all customers of a subscription."""
     if not isinstance(item, TradeBatch):
         return text_frame(notice_fields(item))
-    if form is Encoding.JSON:
+    if encoding is Encoding.JSON:
         return text_frame(encode_trades(item, sent_at))
     return bytes(Frame(Opcode.BINARY, bundle(item, sent_at)).serialize(mask=False))
 
 
 def text_frame(content: Mapping[str, Any]) -> bytes:
-    """An object as a WebSocket frame."""
-    return bytes(Frame(Opcode.TEXT, packed(content)).serialize(mask=False))
+    return bytes(Frame(Opcode.TEXT, json_bytes(content)).serialize(mask=False))
 
 
-def packed(content: Mapping[str, Any]) -> bytes:
-    """An object as JSON, without blanks."""
+def json_bytes(content: Mapping[str, Any]) -> bytes:
+    """An object as compact JSON."""
     return json.dumps(content, separators=(",", ":")).encode()
 
 
-def encode_trades(lot: TradeBatch, sent_at: Instant) -> dict[str, Any]:
-    """Some trades as an object."""
-    return {"kind": "trades", "sent_at_ns": str(sent_at), "trades": [encode_trade(trade) for trade in lot.records()]}
+def encode_trades(batch: TradeBatch, sent_at: Instant) -> dict[str, Any]:
+    return {"kind": "trades", "sent_at_ns": str(sent_at), "trades": [encode_trade(trade) for trade in batch.records()]}
 
 
 def encode_trade(trade: Trade) -> dict[str, Any]:
-    """One trade as an object."""
     return {
         "sequence": trade.sequence,
         "source": trade.source,

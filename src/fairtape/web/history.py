@@ -1,8 +1,9 @@
-"""A range of the past, by number or by time, for those who ask by HTTP: read from the journal, in another thread."""
+"""Ranges of the past, by number or by time, for HTTP: read from the journal, in another thread."""
 
 import io
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -10,33 +11,34 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from fairtape.client.journal_feed import EntryBatcher, first_number
 from fairtape.client.selection import Selection
 from fairtape.core.instants import Instant
-from fairtape.journal import Damaged, FormationChanged, JournalEntry, JournalReader
+from fairtape.journal import Damaged, JournalFollower, JournalReader
+from fairtape.journal.follow import first_sequence
+from fairtape.tape.batches import ROWS_MAX as BATCH_ROWS
 from fairtape.tape.batches import SCHEMA, TradeBatch
 from fairtape.tape.decoding import EntryDecoder
 from fairtape.tape.feed import Delivery
 from fairtape.tape.records import Notice, Placed, Single
 from fairtape.tape.serialization import notice_fields
-from fairtape.web.encoding import ROWS_MAX, encode_trade, packed
+from fairtape.web.encoding import ROWS_MAX, encode_trade, json_bytes
 from fairtape.web.subscription import Refusal
 from fairtape.wire.frames import NUMBER_MAX
 
 LIMIT: Final = 1_000
-LIMIT_MAX: Final = 100_000  # trades of one answer
-SCAN_MAX: Final = 1_000_000  # numbers that are looked through for one answer
+LIMIT_MAX: Final = 100_000  # trades of one response
+SCAN_MAX: Final = 1_000_000  # sequence numbers that are searched for one response
 _FIELDS: Final = ("from", "to", "since_ns", "until_ns", "symbols", "limit")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryRange:
-    """What is asked for."""
+    """The range that a request names."""
 
     selection: Selection
     start: int | None  # a number of the order
     since: Instant | None  # or the first token of this instant or later
-    end: int  # the number behind the last
+    end: int  # the number after the last
     until: Instant | None  # or the first token of this instant or later, which does not belong to it any more
     limit: int
 
@@ -70,39 +72,38 @@ class HistoryRange:
 
 @dataclass(frozen=True, slots=True)
 class HistoryPart:
-    """What was found of it."""
+    """The part of a range that one response holds."""
 
     items: list[TradeBatch | Single | Notice]
-    following: int  # the number to go on with
+    next_sequence: int  # the number to go on with
 
     @property
     def rows(self) -> int:
-        """How many trades."""
         return sum(item.rows for item in self.items if isinstance(item, TradeBatch))
 
     def json(self) -> Iterator[bytes]:
-        """Everything in its order, piece by piece."""
+        """All records in order, piece by piece."""
         yield b'{"records":['
         comma = b""
         for item in self.items:
-            for told_records in _told(item):
-                yield comma + b",".join(map(packed, told_records))
+            for records in _record_batches(item):
+                yield comma + b",".join(map(json_bytes, records))
                 comma = b","
-        yield b'],"next":%d}' % self.following
+        yield b'],"next":%d}' % self.next_sequence
 
     def arrow(self) -> Iterator[bytes]:
-        """The trades as an Arrow stream, piece by piece; what else there is has no column."""
+        """The trades as an Arrow stream, piece by piece; other records have no columns."""
         sink = io.BytesIO()
         with pa.ipc.new_stream(sink, SCHEMA) as stream:
             for item in self.items:
                 if isinstance(item, TradeBatch) and item.rows:
                     stream.write_batch(item.to_arrow())
-                    yield _emptied(sink)
-        yield _emptied(sink)
+                    yield _drained(sink)
+        yield _drained(sink)
 
 
-def _told(item: TradeBatch | Single | Notice) -> Iterator[list[dict[str, Any]]]:
-    """An item as objects, some at a time."""
+def _record_batches(item: TradeBatch | Single | Notice) -> Iterator[list[dict[str, Any]]]:
+    """An item as objects, at most `ROWS_MAX` at a time."""
     if not isinstance(item, TradeBatch):
         yield [notice_fields(item)]
         return
@@ -110,7 +111,7 @@ def _told(item: TradeBatch | Single | Notice) -> Iterator[list[dict[str, Any]]]:
         yield [{"kind": "trade", **encode_trade(trade)} for trade in item.slice(first, first + ROWS_MAX).records()]
 
 
-def _emptied(sink: io.BytesIO) -> bytes:
+def _drained(sink: io.BytesIO) -> bytes:
     octets = sink.getvalue()
     sink.seek(0)
     sink.truncate()
@@ -118,26 +119,26 @@ def _emptied(sink: io.BytesIO) -> bytes:
 
 
 class HistoryArchive:
-    """Reads ranges of one journal, one at a time: whoever asks for much waits for itself."""
+    """Reads ranges of one journal, one at a time."""
 
     def __init__(self, directory: Path) -> None:
         self._journal = JournalReader.open(directory)
         self._lock = Lock()
 
-    def read(self, wanted: HistoryRange, due: int) -> HistoryPart:
+    def read(self, requested: HistoryRange, due: int) -> HistoryPart:
         """The part of a range that is released, up to `due`, and within the limits. Raises `Refusal`."""
         with self._lock:
             try:
-                return self._read(wanted, due)
+                return self._read(requested, due)
             except Damaged as damage:
                 raise Refusal("from", f"the journal cannot be read there: {damage}") from None
 
-    def _read(self, wanted: HistoryRange, due: int) -> HistoryPart:
-        start = self._start(wanted, due)
-        end = min(wanted.end, start + SCAN_MAX, self._place(wanted.until, due))
-        opener, left = EntryDecoder(start), wanted.limit
+    def _read(self, requested: HistoryRange, due: int) -> HistoryPart:
+        start = self._start(requested, due)
+        end = min(requested.end, start + SCAN_MAX, self._place(requested.until, due))
+        decoder, left = EntryDecoder(start), requested.limit
         items: list[TradeBatch | Single | Notice] = []
-        for item in self._items(opener, end, wanted.selection):
+        for item in self._items(decoder, end, requested.selection):
             if not left:
                 return HistoryPart(items, _first_of(item))
             if not isinstance(item, TradeBatch):
@@ -148,35 +149,27 @@ class HistoryArchive:
             if taken.rows < item.rows:
                 return HistoryPart(items, taken.last + 1)
             left -= taken.rows
-        return HistoryPart(items, max(start, min(opener.due, end)))
+        return HistoryPart(items, max(start, min(decoder.due, end)))
 
-    def _start(self, wanted: HistoryRange, due: int) -> int:
-        if wanted.start is not None:
-            if wanted.start > due:
+    def _start(self, requested: HistoryRange, due: int) -> int:
+        if requested.start is not None:
+            if requested.start > due:
                 raise Refusal(
-                    "from", f"from is {wanted.start}, and the order has come to {due - 1}; give at most {due}"
+                    "from", f"from is {requested.start}, and the order has come to {due - 1}; give at most {due}"
                 )
-            return wanted.start
-        return first_number(self._journal) if wanted.since is None else self._place(wanted.since, due)
+            return requested.start
+        return first_sequence(self._journal) if requested.since is None else self._place(requested.since, due)
 
     def _place(self, instant: Instant | None, due: int) -> int:
         """The number of the first message acknowledged at or after this instant; `due` where there is none."""
         place = None if instant is None else self._journal.place(1, instant)
         return due if place is None else min(place.sequence, due)
 
-    def _items(self, opener: EntryDecoder, end: int, selection: Selection) -> Iterator[TradeBatch | Single | Notice]:
-        begin, bunches = opener.due, EntryBatcher()
-        with self._journal.entries(from_sequence=begin) as cursor:
-            while opener.due < end:
-                found = bunches.take(each for each in cursor.everything() if not _is_past(each, begin))
-                if not found:
-                    return
-                for delivery in opener.opened(found, time.time_ns()):
+    def _items(self, decoder: EntryDecoder, end: int, selection: Selection) -> Iterator[TradeBatch | Single | Notice]:
+        with closing(JournalFollower.of_journal(self._journal, from_sequence=decoder.due)) as follower:
+            while decoder.due < end and (found := follower.read(BATCH_ROWS)):
+                for delivery in decoder.opened(found, time.time_ns()):
                     yield from _before(delivery, end, selection)
-
-
-def _is_past(each: JournalEntry | FormationChanged, begin: int) -> bool:
-    return isinstance(each, FormationChanged) and each.change.sequence < begin
 
 
 def _before(delivery: Delivery, end: int, selection: Selection) -> list[TradeBatch | Single | Notice]:

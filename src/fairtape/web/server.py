@@ -1,4 +1,4 @@
-"""A server of one site's ticker: the parts put together, on a socket, until Ctrl-C or until it is told to end."""
+"""A server of one site's ticker: the parts put together, on a socket, until Ctrl-C or a fatal error."""
 
 import socket
 from collections.abc import Callable, Iterator
@@ -12,9 +12,8 @@ import uvicorn
 import uvloop
 
 from fairtape.core.errors import UserError
-from fairtape.core.instants import Instant
 from fairtape.deployment.config.description import FILE, NodeKind, read_deployment
-from fairtape.deployment.follow.site_selection import SiteSelection
+from fairtape.deployment.follow.site_failover import SiteFailover
 from fairtape.net.driver import allow_files, tune_gc
 from fairtape.web.api import Api
 from fairtape.web.broadcast import Broadcaster, Limits
@@ -32,11 +31,11 @@ END_PERIOD_MAX: Final = 5  # seconds for customers to take what was released bef
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedSite:
-    """Whose ticker it is."""
+    """The site whose ticker is served."""
 
     directory: Path  # of the journal
     title: str
-    serves: Callable[[Instant], bool] | None = None  # where somebody knows
+    failover: SiteFailover | None = None  # reports outages of the site, where it belongs to a deployment
 
     @classmethod
     def of(cls, directory: Path, site: str | None) -> "ServedSite":
@@ -49,35 +48,35 @@ class ServedSite:
             raise UserError(f"{str(directory)!r} holds a deployment; name the site to serve, such as s1")
         deployment = read_deployment(directory)
         deployment.node(site, NodeKind.SITE, field="SITE")
-        audience = SiteSelection(deployment, wanted=site)
-        ((number, journal),) = audience.journals.items()
+        failover = SiteFailover(deployment, only=site)
+        ((number, journal),) = failover.journals.items()
         if not journal.is_dir():
             raise UserError(f"SITE is {site!r}, which has no journal here; start it with: fairtape up {directory}")
-        return cls(directory=journal, title=f"site {site}", serves=lambda now: audience.serves(number, now))
+        failover.watch(number)
+        return cls(directory=journal, title=f"site {site}", failover=failover)
 
 
 class TickerServer(uvicorn.Server):
-    """One that gives everybody the last round before it ends."""
+    """A uvicorn server that publishes what was released before it ends."""
 
-    def __init__(self, config: uvicorn.Config, stage: ServerLoop) -> None:
+    def __init__(self, config: uvicorn.Config, server_loop: ServerLoop) -> None:
         super().__init__(config)
-        self.stage = stage
-        stage.connections = self.server_state.connections
+        self.server_loop = server_loop
+        server_loop.connections = self.server_state.connections
 
     def leave(self) -> None:
-        """End as soon as possible."""
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """What was released by now is promised."""
-        self.stage.end()
+        """Send what was released by now, then close the connections."""
+        self.server_loop.end()
         await super().shutdown(sockets)
-        for connection in list(self.stage.connections):  # they had their time
+        for connection in list(self.server_loop.connections):  # their time to take it is over
             connection.transport.abort()
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """A socket that listens at this address; who comes before the server has started waits."""
+    """A socket that listens at this address; connections before the start of the server wait in its backlog."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     opened = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -91,15 +90,17 @@ def bound(host: str, port: int) -> socket.socket:
 
 
 def make_server(
-    target: ServedSite, limits: Limits | None = None, *, say: Callable[[str], None] = lambda _: None
+    target: ServedSite, limits: Limits | None = None, *, report: Callable[[str], None] = lambda _: None
 ) -> TickerServer:
-    """A server that is not started yet; `say` tells its operator. Reads the journal back, which takes a moment."""
+    """A server that is not started yet; `report` informs its operator. Reads the journal back, which takes a moment."""
     limits = limits or Limits()
     needed = limits.customers_max + CONNECTIONS_SPARE + FILES_SPARE
     if (allowed := allow_files(needed)) < needed:
-        say(f"{limits.customers_max:,} customers take {needed:,} open files, and {allowed:,} may be; raise ulimit -n")
-    stage = ServerLoop(Broadcaster(LiveTicker(target.directory), limits), target.serves, say=say)
-    api = Api(stage, HistoryArchive(target.directory), target.title)
+        report(
+            f"{limits.customers_max:,} customers take {needed:,} open files, and {allowed:,} may be; raise ulimit -n"
+        )
+    server_loop = ServerLoop(Broadcaster(LiveTicker(target.directory), limits), target.failover, report=report)
+    api = Api(server_loop, HistoryArchive(target.directory), target.title)
     config = uvicorn.Config(
         api.app(),
         http=RequestTimeoutProtocol,
@@ -113,7 +114,7 @@ def make_server(
         server_header=False,
         timeout_graceful_shutdown=END_PERIOD_MAX,
     )
-    server = TickerServer(config, stage)
+    server = TickerServer(config, server_loop)
     api.fail = server.leave
     return server
 
@@ -134,10 +135,10 @@ def running(
     limits: Limits | None = None,
     host: str = HOST,
     port: int = 0,
-    say: Callable[[str], None] = lambda _: None,
+    report: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Running]:
     """A server in a thread, for as long as this lasts; 0 is any free port."""
-    server, opened = make_server(target, limits, say=say), bound(host, port)
+    server, opened = make_server(target, limits, report=report), bound(host, port)
     found = Running(server, opened.getsockname()[1])
 
     def work() -> None:
@@ -156,9 +157,9 @@ def running(
 
 
 def serve(server: TickerServer, opened: socket.socket) -> None:
-    """Serve until Ctrl-C or SIGTERM. Raises what made it impossible to go on."""
+    """Serve until Ctrl-C or SIGTERM. Raises the fatal error, if there was one."""
     tune_gc()
-    with suppress(KeyboardInterrupt):  # uvicorn has ended in order, and says again what it was told
+    with suppress(KeyboardInterrupt):  # uvicorn has shut down in order, and raises the signal again
         uvloop.run(server.serve(sockets=[opened]))
-    if server.stage.failure is not None:
-        raise server.stage.failure
+    if server.server_loop.failure is not None:
+        raise server.server_loop.failure

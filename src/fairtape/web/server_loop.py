@@ -1,7 +1,7 @@
-"""The rounds of a server, in its event loop: look into the journal, hand out what is new, bring up who is behind.
+"""The rounds of a server, in its event loop: read the journal, send what is new, send replays to customers that resume.
 
-The journal is looked at, and nobody rings a bell: a look costs some microseconds, the site knows nothing of its
-listeners, and a journal that is copied here by other means is served as well.
+The journal is polled: a poll costs some microseconds, the site needs no knowledge of its readers, and a journal that is
+copied here by other means is served as well.
 """
 
 import asyncio
@@ -13,59 +13,39 @@ from typing import Any, Final
 
 import numpy as np
 
+from fairtape.client.journal_feed import notices
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
+from fairtape.deployment.follow.site_failover import SiteFailover
 from fairtape.tape.batches import TradeBatch
 from fairtape.tape.feed import Delivery
-from fairtape.tape.records import Delayed, Fresh, Notice, Prompt, Stale
+from fairtape.tape.records import Delayed, Notice, Prompt
 from fairtape.web.broadcast import PAUSE_MIN, Broadcaster, pause_after
 from fairtape.web.websocket import WebSocketConnection
 
-SERVES_PERIOD: Final = 500 * MILLISECOND  # between two questions whether the site serves
-SILENCE_MIN: Final = 1 * SECOND  # a reformation takes less
+SITE_PERIOD: Final = 100 * MILLISECOND  # between two calls that check the site, which has a period of its own
 INDEX_PERIOD: Final = 100 * MILLISECOND
-CHECK_PERIOD: Final = 20 * SECOND  # between two pings
-DELAYS_MAX: Final = 1_024  # rounds whose delays are remembered
-LATE_MIN: Final = 5  # late rounds, and one in a hundred, make a server overloaded: a single one is no judgment
-PROMPT_MIN: Final = 100  # rounds before it is said that it is not overloaded any more
+PING_PERIOD: Final = 20 * SECOND  # between two pings
+DELAYS_MAX: Final = 1_024  # rounds whose delays are kept
+LATE_MIN: Final = 5  # late rounds, and one in a hundred, make a server overloaded; a single one does not
+PROMPT_MIN: Final = 100  # rounds before the end of an overload is reported
 DELAY_GOAL: Final = 50 * MILLISECOND  # from the release to the last customer; above it the server is overloaded
 DELAY_GOOD: Final = 40 * MILLISECOND  # below it the server is not overloaded any more
-PACE_PERIOD: Final = 500 * MILLISECOND  # between two looks at how it goes
-
-
-class Serving:
-    """Whether the site serves; says so when that changes."""
-
-    def __init__(self, ask: Callable[[Instant], bool], now: Instant) -> None:
-        self._ask = ask
-        self._served_at = now
-        self.stale = False
-
-    def look(self, now: Instant) -> Notice | None:
-        """What there is to say."""
-        if self._ask(now):
-            self._served_at = now
-            if self.stale:
-                self.stale = False
-                return Fresh()
-        elif not self.stale and now - self._served_at > SILENCE_MIN:
-            self.stale = True
-            return Stale(self._served_at)
-        return None
+LAG_PERIOD: Final = 500 * MILLISECOND  # between two checks of the delays
 
 
 class LagMonitor:
-    """Whether customers get in time what is released; says so when that changes.
+    """Whether customers are sent in time what is released; reports each change.
 
-    After each change it is judged by new rounds alone, so whoever is at the limit does not say so twice a second.
+    After a change only new rounds count, so a server at the limit does not report changes twice a second.
     """
 
     def __init__(self) -> None:
         self.delays: deque[Duration] = deque(maxlen=DELAYS_MAX)  # from the release of a round's first to its end
         self.delayed = False
 
-    def look(self) -> Notice | None:
-        """What there is to say."""
+    def check(self) -> Notice | None:
+        """The notice of a change, if there is one."""
         delay = round(_percentile(self.delays, 99) * MILLISECOND)
         if self.delayed:
             changed = len(self.delays) >= PROMPT_MIN and delay <= DELAY_GOOD
@@ -80,35 +60,35 @@ class LagMonitor:
 
 
 class ServerLoop:
-    """Runs a hub."""
+    """Runs a broadcaster."""
 
     def __init__(
         self,
-        hub: Broadcaster,
-        serves: Callable[[Instant], bool] | None = None,
+        broadcaster: Broadcaster,
+        failover: SiteFailover | None = None,
         *,
-        say: Callable[[str], None] = lambda _: None,
+        report: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`serves` says whether the site takes part in its ring, where somebody knows; `say` tells the operator."""
-        self.hub = hub
-        self.connections: set[Any] = set()  # of the server: those that end and are checked
+        """`failover` reports outages of the site, where it belongs to a deployment; `report` tells the operator."""
+        self.broadcaster = broadcaster
+        self.connections: set[Any] = set()  # of the server: they are pinged, and closed at the end
         self.began_at = time.time_ns()
         self.ending = False
         self.failure: Exception | None = None  # what made it impossible to go on
-        self._serving = None if serves is None else Serving(serves, self.began_at)
-        self._say = say
-        self._pace = LagMonitor()
+        self._failover = failover
+        self._report = report
+        self._lag = LagMonitor()
         self._release_errors: deque[Duration] = deque(maxlen=DELAYS_MAX)
-        checks_at = time.monotonic_ns() + CHECK_PERIOD
-        self._due = {self._look_at_site: 0, self._look_at_pace: 0, self._index: 0, self._check: checks_at}
+        ping_at = time.monotonic_ns() + PING_PERIOD
+        self._due = {self._check_site: 0, self._check_lag: 0, self._index: 0, self._ping: ping_at}
 
     @property
     def stale(self) -> bool:
         """Whether the site does not serve."""
-        return self._serving is not None and self._serving.stale
+        return self._failover is not None and self._failover.is_silent
 
     async def run(self, fail: Callable[[], None]) -> None:
-        """Rounds until it is cancelled; what cannot be borne is kept, and told by `fail`."""
+        """Run rounds until it is cancelled; keeps what makes that impossible as `failure` and calls `fail`."""
         try:
             await self._run()
         except Exception as error:  # noqa: BLE001 - a mistake of ours, too, must end the server and not only its rounds
@@ -119,92 +99,90 @@ class ServerLoop:
     async def _run(self) -> None:
         while True:
             began_at = time.monotonic_ns()
-            found = [] if self.ending else self.hub.ticker.advance()
-            self._play(found)
-            self._errands(began_at)
+            found = [] if self.ending else self.broadcaster.ticker.advance()
+            self._publish(found)
+            self._run_tasks(began_at)
             await asyncio.sleep(0)  # the transports send now
             if found:
-                self._note(found)
-            pause = PAUSE_MIN if self.hub.busy else pause_after(time.monotonic_ns() - began_at)
+                self._measure(found)
+            pause = PAUSE_MIN if self.broadcaster.busy else pause_after(time.monotonic_ns() - began_at)
             await asyncio.sleep(pause / SECOND)
 
     def end(self) -> None:
-        """The last round: from now on nothing is new, and who has everything is told so."""
+        """The last round: publish what was released by now. Customers that have everything are closed afterwards."""
         if not self.ending:
-            while self.failure is None and (found := self.hub.ticker.advance()):
-                self._play(found)
+            while self.failure is None and (found := self.broadcaster.ticker.advance()):
+                self._publish(found)
             self.ending = True
 
     def delays(self) -> dict[str, float]:
-        """How it has gone lately, in milliseconds."""
+        """Percentiles of recent rounds, in milliseconds."""
         return {
-            "send_delay_p50_ms": _percentile(self._pace.delays, 50),
-            "send_delay_p99_ms": _percentile(self._pace.delays, 99),
+            "send_delay_p50_ms": _percentile(self._lag.delays, 50),
+            "send_delay_p99_ms": _percentile(self._lag.delays, 99),
             "release_error_p50_ms": _percentile(self._release_errors, 50),
             "release_error_p99_ms": _percentile(self._release_errors, 99),
         }
 
     @property
     def overloaded(self) -> bool:
-        """Whether customers get what was released later than they should."""
-        return self._pace.delayed
+        """Whether customers are sent what was released later than they should be."""
+        return self._lag.delayed
 
-    def _play(self, found: list[Delivery]) -> None:
+    def _publish(self, found: list[Delivery]) -> None:
         now = time.time_ns()
         if found:
-            self.hub.publish(found, now)
-        self.hub.bring_up(now)
+            self.broadcaster.publish(found, now)
+        self.broadcaster.send_replays(now)
 
-    def _note(self, found: list[Delivery]) -> None:
+    def _measure(self, found: list[Delivery]) -> None:
         now = time.time_ns()
         for delivery in found:
             if isinstance(delivery, TradeBatch):
                 released_at = int(delivery.places["released_at"].min())
                 if released_at >= self.began_at:  # what was released before is the past, however it came here
-                    self._pace.delays.append(now - released_at)
+                    self._lag.delays.append(now - released_at)
                 errors = delivery.places["released_at"] - delivery.places["commit_at"]
                 self._release_errors.append(int(errors.max()))
 
-    def _errands(self, now: Instant) -> None:
-        for errand, due_at in self._due.items():
+    def _run_tasks(self, now: Instant) -> None:
+        for task, due_at in self._due.items():
             if now >= due_at:
-                self._due[errand] = now + errand()
+                self._due[task] = now + task()
         if self.ending:
-            for line in self._lines():
-                line.shutdown()
+            for connection in self._websockets():
+                connection.shutdown()
 
-    def _look_at_site(self) -> Duration:
-        now = time.time_ns()
-        notice = None if self._serving is None else self._serving.look(now)
-        if notice is not None:
-            self.hub.announce(notice, now)
-        return SERVES_PERIOD
+    def _check_site(self) -> Duration:
+        for notice in () if self._failover is None else notices(self._failover.check()):
+            self.broadcaster.announce(notice, time.time_ns())
+        return SITE_PERIOD
 
-    def _look_at_pace(self) -> Duration:
-        notice = self._pace.look()
+    def _check_lag(self) -> Duration:
+        notice = self._lag.check()
         if notice is not None:
-            self.hub.announce(notice, time.time_ns())
+            self.broadcaster.announce(notice, time.time_ns())
         if isinstance(notice, Delayed):
-            self.hub.counts["overloads"] += 1
-            self._say(
-                f"this server cannot keep up; customers: {len(self.hub.customers):,}; one message in a hundred is out"
-                f" {notice.delay / MILLISECOND:.0f} ms after its release"
+            self.broadcaster.counts["overloads"] += 1
+            self._report(
+                f"this server cannot keep up; customers: {len(self.broadcaster.customers):,}; one message in a hundred"
+                f" is out {notice.delay / MILLISECOND:.0f} ms after its release"
             )
         elif notice is not None:
-            self._say(f"this server keeps up again; customers: {len(self.hub.customers):,}")
-        return PACE_PERIOD
+            self._report(f"this server keeps up again; customers: {len(self.broadcaster.customers):,}")
+        return LAG_PERIOD
 
     def _index(self) -> Duration:
-        with suppress(UserError):  # such as too many open files: what is not at hand now is found later
-            self.hub.ticker.keep_up()
+        with suppress(UserError):  # such as too many open files: the next call catches up
+            self.broadcaster.ticker.keep_up()
         return INDEX_PERIOD
 
-    def _check(self) -> Duration:
-        for line in self._lines():
-            line.check()
-        return CHECK_PERIOD
+    def _ping(self) -> Duration:
+        for connection in self._websockets():
+            connection.ping()
+        return PING_PERIOD
 
-    def _lines(self) -> Iterator[WebSocketConnection]:
+    def _websockets(self) -> Iterator[WebSocketConnection]:
         return (each for each in list(self.connections) if isinstance(each, WebSocketConnection))
 
 

@@ -1,10 +1,10 @@
-"""What a customer asks for, from a query or from a message, and the sentence it gets where that cannot be.
+"""What a customer asks for, in a query or in a message, and the error for what cannot be served.
 
 A query such as `?symbols=AAPL,MSFT&form=binary&from=1000` and the message
 
     {"do": "subscribe", "symbols": ["AAPL", "MSFT"], "form": "binary", "from": 1000}
 
-say the same. Every field may be left out; `symbols` and `stripes` that are left out are all of them.
+are equivalent. Every field is optional; without `symbols` or `stripes`, all of them are subscribed.
 """
 
 import json
@@ -23,7 +23,7 @@ from fairtape.wire.frames import NUMBER_MAX
 SYMBOLS_MAX: Final = 1_000  # of one customer
 STRIPES_MAX: Final = 1_000
 FIELDS_MAX: Final = 16  # of a query
-SHOWN_MAX: Final = 60  # characters of a bad value that are said back
+SHOWN_MAX: Final = 60  # characters of a bad value in an error
 
 BEGINNING: Final = "beginning"
 
@@ -33,7 +33,7 @@ Choice = TypeVar("Choice", bound=Enum)
 
 
 class Refusal(Exception):
-    """What cannot be done as asked: the field, what was found, and the remedy."""
+    """A request that cannot be served: the field, what was found, and the remedy."""
 
     def __init__(self, field: str, sentence: str) -> None:
         super().__init__(sentence)
@@ -41,11 +41,11 @@ class Refusal(Exception):
 
 
 class Overload(Refusal):
-    """What could be done, but not now: as many are served as may be."""
+    """A request that cannot be served now, because a limit is reached."""
 
 
-class Slow(Enum):
-    """What becomes of a customer who is slower than the order, once as much waits as may."""
+class SlowPolicy(Enum):
+    """What happens when the backlog of a slow customer is full."""
 
     SKIP = "skip"  # the oldest records are left out, and a `skipped` says how many
     CONFLATE = "conflate"  # the latest trade of each symbol is kept, and a `merged` says how many are not
@@ -54,24 +54,23 @@ class Slow(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """A subscription."""
+    """What one customer wants, from where on, and what to do when it is slow."""
 
     symbols: tuple[str, ...] | None = None
     stripes: tuple[int, ...] | None = None
-    form: Encoding = Encoding.JSON
-    slow: Slow = Slow.SKIP
+    encoding: Encoding = Encoding.JSON
+    policy: SlowPolicy = SlowPolicy.SKIP
     start: AtNumber | AtInstant | Beginning | None = None  # None: what comes next
-    formation: int | None = None  # the last that is known to one who resumes, so that a Break since then is told
+    formation: int | None = None  # the last one that a resuming customer knows; the replay begins with a Break since
     snapshot: bool = False  # the last trade of each symbol first
 
     @property
     def selection(self) -> Selection:
-        """Which records are wanted."""
         return Selection(self.symbols, self.stripes)
 
 
 class RequestVerb(Enum):
-    """What a message of a customer wants done."""
+    """The `do` of a customer's message."""
 
     SUBSCRIBE = "subscribe"  # in place of what was subscribed before
     UNSUBSCRIBE = "unsubscribe"
@@ -79,7 +78,7 @@ class RequestVerb(Enum):
 
 
 def subscription_of_query(query: str) -> Subscription:
-    """The wish in a query; lists are separated by commas."""
+    """The subscription in a query; the values of a list are separated by commas."""
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query), max_num_fields=FIELDS_MAX)
     except ValueError:
@@ -99,12 +98,11 @@ def subscription_of_query(query: str) -> Subscription:
     if "formation" in found:
         found["formation"] = _number("formation", found["formation"])
     if "snapshot" in found:
-        found["snapshot"] = _truth(found["snapshot"])
-    return _wish(found)
+        found["snapshot"] = _boolean(found["snapshot"])
+    return _subscription(found)
 
 
 def request_of(text: bytes) -> tuple[RequestVerb, Subscription]:
-    """What a message wants."""
     try:
         content = json.loads(text)
     except (ValueError, RecursionError):
@@ -115,14 +113,14 @@ def request_of(text: bytes) -> tuple[RequestVerb, Subscription]:
     if verb is not RequestVerb.SUBSCRIBE and content:
         name = next(iter(content))
         raise Refusal(name[:SHOWN_MAX], f"{name[:SHOWN_MAX]} is given, and {verb.value} has no fields; leave it out")
-    return verb, _wish(content)
+    return verb, _subscription(content)
 
 
-def _wish(found: Mapping[str, Any]) -> Subscription:
+def _subscription(found: Mapping[str, Any]) -> Subscription:
     for name in found:
         if name not in _FIELDS:
             raise Refusal(name[:SHOWN_MAX], f"{_shown(name)} is no field; there are {', '.join(_FIELDS)}")
-    symbols, stripes = _listed("symbols", found, SYMBOLS_MAX), _listed("stripes", found, STRIPES_MAX)
+    symbols, stripes = _list("symbols", found, SYMBOLS_MAX), _list("stripes", found, STRIPES_MAX)
     field = "symbols" if symbols is not None else "stripes"
     try:
         selection = Selection.of(symbols, stripes)
@@ -138,8 +136,8 @@ def _wish(found: Mapping[str, Any]) -> Subscription:
     return Subscription(
         symbols=selection.symbols,
         stripes=selection.stripes,
-        form=_choice("form", found.get("form", "json"), Encoding),
-        slow=_choice("policy", found.get("policy", "skip"), Slow),
+        encoding=_choice("form", found.get("form", "json"), Encoding),
+        policy=_choice("policy", found.get("policy", "skip"), SlowPolicy),
         start=start,
         formation=formation,
         snapshot=snapshot,
@@ -151,7 +149,7 @@ def _start(found: Mapping[str, Any]) -> AtNumber | AtInstant | Beginning | None:
     if number is not None and since is not None:
         raise Refusal("since_ns", "from and since_ns are both given; begin with a number or with an instant")
     if since is not None:
-        # Text, because an instant is too wide for a number of JSON.
+        # Text, because an instant does not fit a JSON number.
         return AtInstant(_number("since_ns", since if isinstance(since, str) else str(since)))
     if number is None:
         return None
@@ -166,7 +164,7 @@ def _is_number(value: object, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= NUMBER_MAX
 
 
-def _listed(name: str, found: Mapping[str, Any], most: int) -> list[Any] | None:
+def _list(name: str, found: Mapping[str, Any], most: int) -> list[Any] | None:
     values = found.get(name)
     if values is None or values == ["*"]:
         return None
@@ -189,7 +187,7 @@ def _number(field: str, text: str) -> int:
     return int(text)
 
 
-def _truth(text: str) -> bool:
+def _boolean(text: str) -> bool:
     if text not in ("0", "1", "false", "true"):
         raise Refusal("snapshot", f"snapshot is {_shown(text)}; expected 1 or 0")
     return text in ("1", "true")

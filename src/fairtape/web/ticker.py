@@ -1,31 +1,64 @@
 """The live end of what one site releases, its recent past, and the last sale of every symbol as of there.
 
 Everything here happens in one thread, so all of it is of one moment: a snapshot ends exactly where the next delivery
-begins, and whoever has read the recent past to its end joins the present without a gap and without a double.
+begins, and a customer that has read the recent past to its end becomes live without a gap and without a duplicate.
 """
 
+import time
 from bisect import bisect_right
 from collections import deque
 from pathlib import Path
 from typing import Final
 
-from fairtape.client.journal_feed import first_number, released_end
 from fairtape.core.instants import MILLISECOND, Duration, Instant
-from fairtape.journal import JournalReader
+from fairtape.journal import JournalEntry, JournalFollower, JournalReader
+from fairtape.journal.follow import REPAIR_PERIOD_MAX, first_sequence, released_end
 from fairtape.tape.batches import TradeBatch
+from fairtape.tape.decoding import EntryDecoder
 from fairtape.tape.feed import Delivery, number_after
 from fairtape.tape.records import Break, Placed
 from fairtape.tape.sales_columns import ColumnSales
-from fairtape.web.journal_position import JournalPosition
 
-BACK_MAX: Final = 100_000  # numbers that are read back at the start, for the last sale of each symbol
+BACK_MAX: Final = 100_000  # sequence numbers that are read back at the start, for the last sale of each symbol
 TAIL_ROWS_MAX: Final = 1 << 16  # messages of the recent past that are kept in memory
-BREAKS_MAX: Final = 64  # that are remembered for those who come back
-ADVANCE_PERIOD: Final = 20 * MILLISECOND  # for which the journal is read before customers get something
+BREAKS_MAX: Final = 64  # that are kept for customers that resume
+PIECE_ROWS: Final = 8_192  # messages of one piece, but at least one entry
+PIECE_PERIOD: Final = 2 * MILLISECOND  # for which a piece is read
+ADVANCE_PERIOD: Final = 20 * MILLISECOND  # for which the journal is read before a round
+
+
+class DeliveryReader:
+    """The deliveries of one journal from a number on, piece by piece, so that no customer waits for another one."""
+
+    def __init__(self, journal: JournalReader, due: int) -> None:
+        self._follower = JournalFollower.of_journal(journal, from_sequence=due, repair_period=REPAIR_PERIOD_MAX)
+        self._decoder = EntryDecoder(due)
+        self.ends_with_message = False  # the last piece did, so nothing before the next number is missing
+
+    @property
+    def due(self) -> int:
+        """The number of the next message."""
+        return self._decoder.due
+
+    @property
+    def formation(self) -> int:
+        """The latest formation that was read; 0 where none was."""
+        return self._follower.formation
+
+    def take(self, period: Duration = PIECE_PERIOD) -> list[Delivery]:
+        """The next piece; empty where the journal ends for now."""
+        found = self._follower.read(PIECE_ROWS, period)
+        if found:
+            self.ends_with_message = isinstance(found[-1], JournalEntry)
+        return self._decoder.opened(found, time.time_ns())
+
+    def close(self) -> None:
+        """Close the files."""
+        self._follower.close()
 
 
 class Tail:
-    """The latest deliveries. Each has an index that counts up for ever; numbers of the order ascend within the tail."""
+    """The latest deliveries. Each has an index that only grows; sequence numbers ascend within the tail."""
 
     def __init__(self, due: int) -> None:
         self.first = due  # the number with which it begins
@@ -46,7 +79,7 @@ class Tail:
         return self._after[-1] if self._after else self.first
 
     def add(self, delivery: Delivery) -> None:
-        """Take in the next one. Behind a Break numbers begin anew, so what was before it is forgotten."""
+        """Add the next one. A Break uses numbers again, so what was before it is dropped."""
         if isinstance(delivery, Break):
             self._forget(len(self._deliveries))
             self.first = min(self.due, delivery.sequence)
@@ -67,10 +100,7 @@ class Tail:
         return self._deliveries[index - self.start], self._after[index - self.start]
 
     def find(self, number: int) -> int | None:
-        """The index of the delivery that holds a number; of the notices before it, where one begins with that number.
-
-        None where it is not here.
-        """
+        """The index of the delivery that holds a number, or of the first notice right before it; None if not here."""
         if not self.first <= number <= self.due:
             return None
         place = bisect_right(self._after, number)
@@ -99,8 +129,8 @@ class LiveTicker:
         self.journal = JournalReader.open(directory)
         self.late = 0  # of the messages counted: released after their instant
         self.messages = 0
-        self._first = max(first_number(self.journal), released_end(self.journal) - BACK_MAX)
-        self._reading = JournalPosition(self.journal, self._first)
+        self._first = max(first_sequence(self.journal), released_end(self.journal) - BACK_MAX)
+        self._reader = DeliveryReader(self.journal, self._first)
         self.tail = Tail(self._first)
         self.breaks: deque[Break] = deque(maxlen=BREAKS_MAX)
         self.sales = ColumnSales(self._first)
@@ -115,24 +145,24 @@ class LiveTicker:
     @property
     def formation(self) -> int:
         """The formation that numbers the order at its live end; 0 before anything is in it."""
-        return self._reading.formation
+        return self._reader.formation
 
     def begin(self) -> int:
         """The first number that the journal holds."""
-        return first_number(self.journal)
+        return first_sequence(self.journal)
 
     def since(self, instant: Instant) -> int:
         """The first number whose token has this timestamp or a later one; the next one where there is none yet."""
         place = self.journal.place(1, instant)
         return self.due if place is None else min(place.sequence, self.due)
 
-    def resumption(self, number: int, formation: int) -> int:
-        """Where to go on who knows the order up to this number by this formation: at a Break that gave it away."""
+    def resume_sequence(self, number: int, formation: int) -> int:
+        """Where to resume after this number and formation: at a Break since then that is earlier, or at the number."""
         return min([number, *(each.sequence for each in self.breaks if each.formation > formation)])
 
     def advance(self, period: Duration = ADVANCE_PERIOD) -> list[Delivery]:
         """What was released since the last time, as much of it as can be read in this period."""
-        found = self._reading.take(period=period)
+        found = self._reader.take(period)
         for delivery in found:
             if isinstance(delivery, Break):
                 self.breaks.append(delivery)
@@ -142,12 +172,11 @@ class LiveTicker:
         return found
 
     def keep_up(self) -> None:
-        """Have the journal's index at hand for those who will ask for the past."""
+        """Extend the journal's index, so that replays find their position at once."""
         self.journal.keep_up()
 
     def close(self) -> None:
-        """Give the files back."""
-        self._reading.close()
+        self._reader.close()
 
     def _count(self, delivery: Delivery) -> None:
         self.sales.note(delivery)
@@ -160,11 +189,11 @@ class LiveTicker:
                 self.late += delivery.late
 
     def _recount(self, end: int) -> None:
-        """Numbers from `end` on were used otherwise before: count again without them, as a server that starts there."""
+        """A Break uses numbers from `end` on again: recount up to there, like a server that starts then."""
         self._first = max(self._first, end - BACK_MAX)
         self.sales, self.messages, self.late = ColumnSales(self._first), 0, 0
-        past = JournalPosition(self.journal, self._first)
-        while past.due < end and (found := past.take(period=ADVANCE_PERIOD)):
+        past = DeliveryReader(self.journal, self._first)
+        while past.due < end and (found := past.take(ADVANCE_PERIOD)):
             for delivery in found:
                 if isinstance(delivery, TradeBatch):
                     delivery = delivery.where(delivery.places["sequence"] < end)

@@ -1,4 +1,4 @@
-"""The backlog: bounded, and what is handed out and what is accounted for are together everything, in order."""
+"""The backlog is bounded; the items read and those that notices account for are together everything, in order."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -23,7 +23,7 @@ def message(sequence: int) -> Message:
 
 @dataclass
 class Reader:
-    """Takes items, and notes every record and what stands for others."""
+    """Reads items, and keeps every record and notice."""
 
     backlog: Backlog
     loan: int = 0
@@ -57,7 +57,7 @@ steps = st.lists(st.tuples(st.integers(-1, 9), st.integers(0, 2)), max_size=60)
 
 
 @given(steps=steps, size_max=st.integers(1, 12), policy=st.sampled_from([Policy.SKIP, Policy.CONFLATE]))
-def test_what_is_handed_out_and_what_is_accounted_for_are_everything(
+def test_items_read_and_notices_account_for_everything(
     steps: Sequence[tuple[int, int]], size_max: int, policy: Policy
 ) -> None:
     backlog = Backlog(policy=policy, size_max=size_max)
@@ -89,7 +89,7 @@ def test_what_is_handed_out_and_what_is_accounted_for_are_everything(
 
 
 @given(steps=steps, size_max=st.integers(1, 12))
-def test_a_feed_that_must_wait_loses_nothing(steps: Sequence[tuple[int, int]], size_max: int) -> None:
+def test_a_blocked_feed_loses_nothing(steps: Sequence[tuple[int, int]], size_max: int) -> None:
     backlog = Backlog(policy=Policy.BLOCK, size_max=size_max)
     items: list[Item] = []
     following = 1
@@ -113,7 +113,7 @@ def test_a_feed_that_must_wait_loses_nothing(steps: Sequence[tuple[int, int]], s
     assert reader.notices == [item for item in items if isinstance(item, Gap)]
 
 
-def test_skipping_leaves_out_the_oldest_and_says_so_in_their_place() -> None:
+def test_skipping_replaces_the_oldest_records_by_a_notice() -> None:
     backlog = Backlog(policy=Policy.SKIP, size_max=5)
     for item in (lot(1, 3), Break(4, 2), lot(4, 4)):
         backlog.put(item)
@@ -130,18 +130,18 @@ def test_conflating_keeps_the_latest_of_each_symbol() -> None:
     assert _drained(backlog) == [Merged(1, 8, 8), [9, 10, 11, 12], [13]]
 
 
-def test_more_symbols_than_room_are_skipped_from_the_oldest_on() -> None:
+def test_more_symbols_than_space_are_skipped_from_the_oldest_on() -> None:
     backlog = Backlog(policy=Policy.CONFLATE, size_max=3)
     for first in range(1, 13, 3):
         backlog.put(lot(first, 3))
     items = _drained(backlog)
     assert items[-1] == [10, 11, 12]
     assert {type(item) for item in items[:-1]} == {Merged, Skipped}
-    assert len(items) == 3, "what stands for others is told together, however often it happens"
+    assert len(items) == 3, "notices of dropped records are combined"
     assert backlog.skipped + backlog.merged == 9
 
 
-def test_what_waits_in_tiny_pieces_is_joined() -> None:
+def test_small_waiting_batches_are_joined() -> None:
     backlog = Backlog(policy=Policy.BLOCK, size_max=10_000)
     for number in range(1, 3_001):
         backlog.put(lot(number, 1))
@@ -150,7 +150,7 @@ def test_what_waits_in_tiny_pieces_is_joined() -> None:
     assert len(items) < 1_025
 
 
-def test_a_long_message_takes_the_room_of_many_trades() -> None:
+def test_a_long_message_counts_for_many_trades() -> None:
     long = replace(message(1), payload=bytes(160 * 9))
     for policy in Policy:
         backlog = Backlog(policy=policy, size_max=12)
@@ -165,7 +165,7 @@ def test_a_long_message_takes_the_room_of_many_trades() -> None:
     assert _drained(small) == [long], "one that is larger than all room has it alone"
 
 
-def test_a_feed_that_waits_is_let_go_when_nobody_reads_any_more() -> None:
+def test_closing_a_backlog_wakes_a_blocked_feed() -> None:
     backlog = Backlog(policy=Policy.BLOCK, size_max=2)
     ended: list[type[Exception]] = []
 

@@ -1,4 +1,4 @@
-"""`connect`: from what a user names to a tape, and one sentence for what cannot be."""
+"""`connect` makes a tape of a target, or raises an error of one sentence."""
 
 import subprocess
 import sys
@@ -47,20 +47,20 @@ def numbers(records: Any) -> list[int]:
         (datetime.fromtimestamp(0, UTC) + timedelta(microseconds=values.token_at(4) // 1_000), 10),
     ],
 )
-def test_a_journal_is_read_from_the_place_that_was_named(journal: Path, start: Any, first: int) -> None:
+def test_a_journal_is_read_from_the_given_start(journal: Path, start: Any, first: int) -> None:
     with fairtape.connect(journal, start=start) as tape:
         assert numbers(tape) == list(range(first, 21))
     with fairtape.connect(str(journal), "ABC", start=start) as tape:
         assert numbers(tape) == [number for number in range(first, 21) if trade(number).symbol == "ABC"]
 
 
-def test_a_time_zone_of_the_users_own_is_understood(journal: Path) -> None:
+def test_a_start_in_any_time_zone_is_accepted(journal: Path) -> None:
     moment = datetime.fromtimestamp(values.token_at(3) / 10**9, timezone(timedelta(hours=-5)))
     with fairtape.connect(journal, start=moment) as tape:
         assert numbers(tape) == list(range(7, 21))
 
 
-def test_a_journal_that_begins_later_begins_with_a_gap_for_whoever_named_a_number(tmp_path: Path) -> None:
+def test_a_start_before_the_first_entry_of_a_journal_gives_a_gap(tmp_path: Path) -> None:
     write(tmp_path, order(4, first=10))
     with fairtape.connect(tmp_path, start=3) as tape:
         assert next(iter(tape)) == Gap(3, 7, values.STRIPE)
@@ -69,7 +69,7 @@ def test_a_journal_that_begins_later_begins_with_a_gap_for_whoever_named_a_numbe
         assert numbers(tape) == [10, 11, 12, 13]
 
 
-def test_changes_of_formation_stand_in_their_places(tmp_path: Path) -> None:
+def test_changes_of_formation_are_delivered_in_order(tmp_path: Path) -> None:
     one, two, three = order(3, per_token=1)
     changes = values.formation_change(two, 2), values.formation_change(three, 3, broken=True)
     write(tmp_path, one, changes[0], two, changes[1], three)
@@ -79,7 +79,7 @@ def test_changes_of_formation_stand_in_their_places(tmp_path: Path) -> None:
         assert [type(record) for record in tape] == [Break, Trade]
 
 
-def test_what_comes_next_is_followed(journal: Path) -> None:
+def test_a_live_start_follows_the_journal(journal: Path) -> None:
     with fairtape.connect(journal) as tape, fairtape.connect(journal, start=19, follow=True) as replay:
         append(journal, *order(6, first=21))
         assert numbers(islice(tape, 6)) == list(range(21, 27))
@@ -111,7 +111,7 @@ def test_messages_that_are_no_trades_are_records_unless_symbols_are_chosen(tmp_p
         assert list(tape) == []
 
 
-def test_a_stripe_that_the_journal_is_not_of_has_no_trades(journal: Path) -> None:
+def test_a_stripe_of_another_journal_has_no_trades(journal: Path) -> None:
     with fairtape.connect(journal, stripes=[values.STRIPE], start="beginning") as tape:
         assert len(numbers(tape)) == 20
     with fairtape.connect(journal, stripes=9, start="beginning") as tape:
@@ -142,7 +142,7 @@ def test_files_of_trades_are_read_like_journals(tmp_path: Path) -> None:
 
 
 def test_a_day_of_itch_is_read_once_its_midnight_is_known(tmp_path: Path) -> None:
-    """The timestamps of ITCH count from midnight, and the file says neither of which day nor of which venue."""
+    """The timestamps of ITCH count from midnight, and the file contains neither the day nor the venue."""
     (tmp_path / "day.itch").write_bytes(itch_of([10_000, 20_000]))
     midnight = datetime(2026, 7, 1, tzinfo=timezone(timedelta(hours=-4)))
     with fairtape.connect(tmp_path / "day.itch", midnight=midnight, venue="XNAS") as tape:
@@ -230,12 +230,12 @@ def test_a_mistake_is_one_sentence(journal: Path, options: dict[str, Any], sente
         (folder / name).write_text(content)
     target = options.get("target", journal)
     named = target.format(folder=folder) if isinstance(target, str) else target
-    with pytest.raises(ClientError, match=sentence) as told:
+    with pytest.raises(ClientError, match=sentence) as caught:
         fairtape.connect(**{**options, "target": named})
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(caught.value)
 
 
-def test_a_journal_that_is_damaged_says_where(journal: Path) -> None:
+def test_a_damaged_journal_is_reported_with_its_place(journal: Path) -> None:
     segment = values.segments(journal)[0]
     content = bytearray(segment.read_bytes())
     content[len(content) // 2] ^= 1
@@ -244,7 +244,7 @@ def test_a_journal_that_is_damaged_says_where(journal: Path) -> None:
         list(tape)
 
 
-def test_everything_before_a_damage_is_read_before_it_is_told(tmp_path: Path) -> None:
+def test_everything_before_damage_is_delivered_before_its_error(tmp_path: Path) -> None:
     journal = write(tmp_path / "journal", order(9, per_token=1))
     (segment,) = values.segments(journal)
     with JournalReader.open(journal).entries() as cursor:

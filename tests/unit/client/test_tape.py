@@ -38,24 +38,24 @@ def test_records_and_notices_come_in_their_order() -> None:
 
 
 def test_callbacks_get_every_record() -> None:
-    tape, heard, once = tape_of(ORDER), list[Record](), list[Record]()
-    tape.on(heard.append)
+    tape, received, once = tape_of(ORDER), list[Record](), list[Record]()
+    tape.on(received.append)
 
     @tape.on
     def only_the_first(record: Record) -> None:
         once.extend([record] if not once else [])
 
     tape.run()
-    assert heard == list(tape_of(ORDER))
-    assert once == heard[:1]
+    assert received == list(tape_of(ORDER))
+    assert once == received[:1]
 
 
-def test_running_a_tape_that_calls_nobody_is_refused() -> None:
-    with tape_of(ORDER) as tape, pytest.raises(ClientError, match="run has nobody to call"):
+def test_running_a_tape_without_callbacks_is_refused() -> None:
+    with tape_of(ORDER) as tape, pytest.raises(ClientError, match="run has no callback"):
         tape.run()
 
 
-def test_batches_hold_the_trades_and_the_tape_tells_the_notices() -> None:
+def test_batches_hold_trades_and_the_tape_keeps_the_notices() -> None:
     tape = tape_of(ORDER)
     batches = list(tape.batches())
     assert {batch.schema == SCHEMA for batch in batches} == {True}
@@ -95,7 +95,7 @@ def test_data_frames_lose_neither_nanoseconds_nor_decimals() -> None:
     assert polars["symbol"].cast(str).to_list() == table["symbol"].to_pylist()
 
 
-def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_named_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "polars", None)
     with tape_of(ORDER) as tape, pytest.raises(ClientError, match=r"polars is not installed; .*fairtape\[frames\]"):
         tape.to_polars()
@@ -162,7 +162,7 @@ def failing() -> Iterator[Delivery]:
     raise UserError("the disk is on fire; put it out")
 
 
-def test_what_ends_a_feed_is_told_behind_everything_that_it_brought() -> None:
+def test_the_error_of_a_feed_follows_all_of_its_records() -> None:
     for _ in range(3):
         tape, found = tape_of(failing()), list[Record]()
         with pytest.raises(ClientError, match="the disk is on fire"):
@@ -186,7 +186,7 @@ def _noting(tape: Tape, found: list[Record]) -> Iterator[Record]:
             yield record
 
 
-def test_closing_ends_a_reader_in_the_midst_of_a_piece_and_one_that_waits() -> None:
+def test_closing_ends_a_reader_within_a_piece_and_a_waiting_one() -> None:
     tape = tape_of(ORDER, endless=True)
     found = []
     for record in tape:
@@ -212,7 +212,7 @@ def feed_thread(tape: Tape) -> Thread:
     return thread
 
 
-def test_a_tape_that_is_forgotten_ends_its_feed() -> None:
+def test_a_tape_without_references_ends_its_feed() -> None:
     tape = tape_of((lot(1, 5) for _ in range(1_000_000)), size_max=10)
     thread = feed_thread(tape)
     assert thread.is_alive()
@@ -220,7 +220,7 @@ def test_a_tape_that_is_forgotten_ends_its_feed() -> None:
     thread.join()
 
 
-def test_a_person_sees_what_a_tape_is() -> None:
+def test_the_text_of_a_tape_shows_its_state() -> None:
     tape = tape_of(ORDER)
     list(tape)
     assert repr(tape) == "<tape: source list (over), selection everything, following 4211>"
@@ -228,9 +228,9 @@ def test_a_person_sees_what_a_tape_is() -> None:
 
 
 @pytest.mark.parametrize("policy", Policy)
-def test_a_slow_reader_knows_exactly_what_it_did_not_get(policy: Policy) -> None:
-    lots = [lot(first, 100) for first in range(1, 5_001, 100)]
-    tape = tape_of([*lots, Reformation(5_001, 2)], policy=policy, size_max=250)
+def test_notices_account_for_all_that_a_slow_reader_missed(policy: Policy) -> None:
+    batches = [lot(first, 100) for first in range(1, 5_001, 100)]
+    tape = tape_of([*batches, Reformation(5_001, 2)], policy=policy, size_max=250)
     if policy is not Policy.BLOCK:
         feed_thread(tape).join()
     found = list(tape)

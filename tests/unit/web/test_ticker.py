@@ -1,4 +1,4 @@
-"""The live end of a journal: the last sale of every symbol, and what happens when a journal is cut back."""
+"""The live end of a journal: the last sale of every symbol, and what happens when a journal is truncated."""
 
 from collections import Counter
 from pathlib import Path
@@ -13,7 +13,7 @@ from fairtape.web import ticker as ticker_module
 from fairtape.web.subscription import Subscription
 from fairtape.web.ticker import TAIL_ROWS_MAX, LiveTicker, Tail
 from unit.client import tape_values
-from unit.web.web_values import House, Site, numbers_of
+from unit.web.web_values import Site, WebWorld, numbers_of
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=6))
@@ -31,9 +31,9 @@ def test_sales_know_the_last_trade_and_the_volume_of_every_symbol(counts: list[i
     for symbol, volume in volumes.items():
         found = sales.of(symbol)
         assert found is not None
-        lot, told = found
-        assert told.quantity == volume
-        assert told.trades == sum(trade.symbol == symbol for trade in every)
+        lot, received = found
+        assert received.quantity == volume
+        assert received.trades == sum(trade.symbol == symbol for trade in every)
         assert next(lot.records()).trade_id == max(trade.trade_id for trade in every if trade.symbol == symbol)
     assert sales.of("XYZ") is None
 
@@ -62,61 +62,61 @@ def test_a_server_that_starts_later_knows_what_was_sold_before(tmp_path: Path) -
 
 
 def test_an_empty_journal_can_be_followed_from_its_first_entry(tmp_path: Path) -> None:
-    house = House(tmp_path)
-    assert house.hub.ticker.due == 1
-    house.site.release(3)
-    house.play()
-    assert house.hub.ticker.due == 4
+    world = WebWorld(tmp_path)
+    assert world.broadcaster.ticker.due == 1
+    world.site.release(3)
+    world.run_rounds()
+    assert world.broadcaster.ticker.due == 4
 
 
 def test_late_releases_are_counted(tmp_path: Path) -> None:
-    house = House(tmp_path, released=4)
-    house.site.release(3, late=True)
-    house.play()
-    assert (house.hub.ticker.messages, house.hub.ticker.late) == (7, 3)
+    world = WebWorld(tmp_path, released=4)
+    world.site.release(3, late=True)
+    world.run_rounds()
+    assert (world.broadcaster.ticker.messages, world.broadcaster.ticker.late) == (7, 3)
 
 
-def test_behind_a_break_numbers_are_told_again_and_counted_once(tmp_path: Path) -> None:
-    """A site that comes back cuts off what the others went on without; its listeners hear the Break and go on."""
-    house = House(tmp_path, released=6)
-    site, ticker = house.site, house.hub.ticker
+def test_numbers_after_a_break_are_published_again_and_counted_once(tmp_path: Path) -> None:
+    """A site that comes back truncates what the others went on without; its customers get the Break and go on."""
+    world = WebWorld(tmp_path, released=6)
+    site, ticker = world.site, world.broadcaster.ticker
     token = tape_values.order(6)[-1].token
     site.release(3)
-    house.play()
+    world.run_rounds()
     assert ticker.due == 10
-    site.go_back(token=token, following=7)
+    site.truncate_and_break(token=token, following=7)
     site.release(8)
-    pipe = house.enter(Subscription())
-    house.play(rounds=3)
-    assert [each if isinstance(each, int) else each["kind"] for each in pipe.told] == ["break", *range(7, 15)]
+    connection = world.connect_customer(Subscription())
+    world.run_rounds(rounds=3)
+    assert [each if isinstance(each, int) else each["kind"] for each in connection.received] == ["break", *range(7, 15)]
     assert ticker.due == 15
     assert ticker.messages == 14
     assert numbers_of(ticker.sales.lot()) == [11, 12, 13, 14]
     assert ticker.tail.first == 7
 
 
-def test_behind_a_break_no_more_is_read_back_than_at_a_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    house = House(tmp_path, released=6)
+def test_after_a_break_no_more_is_read_back_than_at_a_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = WebWorld(tmp_path, released=6)
     monkeypatch.setattr(ticker_module, "BACK_MAX", 4)
-    house.site.release(3)
-    house.play()
-    house.site.go_back(token=tape_values.order(6)[-1].token, following=7)
-    house.site.release(8)
-    house.play(rounds=3)
-    ticker = house.hub.ticker
+    world.site.release(3)
+    world.run_rounds()
+    world.site.truncate_and_break(token=tape_values.order(6)[-1].token, following=7)
+    world.site.release(8)
+    world.run_rounds(rounds=3)
+    ticker = world.broadcaster.ticker
     assert (ticker.sales.since, ticker.messages, ticker.due) == (3, 12, 15)
 
 
 def test_a_cancel_that_a_break_takes_out_of_the_order_counts_no_more(tmp_path: Path) -> None:
-    house = House(tmp_path)
-    house.site.release(8, per_token=1)
-    house.site.say(encode_notice(Cancel(8, tape_values.trade(8).venue_name, "ABC", 1)))
-    house.play()
-    assert numbers_of(house.hub.ticker.sales.lot()) == [4, 5, 6, 7]
-    house.site.go_back(token=8, following=9)
-    house.site.release(1, per_token=1)
-    house.play(3)
-    assert numbers_of(house.hub.ticker.sales.lot()) == [6, 7, 8, 9]
+    world = WebWorld(tmp_path)
+    world.site.release(8, per_token=1)
+    world.site.publish(encode_notice(Cancel(8, tape_values.trade(8).venue_name, "ABC", 1)))
+    world.run_rounds()
+    assert numbers_of(world.broadcaster.ticker.sales.lot()) == [4, 5, 6, 7]
+    world.site.truncate_and_break(token=8, following=9)
+    world.site.release(1, per_token=1)
+    world.run_rounds(3)
+    assert numbers_of(world.broadcaster.ticker.sales.lot()) == [6, 7, 8, 9]
 
 
 def test_the_recent_past_has_a_limit() -> None:

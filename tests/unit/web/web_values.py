@@ -1,4 +1,4 @@
-"""A site that releases while others read, and lines that take as much as they are told to."""
+"""A site that releases while customers read, and connections with a limited capacity."""
 
 import json
 from dataclasses import replace
@@ -49,20 +49,20 @@ class Site:
         self._held.clear()
 
     def turn(self, *, broken: bool = False, at: int | None = None) -> None:
-        """Let another formation go on; behind a Break, from an earlier number."""
+        """Install another formation; after a Break, from an earlier number on."""
         self.formation += 1
         self.following = at or self.following
         (first,) = tape_values.order(1, first=self.following)
         change = values.formation_change(first, self.formation, broken=broken)
         self.writer.turn(change, change.installed_at)
 
-    def go_back(self, *, token: int, following: int) -> None:
-        """Cut off everything behind a token, as one who comes back and finds that the others went on without it."""
+    def truncate_and_break(self, *, token: int, following: int) -> None:
+        """Truncate everything after a token, as a site that comes back and finds that the others went on without it."""
         self.writer.truncate_after(token)
         self.following = following
         self.turn(broken=True)
 
-    def say(self, payload: bytes) -> None:
+    def publish(self, payload: bytes) -> None:
         """Release a message that is no trade."""
         placed = tape_values.ordered(self.following, self.following, [[payload]])
         self.writer.append(replace(placed, formation=self.formation), placed.acknowledged_at)
@@ -70,11 +70,11 @@ class Site:
         self.following += 1
 
 
-class Pipe:
-    """A line that takes `room` frames and then no more, until it is emptied."""
+class RecordedConnection:
+    """A connection that takes `capacity` frames and then no more, until it is emptied."""
 
-    def __init__(self, room: int = 1 << 30) -> None:
-        self.room = room
+    def __init__(self, capacity: int = 1 << 30) -> None:
+        self.capacity = capacity
         self.frames: list[bytes] = []
         self.ended: tuple[int, dict[str, object]] | None = None
         self.customer: WebCustomer | None = None
@@ -83,20 +83,20 @@ class Pipe:
     def write(self, frame: bytes) -> None:
         self.frames.append(frame)
         self._waiting += 1
-        if self._waiting >= self.room and self.customer is not None:
-            self.customer.full()
+        if self._waiting >= self.capacity and self.customer is not None:
+            self.customer.pause()
 
-    def end(self, code: int, _reason: str, told: dict[str, object]) -> None:
-        self.ended = code, told
+    def end(self, code: int, _reason: str, received: dict[str, object]) -> None:
+        self.ended = code, received
 
-    def empty(self, hub: Broadcaster) -> None:
-        """The other side has read everything."""
+    def empty(self, broadcaster: Broadcaster) -> None:
+        """The peer has read everything."""
         self._waiting = 0
-        if self.customer is not None and not self.customer.flowing:
-            hub.freed(self.customer, NOW)
+        if self.customer is not None and not self.customer.writable:
+            broadcaster.resume(self.customer, NOW)
 
     @property
-    def told(self) -> list[Any]:
+    def received(self) -> list[Any]:
         """Everything that was sent: numbers of trades, and objects that are no trades."""
         found: list[Any] = []
         for frame in self.frames:
@@ -106,11 +106,11 @@ class Pipe:
     @property
     def numbers(self) -> list[int]:
         """The numbers of all trades that were sent."""
-        return [each for each in self.told if isinstance(each, int)]
+        return [each for each in self.received if isinstance(each, int)]
 
     @property
     def notices(self) -> list[dict[str, Any]]:
-        return [each for each in self.told if isinstance(each, dict)]
+        return [each for each in self.received if isinstance(each, dict)]
 
 
 def payload_of(frame: bytes) -> tuple[int, bytes]:
@@ -126,39 +126,40 @@ def payload_of(frame: bytes) -> tuple[int, bytes]:
 def parsed(frame: bytes) -> list[Any]:
     opcode, payload = payload_of(frame)
     if opcode == 2:
-        lot, _ = unbundled(payload, NOW)
-        return numbers_of(lot)
+        batch, _ = unbundled(payload, NOW)
+        return numbers_of(batch)
     content = json.loads(payload)
     if content["kind"] == "trades":
         return [trade["sequence"] for trade in content["trades"]]
     return [content]
 
 
-def numbers_of(lot: TradeBatch) -> list[int]:
-    numbers: list[int] = lot.places["sequence"].tolist()
+def numbers_of(batch: TradeBatch) -> list[int]:
+    numbers: list[int] = batch.places["sequence"].tolist()
     return numbers
 
 
-class House:
-    """A site, and a hub that hears it."""
+class WebWorld:
+    """A site, and a broadcaster that follows it."""
 
     def __init__(self, folder: Path, *, released: int = 0, limits: Limits | None = None) -> None:
         self.site = Site(folder)
         if released:
             self.site.release(released)
-        self.hub = Broadcaster(LiveTicker(folder), limits)
+        self.broadcaster = Broadcaster(LiveTicker(folder), limits)
 
-    def enter(self, wish: Subscription | None = None, *, room: int = 1 << 30) -> Pipe:
-        """A new customer."""
-        pipe = Pipe(room)
-        pipe.customer = self.hub.admit(pipe)
-        if wish is not None:
-            self.hub.subscribe(pipe.customer, wish)
-        return pipe
+    def connect_customer(
+        self, subscription: Subscription | None = None, *, capacity: int = 1 << 30
+    ) -> RecordedConnection:
+        connection = RecordedConnection(capacity)
+        connection.customer = self.broadcaster.admit(connection)
+        if subscription is not None:
+            self.broadcaster.subscribe(connection.customer, subscription)
+        return connection
 
-    def play(self, rounds: int = 1) -> None:
-        """Rounds, as a stage has them."""
+    def run_rounds(self, rounds: int = 1) -> None:
+        """Rounds, as a server loop runs them."""
         for _ in range(rounds):
-            found = self.hub.ticker.advance(60 * SECOND)  # however busy this machine is
-            self.hub.publish(found, NOW)
-            self.hub.bring_up(NOW)
+            found = self.broadcaster.ticker.advance(60 * SECOND)  # however busy this machine is
+            self.broadcaster.publish(found, NOW)
+            self.broadcaster.send_replays(NOW)

@@ -1,104 +1,146 @@
-"""Keeping to a site that serves: when to go on with another one, when to say that nobody serves, what to forgive.
+"""Which site of a deployment to follow, and when to go on with another one.
 
-Whoever hears a deployment calls `look` now and then and does its reading with `patiently`.
+A follower reads the journals in the deployment's folder. Sites do not know about it and do not wait for it. It follows
+one site of this machine for as long as that site serves: a site serves while it takes part in a loop, holds its lease
+and keeps its status file fresh.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, TypeAlias, TypeVar
+from pathlib import Path
+from typing import Final, TypeAlias
 
-from fairtape.core.instants import MILLISECOND, SECOND, Instant
-from fairtape.deployment.follow.journal_follower import JournalFollower
-from fairtape.deployment.follow.site_selection import SiteSelection
-from fairtape.journal import Damaged
+from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
+from fairtape.deployment.config.description import Deployment, NodeKind
+from fairtape.deployment.lock_file import is_running
+from fairtape.deployment.process.node import JOURNALS
+from fairtape.deployment.status_files import FRESH_PERIOD_MAX, RunFolder, Status
+from fairtape.journal import JournalFollower
+from fairtape.journal.follow import REPAIR_PERIOD_MAX
 from fairtape.net.clock import Clock, SharedClock
 from fairtape.wire.frames import NodeId
 
-Found = TypeVar("Found")
-
-CHOICE_PERIOD: Final = 500 * MILLISECOND  # how often somebody asks whether the site still serves: so old are its pages
-SILENCE_TOLD_MIN: Final = 1 * SECOND  # a reformation takes less
-REPAIR_PERIOD_MAX: Final = 5 * SECOND  # for which a journal may be unreadable while its site cuts it back
+CHECK_PERIOD: Final = 500 * MILLISECOND  # between two checks of the site: status files are written as often
+OUTAGE_MIN: Final = 1 * SECOND  # before an outage is reported; a reformation takes less
+FRESH_PERIOD: Final[Duration] = round(FRESH_PERIOD_MAX * SECOND)
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
-    """Another site is heard from now on."""
+class SiteChanged:
+    """Another site is followed from now on."""
 
     before: NodeId
     site: NodeId
 
 
 @dataclass(frozen=True, slots=True)
-class Silenced:
-    """The site that is heard does not serve, and no other is here instead."""
+class SiteSilent:
+    """The followed site does not serve, and no other site here does."""
 
     site: NodeId
     since: Instant
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
+class SiteRestored:
     """The site serves again."""
 
     site: NodeId
 
 
-Tiding: TypeAlias = Changed | Silenced | Restored
+SiteEvent: TypeAlias = SiteChanged | SiteSilent | SiteRestored
 
 
 class SiteFailover:
-    """Keeps a following to a site that serves."""
+    """Chooses among the sites of a deployment on this machine, and keeps a follower on one that serves."""
 
-    def __init__(self, audience: SiteSelection, following: JournalFollower, *, clock: Clock | None = None) -> None:
-        self._audience = audience
-        self._following = following
+    def __init__(self, deployment: Deployment, *, only: str | None = None, clock: Clock | None = None) -> None:
+        """`only` names the one site to follow; without it, any that serves."""
+        self._deployment = deployment
+        self._run = RunFolder(deployment.folder)
+        nodes = deployment.sites if only is None else (deployment.node(only, NodeKind.SITE, field="--site"),)
+        self._nodes = {node.number: node for node in nodes}
         self._clock = clock or SharedClock()
-        self._look_at = self._readable_at = self._served_at = self._clock.now()
-        self._silent = False  # and that was told
-        self._astray = False  # whether the journal was cut before the place that is read
+        self._follower: JournalFollower | None = None
+        self._check_at = self._served_at = 0
+        self.site: NodeId | None = None  # the one that is watched
+        self.is_silent = False  # an outage of it was reported
+        self.is_over = False  # at the last check, the deployment did not run here any more
 
-    def is_due(self) -> bool:
-        """Whether it is time to look."""
-        return self._clock.now() >= self._look_at
+    @property
+    def journals(self) -> dict[NodeId, Path]:
+        """The journal of each site, whether it exists here or not."""
+        return {number: self._deployment.folder / JOURNALS / node.name for number, node in self._nodes.items()}
 
-    def look(self) -> Iterator[Tiding]:
-        """See whether the site still serves, and go on with another where it does not; what there is to tell."""
+    @property
+    def names(self) -> dict[NodeId, str]:
+        """Of all nodes."""
+        return {node.number: node.name for node in self._deployment.nodes.values()}
+
+    def choose(self, present: NodeId | None = None) -> NodeId | None:
+        """The site to follow: the present one while it serves or no other does, then the one that released most."""
+        pages = self._pages()
+        serving = {number: page for number, page in pages.items() if self._serves(page)}
+        if present is not None and (present in serving or not serving):
+            return present
+        return max(serving or pages, key=lambda number: pages[number]["released_sequence"], default=None)
+
+    def serves(self, site: NodeId) -> bool:
+        """Whether this site releases what the others release."""
+        page = self._pages().get(site)
+        return page is not None and self._serves(page)
+
+    def released_through(self, site: NodeId) -> int:
+        """The last number that a site has reported as released."""
+        page = self._pages().get(site)
+        return 0 if page is None else int(page["released_sequence"])
+
+    def runs(self) -> bool:
+        """Whether any site of the deployment runs here, or the program that starts them."""
+        sites = self._run.statuses([node.name for node in self._deployment.sites])
+        return bool(sites) or is_running(self._deployment.folder)
+
+    def watch(self, site: NodeId) -> None:
+        """Report outages of this site in each `check` from now on."""
+        self.site = site
+        self._check_at = self._served_at = self._clock.now()
+        self.is_silent = self.is_over = False
+
+    def follow(self, site: NodeId, *, from_sequence: int = 1) -> JournalFollower:
+        """Watch this site and follow its journal; each `check` keeps the follower on a site that serves."""
+        self.watch(site)
+        self._follower = JournalFollower(
+            self.journals, site=site, from_sequence=from_sequence, repair_period=REPAIR_PERIOD_MAX
+        )
+        return self._follower
+
+    def check(self) -> Iterator[SiteEvent]:
+        """Once per `CHECK_PERIOD`: go on with another site where the watched one does not serve; yields the changes."""
         now = self._clock.now()
-        self._look_at = now + CHOICE_PERIOD
-        present = self._following.site
-        chosen = self._audience.choose(present, now)
-        if chosen is not None and chosen != present:
-            self._following.follow(chosen)
-            yield Changed(present, chosen)
-        yield from self._silence(self._following.site, now)
-
-    def _silence(self, site: NodeId, now: Instant) -> Iterator[Tiding]:
-        """A site that is cut off from the others releases nothing; whoever hears it must know that."""
-        if not self._audience.serves(site, now):
-            if not self._silent and now - self._served_at > SILENCE_TOLD_MIN:
-                self._silent = True
-                yield Silenced(site, self._served_at)
+        if self.site is None or now < self._check_at:
             return
-        if self._silent:
-            yield Restored(site)
-        self._silent, self._served_at = False, now
+        self._check_at = now + CHECK_PERIOD
+        before, chosen = self.site, self.choose(self.site)
+        if chosen is not None and chosen != before:
+            if self._follower is not None:
+                self._follower.follow(chosen)
+            self.site = chosen
+            yield SiteChanged(before, chosen)
+        serves = self.serves(self.site)
+        self.is_over = not serves and not self.runs()
+        if serves:
+            if self.is_silent:
+                yield SiteRestored(self.site)
+            self.is_silent, self._served_at = False, now
+        elif not self.is_silent and now - self._served_at > OUTAGE_MIN:
+            self.is_silent = True
+            yield SiteSilent(self.site, self._served_at)
 
-    def patiently(self, read: Callable[[], Found]) -> Found | None:
-        """Read; None where that has to wait.
+    def _pages(self) -> dict[NodeId, Status]:
+        found = self._run.statuses([node.name for node in self._nodes.values()])
+        return {page["node"]: page for page in found.values() if not page.get("ended")}
 
-        A site that comes back may cut off what the others went on without. For that moment its journal looks damaged,
-        and it is read again next time.
-        """
-        now = self._clock.now()
-        try:
-            if self._astray:
-                self._following.follow(self._following.site)
-            found = read()
-        except Damaged:
-            if now - self._readable_at > REPAIR_PERIOD_MAX:
-                raise
-            self._astray = True
-            return None
-        self._astray, self._readable_at = False, now
-        return found
+    def _serves(self, page: Status) -> bool:
+        """A site that takes part in no loop may be far behind. A site that is cut off loses its lease first."""
+        active = (page["posture"] == "member" and page["lease_left_ms"] > 0) or bool(page["loops"])
+        return active and self._clock.now() - page["written_at_ns"] < FRESH_PERIOD

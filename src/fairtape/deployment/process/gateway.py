@@ -16,9 +16,7 @@ from typing import Final
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
 from fairtape.deployment.config.description import Deployment, GatewayOptions
-from fairtape.deployment.follow.journal_follower import JournalFollower
 from fairtape.deployment.follow.site_failover import SiteFailover
-from fairtape.deployment.follow.site_selection import SiteSelection
 from fairtape.deployment.process.children import Interrupts
 from fairtape.deployment.process.ledger_projection import Projector
 from fairtape.deployment.process.supervisor import GATEWAY
@@ -42,7 +40,7 @@ from fairtape.gateway.session.store import FixStore
 from fairtape.gateway.storage.accounts import TradingAccounts
 from fairtape.gateway.storage.fix_store import FixFile
 from fairtape.gateway.storage.order_log import OrderLog
-from fairtape.journal import FormationChanged, JournalEntry
+from fairtape.journal import FormationChanged, JournalEntry, JournalFollower
 from fairtape.net.udp import Address
 from fairtape.storage.database import DatabaseUnavailable
 from fairtape.storage.ledger_tables import LedgerStore
@@ -92,7 +90,6 @@ class GatewayProcess:
         self._fix_end: asyncio.Future[None] | None = None
         self._options = options
         self._floor = deployment.floor
-        self._audience = SiteSelection(deployment)
         self._closing = ExitStack()
         self._tls = None if options.tls_files is None else server_context(*options.tls_files)
         with ExitStack() as opening:
@@ -108,7 +105,8 @@ class GatewayProcess:
             opening.callback(self._sessions.close)
             self._doorman = Authenticator(self._accounts, now=self._now)
             opening.callback(self._doorman.close)
-            self._following, self._tuner = self._tuned()
+            self._failover = SiteFailover(deployment, clock=self._postman.clock)
+            self._follower = self._followed()
             gateway, self._books = self._newborn()
             self._house = OrderGateway(
                 gateway, self._accounts, publish=self._postman.publish, now=self._now, intake=intake
@@ -225,12 +223,11 @@ class GatewayProcess:
 
     # The order.
 
-    def _tuned(self) -> tuple[JournalFollower, SiteFailover]:
-        site = self._audience.choose(None, self._now())
+    def _followed(self) -> JournalFollower:
+        site = self._failover.choose()
         if site is None:
             raise UserError("no site of the deployment runs on this machine; start it with: fairtape up")
-        following = JournalFollower(self._audience.journals, site=site)
-        return following, SiteFailover(self._audience, following, clock=self._postman.clock)
+        return self._failover.follow(site)
 
     def _newborn(self) -> tuple[Gateway, Bookkeeper]:
         floor = self._floor.new()
@@ -240,10 +237,9 @@ class GatewayProcess:
 
     async def _follow(self) -> bool:
         """Apply what the site has released, some of it; whether there was anything."""
-        if self._tuner.is_due():
-            for _ in self._tuner.look():
-                pass
-        found = self._tuner.patiently(lambda: list(islice(self._following.everything(), ENTRIES_MAX))) or []
+        for _ in self._failover.check():
+            pass  # all sites have the same order, and traders are not told of outages
+        found = list(islice(self._follower.new_entries(), ENTRIES_MAX))
         batches: list[TransferBatch] = []
         if found:
             self._heard_at = self._now()
@@ -271,10 +267,10 @@ class GatewayProcess:
         """After a Break that took applied tokens away: from the journal, which has been cut to what stands."""
         if self._projector is not None:
             await self._projector.restart()
-        self._following.close()
-        self._following, self._tuner = self._tuned()
+        self._follower.close()
+        self._follower = self._followed()
         gateway, self._books = self._newborn()
-        while found := list(islice(self._following.everything(), ENTRIES_MAX)):
+        while found := list(islice(self._follower.new_entries(), ENTRIES_MAX)):
             batches: list[TransferBatch] = []
             for each in found:
                 batches += self._apply(gateway, each)
@@ -304,8 +300,8 @@ def run_gateway(
         started(addresses)
 
     with Interrupts() as interrupts:
-        audience = SiteSelection(deployment)
-        while patient and not interrupts.count and audience.choose(None, time.time_ns()) is None:
+        failover = SiteFailover(deployment)
+        while patient and not interrupts.count and failover.choose() is None:
             time.sleep(PATIENT_PERIOD)
         if not interrupts.count:
             process = GatewayProcess(deployment, door.plan_for(me), me, name, options, bulletin)

@@ -1,4 +1,4 @@
-"""What customers ask for, and what they are told when that cannot be."""
+"""Subscriptions in queries and messages, and the errors for bad ones."""
 
 import json
 from contextlib import suppress
@@ -9,20 +9,20 @@ from hypothesis import strategies as st
 
 from fairtape.tape.feed import AtInstant, AtNumber, Beginning
 from fairtape.web.encoding import Encoding
-from fairtape.web.subscription import Refusal, RequestVerb, Slow, Subscription, request_of, subscription_of_query
+from fairtape.web.subscription import Refusal, RequestVerb, SlowPolicy, Subscription, request_of, subscription_of_query
 
 
-def test_a_query_and_a_message_say_the_same() -> None:
+def test_a_query_and_a_message_are_equivalent() -> None:
     query = subscription_of_query("symbols=ABC,DEF&stripes=1,2&form=binary&policy=conflate&from=12")
     message = {"do": "subscribe", "symbols": ["ABC", "DEF"], "stripes": [1, 2], "form": "binary", "policy": "conflate"}
     assert request_of(json.dumps(message | {"from": 12}).encode()) == (RequestVerb.SUBSCRIBE, query)
     start = AtNumber(12)
     assert query == Subscription(
-        symbols=("ABC", "DEF"), stripes=(1, 2), form=Encoding.BINARY, slow=Slow.CONFLATE, start=start
+        symbols=("ABC", "DEF"), stripes=(1, 2), encoding=Encoding.BINARY, policy=SlowPolicy.CONFLATE, start=start
     )
 
 
-def test_a_beginning_is_a_number_an_instant_or_the_first_there_is() -> None:
+def test_a_start_is_a_number_an_instant_or_the_beginning() -> None:
     assert subscription_of_query("from=7&formation=3") == Subscription(start=AtNumber(7), formation=3)
     assert subscription_of_query("from=beginning") == Subscription(start=Beginning())
     since = 1_750_000_000_000_000_000
@@ -30,7 +30,7 @@ def test_a_beginning_is_a_number_an_instant_or_the_first_there_is() -> None:
     assert request_of(f'{{"do":"subscribe","since_ns":"{since}"}}'.encode())[1] == Subscription(start=AtInstant(since))
 
 
-def test_what_is_left_out_is_everything_in_json_from_now_on() -> None:
+def test_an_empty_query_is_everything_in_json_from_now_on() -> None:
     assert (
         subscription_of_query("")
         == subscription_of_query("symbols=*")
@@ -40,7 +40,7 @@ def test_what_is_left_out_is_everything_in_json_from_now_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "field", "words"),
+    ("query", "field", "expected"),
     [
         ("symbols=", "symbols", "symbol"),
         ("symbols=A%20B", "symbols", "A B"),
@@ -63,8 +63,8 @@ def test_what_is_left_out_is_everything_in_json_from_now_on() -> None:
         ("symbols=" + ",".join(f"S{at}" for at in range(1_001)), "symbols", "1,000"),
     ],
 )
-def test_a_bad_query_is_refused_with_the_field_and_the_remedy(query: str, field: str, words: str) -> None:
-    with pytest.raises(Refusal, match=words) as refusal:
+def test_a_bad_query_is_refused_with_the_field_and_the_remedy(query: str, field: str, expected: str) -> None:
+    with pytest.raises(Refusal, match=expected) as refusal:
         subscription_of_query(query)
     assert refusal.value.field == field
 
@@ -98,7 +98,7 @@ def test_a_bad_message_is_refused_with_the_field(text: bytes, field: str) -> Non
 @given(
     st.one_of(st.text(max_size=60), st.from_regex(r"[a-z]{1,9}=[\w,]{0,9}(&[a-z]{1,9}=[\w,]{0,9})?", fullmatch=True))
 )
-def test_whatever_is_asked_is_understood_or_refused(query: str) -> None:
+def test_every_query_is_parsed_or_refused(query: str) -> None:
     with suppress(Refusal):
         subscription_of_query(query)
 
@@ -113,6 +113,6 @@ def test_whatever_is_asked_is_understood_or_refused(query: str) -> None:
         max_leaves=8,
     )
 )
-def test_whatever_is_said_is_understood_or_refused(content: object) -> None:
+def test_every_message_is_parsed_or_refused(content: object) -> None:
     with suppress(Refusal):
         request_of(json.dumps(content).encode())

@@ -1,4 +1,4 @@
-"""A line to a server that is lost: what is asked of the next one, and that nothing is told twice or never."""
+"""Lost connections to servers: what is requested of the next one, so that nothing is lost or delivered twice."""
 
 from collections.abc import Iterator
 from decimal import localcontext
@@ -12,20 +12,20 @@ from fairtape.tape.records import Break, Gap, Skipped
 from unit.client import tape_values
 
 
-class ScriptedLine:
-    """Says what the script has for it, and is lost."""
+class ScriptedConnection:
+    """Delivers its script, and is lost."""
 
-    def __init__(self, script: list[Delivery], wishes: list[dict[str, object]]) -> None:
-        self.following: int | None = None
+    def __init__(self, script: list[Delivery], requests: list[dict[str, object]]) -> None:
+        self.next_sequence: int | None = None
         self.stale_since = None
         self._script = script
-        self._wishes = wishes
+        self._requests = requests
 
-    def subscribe(self, wish: dict[str, object], *, picky: bool = False) -> dict[str, object]:  # noqa: ARG002
-        self._wishes.append({name: wish[name] for name in ("from", "snapshot") if name in wish})
-        return {"next": wish.get("from", 11), "formation": 1}
+    def subscribe(self, request: dict[str, object], **_options: object) -> dict[str, object]:
+        self._requests.append({name: request[name] for name in ("from", "snapshot") if name in request})
+        return {"next": request.get("from", 11), "formation": 1}
 
-    def hear(self) -> list[Delivery]:
+    def receive(self) -> list[Delivery]:
         if not self._script:
             raise remote.ConnectionLost
         return [self._script.pop(0)]
@@ -34,12 +34,12 @@ class ScriptedLine:
         """Nothing to close."""
 
 
-def heard(
+def run_feed(
     monkeypatch: pytest.MonkeyPatch, start: Start, *scripts: list[Delivery], count: int
 ) -> tuple[list[Delivery], list[dict[str, object]]]:
-    lines: Iterator[list[Delivery]] = iter(scripts)
-    wishes: list[dict[str, object]] = []
-    monkeypatch.setattr(remote, "ServerConnection", lambda _address: ScriptedLine(next(lines), wishes))
+    remaining: Iterator[list[Delivery]] = iter(scripts)
+    requests: list[dict[str, object]] = []
+    monkeypatch.setattr(remote, "ServerConnection", lambda _address: ScriptedConnection(next(remaining), requests))
     feed = remote.RemoteFeed(["ws://one:1"], Selection(None, None), guaranteed=False)
     feed.open(start)
     found: list[Delivery] = []
@@ -47,23 +47,23 @@ def heard(
         found.append(delivery)
         if len(found) == count:
             feed.stop()
-    return found, wishes
+    return found, requests
 
 
-def test_a_snapshot_is_asked_for_until_it_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_is_requested_until_it_is_delivered(monkeypatch: pytest.MonkeyPatch) -> None:
     sales = LastSales(1, 10, tape_values.lot(8, 3))
-    found, wishes = heard(monkeypatch, AtSnapshot(), [], [sales], [tape_values.lot(11, 2)], count=2)
+    found, requests = run_feed(monkeypatch, AtSnapshot(), [], [sales], [tape_values.lot(11, 2)], count=2)
     assert found[0] is sales
-    assert wishes == [{"snapshot": True}, {"snapshot": True}, {"from": 11}]
+    assert requests == [{"snapshot": True}, {"snapshot": True}, {"from": 11}]
 
 
-def test_what_was_skipped_is_not_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_skipped_records_are_not_requested_again(monkeypatch: pytest.MonkeyPatch) -> None:
     first: list[Delivery] = [tape_values.lot(11, 10), Skipped(21, 30, 10)]
-    _, wishes = heard(monkeypatch, Live(), first, [tape_values.lot(31, 1)], count=3)
-    assert wishes == [{}, {"from": 31}]
+    _, requests = run_feed(monkeypatch, Live(), first, [tape_values.lot(31, 1)], count=3)
+    assert requests == [{}, {"from": 31}]
 
 
-def test_numbers_go_on_behind_gaps_and_begin_anew_behind_breaks() -> None:
+def test_the_next_number_is_after_a_gap_and_goes_back_at_a_break() -> None:
     assert number_after(Gap(100, 50), 100) == 150
     assert number_after(Break(90, 5), 101) == 90
     assert number_after(Break(120, 5), 101) == 101

@@ -1,4 +1,4 @@
-"""Trades and notices as they go to customers."""
+"""Trades and notices as they are sent to customers."""
 
 import json
 from pathlib import Path
@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from fairtape.tape.batches import PLACE_DTYPE, TradeBatch
 from fairtape.tape.records import Break, Gap, Message, Reformation, Skipped, Stale
 from fairtape.tape.serialization import MAGIC, BadBundle, bundle, unbundled
-from fairtape.web.encoding import Encoding, encode_trades, framed
+from fairtape.web.encoding import Encoding, encode_frame, encode_trades
 from unit.client import tape_values
-from unit.web.web_values import NOW, House, payload_of
+from unit.web.web_values import NOW, WebWorld, payload_of
 
 wide = st.integers(-1, (1 << 63) - 1)
 
@@ -54,8 +54,8 @@ def test_a_trade_has_136_bytes_in_a_bundle_behind_a_head_of_16() -> None:
 
 
 def test_json_has_the_four_times_the_clock_bound_and_three_numbers_of_every_trade(tmp_path: Path) -> None:
-    house = House(tmp_path, released=2)
-    (delivery, _) = house.hub.ticker.tail.at(house.hub.ticker.tail.start)
+    world = WebWorld(tmp_path, released=2)
+    (delivery, _) = world.broadcaster.ticker.tail.at(world.broadcaster.ticker.tail.start)
     assert isinstance(delivery, TradeBatch)
     (first, _) = encode_trades(delivery, NOW)["trades"]
     trade = next(delivery.records())
@@ -68,15 +68,15 @@ def test_json_has_the_four_times_the_clock_bound_and_three_numbers_of_every_trad
 
 
 def test_no_whole_number_of_json_is_too_wide_for_a_browser(tmp_path: Path) -> None:
-    house = House(tmp_path, released=3)
-    delivery, _ = house.hub.ticker.tail.at(house.hub.ticker.tail.start)
+    world = WebWorld(tmp_path, released=3)
+    delivery, _ = world.broadcaster.ticker.tail.at(world.broadcaster.ticker.tail.start)
     assert isinstance(delivery, TradeBatch)
     message = Message(
         sequence=1, source=1, incarnation=1 << 60, source_number=1, stripe=0, stripe_number=1, payload=b"\xff",
         acknowledged_at=NOW, commit_at=NOW, released_at=NOW, received_at=NOW, clock_bound=5, late=False,
     )  # fmt: skip
     for item in (delivery, message, Stale(NOW), Reformation(7, 2, NOW), Break(7, 2, NOW)):
-        _, payload = payload_of(framed(item, Encoding.JSON, NOW))
+        _, payload = payload_of(encode_frame(item, Encoding.JSON, NOW))
         json.loads(payload, parse_int=_narrow)
 
 
@@ -85,10 +85,10 @@ def _narrow(text: str) -> int:
     return int(text)
 
 
-@pytest.mark.parametrize("form", Encoding)
-def test_a_notice_is_text_in_either_form(form: Encoding) -> None:
-    opcode, payload = payload_of(framed(Gap(5, 2, 1), form, NOW))
+@pytest.mark.parametrize("encoding", Encoding)
+def test_a_notice_is_text_in_either_encoding(encoding: Encoding) -> None:
+    opcode, payload = payload_of(encode_frame(Gap(5, 2, 1), encoding, NOW))
     assert opcode == 1
     assert json.loads(payload) == {"kind": "gap", "first": 5, "count": 2, "stripe": 1}
-    _, payload = payload_of(framed(Skipped(1, 9, 4), form, NOW))
+    _, payload = payload_of(encode_frame(Skipped(1, 9, 4), encoding, NOW))
     assert json.loads(payload) == {"kind": "skipped", "first": 1, "last": 9, "count": 4}

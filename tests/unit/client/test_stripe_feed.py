@@ -1,9 +1,9 @@
-"""What a tape makes of the messages of edge stripes: trades, and what was said about them."""
+"""The messages of edge stripes as deliveries: trades, cancels, corrections and statuses."""
 
 import pytest
 
 from fairtape.client.stripe_feed import Interpreter
-from fairtape.edge.protocol import customer_records as heard
+from fairtape.edge.protocol import customer_records
 from fairtape.edge.protocol.sessions import StripePosition
 from fairtape.edge.protocol.stripe_sequencer import StripeMessages as Numbered
 from fairtape.edge.protocol.stripe_sequencer import StripeSequencer
@@ -29,25 +29,25 @@ PAYLOADS = [
 ]
 
 
-def delivered() -> list[heard.Delivered]:
-    striper = StripeSequencer(StripePosition.fresh(edition()))
+def delivered() -> list[customer_records.Delivered]:
+    sequencer = StripeSequencer(StripePosition.fresh(edition()))
     stripes = {edition().session(stripe.number): stripe.number for stripe in edition().stripes}
-    steps = [*striper.begin(), *striper.deliver(token(1, PAYLOADS))]
+    steps = [*sequencer.begin(), *sequencer.deliver(token(1, PAYLOADS))]
     return [
-        heard.Delivered(stripes[step.session], step.session, step.first, tuple(unframe(step.framed)))
+        customer_records.Delivered(stripes[step.session], step.session, step.first, tuple(unframe(step.framed)))
         for step in steps
         if isinstance(step, Numbered)
     ]
 
 
-def interpreted(records: list[heard.Record]) -> list[Delivery]:
+def interpreted(records: list[customer_records.Record]) -> list[Delivery]:
     interpreter = Interpreter(SessionReaders(lambda version: plan(version)))
     return [each for record in records for each in interpreter.deliveries(record, 77)]
 
 
-def one_by_one(records: list[heard.Delivered]) -> list[heard.Record]:
+def one_by_one(records: list[customer_records.Delivered]) -> list[customer_records.Record]:
     return [
-        heard.Delivered(each.stripe, each.session, each.first + at, (message,))
+        customer_records.Delivered(each.stripe, each.session, each.first + at, (message,))
         for each in records
         for at, message in enumerate(each.messages)
     ]
@@ -69,12 +69,14 @@ def test_a_broken_trade_is_a_cancel_and_with_its_successor_a_correction(apart: b
     assert (status.sequence, status.venue, status.status) == (6, "XNYS", Status.HALTED)
 
 
-def test_where_a_correction_is_lost_the_wrong_trade_is_void_all_the_same() -> None:
+def test_a_trade_whose_correction_is_lost_is_canceled() -> None:
     records = one_by_one(delivered())
     place = next(at for at in range(len(records)) if len(interpreted(records[: at + 1])) == 5)
     lost = records[place]
-    assert isinstance(lost, heard.Delivered)
-    found = interpreted([*records[:place], heard.Gap(lost.stripe, lost.session, lost.first, 1), *records[place + 1 :]])
+    assert isinstance(lost, customer_records.Delivered)
+    found = interpreted(
+        [*records[:place], customer_records.Gap(lost.stripe, lost.session, lost.first, 1), *records[place + 1 :]]
+    )
     assert not any(isinstance(each, Corrected) for each in found)
     gap = next(at for at, each in enumerate(found) if isinstance(each, Gap))
     broken = found[gap - 1]

@@ -1,0 +1,175 @@
+"""Following journals while their sites go on writing.
+
+Every site has the same order, so a follower can go on with the journal of another site. It hands out each message and
+each change of formation once. There is one exception. A *Break* is a change of formation after which sequence numbers
+may be used again: the follower then goes back to the Break and hands out the numbers from there on again, after it.
+
+A site that comes back truncates what the other sites went on without. For a moment its journal looks damaged. A
+follower with a `repair_period` waits that long and looks for its position again.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from fairtape.core.effects import FormationChange, Release
+from fairtape.core.errors import UserError
+from fairtape.core.instants import MILLISECOND, SECOND, Duration
+from fairtape.journal.format import HEADER_SIZE
+from fairtape.journal.reader import Cursor, FormationChanged, JournalEntry, JournalReader
+from fairtape.journal.segments import Place, Segment, Trail
+from fairtape.wire.frames import NodeId
+
+POLL_PERIOD: Final = 10 * MILLISECOND  # between two reads of a journal that was read to its end
+REPAIR_PERIOD_MAX: Final = 5 * SECOND  # for which a journal may be unreadable while its site truncates it
+REWIND_MAX: Final = 100_000  # sequence numbers that are searched for a Break
+
+
+class JournalFollower:
+    """Reads what one site releases, from a sequence number on, and can go on with another site."""
+
+    def __init__(
+        self,
+        journals: Mapping[NodeId, Path | JournalReader],
+        *,
+        site: NodeId | None = None,
+        from_sequence: int = 1,
+        repair_period: Duration = 0,
+    ) -> None:
+        """Follow `site`, by default the first. Damage is raised when it has lasted for `repair_period`."""
+        self.journals = journals
+        self.site = next(iter(journals)) if site is None else site
+        self.journal = self._reader(self.site)
+        self.next_sequence = from_sequence
+        self.formation = 0  # the latest that was read, or that numbered the message before the first; 0: none
+        self._repair_period = repair_period
+        self._damaged_at: int | None = None  # since when the journal cannot be read
+        self._cursor: Cursor | None = None
+        self._open(from_sequence)
+        self.formation = self._formation_before(from_sequence)
+
+    @classmethod
+    def of_journal(
+        cls, journal: Path | JournalReader, *, from_sequence: int = 1, repair_period: Duration = 0
+    ) -> "JournalFollower":
+        """Follow one journal alone; a reader may be shared for its index."""
+        return cls({0: journal}, from_sequence=from_sequence, repair_period=repair_period)
+
+    def new_entries(self) -> Iterator[JournalEntry | FormationChanged]:
+        """What was released since the last call, with the changes of formation. Ends at damage that may be repaired."""
+        try:
+            for each in self._cursor_here().everything():
+                if isinstance(each, JournalEntry):
+                    self._damaged_at = None
+                    self.next_sequence = each.end
+                    if each.ordered.formation > self.formation:
+                        self.formation = each.ordered.formation
+                    yield each
+                    continue
+                change = each.change
+                if change.formation <= self.formation:
+                    continue  # another site's journal had it
+                if change.sequence >= self._begin:
+                    self.formation = change.formation
+                    yield each
+                elif self.formation and change.broken:  # numbers that were handed out are used again
+                    self._open(change.sequence)
+                    yield from self.new_entries()
+                    return
+            self._damaged_at = None
+        except UserError:
+            now = time.monotonic_ns()
+            self.close()
+            self._damaged_at = now if self._damaged_at is None else self._damaged_at
+            if now - self._damaged_at >= self._repair_period:
+                raise
+
+    def read(self, rows_max: int, period: Duration | None = None) -> list[JournalEntry | FormationChanged]:
+        """The next entries, up to about `rows_max` messages or for this period, but at least one; none where it ends.
+
+        What was read before damage is returned first, because the position has moved past it. The next call raises.
+        """
+        found: list[JournalEntry | FormationChanged] = []
+        rows, ends_at = 0, None if period is None else time.monotonic_ns() + period
+        try:
+            for each in self.new_entries():
+                found.append(each)
+                rows += each.ordered.count if isinstance(each, JournalEntry) else 1
+                if rows >= rows_max or (ends_at is not None and time.monotonic_ns() >= ends_at):
+                    break
+        except UserError:
+            if not found:
+                raise
+        return found
+
+    def follow(self, site: NodeId) -> None:
+        """Go on with the journal of this site; where its order had a Break meanwhile, from the Break on."""
+        journal = self._reader(site)
+        self.close()
+        self.site, self.journal = site, journal
+
+    def close(self) -> None:
+        """Close the files. Reading again opens them."""
+        if self._cursor is not None:
+            self._cursor.close()
+            self._cursor = None
+
+    def _reader(self, site: NodeId) -> JournalReader:
+        journal = self.journals[site]
+        return journal if isinstance(journal, JournalReader) else JournalReader.open(journal)
+
+    def _cursor_here(self) -> Cursor:
+        if self._cursor is None:
+            broken = [change.sequence for change in self._changes_behind() if change.broken] if self.formation else []
+            self._open(min([self.next_sequence, *broken]))
+        assert self._cursor is not None
+        return self._cursor
+
+    def _open(self, sequence: int) -> None:
+        self.close()
+        self.next_sequence = self._begin = sequence
+        self._cursor = self.journal.entries(from_sequence=sequence)
+
+    def _formation_before(self, sequence: int) -> int:
+        """The formation that numbered the message before; 0 where the journal has none."""
+        if sequence > 1:
+            with suppress(UserError), self.journal.entries(from_sequence=sequence - 1) as cursor:
+                for entry in cursor:
+                    return entry.ordered.formation if entry.ordered.sequence < sequence else 0
+        return 0
+
+    def _changes_behind(self) -> Iterator[FormationChange]:
+        """Changes of formation in this journal that lie before the next number and were not handed out."""
+        with self.journal.entries(from_sequence=max(self.next_sequence - REWIND_MAX, 1)) as past:
+            for each in past.everything():
+                if isinstance(each, JournalEntry):
+                    if each.end >= self.next_sequence:
+                        return
+                elif self.formation < each.change.formation and each.change.sequence < self.next_sequence:
+                    yield each.change
+
+
+def first_sequence(journal: JournalReader) -> int:
+    """The first number that a journal holds; a site that joined later begins later."""
+    place = journal.place(1, None)
+    return 1 if place is None else place.sequence
+
+
+def released_end(journal: JournalReader) -> int:
+    """The number after the last one that was released. Reads the record heads of the last segment only."""
+    paths = journal.paths()
+    if not paths:
+        return 1
+    with Segment(paths[-1]) as segment:
+        tip = segment.header.tip
+    trail = Trail(Place(paths[-1], HEADER_SIZE, tip.sequence, tip.digest), journal.owner())
+    released = tip.released
+    try:
+        while (step := trail.step()) is not None:
+            if isinstance(mark := step[1], Release):
+                released = mark.sequence + mark.count
+    finally:
+        trail.close()
+    return released
