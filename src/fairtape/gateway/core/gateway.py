@@ -19,7 +19,7 @@ from typing import Final, TypeAlias, TypeVar
 
 from fairtape.core.effects import FormationChange, Ordered
 from fairtape.core.instants import SECOND, Duration, Instant
-from fairtape.edge.protocol.pacing import Pacer
+from fairtape.core.token_bucket import TokenBucket
 from fairtape.exchange.floor import Floor
 from fairtape.exchange.market import Market
 from fairtape.exchange.order_codec import CANCEL_KIND, NEW_ORDER_KIND, REPLACE_KIND, Message, decode, encode
@@ -161,7 +161,7 @@ class Gateway:
         self.stale = False  # the floor must be rebuilt from the journal, and the gateway with it
         self._scope = scope
         self._next_number = first_number
-        self._pacers: dict[str, Pacer] = {}
+        self._rate_limits: dict[str, TokenBucket] = {}
         self._payloads: list[bytes] = []
 
     # What traders ask.
@@ -283,10 +283,10 @@ class Gateway:
             return _refused(Cause.BUSY, "the gateway waits for the sequence; try again")
         if self.pending.held(account).requests >= limits.account_pending_max:
             return _refused(Cause.RATE, f"{limits.account_pending_max} requests wait for the sequence, the limit")
-        if account not in self._pacers and len(self._pacers) >= limits.accounts_max:
-            self._pacers.clear()  # whoever was over its rate begins anew: better than to watch nobody
-        pacer = self._pacers.setdefault(account, Pacer(limits.requests_per_s, limits.burst_period))
-        if not pacer.takes(1, now):
+        if account not in self._rate_limits and len(self._rate_limits) >= limits.accounts_max:
+            self._rate_limits.clear()  # whoever was over its rate begins anew: better than to watch nobody
+        bucket = self._rate_limits.setdefault(account, TokenBucket(limits.requests_per_s, limits.burst_period))
+        if not bucket.take(1, now):
             return _refused(Cause.RATE, f"the account asks more than {limits.requests_per_s} times a second, its limit")
         return None
 

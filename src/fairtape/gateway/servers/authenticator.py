@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from fairtape.core.instants import SECOND, Duration, Instant
-from fairtape.edge.protocol.pacing import Pacer
+from fairtape.core.token_bucket import TokenBucket
 from fairtape.gateway.storage.accounts import TradingAccounts
 
 THREADS: Final = 2
@@ -33,7 +33,7 @@ class Authenticator:
         self._now = now
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="doorman")
         self._checks = 0
-        self._attempts: dict[str, Pacer] = {}
+        self._attempts: dict[str, TokenBucket] = {}
         self._verdicts: dict[tuple[str, str, str], str | None] = {}
 
     async def refusal(self, name: str, secret: str) -> str | None:
@@ -42,7 +42,7 @@ class Authenticator:
             return BUSY
         if name not in self._attempts and len(self._attempts) >= NAMES_MAX:
             self._attempts.clear()
-        if not self._attempts.setdefault(name, Pacer(ATTEMPTS_PER_S, ATTEMPTS_PERIOD)).takes(1, self._now()):
+        if not self._attempts.setdefault(name, TokenBucket(ATTEMPTS_PER_S, ATTEMPTS_PERIOD)).take(1, self._now()):
             return TOO_OFTEN
         self._checks += 1
         try:
