@@ -1,7 +1,7 @@
 """The acceptor's desk: who is let in, who is not, and that one client's connections never mix."""
 
+from fairtape.core.effects import CloseConnection, WriteConnection
 from fairtape.core.instants import SECOND
-from fairtape.edge.protocol.effects import CloseConnection, WriteConnection
 from fairtape.formats.fix.codec import FixMessage, FixStream, encode
 from fairtape.formats.fix.dictionary import BusinessReason
 from fairtape.formats.fix.fields import format_instant

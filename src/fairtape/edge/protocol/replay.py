@@ -14,10 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from fairtape.core.effects import CloseConnection, WriteConnection
 from fairtape.core.instants import MILLISECOND, NEVER, SECOND, Duration, Instant
 from fairtape.core.token_bucket import TokenBucket
 from fairtape.edge.protocol.archive import MessageArchive
-from fairtape.edge.protocol.effects import CloseConnection, EdgeEffect, WriteConnection
+from fairtape.edge.protocol.effects import EdgeEffect
 from fairtape.formats import soupbintcp as soup
 from fairtape.formats.framing import frame
 

@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeAlias
 
+from fairtape.core.effects import CloseConnection, WriteConnection
 from fairtape.core.instants import SECOND, Instant
-from fairtape.edge.protocol.effects import CloseConnection, WriteConnection
 from fairtape.formats.fix.admin_messages import Logon
 from fairtape.formats.fix.codec import BadFix, FixMessage, FixStream, Flaw
 from fairtape.formats.fix.dictionary import BusinessReason, RejectReason, Tag

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+from fairtape.core.effects import CloseConnection, WriteConnection
 from fairtape.core.instants import NEVER, Instant
-from fairtape.edge.protocol.effects import CloseConnection, WriteConnection
 from fairtape.formats.fix.admin_messages import Logon
 from fairtape.formats.fix.codec import MESSAGE_MAX, FixMessage, FixStream, Flaw
 from fairtape.formats.fix.dictionary import BusinessReason, Tag

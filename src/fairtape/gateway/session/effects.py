@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from fairtape.edge.protocol.effects import CloseConnection, WriteConnection
+from fairtape.core.effects import CloseConnection, WriteConnection
 from fairtape.formats.fix.codec import FixMessage
 
 
