@@ -17,7 +17,7 @@ from fairtape.gateway.servers.fix_server import FixServer
 from fairtape.gateway.session.acceptor import FixAcceptor
 from fairtape.gateway.session.effects import LoggedOff, LoggedOn, Received, SessionEvent
 from fairtape.gateway.session.store import MemoryFixStore
-from unit.fix_world import SECRET, fields, judge, order, report
+from unit.gateway.fix_world import SECRET, fields, judge, order, report
 
 
 class Market:

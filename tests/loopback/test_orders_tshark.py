@@ -14,7 +14,7 @@ from fairtape.formats.fix.order_messages import OrderEntry, write
 from fairtape.formats.soupbintcp import SequencedData, UnsequencedData
 from fairtape.formats.soupbintcp import encode as in_soup
 from fairtape.gateway.session.session import compose, header
-from unit.fix_world import START, order, report
+from unit.gateway.fix_world import START, order, report
 
 PORT = 17_100
 LINKTYPE_RAW = 101

@@ -16,7 +16,7 @@ from fairtape.exchange.order_codec import Message
 from fairtape.exchange.orders import CASH, Funding
 from fairtape.exchange.transfers import Bookkeeper, TransferBatch, TransferState
 from fairtape.storage.ledger_tables import LedgerStore
-from unit.floor_values import Script, fixed
+from unit.exchange.floor_values import Script, fixed
 
 ACCOUNTS = ("ann", "bob", "cyd", "dan")
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fairtape.core.instants import SECOND
 from fairtape.exchange.orders import TimeInForce
 from fairtape.exchange.rules.values import DutchClock
-from unit.floor_values import Pit, fixed, market_of, plain, told
+from unit.exchange.floor_values import Pit, fixed, market_of, plain, told
 
 CAR = "Encyclopedia entry 'Dutch auction', a company car from 15,000 down in steps of 1,000, taken at 10,000"
 CLEMENS = "Clemens Auctions, Dutch auctions: a pre-agreed decrement, the price at which the clock was stopped (rule)"

@@ -21,7 +21,7 @@ from fairtape.exchange.rules.values import (
     SecondPrice,
 )
 from fairtape.market.prices import ONE
-from unit.floor_values import Stage, fixed, staged
+from unit.exchange.floor_values import Stage, fixed, staged
 
 RULES: list[Rule] = [
     *[

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairtape.exchange.rules.values import SecondPrice
-from unit.floor_values import Pit, market_of, plain
+from unit.exchange.floor_values import Pit, market_of, plain
 
 BRANDLY = "M. Brandly, Vickrey auctions: high bidder bids more honestly (2012)"
 MITTWEIDA = "Mittweida Blockchain Academy, Second Price Sealed Bid, willingness to pay of A to F (after)"

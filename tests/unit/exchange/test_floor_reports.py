@@ -10,7 +10,7 @@ from fairtape.exchange.order_codec import decode, encode
 from fairtape.exchange.order_handling import FloorLimits
 from fairtape.exchange.orders import Pulse, TradeReport
 from fairtape.exchange.outputs import Broken, Evidence, Voided
-from unit.floor_values import kinds, staged, the_rejection
+from unit.exchange.floor_values import kinds, staged, the_rejection
 
 
 def break_at(token: int, *, broken: bool = True) -> FormationChange:

@@ -24,7 +24,7 @@ from fairtape.nodes.source import Source
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import encode_formation
 from fairtape.wire.seals import Keys
-from unit.floor_values import Script, kinds
+from unit.exchange.floor_values import Script, kinds
 
 SITE, ARBITER = 2, 301
 

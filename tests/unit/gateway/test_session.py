@@ -8,7 +8,7 @@ from fairtape.formats.fix.fields import format_instant
 from fairtape.formats.fix.order_messages import write
 from fairtape.gateway.session.effects import LoggedOff, LoggedOn, LogonRefused
 from fairtape.gateway.session.session import AGAIN_AT_ONCE, FixOptions, FixState
-from unit.fix_world import ANN_KNOWS, SECRET, START, Pair, Stranger, fields, order, report
+from unit.gateway.fix_world import ANN_KNOWS, SECRET, START, Pair, Stranger, fields, order, report
 
 ORDER = tuple(write(order("A"))[1:])
 FIRST_SENT = format_instant(START - SECOND)

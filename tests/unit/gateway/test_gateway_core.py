@@ -7,8 +7,8 @@ from fairtape.exchange.orders import Side
 from fairtape.gateway.core.events import Asked, Cause, EventKind
 from fairtape.gateway.core.gateway import GatewayLimits
 from fairtape.market.prices import ONE
-from unit.floor_values import fixed
-from unit.gateway_values import NOW, Sequence, buy, cancel, gateway_of, kinds, order, replace, sell
+from unit.exchange.floor_values import fixed
+from unit.gateway.gateway_values import NOW, Sequence, buy, cancel, gateway_of, kinds, order, replace, sell
 
 
 def world(count: int = 1, limits: GatewayLimits | None = None) -> Sequence:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from fairtape.core.instants import SECOND
 from fairtape.formats.fix.codec import checksum
 from fairtape.formats.fix.order_messages import write
-from unit.fix_world import Pair, Stranger, order, report
 from unit.formats.itch_values import mutated
+from unit.gateway.fix_world import Pair, Stranger, order, report
 
 ORDER = tuple(write(order("A"))[1:])
 KINDS = {

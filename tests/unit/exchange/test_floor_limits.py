@@ -11,8 +11,8 @@ from fairtape.exchange.outputs import Cancelled, TentativeFill
 from fairtape.exchange.rules.values import CallAuction, Continuous
 from fairtape.gateway.core.gateway import GatewayLimits
 from fairtape.market.prices import FIXED_MAX, ONE
-from unit.floor_values import OPERATOR, fixed, staged, the_rejection
-from unit.gateway_values import NOW, Sequence, buy, gateway_of, replace
+from unit.exchange.floor_values import OPERATOR, fixed, staged, the_rejection
+from unit.gateway.gateway_values import NOW, Sequence, buy, gateway_of, replace
 
 
 @pytest.mark.parametrize(

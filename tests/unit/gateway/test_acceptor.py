@@ -10,7 +10,7 @@ from fairtape.gateway.session.acceptor import FixAcceptor
 from fairtape.gateway.session.effects import DeskEffect, FromClient, LoggedOff, LoggedOn, Received
 from fairtape.gateway.session.session import AGAIN_AT_ONCE
 from fairtape.gateway.session.store import FixStore, MemoryFixStore
-from unit.fix_world import SECRET, START, fields, order, report
+from unit.gateway.fix_world import SECRET, START, fields, order, report
 
 ORDER = tuple(write(order("A"))[1:])
 

@@ -9,7 +9,7 @@ from fairtape.exchange.market import flaw_of
 from fairtape.exchange.orders import OpenMarket
 from fairtape.exchange.rules.values import CallAuction, Continuous, DutchClock, Pricing, Rule, SecondPrice
 from fairtape.market.prices import ONE
-from unit.floor_values import Pit, fixed, market_of
+from unit.exchange.floor_values import Pit, fixed, market_of
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 9), st.integers(0, 40)), max_size=60))

@@ -18,7 +18,7 @@ from fairtape.exchange.outputs import (
 )
 from fairtape.exchange.rules.values import BatchAuction, CallAuction, Continuous, DutchClock, Pricing, SecondPrice
 from fairtape.market.trades import TradeFlag
-from unit.floor_values import GATEWAY, OPERATOR, Script, Stage, fixed, kinds, staged, the_rejection
+from unit.exchange.floor_values import GATEWAY, OPERATOR, Script, Stage, fixed, kinds, staged, the_rejection
 
 
 def balance(stage: Stage, account: str, asset: str = CASH) -> tuple[float, float]:

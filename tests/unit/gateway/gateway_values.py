@@ -14,7 +14,7 @@ from fairtape.gateway.core.events import OrderEvent
 from fairtape.gateway.core.gateway import Gateway, GatewayLimits
 from fairtape.market.prices import ONE
 from fairtape.wire.blocks import pack_messages
-from unit.floor_values import fixed
+from unit.exchange.floor_values import fixed
 
 OPERATOR = 1
 BROKERS: Mapping[str, str] = {"cyd": "house", "dan": "house"}

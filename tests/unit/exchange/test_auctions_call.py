@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fairtape.exchange.rules.auctions import Clearing, clear, middle, nearest
 from fairtape.exchange.rules.values import CallAuction, Candidates, Rounding
-from unit.floor_values import Pit, fixed, market_of, plain, told
+from unit.exchange.floor_values import Pit, fixed, market_of, plain, told
 
 Orders: TypeAlias = list[tuple[Any, ...]]
 

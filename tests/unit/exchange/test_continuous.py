@@ -17,7 +17,7 @@ from fairtape.exchange.market import Market
 from fairtape.exchange.orders import SelfTrade, TimeInForce
 from fairtape.exchange.rules.continuous import match
 from fairtape.exchange.rules.values import Continuous, Pricing, Rounding, rounded
-from unit.floor_values import Pit, fixed, market_of, plain
+from unit.exchange.floor_values import Pit, fixed, market_of, plain
 
 Orders: TypeAlias = list[tuple[Any, ...]]
 Trades: TypeAlias = list[tuple[float, float]]

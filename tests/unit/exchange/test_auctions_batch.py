@@ -14,7 +14,7 @@ from fairtape.core.instants import MILLISECOND
 from fairtape.exchange.book import Order
 from fairtape.exchange.rules.auctions import by_batch, pro_rata
 from fairtape.exchange.rules.values import BadRule, BatchAuction, Rounding
-from unit.floor_values import Pit, fixed, market_of, plain
+from unit.exchange.floor_values import Pit, fixed, market_of, plain
 
 Orders: TypeAlias = list[tuple[Any, ...]]
 PERIOD = 100 * MILLISECOND
