@@ -104,7 +104,7 @@ def test_a_real_engine_trades_over_breaking_wires_and_a_crash(tmp_path: Path) ->
         async with market.serving(crashes=True) as house:
             offer(house)
             trader = asyncio.create_task(engine(front.sockets[0].getsockname()[1], ORDERS, tmp_path))
-            while len(house.gateway.floor.customers["TRADER"].used) < ORDERS // 2:
+            while len(house.gateway.floor.accounts["TRADER"].used) < ORDERS // 2:
                 await asyncio.sleep(0.01)
         async with market.serving() as house:
             told = await trader
@@ -128,7 +128,7 @@ def test_a_real_engine_trades_over_breaking_wires_and_a_crash(tmp_path: Path) ->
     accepted = Counter(name for name, kind, *_ in told["reports"] if kind == "A")
     assert max(accepted.values()) == 1
     assert len({report[3] for report in told["reports"]}) == len(told["reports"])  # every ExecID once
-    customer = house.gateway.floor.customers["TRADER"]
+    customer = house.gateway.floor.accounts["TRADER"]
     assert list(customer.used) == names  # each order entered once, and in its order
     assert customer.account.balance("MSFT").total == (10_000_000 + len(bought)) * ONE
     assert not house.gateway.floor.ledger.imbalance()

@@ -222,7 +222,7 @@ def test_a_captured_request_that_is_played_again_is_refused(tmp_path: Path) -> N
             writer.close()
             _, said = await lines(at, LOGIN, captured)  # in another
             assert "it was played again" in said["reason"]
-            assert len(house.gateway.floor.customers["ann"].used) == 1
+            assert len(house.gateway.floor.accounts["ann"].used) == 1
 
     run(tmp_path, play)
 

@@ -39,7 +39,7 @@ class Order:
         "post_only",
         "price",
         "quantity",
-        "rung",
+        "queue",
         "sign",
         "stop_price",
         "time_in_force",
@@ -70,7 +70,7 @@ class Order:
         self.post_only = post_only
         self.client_id = client_id
         self.stop_price = stop_price  # 0 once it is a plain order
-        self.rung: Rung | None = None  # where it waits
+        self.queue: OrderQueue | None = None  # where it waits
 
     @property
     def is_market(self) -> bool:
@@ -82,7 +82,7 @@ class Order:
         return f"Order({self.number} {side} {self.open} of {self.quantity} at {self.price})"
 
 
-Rung: TypeAlias = "OrderedDict[Order, None]"
+OrderQueue: TypeAlias = "OrderedDict[Order, None]"
 
 
 class Fill(NamedTuple):
@@ -112,25 +112,25 @@ class Reduction(NamedTuple):
 
     order: Order
     quantity: Quantity
-    why: RemovalReason
+    reason: RemovalReason
 
 
-def cut(order: Order, quantity: Quantity, why: RemovalReason) -> Reduction:
+def reduce_open(order: Order, quantity: Quantity, reason: RemovalReason) -> Reduction:
     """Take so much away from what is open. Whoever keeps the order in a ladder takes it out when nothing is left."""
     order.open -= quantity
     order.quantity -= quantity
     assert order.open >= 0
-    return new_tuple(Reduction, (order, quantity, why))
+    return new_tuple(Reduction, (order, quantity, reason))
 
 
 class Ladder:
     """One side of a book."""
 
-    __slots__ = ("keys", "rungs")
+    __slots__ = ("keys", "queues")
 
     def __init__(self) -> None:
         self.keys: list[int] = []  # ascending: the best is the last
-        self.rungs: dict[int, Rung] = {}  # one for each key, never empty
+        self.queues: dict[int, OrderQueue] = {}  # one for each key, never empty
 
     def __bool__(self) -> bool:
         return bool(self.keys)
@@ -138,32 +138,32 @@ class Ladder:
     def __iter__(self) -> Iterator[Order]:
         """The orders, the first in priority first."""
         for key in reversed(self.keys):
-            yield from self.rungs[key]
+            yield from self.queues[key]
 
     def __len__(self) -> int:
-        return sum(map(len, self.rungs.values()))
+        return sum(map(len, self.queues.values()))
 
     def add(self, order: Order, key: int) -> None:
         """Put the order at the end of its rung."""
-        rung = self.rungs.get(key)
-        if rung is None:
-            rung = self.rungs[key] = OrderedDict()
+        queue = self.queues.get(key)
+        if queue is None:
+            queue = self.queues[key] = OrderedDict()
             insort(self.keys, key)
-        rung[order] = None
-        order.rung = rung
+        queue[order] = None
+        order.queue = queue
 
     def remove(self, order: Order, key: int) -> None:
         """Take the order out, wherever in its rung it stands."""
-        rung = order.rung
-        assert rung is not None
-        del rung[order]
-        order.rung = None
-        if not rung:
+        queue = order.queue
+        assert queue is not None
+        del queue[order]
+        order.queue = None
+        if not queue:
             self.drop(key)
 
     def drop(self, key: int) -> None:
         """Take an empty rung out."""
-        del self.rungs[key]
+        del self.queues[key]
         if self.keys[-1] == key:
             self.keys.pop()
         else:
@@ -171,11 +171,11 @@ class Ladder:
 
     def first(self) -> Order | None:
         """The order that comes first."""
-        return next(iter(self.rungs[self.keys[-1]])) if self.keys else None
+        return next(iter(self.queues[self.keys[-1]])) if self.keys else None
 
     def levels(self) -> list[tuple[Price, Quantity]]:
         """The prices with all that waits there, the best first."""
-        return [(abs(key), sum(order.open for order in self.rungs[key])) for key in reversed(self.keys)]
+        return [(abs(key), sum(order.open for order in self.queues[key])) for key in reversed(self.keys)]
 
 
 class Book:
@@ -207,7 +207,7 @@ class Book:
         """So much of a waiting order is filled or gone; it leaves with its last share."""
         order.open -= quantity
         assert order.open >= 0
-        if not order.open and order.rung is not None:
+        if not order.open and order.queue is not None:
             self.remove(order)
 
     @property

@@ -30,7 +30,7 @@ from fairtape.core.effects import FormationChange, Ordered
 from fairtape.exchange.ledger import Ledger
 from fairtape.exchange.market import Market, flaw_of
 from fairtape.exchange.order_codec import decode, encode
-from fairtape.exchange.order_handling import Customer, FloorLimits, OrderHandler
+from fairtape.exchange.order_handling import FloorAccount, FloorLimits, OrderHandler
 from fairtape.exchange.orders import (
     Action,
     BadOrder,
@@ -83,7 +83,7 @@ class Floor:
         limits: FloorLimits | None = None,
     ) -> None:
         assert commit_passes >= 0
-        self._desk = OrderHandler(commit_passes=commit_passes, limits=limits or FloorLimits())
+        self._handler = OrderHandler(commit_passes=commit_passes, limits=limits or FloorLimits())
         self._venue = venue
         self._operators = None if operators is None else frozenset(operators)  # None: every source may administer
         self._arbiters = None if arbiters is None else frozenset(arbiters)  # None: every source may report
@@ -100,15 +100,15 @@ class Floor:
         self._follow(ordered.token)
         self._enter(ordered)
         self._commit(ordered.token)
-        self._desk.at = ordered.acknowledged_at
+        self._handler.at = ordered.acknowledged_at
         for market in self.markets.values():
             if type(market.rule) is not Continuous:
-                self._desk.trade(market, market.advance(self._desk.at))
-                self._desk.settle_down(market)
+                self._handler.trade(market, market.advance(self._handler.at))
+                self._handler.trigger_stops(market)
         for number, source, payload in _messages(ordered):
-            self._desk.number = number
-            self._message(source, payload)
-        self._desk.trades.close(ordered.formation, ordered.token)
+            self._handler.number = number
+            self._apply_message(source, payload)
+        self._handler.trades.close(ordered.formation, ordered.token)
         return self._drain()
 
     def pass_token(self, token: int, formation: int | None = None) -> list[Output]:
@@ -126,8 +126,10 @@ class Floor:
         if not change.broken:
             return []
         lost = self.token >= change.token
-        self._desk.outputs.append(Broken(change.token, change.sequence, lost))
-        self._desk.outputs += [Voided(trade, committed) for trade, committed in self._desk.trades.since(change.token)]
+        self._handler.outputs.append(Broken(change.token, change.sequence, lost))
+        self._handler.outputs += [
+            Voided(trade, committed) for trade, committed in self._handler.trades.since(change.token)
+        ]
         self._stale = self._stale or lost
         return self._drain()
 
@@ -136,41 +138,41 @@ class Floor:
     @property
     def token(self) -> int:
         """The last token that was applied."""
-        return self._desk.token
+        return self._handler.token
 
     @property
     def ledger(self) -> Ledger:
         """Who owns what."""
-        return self._desk.ledger
+        return self._handler.ledger
 
     @property
     def markets(self) -> Mapping[Symbol, Market]:
         """The open markets."""
-        return self._desk.markets
+        return self._handler.markets
 
     @property
-    def customers(self) -> Mapping[str, Customer]:
+    def accounts(self) -> Mapping[str, FloorAccount]:
         """The accounts, with their open orders."""
-        return self._desk.customers
+        return self._handler.accounts
 
     @property
     def trades_hash(self) -> bytes:
         """The digest of all trades so far: equal at replicas that have applied the same tokens."""
-        return self._desk.trades.trades_hash
+        return self._handler.trades.trades_hash
 
     @property
     def trade_count(self) -> int:
         """How many trades were made so far."""
-        return self._desk.trades.next_id - 1
+        return self._handler.trades.next_id - 1
 
     def report(self, token: int) -> bytes | None:
         """What the arbiter publishes about a token, as a message; None where it made no trade."""
-        report = self._desk.trades.report(token)
+        report = self._handler.trades.report(token)
         return None if report is None else encode(report)
 
     def tentative(self) -> Iterator[Execution]:
         """The trades that have not committed yet."""
-        return self._desk.trades.tentative()
+        return self._handler.trades.tentative()
 
     # Tokens.
 
@@ -179,41 +181,43 @@ class Floor:
             raise OutOfOrder("the floor has applied tokens that are lost; rebuild it from the journal")
         if token <= self.token:
             raise OutOfOrder(f"token {token} came after token {self.token}; the order goes one way")
-        self._desk.token = token
+        self._handler.token = token
 
     def _enter(self, ordered: Ordered) -> None:
         if ordered.formation != self._formation:
             self._formation, self._formed_at = ordered.formation, ordered.token
         self._reached[ordered.formation] = ordered.token
-        if len(self._reached) > self._desk.limits.formations_max:
+        if len(self._reached) > self._handler.limits.formations_max:
             self._reached.popitem(last=False)
 
     def _commit(self, token: int) -> None:
-        for trade in self._desk.trades.commit(token, self._formed_at):
+        for trade in self._handler.trades.commit(token, self._formed_at):
             amount = trade.price * trade.quantity // ONE
             buyer, seller = self.ledger.accounts[trade.buyer], self.ledger.accounts[trade.seller]
             self.ledger.settle(buyer, seller, trade.symbol, trade.quantity, amount)
-            self._desk.outputs.append(Committed(trade, token))
-            self._desk.outputs.append(Printed(trade, self._venue))
+            self._handler.outputs.append(Committed(trade, token))
+            self._handler.outputs.append(Printed(trade, self._venue))
 
     def _drain(self) -> list[Output]:
-        outputs, self._desk.outputs = self._desk.outputs, []
+        outputs, self._handler.outputs = self._handler.outputs, []
         return outputs
 
     # Messages.
 
-    def _message(self, source: int, payload: bytes) -> None:
+    def _apply_message(self, source: int, payload: bytes) -> None:
         if payload[:1] == _TICKER:
             return
         try:
             message = decode(payload)
         except BadOrder as error:
-            self._desk.outputs.append(Rejected(self._desk.number, source, 0, "", "", str(error)))
+            self._handler.outputs.append(Rejected(self._handler.number, source, 0, "", "", str(error)))
             return
         if isinstance(message, TradeReport):
             self._check_report(source, message)
         elif not isinstance(message, Pulse):
-            reason = self._replayed(source, message.gateway, message.gateway_number) or self._request(source, message)
+            reason = self._replay_refusal(source, message.gateway, message.gateway_number) or self._apply_request(
+                source, message
+            )
             if reason is not None:
                 self._reject(source, message, reason)
 
@@ -222,30 +226,30 @@ class Floor:
         client_id = message.client_id if isinstance(message, NewOrder | Replace) else ""
         if isinstance(message, Cancel):
             client_id = message.order_id
-        self._desk.outputs.append(
-            Rejected(self._desk.number, source, message.gateway_number, account, client_id, reason)
+        self._handler.outputs.append(
+            Rejected(self._handler.number, source, message.gateway_number, account, client_id, reason)
         )
 
-    def _replayed(self, source: int, gateway: int, number: int) -> str | None:
+    def _replay_refusal(self, source: int, gateway: int, number: int) -> str | None:
         """Why a request is not a fresh one of the source that brings it."""
         if gateway != source:
             return f"gateway is {gateway}, but source {source} sent it: a request is taken only from its own gateway"
         last = self._gateways.get(source)
-        if last is None and len(self._gateways) == self._desk.limits.gateways_max:
-            return f"gateway {source} is one more than the {self._desk.limits.gateways_max} that the floor knows"
+        if last is None and len(self._gateways) == self._handler.limits.gateways_max:
+            return f"gateway {source} is one more than the {self._handler.limits.gateways_max} that the floor knows"
         if last is not None and number <= last:
             return f"gateway_number is {number}, not above {last}: it was played again"
         self._gateways[source] = number
         return None
 
-    def _request(self, source: int, message: Request) -> str | None:
+    def _apply_request(self, source: int, message: Request) -> str | None:
         """Carry out a request; why it cannot be."""
         if isinstance(message, NewOrder):
-            return self._desk.enter(source, message)
+            return self._handler.enter(source, message)
         if isinstance(message, Cancel):
-            return self._desk.cancel(message)
+            return self._handler.cancel(message)
         if isinstance(message, Replace):
-            return self._desk.replace(source, message)
+            return self._handler.replace(source, message)
         if self._operators is not None and source not in self._operators:
             return f"source {source} is no operator; markets and money are theirs"
         if isinstance(message, Funding):
@@ -258,9 +262,9 @@ class Floor:
         reason = self.ledger.fund(funding.account, funding.asset, funding.amount)
         if reason is not None:
             return reason
-        if funding.account not in self.customers:
-            self._desk.customers[funding.account] = Customer(self.ledger.accounts[funding.account])
-        self._desk.outputs.append(Funded(self._desk.number, funding.account, funding.asset, funding.amount))
+        if funding.account not in self.accounts:
+            self._handler.accounts[funding.account] = FloorAccount(self.ledger.accounts[funding.account])
+        self._handler.outputs.append(Funded(self._handler.number, funding.account, funding.asset, funding.amount))
         return None
 
     def _open(self, terms: OpenMarket) -> str | None:
@@ -268,14 +272,14 @@ class Floor:
             return flaw
         market = self.markets.get(terms.symbol)
         if market is not None:
-            if (reason := market.change(terms, self._desk.at)) is not None:
+            if (reason := market.change(terms, self._handler.at)) is not None:
                 return reason
-        elif len(self.markets) == self._desk.limits.symbols_max:
-            return f"symbol is {terms.symbol}; the floor is full with {self._desk.limits.symbols_max} markets"
+        elif len(self.markets) == self._handler.limits.symbols_max:
+            return f"symbol is {terms.symbol}; the floor is full with {self._handler.limits.symbols_max} markets"
         else:
-            self._desk.markets[terms.symbol] = Market(terms, self._desk.at)
-        self._desk.outputs.append(
-            MarketChanged(self._desk.number, terms.symbol, f"trades as {type(terms.rule).__name__}")
+            self._handler.markets[terms.symbol] = Market(terms, self._handler.at)
+        self._handler.outputs.append(
+            MarketChanged(self._handler.number, terms.symbol, f"trades as {type(terms.rule).__name__}")
         )
         return None
 
@@ -285,41 +289,45 @@ class Floor:
             return f"symbol is {control.symbol}; no such market is open"
         match control.action:
             case Action.HALT:
-                market.halt(self._desk.at)
+                market.halt(self._handler.at)
             case Action.RESUME:
-                market.resume(self._desk.at)
+                market.resume(self._handler.at)
             case Action.UNCROSS:
                 fills = market.uncross()
                 if fills is None:
                     return f"{control.symbol} trades as {type(market.rule).__name__}, which has no rounds to end"
-                self._desk.trade(market, fills)
+                self._handler.trade(market, fills)
             case Action.CLOSE:
                 market.close()
-                del self._desk.markets[control.symbol]
-        self._desk.outputs.append(MarketChanged(self._desk.number, control.symbol, control.action.name.lower()))
-        self._desk.settle_down(market)
+                del self._handler.markets[control.symbol]
+        self._handler.outputs.append(MarketChanged(self._handler.number, control.symbol, control.action.name.lower()))
+        self._handler.trigger_stops(market)
         return None
 
     def _check_report(self, source: int, report: TradeReport) -> None:
         """Compare the arbiter's word with this replica's own."""
         if self._arbiters is not None and source not in self._arbiters:
-            self._desk.outputs.append(Rejected(self._desk.number, source, 0, "", "", f"source {source} is no arbiter"))
+            self._handler.outputs.append(
+                Rejected(self._handler.number, source, 0, "", "", f"source {source} is no arbiter")
+            )
             return
-        if (reason := self._unchecked(report)) is not None:
-            self._desk.outputs.append(Rejected(self._desk.number, source, 0, "", "", reason))
+        if (reason := self._report_refusal(report)) is not None:
+            self._handler.outputs.append(Rejected(self._handler.number, source, 0, "", "", reason))
             return
-        own = self._desk.trades.report(report.token)
+        own = self._handler.trades.report(report.token)
         count, digest = (0, "none") if own is None else (own.trade_count, own.trades_hash.hex())
         for field, expected, found in (
             ("trade_count", str(count), str(report.trade_count)),
             ("trades_hash", digest, report.trades_hash.hex()),
         ):
             if expected != found:
-                self._desk.outputs.append(Evidence(self._desk.number, source, report.token, field, expected, found))
+                self._handler.outputs.append(
+                    Evidence(self._handler.number, source, report.token, field, expected, found)
+                )
 
-    def _unchecked(self, report: TradeReport) -> str | None:
+    def _report_refusal(self, report: TradeReport) -> str | None:
         """Why a report can be neither right nor wrong here."""
-        if self._desk.trades.has_forgotten(report.token):
+        if self._handler.trades.has_forgotten(report.token):
             return f"token is {report.token}; it is too old to be checked"
         reached = self._reached.get(report.formation)
         if reached is None or (report.formation != self._formation and report.token > reached):
@@ -346,25 +354,21 @@ def _messages(ordered: Ordered) -> Iterator[tuple[int, int, bytes]]:
 # is left comes from the journal. Nobody has to tell the replica which tokens were taken back: a formation that begins
 # at or below the last token that was applied says it, whether or not it is the one that broke.
 
-Past: TypeAlias = Callable[[], Iterable[Ordered]]
-"""What the journal of the site holds and the site has released, from the first token on."""
-
 
 class Replica:
     """The floor of one site."""
 
-    def __init__(self, new: Callable[[], Floor], past: Past) -> None:
+    def __init__(self, new: Callable[[], Floor], released: Callable[[], Iterable[Ordered]]) -> None:
+        """`released` reads the site's journal: all that the site has released, from the first token on."""
         self._new = new
-        self._past = past
-        self.rebuilt = -1  # how often, since it was made
+        self._released = released
         self.floor = new()
         self.rebuild()
 
     def rebuild(self) -> None:
         """Begin anew, from what the journal holds. What it says of the past was said before."""
         self.floor = self._new()
-        self.rebuilt += 1
-        for ordered in self._past():
+        for ordered in self._released():
             self.floor.apply(ordered)
 
     def deliver(self, ordered: Ordered) -> list[Output]:

@@ -2,14 +2,14 @@
 
 A market knows orders, prices and time, and nothing of money: whether an account can pay is decided before an order
 comes here. What happens to orders comes back as fills, and as cuts for what goes without a trade; a caller drains
-`cuts` after each call. Time is the instant of the token that is being applied.
+`reductions` after each call. Time is the instant of the token that is being applied.
 """
 
 from collections.abc import Sequence
 from typing import Final
 
 from fairtape.core.instants import Instant
-from fairtape.exchange.book import ANY_BUY, ANY_SELL, Book, Fill, Ladder, Order, Reduction, RemovalReason, cut
+from fairtape.exchange.book import ANY_BUY, ANY_SELL, Book, Fill, Ladder, Order, Reduction, RemovalReason, reduce_open
 from fairtape.exchange.orders import NewOrder, OpenMarket, OrderType, Side, TimeInForce
 from fairtape.exchange.rules import dutch
 from fairtape.exchange.rules.auctions import Clearing, award, by_batch, clear, middle, nearest, uncross
@@ -26,7 +26,7 @@ from fairtape.exchange.rules.values import (
 )
 from fairtape.market.prices import ONE, Price, Quantity, format_fixed
 
-_NOTHING: Final[tuple[Fill, ...]] = ()
+_NO_FILLS: Final[tuple[Fill, ...]] = ()
 PRICE_MAX: Final = ANY_BUY - 1  # of a limit: above it stand those who take every price
 DAY: Final = TimeInForce.DAY
 FOK: Final = TimeInForce.FOK
@@ -66,18 +66,18 @@ def _prices_of(rule: Rule) -> list[tuple[str, Price]]:
 class Market:
     """The trading of one symbol."""
 
-    __slots__ = ("_batch", "_hand", "_stops", "book", "cuts", "halted", "last", "rule", "terms")
+    __slots__ = ("_batch", "_clock", "_stops", "book", "halted", "last", "reductions", "rule", "terms")
 
     def __init__(self, terms: OpenMarket, now: Instant = 0) -> None:
         assert flaw_of(terms) is None
         self.terms = terms
         self.rule = terms.rule
         self.book = Book()
-        self.cuts: list[Reduction] = []
+        self.reductions: list[Reduction] = []
         self.halted = False
         self.last: Price = 0  # of the latest trade; 0: there was none
         self._stops = (Ladder(), Ladder())  # that buy, the lowest stop first; that sell, the highest first
-        self._hand = dutch.Hand(0, now)
+        self._clock = dutch.ClockState(0, now)
         self._batch = self._batch_at(now)
 
     # What may come in.
@@ -139,17 +139,17 @@ class Market:
         """Let an order trade and wait, as the rule says."""
         rule = self.rule
         if type(rule) is not Continuous:
-            return self._gather(order, now)
+            return self._enter_auction(order, now)
         book = self.book
         opposite = book.asks if order.sign > 0 else book.bids
         keys = opposite.keys
-        fills: list[Fill] | tuple[Fill, ...] = _NOTHING
+        fills: list[Fill] | tuple[Fill, ...] = _NO_FILLS
         if keys and keys[-1] >= -order.key:
-            if (order.post_only or order.time_in_force is FOK) and (why := _forbidden(order, opposite)):
-                self.cuts.append(cut(order, order.open, why))
-                return _NOTHING
+            if (order.post_only or order.time_in_force is FOK) and (why := _taking_refusal(order, opposite)):
+                self.reductions.append(reduce_open(order, order.open, why))
+                return _NO_FILLS
             fills = []
-            match(order, opposite, rule, self.terms.tick, fills, self.cuts)
+            match(order, opposite, rule, self.terms.tick, fills, self.reductions)
             if fills:
                 self.last = fills[-1].price
         if order.open:
@@ -157,10 +157,12 @@ class Market:
                 (book.bids if order.sign > 0 else book.asks).add(order, order.key)
             else:
                 whole = order.time_in_force is FOK
-                self.cuts.append(cut(order, order.open, RemovalReason.NOT_WHOLE if whole else RemovalReason.UNFILLED))
+                self.reductions.append(
+                    reduce_open(order, order.open, RemovalReason.NOT_WHOLE if whole else RemovalReason.UNFILLED)
+                )
         return fills
 
-    def _gather(self, order: Order, now: Instant) -> Sequence[Fill]:
+    def _enter_auction(self, order: Order, now: Instant) -> Sequence[Fill]:
         """An auction's order waits; under the clock it may take at once."""
         fills = [*self.advance(now)]
         order.batch = self._batch
@@ -168,11 +170,11 @@ class Market:
         if not isinstance(self.rule, DutchClock):
             return fills
         if order.sign < 0:
-            self._hand = dutch.Hand(self.rule.start, now)
+            self._clock = dutch.ClockState(self.rule.start, now)
         fills += self.advance(now)
         if order.open and (order.is_market or order.time_in_force is not DAY):
             self.book.remove(order)
-            self.cuts.append(cut(order, order.open, RemovalReason.UNFILLED))
+            self.reductions.append(reduce_open(order, order.open, RemovalReason.UNFILLED))
         return fills
 
     def stop(self, order: Order) -> None:
@@ -199,11 +201,11 @@ class Market:
             self._stops[order.sign < 0].remove(order, -order.stop_price * order.sign)
         else:
             (self.book.bids if order.sign > 0 else self.book.asks).remove(order, order.key)
-        self.cuts.append(cut(order, order.open, why))
+        self.reductions.append(reduce_open(order, order.open, why))
 
     def reduce(self, order: Order, quantity: Quantity) -> None:
         """Take so much of a waiting order away; the rest keeps its place."""
-        self.cuts.append(cut(order, quantity, RemovalReason.ASKED))
+        self.reductions.append(reduce_open(order, quantity, RemovalReason.ASKED))
         if not order.open:
             self.book.remove(order)
 
@@ -226,10 +228,10 @@ class Market:
     def advance(self, now: Instant) -> Sequence[Fill]:
         """Let the clock of an auction run until now."""
         if self.halted:
-            return _NOTHING
-        fills: Sequence[Fill] = _NOTHING
+            return _NO_FILLS
+        fills: Sequence[Fill] = _NO_FILLS
         if isinstance(self.rule, DutchClock):
-            fills, self._hand = dutch.run(self.book, self.rule, self._hand, now)
+            fills, self._clock = dutch.run(self.book, self.rule, self._clock, now)
         elif isinstance(self.rule, BatchAuction) and self._batch_at(now) > self._batch:
             self._batch = self._batch_at(now)
             fills = self._cleared(self.rule)
@@ -284,13 +286,13 @@ class Market:
     def halt(self, now: Instant) -> None:
         """Stop trading, and the clock with it."""
         if not self.halted:
-            self._hand = dutch.Hand(self.clock_price(now), now)
+            self._clock = dutch.ClockState(self.clock_price(now), now)
             self.halted = True
 
     def resume(self, now: Instant) -> None:
         """Go on where the market stood."""
         if self.halted:
-            self._hand = dutch.Hand(self._hand.price, now)
+            self._clock = dutch.ClockState(self._clock.price, now)
             self._batch = self._batch_at(now)
             self.halted = False
 
@@ -322,7 +324,7 @@ class Market:
         lot = self.book.asks.first()
         if not isinstance(self.rule, DutchClock) or lot is None:
             return 0
-        return dutch.price_at(self.rule, self._hand, lot.price, self._hand.set_at if self.halted else now)
+        return dutch.price_at(self.rule, self._clock, lot.price, self._clock.set_at if self.halted else now)
 
     def cost(self, order: Order, now: Instant) -> int:
         """The most that a market order to buy can come to pay, as price times quantity."""
@@ -342,7 +344,7 @@ class Market:
         return now // self.rule.period if isinstance(self.rule, BatchAuction) else 0
 
 
-def _forbidden(order: Order, opposite: Ladder) -> RemovalReason | None:
+def _taking_refusal(order: Order, opposite: Ladder) -> RemovalReason | None:
     """Why an order that crosses must not take."""
     if order.post_only:
         return RemovalReason.WOULD_TAKE

@@ -69,7 +69,7 @@ class Settlement(NamedTuple):
     sell_order: int
 
 
-class TransferState(NamedTuple):
+class AccountBalance(NamedTuple):
     """One asset of one account, after a token."""
 
     account: str
@@ -86,7 +86,7 @@ class TransferBatch:
     sequence: int  # the number of the next message
     settlements: list[Settlement] = field(default_factory=list)
     transfers: list[Transfer] = field(default_factory=list)
-    standings: list[TransferState] = field(default_factory=list)
+    balances: list[AccountBalance] = field(default_factory=list)
 
 
 # The bookkeeper of a floor: what a token did to the ledger, as transfers.
@@ -96,7 +96,7 @@ class TransferBatch:
 # gave back. If a balance moved in any other way the books would not close, and that is asserted for every account.
 
 _OWNED: Final = (Sequenced, Cancelled, Replaced)  # told of one account's order
-_OPEN, _HELD = BalancePart.AVAILABLE, BalancePart.RESERVED
+_AVAILABLE, _RESERVED = BalancePart.AVAILABLE, BalancePart.RESERVED
 
 
 class Bookkeeper:
@@ -141,14 +141,16 @@ class Bookkeeper:
                 if now == before and (name, asset) not in moved:
                     continue
                 available, reserved = moved[name, asset]
-                held = now[1] - before[1] - reserved
-                assert now[0] - before[0] - available == -held
-                if held:
-                    places = (_OPEN, _HELD) if held > 0 else (_HELD, _OPEN)
+                reserved_more = now[1] - before[1] - reserved
+                assert now[0] - before[0] - available == -reserved_more
+                if reserved_more:
+                    places = (_AVAILABLE, _RESERVED) if reserved_more > 0 else (_RESERVED, _AVAILABLE)
                     sides = (name, places[0], name, places[1])
-                    batch.transfers.append(Transfer(TransferReason.RESERVATION, batch.token, asset, *sides, abs(held)))
+                    batch.transfers.append(
+                        Transfer(TransferReason.RESERVATION, batch.token, asset, *sides, abs(reserved_more))
+                    )
                 self._known[name, asset] = now
-                batch.standings.append(TransferState(name, asset, *now))
+                batch.balances.append(AccountBalance(name, asset, *now))
 
 
 def _settlement(trade: Execution) -> Settlement:

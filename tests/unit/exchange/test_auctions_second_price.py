@@ -80,7 +80,7 @@ def test_a_round_without_an_offer_ends_without_a_sale() -> None:
     pit = Pit(market_of(SecondPrice()))
     pit.enter("buy", 1, 5)
     assert pit.market.uncross() == []
-    assert [cut.why.name for cut in pit.market.cuts] == ["ROUND_OVER"]
+    assert [reduction.reason.name for reduction in pit.market.reductions] == ["ROUND_OVER"]
 
 
 def test_nobody_gains_by_bidding_anything_but_his_value() -> None:

@@ -26,8 +26,8 @@ def test_a_book_equals_a_list_that_is_sorted_every_time(steps: list[tuple[bool, 
         expected = sorted(waiting, key=lambda order: (-order.sign, -order.key, order.number))
         assert list(book.orders()) == expected
         for ladder in (book.bids, book.asks):
-            assert ladder.keys == sorted(ladder.rungs)
-            assert all(ladder.rungs.values())
+            assert ladder.keys == sorted(ladder.queues)
+            assert all(ladder.queues.values())
         assert len(book.bids) + len(book.asks) == len(waiting)
 
 

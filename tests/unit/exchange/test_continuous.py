@@ -145,7 +145,7 @@ def test_a_fok_takes_all_or_nothing() -> None:
     assert pit.enter("buy", 11, 11, wait=TimeInForce.FOK) == []
     assert pit.enter("buy", 10, 10, wait=TimeInForce.FOK) == []
     assert pit.enter("buy", 1, 9, wait=TimeInForce.FOK) == []
-    assert [cut.why.name for cut in pit.market.cuts] == ["NOT_WHOLE"] * 3
+    assert [reduction.reason.name for reduction in pit.market.reductions] == ["NOT_WHOLE"] * 3
     assert pit.enter("buy", 10, 11, wait=TimeInForce.FOK) == [(1, 6, 10, 5), (2, 6, 11, 5)]
 
 
@@ -211,7 +211,7 @@ def test_prices_stay_within_limits_and_priority_is_never_violated(
         assert all(not fill.maker.open for fill in fills[:-1])
         assert not market.book.is_crossed
     for order in entered:
-        assert (order.rung is not None) == (order.open > 0)
+        assert (order.queue is not None) == (order.open > 0)
 
 
 @given(flows)
@@ -239,6 +239,6 @@ def test_matching_alone_leaves_the_decision_about_the_rest_to_its_caller() -> No
     market.enter(Order(1, object(), -1, fixed(5), fixed(2)))
     taker = Order(2, object(), 1, fixed(5), fixed(3))
     fills: list[Fill] = []
-    match(taker, market.book.asks, Continuous(), fixed(1), fills, market.cuts)
-    assert (taker.open, taker.rung, len(fills)) == (fixed(1), None, 1)
+    match(taker, market.book.asks, Continuous(), fixed(1), fills, market.reductions)
+    assert (taker.open, taker.queue, len(fills)) == (fixed(1), None, 1)
     assert not market.book.asks

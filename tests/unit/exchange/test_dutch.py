@@ -108,7 +108,7 @@ def test_whoever_comes_while_the_clock_runs_pays_what_it_shows() -> None:
     assert pit.enter("buy", 1, 95, at=30 * SECOND) == [(1, 2, 70, 1)]
     assert pit.enter("buy", 1, at=31 * SECOND + 1) == [(1, 3, 69, 1)]
     assert pit.enter("buy", 1, 60, at=31 * SECOND, wait=TimeInForce.IOC) == []
-    assert [cut.why.name for cut in pit.market.cuts] == ["UNFILLED"]
+    assert [reduction.reason.name for reduction in pit.market.reductions] == ["UNFILLED"]
 
 
 def test_the_clock_goes_on_at_its_reserve_until_somebody_comes() -> None:

@@ -231,7 +231,7 @@ def test_a_replace_below_what_is_filled_ends_the_order() -> None:
     script = stage.script
     stage.play(script.buy("ann", "a1", 10, 100), script.sell("bob", "b1", 6, 100))
     assert kinds(stage.play(script.replace("ann", "a1", "a2", 5, 101))) == ["Replaced", "Cancelled"]
-    assert stage.floor.customers["ann"].orders == {}
+    assert stage.floor.accounts["ann"].orders == {}
     assert balance(stage, "ann") == (9_400, 600)
 
 

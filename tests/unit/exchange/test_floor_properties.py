@@ -81,7 +81,7 @@ class Crowd:
 
     def _victim(self) -> tuple[str, str]:
         """An order that waits, if any does."""
-        waiting = [(name, order_id) for name, each in self._floor.customers.items() for order_id in each.orders]
+        waiting = [(name, order_id) for name, each in self._floor.accounts.items() for order_id in each.orders]
         return self._chance.choice(waiting) if waiting else ("ann", "o1")
 
     def _order(self) -> Message:
@@ -103,9 +103,9 @@ class Crowd:
 def owed(stage: Stage) -> Counter[tuple[str, str]]:
     """What each account must have reserved: for what waits, and for trades that have not committed."""
     sums: Counter[tuple[str, str]] = Counter()
-    for name, customer in stage.floor.customers.items():
-        for market, order in customer.orders.values():
-            assert order.rung is not None
+    for name, account in stage.floor.accounts.items():
+        for market, order in account.orders.values():
+            assert order.queue is not None
             if order.sign < 0:
                 sums[name, "XYZ"] += order.open
             elif not order.is_market:

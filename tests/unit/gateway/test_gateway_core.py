@@ -197,7 +197,7 @@ def test_what_an_earlier_life_entered_comes_through_once() -> None:
     first, second = sequence.told()
     assert (first.client_id, first.kind) == ("a2", EventKind.SEQUENCED)
     assert (second.client_id, second.kind, second.stands) == ("a2", EventKind.REJECTED, True)
-    assert len(reborn.floor.customers["ann"].orders) == 2
+    assert len(reborn.floor.accounts["ann"].orders) == 2
 
 
 def test_events_can_be_heard_again_from_any_number_on() -> None:

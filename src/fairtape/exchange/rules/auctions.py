@@ -81,7 +81,7 @@ def clear(
     fullest = [(price, bid - offered) for price, bid, offered in outcomes if min(bid, offered) == volume]
     least = min(abs(surplus) for _, surplus in fullest)
     chosen = (lambda low, high: tie(*_hull(limits, low, high))) if closed else tie
-    price = _pressed([(price, surplus) for price, surplus in fullest if abs(surplus) == least], chosen)
+    price = _by_pressure([(price, surplus) for price, surplus in fullest if abs(surplus) == least], chosen)
     return Clearing(price, volume, demand.at_least(price) - supply.at_most(price))
 
 
@@ -91,7 +91,7 @@ def _with_ticks(limits: Sequence[Price], tick: Price) -> list[Price]:
     return sorted({*limits, *between})
 
 
-def _pressed(remaining: Sequence[tuple[Price, int]], tie: TieBreak) -> Price:
+def _by_pressure(remaining: Sequence[tuple[Price, int]], tie: TieBreak) -> Price:
     """Where only bids are left over the price is the highest, where only offers are the lowest."""
     lowest, highest = remaining[0][0], remaining[-1][0]
     if all(surplus > 0 for _, surplus in remaining):

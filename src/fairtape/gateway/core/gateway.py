@@ -23,7 +23,7 @@ from fairtape.core.token_bucket import TokenBucket
 from fairtape.exchange.floor import Floor
 from fairtape.exchange.market import Market
 from fairtape.exchange.order_codec import CANCEL_KIND, NEW_ORDER_KIND, REPLACE_KIND, Message, decode, encode
-from fairtape.exchange.order_handling import Customer
+from fairtape.exchange.order_handling import FloorAccount
 from fairtape.exchange.orders import CASH, BadOrder, Cancel, NewOrder, OrderType, Replace, Side
 from fairtape.exchange.outputs import Output
 from fairtape.gateway.core.blotter import Blotter
@@ -172,7 +172,7 @@ class Gateway:
         refusal = self._unwelcome(login, order.account, now) or _flaw(order)
         if refusal is not None:
             return refusal
-        customer, market = self.floor.customers.get(order.account), self.floor.markets.get(order.symbol)
+        customer, market = self.floor.accounts.get(order.account), self.floor.markets.get(order.symbol)
         if customer is None:
             return _refused(Cause.ACCOUNT, f"account is {order.account}; nothing was ever paid into it")
         held = self.pending.held(order.account)
@@ -204,7 +204,7 @@ class Gateway:
         refusal = refusal or self._unknown(request.account, request.order_id)
         if refusal is not None:
             return refusal
-        customer, held = self.floor.customers[request.account], self.pending.held(request.account)
+        customer, held = self.floor.accounts[request.account], self.pending.held(request.account)
         if (refusal := self._used(customer, held, request.client_id)) is not None:
             return refusal
         asset, amount, exposure = self._difference(customer, request)
@@ -217,8 +217,8 @@ class Gateway:
 
         It was checked then; whatever has changed since, the floor decides.
         """
-        customer = self.floor.customers.get(request.account)
-        known = customer is not None and not isinstance(request, Cancel) and request.client_id in customer.used
+        customer = self.floor.accounts.get(request.account)
+        known = customer is not None and not isinstance(request, Cancel) and request.client_id in customer.used_ids
         if known or len(self.pending) >= self.limits.pending_max:
             return _refused(Cause.DUPLICATE, "it has its place already")
         mine = request._replace(gateway=self.me, gateway_number=self._next_number, entered_at=now)
@@ -290,19 +290,19 @@ class Gateway:
             return _refused(Cause.RATE, f"the account asks more than {limits.requests_per_s} times a second, its limit")
         return None
 
-    def _used(self, customer: Customer, held: Held, client_id: str) -> Answer | None:
-        if client_id in customer.used or client_id in customer.orders or client_id in held.names:
+    def _used(self, customer: FloorAccount, held: Held, client_id: str) -> Answer | None:
+        if client_id in customer.used_ids or client_id in customer.orders or client_id in held.names:
             return _refused(Cause.DUPLICATE, f"client_id is {client_id}; the account has used it before")
         return None
 
     def _unknown(self, account: str, order_id: str) -> Answer | None:
-        customer = self.floor.customers.get(account)
+        customer = self.floor.accounts.get(account)
         if customer is not None and (order_id in customer.orders or self.pending.named(account, order_id) is not None):
             return None
         return _refused(Cause.ORDER, f"order_id is {order_id}; {account} has no such open order")
 
-    def _unaffordable(self, customer: Customer, held: Held, asset: str, amount: int) -> Answer | None:
-        balance = customer.account.balances.get(asset)
+    def _unaffordable(self, customer: FloorAccount, held: Held, asset: str, amount: int) -> Answer | None:
+        balance = customer.funds.balances.get(asset)
         available = (0 if balance is None else balance.available) - held.assets.get(asset, 0)
         if amount <= max(available, 0):
             return None
@@ -316,7 +316,7 @@ class Gateway:
         limit = format_fixed(self.limits.notional_max)
         return _refused(Cause.LIMIT, f"the open orders would come to {format_sum(notional)}; the limit is {limit}")
 
-    def _difference(self, customer: Customer, request: Replace) -> tuple[str, int, int]:
+    def _difference(self, customer: FloorAccount, request: Replace) -> tuple[str, int, int]:
         """What a replace takes beyond what the order has set aside: asset, amount, exposure."""
         found = customer.orders.get(request.order_id)
         if found is not None:
@@ -349,7 +349,7 @@ def _flaw(request: NewOrder | Cancel | Replace) -> Answer | None:
     return None
 
 
-def _cost(market: Market, customer: Customer, new: NewOrder, now: Instant) -> tuple[str, int]:
+def _cost(market: Market, customer: FloorAccount, new: NewOrder, now: Instant) -> tuple[str, int]:
     """What an order will reserve, as the floor does it."""
     if new.side is Side.SELL:
         return new.symbol, new.quantity
