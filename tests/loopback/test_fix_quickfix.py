@@ -20,7 +20,7 @@ from fairtape.core.instants import Instant
 from fairtape.formats.fix.order_messages import ExecType, ExecutionReport, NewOrderSingle, OrderEntry, OrdStatus
 from fairtape.gateway.servers.fix_server import FixServer
 from fairtape.gateway.session.acceptor import FixAcceptor
-from fairtape.gateway.session.effects import LoggedOff, LoggedOn, LogonRefused, Received, SessionEvent
+from fairtape.gateway.session.effects import LoggedOff, LoggedOn, MessageRejected, Received, SessionEvent
 from fairtape.gateway.storage.fix_store import FixFile
 
 pytest.importorskip("quickfix", reason="no wheel of QuickFIX for this Python or machine; pip install quickfix-ssl")
@@ -111,7 +111,7 @@ class BreakingWire:
                 del self._budgets[0]
 
 
-def judge(client: str, username: str, password: str) -> str | None:
+def authenticate(client: str, username: str, password: str) -> str | None:
     return None if (client, username, password) == ("TRADER", "trader", SECRET) else "wrong user name or password"
 
 
@@ -127,7 +127,9 @@ class Acceptor:
     async def serving(self, *, crashes: bool = False) -> AsyncIterator[None]:
         """Until the end of the context, and then either close or be gone: what was not synced is forgotten."""
         file = FixFile(self._path)
-        desk = FixAcceptor("FAIRTAPE", store_of=lambda client: file.session("FAIRTAPE", client), judge=judge)
+        desk = FixAcceptor(
+            "FAIRTAPE", store_of=lambda client: file.session("FAIRTAPE", client), authenticate=authenticate
+        )
         server = FixServer(desk, self.recorder, sync=file.sync, now=time.time_ns)
         self.recorder.server = server
         _, self.port = await server.start("127.0.0.1", 0)
@@ -175,7 +177,7 @@ def test_over_a_thousand_orders_survive_broken_connections_and_a_crash(tmp_path:
     assert recorder.orders == names(ORDERS)
     assert told["reports"] == names(ORDERS)
     assert told["rejects"] == []
-    assert recorder.count(LogonRefused) == 0
+    assert recorder.count(MessageRejected) == 0
     assert wire.broken == BREAKS
     assert told["logons"] > BREAKS
     assert recorder.count(LoggedOn) > BREAKS

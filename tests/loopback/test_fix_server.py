@@ -17,7 +17,7 @@ from fairtape.gateway.servers.fix_server import FixServer
 from fairtape.gateway.session.acceptor import FixAcceptor
 from fairtape.gateway.session.effects import LoggedOff, LoggedOn, Received, SessionEvent
 from fairtape.gateway.session.store import MemoryFixStore
-from unit.gateway.fix_world import SECRET, fields, judge, order, report
+from unit.gateway.fix_world import SECRET, authenticate, fields, order, report
 
 
 class Market:
@@ -27,7 +27,9 @@ class Market:
         self.events: list[object] = []
         self.disk_is_full = False
         self.store = MemoryFixStore()
-        desk = FixAcceptor("FLOOR", store_of=lambda client: self.store if client == "ANN" else None, judge=judge)
+        desk = FixAcceptor(
+            "FLOOR", store_of=lambda client: self.store if client == "ANN" else None, authenticate=authenticate
+        )
         self.server = FixServer(desk, self, sync=self.sync, now=time.time_ns)
 
     def sync(self) -> None:

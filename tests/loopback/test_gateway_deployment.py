@@ -119,12 +119,12 @@ def test_a_gateway_whose_floor_was_taken_back_is_rebuilt_under_its_traders(tmp_p
                 ann.order("MSFT", "sell", 10, 5, client_id="a1")
                 bob.order("MSFT", "buy", 4, 5, client_id="b1")
                 assert told(bob, 3) == ["sequenced", "filled", "committed"]
-                before = process._house.gateway
+                before = process._gateway.core
                 before.stale = True
                 with pytest.raises(OrderRefused, match="waits for the sequence; try again"):
                     bob.order("MSFT", "buy", 2, 5, client_id="b2")
                 assert run("accounts", "fund", folder, "bob", "cash", "1", "--source", "XNYS")[0] == 0
-                while process._house.gateway is before:
+                while process._gateway.core is before:
                     time.sleep(0.01)
                 bob.order("MSFT", "buy", 2, 5, client_id="b2")
                 while "committed" not in told(bob, 1):

@@ -15,10 +15,10 @@ from fairtape.gateway.servers.ouch_server import OuchServer
 from fairtape.gateway.servers.streams import StreamServer, server_context
 from fairtape.gateway.session.acceptor import FixAcceptor
 from loopback.certificates import Authority
-from loopback.gateway_fixture import Belt, accounts_in
+from loopback.gateway_fixture import LocalSequence, accounts_in
 from loopback.test_fix_server import Customer, Market
 from loopback.test_ouch_server import PASSWORD, Client, enter
-from unit.gateway.fix_world import SECRET, fields, judge, order
+from unit.gateway.fix_world import SECRET, authenticate, fields, order
 
 PATIENCE = 30
 
@@ -35,7 +35,7 @@ def test_a_fix_session_over_tls(tmp_path: Path) -> None:
 
     async def play() -> None:
         market = Market()
-        desk = FixAcceptor("FLOOR", store_of=lambda _client: market.store, judge=judge)
+        desk = FixAcceptor("FLOOR", store_of=lambda _client: market.store, authenticate=authenticate)
         market.server = FixServer(desk, market, sync=market.sync, now=time.time_ns, tls=ours)
         host, port = await market.server.start("127.0.0.1", 0)
         plain = Customer(*await asyncio.open_connection(host, port))
@@ -58,10 +58,10 @@ def test_ouch_over_tls_and_a_trader_who_does_not_know_the_authority(tmp_path: Pa
     async def play() -> None:
         accounts = accounts_in(tmp_path)
         accounts.add("ann", PASSWORD)
-        belt = Belt()
-        belt.open("ann")
-        doorman = Authenticator(accounts, now=time.time_ns)
-        server = StreamServer("ouch", OuchServer(belt.house(101, accounts), doorman).converse, tls=ours)
+        sequence = LocalSequence()
+        sequence.open("ann")
+        authenticator = Authenticator(accounts, now=time.time_ns)
+        server = StreamServer("ouch", OuchServer(sequence.gateway(101, accounts), authenticator).open_session, tls=ours)
         host, port = await server.start("127.0.0.1", 0)
         with pytest.raises(ssl.SSLCertVerificationError):
             await asyncio.open_connection(host, port, ssl=ssl.create_default_context())
@@ -71,7 +71,7 @@ def test_ouch_over_tls_and_a_trader_who_does_not_know_the_authority(tmp_path: Pa
         ann.ask(enter("a1", "S"))
         assert await ann.told(1) == ["A"]
         server.close()
-        doorman.close()
+        authenticator.close()
         ann.writer.close()
 
     asyncio.run(asyncio.wait_for(play(), PATIENCE))

@@ -14,37 +14,37 @@ import fairtape
 from fairtape.client import AsyncTrader, ClientError, OrderRefused
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.gateway.core.events import OrderEvent
-from fairtape.gateway.core.gateway import GatewayLimits
+from fairtape.gateway.core.gateway_core import GatewayLimits
 from fairtape.gateway.servers.authenticator import Authenticator
 from fairtape.gateway.servers.native_server import NativeServer
 from fairtape.gateway.servers.order_gateway import OrderGateway
 from fairtape.gateway.servers.streams import StreamServer
 from fairtape.gateway.storage.accounts import TradingAccounts
-from loopback.gateway_fixture import SECRET, Belt, accounts_in
+from loopback.gateway_fixture import SECRET, LocalSequence, accounts_in
 
 T = TypeVar("T")
 
 
 class Town:
-    """Gateways on one belt."""
+    """Gateways on one sequence."""
 
     def __init__(self, folder: Path) -> None:
-        self.belt = Belt()
-        self.accounts: TradingAccounts = accounts_in(folder, "ann", "bob", "house", "cyd", brokers={"cyd": "house"})
-        self.belt.open("ann", "bob", "cyd")
-        self.doorman = Authenticator(self.accounts, now=time.time_ns)
+        self.sequence = LocalSequence()
+        self.accounts: TradingAccounts = accounts_in(folder, "ann", "bob", "gateway", "cyd", brokers={"cyd": "gateway"})
+        self.sequence.open("ann", "bob", "cyd")
+        self.authenticator = Authenticator(self.accounts, now=time.time_ns)
 
     @asynccontextmanager
     async def gateway(
         self, me: int = 101, limits: GatewayLimits | None = None, **options: Any
     ) -> AsyncIterator[tuple[OrderGateway, StreamServer, str]]:
-        house = self.belt.house(me, self.accounts, limits=limits)
-        server = StreamServer("entry", NativeServer(house, self.doorman).converse, **options)
+        gateway = self.sequence.gateway(me, self.accounts, limits=limits)
+        server = StreamServer("entry", NativeServer(gateway, self.authenticator).open_session, **options)
         host, port = await server.start("127.0.0.1", 0)
         try:
-            yield house, server, f"{host}:{port}"
+            yield gateway, server, f"{host}:{port}"
         finally:
-            self.belt.houses.remove(house)
+            self.sequence.gateways.remove(gateway)
             server.close()
 
     def trader(self, target: str, name: str, **options: Any) -> Any:
@@ -57,7 +57,7 @@ def run(tmp_path: Path, play: Callable[[Town], Awaitable[T]]) -> T:
         try:
             return await asyncio.wait_for(play(town), 60)
         finally:
-            town.doorman.close()
+            town.authenticator.close()
 
     return asyncio.run(act())
 
@@ -94,8 +94,8 @@ def test_an_order_is_entered_traded_committed_and_told_to_both(tmp_path: Path) -
 def test_refusals_are_clear_and_change_nothing(tmp_path: Path) -> None:
     async def play(town: Town) -> None:
         limits = GatewayLimits(requests_per_s=100_000, open_orders_max=1)
-        async with town.gateway(limits=limits) as (house, _, at), town.trader(at, "ann") as ann:
-            before = house.gateway.floor.ledger.state_hash
+        async with town.gateway(limits=limits) as (gateway, _, at), town.trader(at, "ann") as ann:
+            before = gateway.core.floor.ledger.state_hash
             for cause, wish in {
                 "funds": ann.order("MSFT", "buy", 1_000_000_000, 5),
                 "account": ann.order("MSFT", "buy", 1, 5, account="bob"),
@@ -106,7 +106,7 @@ def test_refusals_are_clear_and_change_nothing(tmp_path: Path) -> None:
                 with pytest.raises(OrderRefused) as refused:
                     await wish
                 assert refused.value.cause == cause
-            assert house.gateway.floor.ledger.state_hash == before
+            assert gateway.core.floor.ledger.state_hash == before
             await ann.order("MSFT", "buy", 1, 5, client_id="a1")
             with pytest.raises(OrderRefused, match="the account has 1 open orders, its limit"):
                 await ann.order("MSFT", "buy", 1, 5)
@@ -120,12 +120,12 @@ def test_refusals_are_clear_and_change_nothing(tmp_path: Path) -> None:
 
 def test_a_wrong_password_and_an_unknown_name_are_told_the_same(tmp_path: Path) -> None:
     async def play(town: Town) -> None:
-        async with town.gateway() as (house, _, at):
+        async with town.gateway() as (gateway, _, at):
             for name, secret in (("ann", "guess"), ("eve", SECRET), ("ann", "")):
                 with pytest.raises(ClientError, match="wrong user name or password"):
                     async with fairtape.trade(at, account=name, password=secret):
                         pass
-            assert house.gateway.payloads() == []
+            assert gateway.core.payloads() == []
             token = town.accounts.issue_token("ann")
             async with fairtape.trade(at, account="ann", password=token) as ann:
                 assert ann.accounts == ("ann",)
@@ -135,11 +135,11 @@ def test_a_wrong_password_and_an_unknown_name_are_told_the_same(tmp_path: Path) 
 
 def test_a_broker_acts_for_its_customers_and_hears_of_them(tmp_path: Path) -> None:
     async def play(town: Town) -> None:
-        async with town.gateway() as (_, _, at), town.trader(at, "house") as broker, town.trader(at, "cyd") as cyd:
-            assert broker.accounts == ("cyd", "house")
+        async with town.gateway() as (_, _, at), town.trader(at, "gateway") as broker, town.trader(at, "cyd") as cyd:
+            assert broker.accounts == ("cyd", "gateway")
             name = await broker.order("MSFT", "buy", 1, 5, account="cyd")
             assert kinds(await heard(broker, 1)) == kinds(await heard(cyd, 1)) == [(name, "sequenced")]
-            with pytest.raises(OrderRefused, match="account is ann; house may not act for it"):
+            with pytest.raises(OrderRefused, match="account is ann; gateway may not act for it"):
                 await broker.order("MSFT", "buy", 1, 5, account="ann")
 
     run(tmp_path, play)
@@ -204,7 +204,7 @@ LOGIN = {"do": "login", "login": "ann", "password": SECRET}
 
 def test_a_captured_request_that_is_played_again_is_refused(tmp_path: Path) -> None:
     async def play(town: Town) -> None:
-        async with town.gateway() as (house, _, at):
+        async with town.gateway() as (gateway, _, at):
             host, _, port = at.partition(":")
             reader, writer = await asyncio.open_connection(host, int(port))
             writer.write(json.dumps(LOGIN).encode() + b"\n")
@@ -222,7 +222,7 @@ def test_a_captured_request_that_is_played_again_is_refused(tmp_path: Path) -> N
             writer.close()
             _, said = await lines(at, LOGIN, captured)  # in another
             assert "it was played again" in said["reason"]
-            assert len(house.gateway.floor.accounts["ann"].used) == 1
+            assert len(gateway.core.floor.accounts["ann"].used_ids) == 1
 
     run(tmp_path, play)
 
@@ -276,7 +276,7 @@ def test_whoever_says_nothing_and_one_too_many_are_let_go(tmp_path: Path) -> Non
             ends = [await reader.read() for reader, _ in streams]
             assert ends[0].startswith(b'{"is":"welcome"')
             assert ends[1:] == [b"", b""]
-            assert (server.turned_away, server.half_open, server.silent) == (1, 1, 1)
+            assert (server.refused, server.half_open, server.silent) == (1, 1, 1)
 
     run(tmp_path, play)
 

@@ -16,7 +16,7 @@ from fairtape.formats.fix.order_messages import (
     OrdType,
     read,
 )
-from fairtape.gateway.session.effects import HangUp, Received, SessionEffect, SessionEvent, Transmit
+from fairtape.gateway.session.effects import Disconnect, Received, SessionEffect, SessionEvent, Transmit
 from fairtape.gateway.session.session import FixOptions, FixRole, FixSession, FixState
 from fairtape.gateway.session.store import MemoryFixStore
 
@@ -25,7 +25,7 @@ SECRET = "open sesame"  # noqa: S105 - of nobody
 ANN_KNOWS = FixOptions(username="ann", password=SECRET, accepts=frozenset({b"8", b"9"}))
 
 
-def judge(client: str, username: str, password: str) -> str | None:
+def authenticate(client: str, username: str, password: str) -> str | None:
     return None if (client, username, password) == ("ANN", "ann", SECRET) else "wrong user name or password"
 
 
@@ -65,7 +65,7 @@ class End:
             match effect:
                 case Transmit(octets):
                     self.outgoing += octets
-                case HangUp(reason):
+                case Disconnect(reason):
                     self.hung_up.append(reason)
                 case _:
                     self.events.append(effect)
@@ -89,7 +89,7 @@ class Pair:
         self.now = START
         store, other = MemoryFixStore(messages_max=messages_max), MemoryFixStore(messages_max=messages_max)
         self.ann = End(FixSession("ANN", "FLOOR", store, role=FixRole.INITIATOR, options=ann), store)
-        self.floor = End(FixSession("FLOOR", "ANN", other, role=FixRole.ACCEPTOR, judge=judge), other)
+        self.floor = End(FixSession("FLOOR", "ANN", other, role=FixRole.ACCEPTOR, authenticate=authenticate), other)
         self.sides = (self.ann, self.floor)
 
     def connect(self) -> None:
@@ -143,7 +143,12 @@ class Stranger:
         self.now = START
         self.store = MemoryFixStore()
         self.session = FixSession(
-            "FLOOR", "ANN", self.store, role=FixRole.ACCEPTOR, judge=judge, options=options or FixOptions()
+            "FLOOR",
+            "ANN",
+            self.store,
+            role=FixRole.ACCEPTOR,
+            authenticate=authenticate,
+            options=options or FixOptions(),
         )
         self.session.connected(self.now)
         self.stream = FixStream()
@@ -177,7 +182,7 @@ class Stranger:
 
     @property
     def hung_up(self) -> list[str]:
-        return [effect.reason for effect in self.effects if isinstance(effect, HangUp)]
+        return [effect.reason for effect in self.effects if isinstance(effect, Disconnect)]
 
     @property
     def received(self) -> list[Received]:

@@ -11,13 +11,13 @@ from fairtape.exchange.order_codec import encode
 from fairtape.exchange.orders import CASH, Cancel, Funding, NewOrder, OpenMarket, OrderType, Replace, Side
 from fairtape.exchange.rules.values import Continuous
 from fairtape.gateway.core.events import OrderEvent
-from fairtape.gateway.core.gateway import Gateway, GatewayLimits
+from fairtape.gateway.core.gateway_core import GatewayCore, GatewayLimits
 from fairtape.market.prices import ONE
 from fairtape.wire.blocks import pack_messages
 from unit.exchange.floor_values import fixed
 
 OPERATOR = 1
-BROKERS: Mapping[str, str] = {"cyd": "house", "dan": "house"}
+BROKERS: Mapping[str, str] = {"cyd": "broker", "dan": "broker"}
 NOW: Instant = 1_000 * SECOND
 
 
@@ -25,8 +25,8 @@ def scope(login: str, account: str) -> bool:
     return login == account or BROKERS.get(account) == login
 
 
-def gateway_of(me: int, limits: GatewayLimits | None = None, *, first_number: int = 1) -> Gateway:
-    return Gateway(me, Floor(commit_passes=2), scope=scope, first_number=first_number, limits=limits)
+def gateway_of(me: int, limits: GatewayLimits | None = None, *, first_number: int = 1) -> GatewayCore:
+    return GatewayCore(me, Floor(commit_passes=2), scope=scope, first_number=first_number, limits=limits)
 
 
 def order(account: str, name: str, side: Side, quantity: float, price: float = 0, **other: Any) -> NewOrder:
@@ -55,7 +55,7 @@ def replace(account: str, name: str, new_name: str, quantity: float, price: floa
 class Sequence:
     """A ring without a ring: one token takes what all gateways have, in the order that is asked for."""
 
-    gateways: list[Gateway]
+    gateways: list[GatewayCore]
     token: int = 0
     number: int = 1
     sent: list[Ordered] = field(default_factory=list)

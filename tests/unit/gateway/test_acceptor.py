@@ -7,8 +7,8 @@ from fairtape.formats.fix.dictionary import BusinessReason
 from fairtape.formats.fix.fields import format_instant
 from fairtape.formats.fix.order_messages import write
 from fairtape.gateway.session.acceptor import FixAcceptor
-from fairtape.gateway.session.effects import DeskEffect, FromClient, LoggedOff, LoggedOn, Received
-from fairtape.gateway.session.session import AGAIN_AT_ONCE
+from fairtape.gateway.session.effects import AcceptorEffect, FromClient, LoggedOff, LoggedOn, Received
+from fairtape.gateway.session.session import RESEND_BATCH_MAX
 from fairtape.gateway.session.store import FixStore, MemoryFixStore
 from unit.gateway.fix_world import SECRET, START, fields, order, report
 
@@ -21,7 +21,9 @@ class Door:
     def __init__(self, *, connections_max: int = 10) -> None:
         self.now = START
         self.stores = {"ANN": MemoryFixStore(), "BOB": MemoryFixStore()}
-        self.desk = FixAcceptor("FLOOR", store_of=self._store, judge=self._judge, connections_max=connections_max)
+        self.desk = FixAcceptor(
+            "FLOOR", store_of=self._store, authenticate=self._judge, connections_max=connections_max
+        )
 
     def _store(self, client: str) -> FixStore | None:
         return self.stores.get(client)
@@ -29,27 +31,29 @@ class Door:
     def _judge(self, client: str, username: str, password: str) -> str | None:
         return None if password == SECRET and username == client.lower() else "no"
 
-    def come(self, *connections: int) -> list[DeskEffect]:
+    def come(self, *connections: int) -> list[AcceptorEffect]:
         for connection in connections:
             self.desk.connected(connection, self.now)
         return self.desk.drain()
 
-    def say(self, connection: int, client: str, kind: bytes, number: int, *body: tuple[int, bytes]) -> list[DeskEffect]:
+    def say(
+        self, connection: int, client: str, kind: bytes, number: int, *body: tuple[int, bytes]
+    ) -> list[AcceptorEffect]:
         names = [(49, client.encode()), (56, b"FLOOR"), (34, b"%d" % number), (52, format_instant(self.now))]
         self.desk.receive(connection, encode([(35, kind), *names, *body]), self.now)
         return self.desk.drain()
 
-    def log_on(self, connection: int, client: str, number: int = 1, password: str = SECRET) -> list[DeskEffect]:
+    def log_on(self, connection: int, client: str, number: int = 1, password: str = SECRET) -> list[AcceptorEffect]:
         secrets = (553, client.lower().encode()), (554, password.encode())
         return self.say(connection, client, b"A", number, (98, b"0"), (108, b"30"), *secrets)
 
 
-def written(effects: list[DeskEffect], connection: int) -> list[FixMessage]:
+def written(effects: list[AcceptorEffect], connection: int) -> list[FixMessage]:
     octets = [each.octets for each in effects if isinstance(each, WriteConnection) and each.connection == connection]
     return FixStream().feed(b"".join(octets))
 
 
-def closed(effects: list[DeskEffect]) -> list[tuple[int, str]]:
+def closed(effects: list[AcceptorEffect]) -> list[tuple[int, str]]:
     return [(each.connection, each.reason) for each in effects if isinstance(each, CloseConnection)]
 
 
@@ -73,7 +77,7 @@ def test_a_stranger_is_shown_the_door_without_a_word() -> None:
         door.come(1)
         effects = door.say(1, client or "x", kind, 1, (98, b"0"), (108, b"30"))
         assert effects == [CloseConnection(1, "the first message is no Logon of a known client")]
-        assert door.desk.counts.strangers == 1
+        assert door.desk.counts.unknown == 1
 
 
 def test_much_is_sent_again_without_waiting_for_anything() -> None:
@@ -89,7 +93,7 @@ def test_much_is_sent_again_without_waiting_for_anything() -> None:
         turns += 1
         door.desk.wake(door.now)
         found += written(door.desk.drain(), 1)
-    assert turns == 1_000 // AGAIN_AT_ONCE
+    assert turns == 1_000 // RESEND_BATCH_MAX
     assert [each.get(34) for each in found] == [b"%d" % number for number in range(2, 1_002)]
 
 
@@ -145,7 +149,7 @@ def test_whoever_says_nothing_is_let_go_and_so_is_whoever_is_one_too_many() -> N
     door.desk.wake(START + 10 * SECOND)
     assert door.desk.drain() == [CloseConnection(1, "no Logon came in time")]
     assert door.desk.deadline() is None
-    assert (door.desk.counts.half_open, door.desk.counts.turned_away) == (1, 1)
+    assert (door.desk.counts.half_open, door.desk.counts.refused) == (1, 1)
 
 
 def test_a_wrong_password_is_told_and_closes() -> None:

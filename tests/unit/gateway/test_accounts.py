@@ -32,14 +32,14 @@ def test_passwords_and_tokens_let_in_and_nothing_else_does(tmp_path: Path) -> No
 
 def test_a_broker_acts_for_its_own_customers_only(tmp_path: Path) -> None:
     accounts = TradingAccounts(tmp_path / "accounts.sqlite")
-    accounts.add("house", SECRET)
-    accounts.add("ann", SECRET, broker="house")
+    accounts.add("broker", SECRET)
+    accounts.add("ann", SECRET, broker="broker")
     accounts.add("bob", SECRET)
-    assert accounts.scope("house") == {"house", "ann"}
-    assert accounts.acts_for("house", "ann")
+    assert accounts.scope("broker") == {"broker", "ann"}
+    assert accounts.acts_for("broker", "ann")
     assert accounts.acts_for("ann", "ann")
-    assert not accounts.acts_for("house", "bob")
-    assert not accounts.acts_for("ann", "house")
+    assert not accounts.acts_for("broker", "bob")
+    assert not accounts.acts_for("ann", "broker")
     assert not accounts.acts_for("eve", "eve")
     with pytest.raises(UserError, match="who is a customer of another"):
         accounts.add("cyd", SECRET, broker="ann")

@@ -5,7 +5,7 @@ from fairtape.core.instants import SECOND
 from fairtape.exchange.order_codec import encode
 from fairtape.exchange.orders import Side
 from fairtape.gateway.core.events import Asked, Cause, EventKind
-from fairtape.gateway.core.gateway import GatewayLimits
+from fairtape.gateway.core.gateway_core import GatewayLimits
 from fairtape.market.prices import ONE
 from unit.exchange.floor_values import fixed
 from unit.gateway.gateway_values import NOW, Sequence, buy, cancel, gateway_of, kinds, order, replace, sell
@@ -77,8 +77,8 @@ def test_nothing_changes_for_whoever_may_not_act_for_an_account() -> None:
     before = state(sequence)
     assert gateway.enter("bob", buy("ann", "x", 1, 5), NOW).reason == "account is ann; bob may not act for it"
     assert gateway.cancel("bob", cancel("ann", "x"), NOW).cause is Cause.ACCOUNT
-    assert gateway.replace("house", replace("ann", "x", "y", 1, 5), NOW).cause is Cause.ACCOUNT
-    assert gateway.enter("house", buy("cyd", "c1", 1, 5), NOW).entered  # a broker vouches for its own customers
+    assert gateway.replace("broker", replace("ann", "x", "y", 1, 5), NOW).cause is Cause.ACCOUNT
+    assert gateway.enter("broker", buy("cyd", "c1", 1, 5), NOW).entered  # a broker vouches for its own customers
     assert gateway.enter("dan", buy("dan", "d1", 1, 5), NOW).reason == "account is dan; nothing was ever paid into it"
     assert len(gateway.payloads()) == 1
     assert state(sequence) == before
@@ -191,7 +191,7 @@ def test_what_an_earlier_life_entered_comes_through_once() -> None:
         reborn.apply(ordered)
     reborn.events()
     sequence.gateways = [reborn]
-    assert [reborn.again(request, NOW).entered for request in entered] == [False, True]
+    assert [reborn.reenter(request, NOW).entered for request in entered] == [False, True]
     sequence.turn()
     sequence.deliver([(101, payloads[1:])])
     first, second = sequence.told()
@@ -232,9 +232,9 @@ def test_after_a_break_numbers_go_back_and_say_so() -> None:
     rebuilt.turn(change)
     assert not rebuilt.stale
     assert rebuilt.blotter.era == 2
-    heard = rebuilt.blotter.resumed(last.era, last.number)
+    heard = rebuilt.blotter.resume_after(last.era, last.number)
     assert heard == rebuilt.blotter.last < last.number
-    assert rebuilt.blotter.resumed(2, heard + 10) == heard + 10  # of this era: nothing was taken back
+    assert rebuilt.blotter.resume_after(2, heard + 10) == heard + 10  # of this era: nothing was taken back
 
 
 def test_orders_and_events_that_are_kept_are_bounded() -> None:

@@ -16,15 +16,15 @@ def test_what_was_taken_and_has_no_place_is_there_after_a_restart(tmp_path: Path
     path = tmp_path / "intake"
     intake = OrderLog(path)
     for number in (3, 1, 2):
-        intake.take(number, b"request %d" % number)
+        intake.append(number, b"request %d" % number)
     intake.sync()
-    intake.place([2, 7])
+    intake.mark_placed([2, 7])
     intake.close()
     again = OrderLog(path)
-    assert again.waiting() == [b"request 1", b"request 3"]
-    again.place([1, 3])
+    assert again.unplaced() == [b"request 1", b"request 3"]
+    again.mark_placed([1, 3])
     again.close()
-    assert OrderLog(path).waiting() == []
+    assert OrderLog(path).unplaced() == []
 
 
 @settings(max_examples=30)
@@ -34,7 +34,7 @@ def test_a_torn_end_takes_only_what_was_never_answered(tmp_path_factory: pytest.
     intake = OrderLog(path)
     sizes = [len(MAGIC)]
     for number in range(1, 6):
-        intake.take(number, b"request %d" % number)
+        intake.append(number, b"request %d" % number)
         intake.sync()
         sizes.append(path.stat().st_size)
     intake.close()
@@ -43,22 +43,22 @@ def test_a_torn_end_takes_only_what_was_never_answered(tmp_path_factory: pytest.
     path.write_bytes(whole[:kept])
     torn = OrderLog(path)
     expected = sum(kept >= size for size in sizes[1:])
-    assert torn.waiting() == [b"request %d" % number for number in range(1, expected + 1)]
-    torn.take(9, b"next")
+    assert torn.unplaced() == [b"request %d" % number for number in range(1, expected + 1)]
+    torn.append(9, b"next")
     torn.close()
-    assert OrderLog(path).waiting()[-1] == b"next"
+    assert OrderLog(path).unplaced()[-1] == b"next"
 
 
 def test_the_file_stays_small_however_much_passes_through(tmp_path: Path) -> None:
     path = tmp_path / "intake"
     intake = OrderLog(path, file_max=1_024)
     for number in range(1, 200):
-        intake.take(number, bytes(50))
+        intake.append(number, bytes(50))
         intake.sync()
-        intake.place([number - 1])
+        intake.mark_placed([number - 1])
     assert path.stat().st_size < 3 * 1_024
     intake.close()
-    assert len(OrderLog(path).waiting()) == 1
+    assert len(OrderLog(path).unplaced()) == 1
 
 
 def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
 def test_a_disk_that_takes_a_part_leaves_no_torn_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "intake"
     intake = OrderLog(path)
-    intake.take(1, b"a" * 50)
+    intake.append(1, b"a" * 50)
     intake.sync()
     write, room = os.write, [30]
 
@@ -86,13 +86,13 @@ def test_a_disk_that_takes_a_part_leaves_no_torn_record(tmp_path: Path, monkeypa
         return written
 
     monkeypatch.setattr(os, "write", scant)
-    intake.take(2, b"b" * 50)
+    intake.append(2, b"b" * 50)
     with pytest.raises(OSError, match="no space left"):
         intake.sync()
     room[0] = 20  # a part, and the rest at the next call
     monkeypatch.setattr(os, "write", lambda file, octets: write(file, octets[:20]))
-    intake.take(3, b"c" * 50)
+    intake.append(3, b"c" * 50)
     intake.sync()
     monkeypatch.undo()
     intake.close()
-    assert OrderLog(path).waiting() == [b"a" * 50, b"b" * 50, b"c" * 50]
+    assert OrderLog(path).unplaced() == [b"a" * 50, b"b" * 50, b"c" * 50]

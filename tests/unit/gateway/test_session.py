@@ -6,8 +6,8 @@ from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.formats.fix.codec import encode
 from fairtape.formats.fix.fields import format_instant
 from fairtape.formats.fix.order_messages import write
-from fairtape.gateway.session.effects import LoggedOff, LoggedOn, LogonRefused
-from fairtape.gateway.session.session import AGAIN_AT_ONCE, FixOptions, FixState
+from fairtape.gateway.session.effects import LoggedOff, LoggedOn, MessageRejected
+from fairtape.gateway.session.session import RESEND_BATCH_MAX, FixOptions, FixState
 from unit.gateway.fix_world import ANN_KNOWS, SECRET, START, Pair, Stranger, fields, order, report
 
 ORDER = tuple(write(order("A"))[1:])
@@ -221,15 +221,15 @@ def test_much_is_sent_again_piece_by_piece_as_the_connection_takes_it() -> None:
     stranger.heard()
     asked = [stranger.octets(b"2", 2 + place, (7, b"2"), (16, b"0")) for place in range(50)]
     found = stranger.send(b"".join(asked))
-    assert len(found) == AGAIN_AT_ONCE  # once, however often it was asked
+    assert len(found) == RESEND_BATCH_MAX  # once, however often it was asked
     assert stranger.session.deadline() == 0
     stranger.session.send(report("new"), stranger.now)
     assert stranger.heard() == []  # it comes behind what is sent again
-    stranger.session.fill_up(full=True)
+    stranger.session.set_write_blocked(blocked=True)
     stranger.session.wake(stranger.now)
     assert stranger.heard() == []
     assert stranger.session.deadline() > stranger.now
-    stranger.session.fill_up(full=False)
+    stranger.session.set_write_blocked(blocked=False)
     while stranger.session.deadline() == 0:
         stranger.session.wake(stranger.now)
         found += stranger.heard()
@@ -401,7 +401,7 @@ def test_a_reject_of_ours_is_told_to_the_application() -> None:
     stranger.log_on()
     stranger.say(b"3", 2, (45, b"1"), (373, b"5"))
     stranger.say(b"j", 3, (372, b"8"), (380, b"0"))
-    assert sum(isinstance(effect, LogonRefused) for effect in stranger.effects) == 2
+    assert sum(isinstance(effect, MessageRejected) for effect in stranger.effects) == 2
 
 
 def test_both_sides_may_log_out() -> None:

@@ -29,7 +29,7 @@ from fairtape.deployment.status_files import RunFolder, Status, StatusFile
 from fairtape.exchange.order_codec import encode
 from fairtape.exchange.orders import Pulse
 from fairtape.exchange.transfers import Bookkeeper, TransferBatch
-from fairtape.gateway.core.gateway import Gateway
+from fairtape.gateway.core.gateway_core import GatewayCore
 from fairtape.gateway.servers.authenticator import Authenticator
 from fairtape.gateway.servers.fix_orders import FixOrders
 from fairtape.gateway.servers.fix_server import FixServer
@@ -51,7 +51,7 @@ from fairtape.wire.frames import NodeId
 FLOOR: Final = "floor"  # the folder of its files
 LOOK_PERIOD: Final = 2 * MILLISECOND  # between two looks at the journal
 ENTRIES_MAX: Final = 256  # that are applied before traders are heard again
-FAREWELL_PERIOD: Final = 5 * SECOND  # for what was taken to have its place, at the end
+SHUTDOWN_PERIOD: Final = 5 * SECOND  # for what was taken to have its place, at the end
 PULSE_PERIOD: Final = 250 * MILLISECOND  # of silence, after which tentative trades are helped to commit
 PATIENT_PERIOD: Final = 0.1  # seconds between two looks for a site to follow
 REFRESH_PERIOD: Final = 2 * SECOND  # between two looks at the logins
@@ -81,53 +81,55 @@ class GatewayProcess:
         me: NodeId,
         name: str,
         options: GatewayOptions,
-        bulletin: StatusFile,
+        status_file: StatusFile,
     ) -> None:
         self.addresses: dict[str, Address] = {}
         self._me = me
-        self._bulletin = bulletin
+        self._status_file = status_file
         self._name = name
-        self._heard_at = 0
+        self._delivered_at = 0
         self._logins_old = False
         self._fix_end: asyncio.Future[None] | None = None
         self._options = options
         self._floor = deployment.floor
-        self._audience = SiteSelection(deployment)
+        self._site_selection = SiteSelection(deployment)
         self._closing = ExitStack()
         self._tls = None if options.tls_files is None else server_context(*options.tls_files)
         with ExitStack() as opening:
             self._accounts = accounts_of(deployment.folder, options.accounts)
             opening.callback(self._accounts.close)
             floor = _floor_folder(deployment.folder)
-            self._postman = SourceThread(plan, me)
-            opening.callback(self._postman.close)
-            self._now = self._postman.clock.now
-            self._projector = None if options.ledger is None else Projector(LedgerStore(options.ledger), bulletin.note)
-            intake = OrderLog(floor / f"{name}.intake")
+            self._source = SourceThread(plan, me)
+            opening.callback(self._source.close)
+            self._now = self._source.clock.now
+            self._projector = (
+                None if options.ledger is None else Projector(LedgerStore(options.ledger), status_file.note)
+            )
+            order_log = OrderLog(floor / f"{name}.intake")
             self._sessions = FixFile(floor / f"{name}.fix.sqlite")
             opening.callback(self._sessions.close)
-            self._doorman = Authenticator(self._accounts, now=self._now)
-            opening.callback(self._doorman.close)
-            self._following, self._tuner = self._tuned()
-            gateway, self._books = self._newborn()
-            self._house = OrderGateway(
-                gateway, self._accounts, publish=self._postman.publish, now=self._now, intake=intake
+            self._authenticator = Authenticator(self._accounts, now=self._now)
+            opening.callback(self._authenticator.close)
+            self._follower, self._failover = self._new_follower()
+            core, self._bookkeeper = self._new_core()
+            self._gateway = OrderGateway(
+                core, self._accounts, publish=self._source.publish, now=self._now, order_log=order_log
             )
-            opening.callback(self._house.close)
+            opening.callback(self._gateway.close)
             self._closing = opening.pop_all()
 
-    def _page(self, now: Instant) -> Status:
-        gateway = self._house.gateway
+    def _status(self, now: Instant) -> Status:
+        core = self._gateway.core
         return {
             "name": f"{self._name}{GATEWAY}",
             "kind": "gateway",
             "node": self._me,
             "written_at_ns": now,
             "addresses": {kind: f"{host}:{port}" for kind, (host, port) in self.addresses.items()},
-            "token": gateway.floor.token,
-            "trades": gateway.floor.trade_count,
-            "tentative": sum(1 for _ in gateway.floor.tentative()),
-            "pending": len(gateway.pending),
+            "token": core.floor.token,
+            "trades": core.floor.trade_count,
+            "tentative": sum(1 for _ in core.floor.tentative()),
+            "pending": len(core.pending),
             "ledger_stopped": self._projector is not None and self._projector.stopped,
             "ledger_waiting": None if self._projector is None else self._projector.waiting,
             "logins_old": self._logins_old,
@@ -143,22 +145,22 @@ class GatewayProcess:
             if self._projector is not None:
                 self._projector.start()
             try:
-                await self._live(stop, started)
+                await self._serve_until(stop, started)
             finally:
                 if self._projector is not None:
-                    await self._projector.close(FAREWELL_PERIOD / SECOND)
+                    await self._projector.close(SHUTDOWN_PERIOD / SECOND)
 
-    async def _live(self, stop: asyncio.Event, started: Callable[[dict[str, Address]], None]) -> None:
+    async def _serve_until(self, stop: asyncio.Event, started: Callable[[dict[str, Address]], None]) -> None:
         while await self._follow():
             if stop.is_set():
                 return
-        self._house.recover()
+        self._gateway.recover()
         with ExitStack() as servers:
             await self._serve(servers)
             started(self.addresses)
             await self._until(stop.is_set)
-        deadline = self._now() + FAREWELL_PERIOD
-        await self._until(lambda: self._postman.idle or self._now() > deadline)
+        deadline = self._now() + SHUTDOWN_PERIOD
+        await self._until(lambda: self._source.idle or self._now() > deadline)
 
     async def _until(self, ended: Callable[[], bool]) -> None:
         """Follow the ring until then. Raises what ended FIX entry, for a gateway without it must not go on silently."""
@@ -169,7 +171,7 @@ class GatewayProcess:
                 await asyncio.sleep(LOOK_PERIOD / SECOND)
             if self._fix_end is not None and self._fix_end.done():
                 self._fix_end.result()
-            self._bulletin.keep_posted(self._now(), self._page)
+            self._status_file.keep_posted(self._now(), self._status)
             if self._now() >= refresh_at:
                 refresh_at = self._now() + REFRESH_PERIOD
                 await self._refresh()
@@ -179,35 +181,37 @@ class GatewayProcess:
             await asyncio.to_thread(self._accounts.refresh)
         except DatabaseUnavailable as error:
             if not self._logins_old:
-                self._bulletin.note(f"logins: {error}. Those of before stay in force")
+                self._status_file.note(f"logins: {error}. Those of before stay in force")
             self._logins_old = True
         else:
             self._logins_old = False
 
     def _pulse(self) -> None:
         """Where nobody says anything no token is delivered, and trades would wait for their commit: say something."""
-        floor = self._house.gateway.floor
-        if self._now() - self._heard_at > PULSE_PERIOD and next(floor.tentative(), None) is not None:
-            self._heard_at = self._now()
-            self._postman.publish([encode(Pulse())])
+        floor = self._gateway.core.floor
+        if self._now() - self._delivered_at > PULSE_PERIOD and next(floor.tentative(), None) is not None:
+            self._delivered_at = self._now()
+            self._source.publish([encode(Pulse())])
 
     async def _serve(self, servers: ExitStack) -> None:
         options = self._options
         if options.entry is not None:
-            native = StreamServer("entry", NativeServer(self._house, self._doorman).converse, tls=self._tls)
+            native = StreamServer("entry", NativeServer(self._gateway, self._authenticator).open_session, tls=self._tls)
             self.addresses["entry"] = await native.start(*options.entry)
             servers.callback(native.close)
         if options.ouch is not None:
-            desk = OuchServer(self._house, self._doorman)
-            ouch = StreamServer("ouch", desk.converse, silence_max=SILENCE_MAX, tls=self._tls)
+            open_session = OuchServer(self._gateway, self._authenticator).open_session
+            ouch = StreamServer("ouch", open_session, silence_max=SILENCE_MAX, tls=self._tls)
             self.addresses["ouch"] = await ouch.start(*options.ouch)
             servers.callback(ouch.close)
         if options.fix is not None:
-            application = FixOrders(self._house)
+            application = FixOrders(self._gateway)
             ours = options.comp_id
-            desk_of_fix = FixAcceptor(ours, store_of=self._session_of, judge=self._doorman.judge)
-            look = self._doorman.look
-            fix = FixServer(desk_of_fix, application, sync=self._sync, now=self._now, look=look, tls=self._tls)
+            authenticate, check_logon = self._authenticator.logon_refusal, self._authenticator.check_logon
+            acceptor = FixAcceptor(ours, store_of=self._session_of, authenticate=authenticate)
+            fix = FixServer(
+                acceptor, application, sync=self._sync, now=self._now, check_logon=check_logon, tls=self._tls
+            )
             self.addresses["fix"] = await fix.start(*options.fix)
             servers.callback(fix.close)
             self._fix_end = asyncio.ensure_future(fix.ended())
@@ -220,67 +224,67 @@ class GatewayProcess:
 
     def _sync(self) -> None:
         """What was taken first, and the sessions' memory of it after that."""
-        self._house.sync()
+        self._gateway.sync()
         self._sessions.sync()
 
     # The order.
 
-    def _tuned(self) -> tuple[JournalFollower, SiteFailover]:
-        site = self._audience.choose(None, self._now())
+    def _new_follower(self) -> tuple[JournalFollower, SiteFailover]:
+        site = self._site_selection.choose(None, self._now())
         if site is None:
             raise UserError("no site of the deployment runs on this machine; start it with: fairtape up")
-        following = JournalFollower(self._audience.journals, site=site)
-        return following, SiteFailover(self._audience, following, clock=self._postman.clock)
+        follower = JournalFollower(self._site_selection.journals, site=site)
+        return follower, SiteFailover(self._site_selection, follower, clock=self._source.clock)
 
-    def _newborn(self) -> tuple[Gateway, Bookkeeper]:
+    def _new_core(self) -> tuple[GatewayCore, Bookkeeper]:
         floor = self._floor.new()
         limits, scope = self._options.limits, self._accounts.acts_for
-        gateway = Gateway(self._me, floor, scope=scope, first_number=self._now(), limits=limits)
+        gateway = GatewayCore(self._me, floor, scope=scope, first_number=self._now(), limits=limits)
         return gateway, Bookkeeper(floor.ledger)
 
     async def _follow(self) -> bool:
         """Apply what the site has released, some of it; whether there was anything."""
-        if self._tuner.is_due():
-            for _ in self._tuner.look():
+        if self._failover.is_due():
+            for _ in self._failover.look():
                 pass
-        found = self._tuner.patiently(lambda: list(islice(self._following.everything(), ENTRIES_MAX))) or []
+        found = self._failover.patiently(lambda: list(islice(self._follower.everything(), ENTRIES_MAX))) or []
         batches: list[TransferBatch] = []
         if found:
-            self._heard_at = self._now()
+            self._delivered_at = self._now()
         for each in found:
-            batches += self._apply(self._house, each)
-            if self._house.gateway.stale:
+            batches += self._apply(self._gateway, each)
+            if self._gateway.core.stale:
                 await self._rebuild()
                 return True
         await self._write(batches)
         await asyncio.sleep(0)  # traders and signals have their turn, however much there is to follow
         return bool(found)
 
-    def _apply(self, to: OrderGateway | Gateway, each: JournalEntry | FormationChanged) -> Iterator[TransferBatch]:
+    def _apply(self, to: OrderGateway | GatewayCore, each: JournalEntry | FormationChanged) -> Iterator[TransferBatch]:
         if isinstance(each, FormationChanged):
             to.turn(each.change)
             return
         ordered = each.ordered
         to.apply(ordered)
-        gateway = to.gateway if isinstance(to, OrderGateway) else to
+        core = to.core if isinstance(to, OrderGateway) else to
         if self._projector is not None:
             sequence = ordered.sequence + ordered.count
-            yield self._books.keep(gateway.outputs, token=ordered.token, sequence=sequence)
+            yield self._bookkeeper.keep(core.outputs, token=ordered.token, sequence=sequence)
 
     async def _rebuild(self) -> None:
         """After a Break that took applied tokens away: from the journal, which has been cut to what stands."""
         if self._projector is not None:
             await self._projector.restart()
-        self._following.close()
-        self._following, self._tuner = self._tuned()
-        gateway, self._books = self._newborn()
-        while found := list(islice(self._following.everything(), ENTRIES_MAX)):
+        self._follower.close()
+        self._follower, self._failover = self._new_follower()
+        core, self._bookkeeper = self._new_core()
+        while found := list(islice(self._follower.everything(), ENTRIES_MAX)):
             batches: list[TransferBatch] = []
             for each in found:
-                batches += self._apply(gateway, each)
+                batches += self._apply(core, each)
             await self._write(batches)
             await asyncio.sleep(0)
-        self._house.rebuilt(gateway)
+        self._gateway.replace_core(core)
 
     async def _write(self, batches: list[TransferBatch]) -> None:
         if self._projector is not None:
@@ -297,17 +301,17 @@ def run_gateway(
 ) -> None:
     """Run a gateway until SIGINT or SIGTERM. A patient one waits for a site that it can follow."""
     name, door = deployment.name_of(me), publish_target(deployment.folder)
-    bulletin = StatusFile(RunFolder(deployment.folder), f"{name}{GATEWAY}")
+    status_file = StatusFile(RunFolder(deployment.folder), f"{name}{GATEWAY}")
 
     def tell(addresses: dict[str, Address]) -> None:
-        bulletin.note(", ".join(f"{kind} at {host}:{port}" for kind, (host, port) in addresses.items()))
+        status_file.note(", ".join(f"{kind} at {host}:{port}" for kind, (host, port) in addresses.items()))
         started(addresses)
 
     with Interrupts() as interrupts:
-        audience = SiteSelection(deployment)
-        while patient and not interrupts.count and audience.choose(None, time.time_ns()) is None:
+        site_selection = SiteSelection(deployment)
+        while patient and not interrupts.count and site_selection.choose(None, time.time_ns()) is None:
             time.sleep(PATIENT_PERIOD)
         if not interrupts.count:
-            process = GatewayProcess(deployment, door.plan_for(me), me, name, options, bulletin)
+            process = GatewayProcess(deployment, door.plan_for(me), me, name, options, status_file)
             asyncio.run(process.run(tell))
-    bulletin.close({"name": f"{name}{GATEWAY}", "ended": True})
+    status_file.close({"name": f"{name}{GATEWAY}", "ended": True})

@@ -38,7 +38,7 @@ BREAKS_MAX: Final = 1_024
 Requests: TypeAlias = Callable[[int], Message | None]
 """The message at a place in the sequence."""
 
-_SIDES: Final = 2  # a trade is an event of its buyer and one of its seller
+_NUMBERS_PER_OUTPUT: Final = 2  # a trade is an event of its buyer and one of its seller
 
 
 @dataclass(slots=True)
@@ -85,7 +85,7 @@ class Blotter:
         self._events: deque[OrderEvent] = deque(maxlen=events_max)
         self._exposure: dict[str, int] = {}
         self._outputs = 0  # of the floor, since the beginning of the sequence
-        self._fresh: list[OrderEvent] = []
+        self._new_events: list[OrderEvent] = []
         self._breaks: deque[tuple[int, int]] = deque(maxlen=BREAKS_MAX)  # era, the last number before it
         self.forgotten = 0  # the number of the latest event that is not kept any more
         self.era = 0
@@ -95,7 +95,7 @@ class Blotter:
     @property
     def last(self) -> int:
         """No event has a higher number."""
-        return _SIDES * self._outputs + 1
+        return _NUMBERS_PER_OUTPUT * self._outputs + 1
 
     def order(self, account: str, client_id: str) -> OrderRecord | None:
         """The order of this name, while it is remembered."""
@@ -113,13 +113,13 @@ class Blotter:
             if self._events[index].account in accounts:
                 yield self._events[index]
 
-    def resumed(self, era: int, number: int) -> int:
+    def resume_after(self, era: int, number: int) -> int:
         """Behind which number somebody goes on who heard events of an earlier era: a Break may have taken some back."""
         return min([number, *(last for broken, last in self._breaks if broken > era)])
 
     def drain(self) -> list[OrderEvent]:
         """What happened since the last call."""
-        fresh, self._fresh = self._fresh, []
+        fresh, self._new_events = self._new_events, []
         return fresh
 
     # What happens.
@@ -145,7 +145,7 @@ class Blotter:
                     self._keep(
                         OrderEvent(
                             self.era,
-                            _SIDES * self._outputs,
+                            _NUMBERS_PER_OUTPUT * self._outputs,
                             EventKind.FUNDED,
                             account,
                             "",
@@ -155,14 +155,14 @@ class Blotter:
                         )
                     )
 
-    def break_off(self, era: int, outputs: Iterable[Output]) -> None:
+    def apply_break(self, era: int, outputs: Iterable[Output]) -> None:
         """A Break: trades that never were are told once, outside the numbers, for other gateways never saw them."""
         self._breaks.append((era, self.last))
         self.era = era
         for output in outputs:
             if isinstance(output, Voided):
                 for side, number, account in _sides(output.trade):
-                    self._fresh.append(self._traded(EventKind.VOIDED, output.trade, side, number, account, 0, 0))
+                    self._new_events.append(self._traded(EventKind.VOIDED, output.trade, side, number, account, 0, 0))
 
     # One by one.
 
@@ -198,7 +198,7 @@ class Blotter:
                 order.spent += trade.price * trade.quantity
                 self._expose(order.account, order.exposure)
                 self._end(order)
-            place = _SIDES * self._outputs + (side is Side.SELL)
+            place = _NUMBERS_PER_OUTPUT * self._outputs + (side is Side.SELL)
             self._keep(self._traded(kind, trade, side, number, account, place, at))
 
     def _traded(
@@ -248,7 +248,7 @@ class Blotter:
             return  # a request that somebody played under another name is no news for its account
         asked, about = Asked.OTHER, output.client_id
         event = OrderEvent(
-            self.era, _SIDES * self._outputs, EventKind.REJECTED, output.account, output.client_id, at=at
+            self.era, _NUMBERS_PER_OUTPUT * self._outputs, EventKind.REJECTED, output.account, output.client_id, at=at
         )
         match request:
             case NewOrder(symbol=symbol, side=side, price=price, quantity=quantity):
@@ -278,7 +278,7 @@ class Blotter:
     def _event(self, kind: EventKind, order: OrderRecord) -> OrderEvent:
         return OrderEvent(
             self.era,
-            _SIDES * self._outputs,
+            _NUMBERS_PER_OUTPUT * self._outputs,
             kind,
             order.account,
             order.client_id,
@@ -300,7 +300,7 @@ class Blotter:
         if len(self._events) == self._events.maxlen:
             self.forgotten = self._events[0].number
         self._events.append(event)
-        self._fresh.append(event)
+        self._new_events.append(event)
 
 
 def _sides(trade: Execution) -> tuple[tuple[Side, int, str], tuple[Side, int, str]]:

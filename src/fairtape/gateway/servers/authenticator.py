@@ -31,7 +31,7 @@ class Authenticator:
     def __init__(self, accounts: TradingAccounts, *, now: Callable[[], Instant]) -> None:
         self._accounts = accounts
         self._now = now
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="doorman")
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="authenticator")
         self._checks = 0
         self._attempts: dict[str, TokenBucket] = {}
         self._verdicts: dict[tuple[str, str, str], str | None] = {}
@@ -46,21 +46,23 @@ class Authenticator:
             return TOO_OFTEN
         self._checks += 1
         try:
-            right = await asyncio.get_running_loop().run_in_executor(self._threads, self._accounts.verify, name, secret)
+            correct = await asyncio.get_running_loop().run_in_executor(
+                self._threads, self._accounts.verify, name, secret
+            )
         finally:
             self._checks -= 1
-        return None if right else WRONG
+        return None if correct else WRONG
 
     # FIX asks in the middle of a message, where nobody can wait: it is told beforehand.
 
-    async def look(self, client: str, name: str, secret: str) -> None:
+    async def check_logon(self, client: str, name: str, secret: str) -> None:
         """Check a FIX logon before its session sees it. A client logs on under its own name."""
         verdict = await self.refusal(name or client, secret) if name in ("", client) else WRONG
         if len(self._verdicts) >= VERDICTS_MAX:
             self._verdicts.clear()
         self._verdicts[client, name, secret] = verdict
 
-    def judge(self, client: str, name: str, secret: str) -> str | None:
+    def logon_refusal(self, client: str, name: str, secret: str) -> str | None:
         """What was found about a logon; each finding serves once."""
         return self._verdicts.pop((client, name, secret), WRONG)
 

@@ -50,21 +50,21 @@ class Unsupported(ValueError):
 class FixOrders:
     """The application behind the sessions of one acceptor."""
 
-    def __init__(self, house: OrderGateway) -> None:
-        self._house = house
+    def __init__(self, gateway: OrderGateway) -> None:
+        self._gateway = gateway
         self._server: FixServer | None = None
-        self._told: dict[str, int] = {}  # of each client, the number of the last event
+        self._reported: dict[str, int] = {}  # of each client, the number of the last event
         self._cancels: OrderedDict[tuple[str, str], str] = OrderedDict()
         self._local = 0
 
     def serve(self, server: FixServer, stores: Mapping[str, FixStore]) -> None:
         """Answer through this server, and tell the clients of earlier sessions what they have not heard yet."""
         self._server = server
-        blotter = self._house.gateway.blotter
+        blotter = self._gateway.core.blotter
         for client, store in stores.items():
-            era, number = last_told(store)
-            self._told[client] = blotter.last if era < 0 else blotter.resumed(era, number)
-        self._house.listen(self)
+            era, number = last_reported(store)
+            self._reported[client] = blotter.last if era < 0 else blotter.resume_after(era, number)
+        self._gateway.add_listener(self)
         self._catch_up()
 
     # What clients say.
@@ -83,20 +83,20 @@ class FixOrders:
                 case fix.OrderStatusRequest():
                     self._status(client, account, value, now)
                 case _:
-                    self._desk_reject(client, received, now)
+                    self._reject_type(client, received, now)
         except Unsupported as error:
             self._refuse(client, account, value, Answer(0, Cause.VALUE, str(error)), now)
 
     def changed(self, client: str, event: SessionEvent, now: Instant) -> None:  # noqa: ARG002 - as it is called
         """A client came or went. One who comes for the first time hears what happens from now on."""
         if isinstance(event, LoggedOn):
-            self._told.setdefault(client, self._house.gateway.blotter.last)
+            self._reported.setdefault(client, self._gateway.core.blotter.last)
 
     def _new(self, client: str, account: str, value: fix.NewOrderSingle, received: Received, now: Instant) -> None:
-        answer = self._house.ask(client, order_of(account, value))
+        answer = self._gateway.submit(client, order_of(account, value))
         if answer.cause is Cause.DUPLICATE and (received.repeated or received.resent):
             # It was taken, and the session forgot it in a crash: what became of it is told by its events.
-            if self._house.gateway.pending.named(account, value.cl_ord_id) is None:
+            if self._gateway.core.pending.named(account, value.cl_ord_id) is None:
                 return
             answer = Answer(0)
         if not answer.entered:
@@ -106,7 +106,7 @@ class FixOrders:
         self._send(client, report)
 
     def _cancel(self, client: str, account: str, value: fix.OrderCancelRequest, now: Instant) -> None:
-        answer = self._house.ask(client, Cancel(0, 0, account, value.orig_cl_ord_id))
+        answer = self._gateway.submit(client, Cancel(0, 0, account, value.orig_cl_ord_id))
         if answer.entered:
             self._cancels[account, value.orig_cl_ord_id] = value.cl_ord_id
             if len(self._cancels) > CANCELS_MAX:
@@ -118,14 +118,14 @@ class FixOrders:
         if value.ord_type is not fix.OrdType.LIMIT or value.price is None:
             raise Unsupported("OrdType (40) is not 2; only limit orders are replaced")
         names = (account, value.orig_cl_ord_id, value.cl_ord_id)
-        answer = self._house.ask(client, Replace(0, 0, *names, value.order_qty, value.price))
+        answer = self._gateway.submit(client, Replace(0, 0, *names, value.order_qty, value.price))
         if not answer.entered:
             self._refuse(client, account, value, answer, now)
 
     def _status(self, client: str, account: str, value: fix.OrderStatusRequest, now: Instant) -> None:
         order = None
-        if self._house.accounts.acts_for(client, account):
-            order = self._house.gateway.blotter.order(account, value.cl_ord_id)
+        if self._gateway.accounts.acts_for(client, account):
+            order = self._gateway.core.blotter.order(account, value.cl_ord_id)
         status = fix.OrdStatus.REJECTED if order is None else _status_of(order.filled, order.open)
         report = fix.ExecutionReport(
             order_id=NO_ORDER if order is None else str(order.number),
@@ -144,7 +144,7 @@ class FixOrders:
         )
         self._send(client, report)
 
-    def _desk_reject(self, client: str, received: Received, now: Instant) -> None:
+    def _reject_type(self, client: str, received: Received, now: Instant) -> None:
         assert self._server is not None
         self._server.reject(client, received, BusinessReason.UNSUPPORTED_TYPE, "no message of a trader", now)
 
@@ -162,7 +162,7 @@ class FixOrders:
     def _cancel_reject(
         self, account: str, about: str, name: str, replaces: bool, answer: Answer, now: Instant
     ) -> fix.OrderCancelReject:
-        order = self._house.gateway.blotter.order(account, about)
+        order = self._gateway.core.blotter.order(account, about)
         duplicate, unknown = answer.cause is Cause.DUPLICATE, order is None
         reason = fix.CxlRejReason.UNKNOWN_ORDER if unknown else fix.CxlRejReason.OTHER
         return fix.OrderCancelReject(
@@ -211,28 +211,28 @@ class FixOrders:
 
     # What the sequence says.
 
-    def happened(self, events: Sequence[OrderEvent]) -> None:
+    def on_events(self, events: Sequence[OrderEvent]) -> None:
         """The sequence has proved these."""
         for event in events:
             if event.kind is EventKind.VOIDED:
-                for client in self._told:
-                    if event.account in self._house.accounts.scope(client):
+                for client in self._reported:
+                    if event.account in self._gateway.accounts.scope(client):
                         self._report(client, event)
         self._catch_up()
 
-    def broke(self) -> None:
+    def on_break(self) -> None:
         """Events were taken back; what follows has their numbers, in another era."""
-        last = self._house.gateway.blotter.last
-        self._told = {client: min(told, last) for client, told in self._told.items()}
+        last = self._gateway.core.blotter.last
+        self._reported = {client: min(reported, last) for client, reported in self._reported.items()}
         self._catch_up()
 
     def _catch_up(self) -> None:
-        blotter = self._house.gateway.blotter
-        for client, told in self._told.items():
-            if told < blotter.last:
-                self._told[client] = blotter.last
-                scope: Collection[str] = self._house.accounts.scope(client)
-                for event in blotter.since(told, scope):
+        blotter = self._gateway.core.blotter
+        for client, reported in self._reported.items():
+            if reported < blotter.last:
+                self._reported[client] = blotter.last
+                scope: Collection[str] = self._gateway.accounts.scope(client)
+                for event in blotter.since(reported, scope):
                     self._report(client, event)
 
     def _report(self, client: str, event: OrderEvent) -> None:
@@ -254,7 +254,7 @@ class FixOrders:
         A gateway that was killed enters again what has no place yet, and what it had sent may still find one: the order
         is gone as its owner wished, and nobody here waits for another answer.
         """
-        order = self._house.gateway.blotter.order(event.account, event.previous_id)
+        order = self._gateway.core.blotter.order(event.account, event.previous_id)
         waits = (event.account, event.previous_id) in self._cancels
         cancelled = order is not None and not order.open and order.filled < order.quantity
         return event.asked is Asked.CANCEL and cancelled and not waits
@@ -347,7 +347,7 @@ def order_of(account: str, value: fix.NewOrderSingle) -> NewOrder:
     )
 
 
-def last_told(store: FixStore) -> tuple[int, int]:
+def last_reported(store: FixStore) -> tuple[int, int]:
     """The era and number of the last event that a session sent; (-1, 0) where it remembers none."""
     last = store.next_out - 1
     while last > 0:

@@ -82,7 +82,7 @@ def order_of(account: str, message: ouch.EnterOrder) -> NewOrder:
     )
 
 
-def check_tellable(terms: OpenMarket) -> None:
+def check_expressible(terms: OpenMarket) -> None:
     """Raise `NotExpressible` for a market whose quantities or prices are finer than OUCH can express."""
     step = terms.rule.step if isinstance(terms.rule, Continuous) and terms.rule.step else terms.tick
     if terms.lot % ONE or step % PRICE_UNIT or terms.price_max > U32_MAX * PRICE_UNIT:
@@ -174,7 +174,7 @@ class OuchOutbox:
 
     def __init__(self) -> None:
         self.first = 1  # the number of the first one that is kept
-        self.told = 0  # the number of the last event that is in it
+        self.reported = 0  # the number of the last event that is in it
         self._messages: deque[bytes] = deque()
 
     @property
@@ -198,23 +198,23 @@ class OuchOutbox:
 class OuchServer:
     """All conversations of one server."""
 
-    def __init__(self, house: OrderGateway, doorman: Authenticator) -> None:
-        self.house = house
-        self.doorman = doorman
-        self.session = str(house.now() // SECOND % _SESSION_SPAN)
+    def __init__(self, gateway: OrderGateway, authenticator: Authenticator) -> None:
+        self.gateway = gateway
+        self.authenticator = authenticator
+        self.session = str(gateway.now() // SECOND % _SESSION_SPAN)
         self._outboxes: dict[str, OuchOutbox] = {}
-        self._conversations: set[OuchSession] = set()
-        house.listen(self)
+        self._sessions: set[OuchSession] = set()
+        gateway.add_listener(self)
 
-    def converse(self, line: StreamWriter) -> "OuchSession":
+    def open_session(self, writer: StreamWriter) -> "OuchSession":
         """Somebody connected."""
-        conversation = OuchSession(self, line)
-        self._conversations.add(conversation)
-        return conversation
+        session = OuchSession(self, writer)
+        self._sessions.add(session)
+        return session
 
-    def forget(self, conversation: "OuchSession") -> None:
+    def forget(self, session: "OuchSession") -> None:
         """Somebody is gone."""
-        self._conversations.discard(conversation)
+        self._sessions.discard(session)
 
     def outbox(self, login: str) -> OuchOutbox | None:
         """The messages of a login, from the beginning on; None where there is no room for one more login."""
@@ -224,151 +224,151 @@ class OuchServer:
             self._fill(login, outbox)
         return outbox
 
-    def happened(self, events: Sequence[OrderEvent]) -> None:
+    def on_events(self, events: Sequence[OrderEvent]) -> None:
         """The sequence has proved these."""
         for event in events:
             if event.kind is EventKind.VOIDED and (outbox := self._outboxes.get(event.account)) is not None:
                 _put(outbox, event)
         for login, outbox in self._outboxes.items():
             self._fill(login, outbox)
-        for conversation in list(self._conversations):
-            conversation.writable()
+        for session in list(self._sessions):
+            session.writable()
 
-    def broke(self) -> None:
+    def on_break(self) -> None:
         """Events were taken back. What was told stays told; Broken Trades have said what is void."""
         for outbox in self._outboxes.values():
-            outbox.told = min(outbox.told, self.house.gateway.blotter.last)
+            outbox.reported = min(outbox.reported, self.gateway.core.blotter.last)
 
     def _fill(self, login: str, outbox: OuchOutbox) -> None:
-        blotter = self.house.gateway.blotter
-        if outbox.told < blotter.last:
-            for event in blotter.since(outbox.told, {login}):
+        blotter = self.gateway.core.blotter
+        if outbox.reported < blotter.last:
+            for event in blotter.since(outbox.reported, {login}):
                 _put(outbox, event)
-            outbox.told = blotter.last
+            outbox.reported = blotter.last
 
 
 class OuchSession:
     """One client."""
 
-    def __init__(self, desk: OuchServer, line: StreamWriter) -> None:
-        self._desk = desk
-        self._line = line
+    def __init__(self, server: OuchServer, writer: StreamWriter) -> None:
+        self._server = server
+        self._writer = writer
         self._stream = soup.SoupStream(allowed=soup.FROM_CLIENT, payload_max=FROM_CLIENT_MAX)
         self._login = ""
         self._outbox: OuchOutbox | None = None
         self._number = 0  # of the next sequenced message
-        self._held: deque[soup.Packet] = deque()
-        self._checking: asyncio.Task[None] | None = None
-        self._beating: asyncio.TimerHandle | None = None
+        self._packets: deque[soup.Packet] = deque()
+        self._login_check: asyncio.Task[None] | None = None
+        self._heartbeat_timer: asyncio.TimerHandle | None = None
 
     @property
-    def welcome(self) -> bool:
+    def logged_in(self) -> bool:
         """Whether the client has logged in."""
         return self._outbox is not None
 
-    def heard(self, octets: bytes) -> None:
+    def received(self, octets: bytes) -> None:
         """Take packets; whoever breaks the protocol is let go."""
         try:
-            self._held.extend(self._stream.feed(octets))
+            self._packets.extend(self._stream.feed(octets))
         except soup.BadSoup:
-            self._line.close()
+            self._writer.close()
             return
-        self._take_all()
+        self._handle_packets()
 
     def writable(self) -> None:
         """Send what there is, as far as the client reads."""
         if self._outbox is None:
             return
         self._number = max(self._number, self._outbox.first)
-        while self._number < self._outbox.following and self._line.can_write:
+        while self._number < self._outbox.following and self._writer.can_write:
             packets = []
             for message in self._outbox.since(self._number):
                 packets.append(soup.encode(soup.SequencedData(message)))
                 if len(packets) >= MESSAGES_AT_ONCE:
                     break
             self._number += len(packets)
-            self._line.write(b"".join(packets))
+            self._writer.write(b"".join(packets))
 
-    def ended(self) -> None:
+    def disconnected(self) -> None:
         """The client is gone."""
-        if self._checking is not None:
-            self._checking.cancel()
-        if self._beating is not None:
-            self._beating.cancel()
-        self._desk.forget(self)
+        if self._login_check is not None:
+            self._login_check.cancel()
+        if self._heartbeat_timer is not None:
+            self._heartbeat_timer.cancel()
+        self._server.forget(self)
 
-    def _take_all(self) -> None:
-        asked = False
-        while self._held and self._checking is None:
-            packet = self._held.popleft()
+    def _handle_packets(self) -> None:
+        submitted = False
+        while self._packets and self._login_check is None:
+            packet = self._packets.popleft()
             match packet:
                 case soup.Debug() | soup.ClientHeartbeat():
                     pass
                 case soup.LoginRequest() if not self._login:
-                    self._line.pause()
-                    self._checking = asyncio.get_running_loop().create_task(self._check(packet))
+                    self._writer.pause()
+                    self._login_check = asyncio.get_running_loop().create_task(self._check_login(packet))
                 case soup.UnsequencedData(message) if self._outbox is not None:
-                    self._ask(message, self._outbox)
-                    asked = True
+                    self._handle_request(message, self._outbox)
+                    submitted = True
                 case _:
-                    self._line.close()
+                    self._writer.close()
                     return
-        if asked:
-            self._desk.house.sync()
+        if submitted:
+            self._server.gateway.sync()
             self.writable()
 
-    def _ask(self, message: bytes, outbox: OuchOutbox) -> None:
+    def _handle_request(self, message: bytes, outbox: OuchOutbox) -> None:
         """Enter a request. What OUCH cannot say no to is ignored, as it prescribes."""
-        now = self._desk.house.now()
+        now = self._server.gateway.now()
         try:
             request = ouch.decode_inbound(message)
         except ouch.BadOuch:
-            self._line.close()
+            self._writer.close()
             return
         match request:
             case ouch.EnterOrder():
                 self._enter(request, outbox, now)
             case ouch.ReplaceOrder():
-                self._desk.house.ask(self._login, replace_of(self._login, request))
+                self._server.gateway.submit(self._login, replace_of(self._login, request))
             case ouch.CancelOrder():
                 try:
-                    self._desk.house.ask(self._login, cancel_of(self._login, request))
+                    self._server.gateway.submit(self._login, cancel_of(self._login, request))
                 except NotExpressible:
                     outbox.add(ouch.CancelReject(now % (86_400 * SECOND), request.order_token))
 
     def _enter(self, request: ouch.EnterOrder, outbox: OuchOutbox, now: Instant) -> None:
-        market = self._desk.house.gateway.floor.markets.get(request.stock)
+        market = self._server.gateway.core.floor.markets.get(request.stock)
         try:
             if market is not None:
-                check_tellable(market.terms)
-            answer = self._desk.house.ask(self._login, order_of(self._login, request))
+                check_expressible(market.terms)
+            answer = self._server.gateway.submit(self._login, order_of(self._login, request))
         except NotExpressible:
             answer = Answer(0, Cause.VALUE)
         if answer.cause is not None and answer.cause is not Cause.DUPLICATE:  # a token that was used is ignored
             outbox.add(rejected(request.order_token, answer.cause, now))
 
-    async def _check(self, login: soup.LoginRequest) -> None:
+    async def _check_login(self, login: soup.LoginRequest) -> None:
         """Let a client in, or not; what it said meanwhile is heard afterwards."""
-        refusal = await self._desk.doorman.refusal(login.username, login.password)
-        self._checking = None
-        outbox = None if refusal is not None else self._desk.outbox(login.username)
-        if outbox is None or login.session not in ("", self._desk.session):
+        refusal = await self._server.authenticator.refusal(login.username, login.password)
+        self._login_check = None
+        outbox = None if refusal is not None else self._server.outbox(login.username)
+        if outbox is None or login.session not in ("", self._server.session):
             reason = _UNAUTHORISED if outbox is None else _NO_SESSION
-            self._line.write(soup.encode(soup.LoginRejected(reason)))
-            self._line.close()
+            self._writer.write(soup.encode(soup.LoginRejected(reason)))
+            self._writer.close()
             return
         number = min(login.number or outbox.following, outbox.following)
         self._login, self._outbox, self._number = login.username, outbox, max(number, outbox.first)
-        self._line.write(soup.encode(soup.LoginAccepted(self._desk.session, self._number)))
-        self._line.resume()
-        self._beat()
+        self._writer.write(soup.encode(soup.LoginAccepted(self._server.session, self._number)))
+        self._writer.resume()
+        self._heartbeat()
         self.writable()
-        self._take_all()
+        self._handle_packets()
 
-    def _beat(self) -> None:
-        if self._beating is not None:
-            self._line.write(soup.encode(soup.ServerHeartbeat()))
-        self._beating = asyncio.get_running_loop().call_later(HEARTBEAT_PERIOD / SECOND, self._beat)
+    def _heartbeat(self) -> None:
+        if self._heartbeat_timer is not None:
+            self._writer.write(soup.encode(soup.ServerHeartbeat()))
+        self._heartbeat_timer = asyncio.get_running_loop().call_later(HEARTBEAT_PERIOD / SECOND, self._heartbeat)
 
 
 def _put(outbox: OuchOutbox, event: OrderEvent) -> None:

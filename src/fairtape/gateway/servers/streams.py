@@ -56,16 +56,16 @@ class StreamSession(Protocol):
     """What one server says to one client."""
 
     @property
-    def welcome(self) -> bool:
+    def logged_in(self) -> bool:
         """Whether the client has logged in."""
 
-    def heard(self, octets: bytes) -> None:
+    def received(self, octets: bytes) -> None:
         """The client sent these bytes."""
 
     def writable(self) -> None:
         """There is room again for what had to wait."""
 
-    def ended(self) -> None:
+    def disconnected(self) -> None:
         """The client is gone."""
 
 
@@ -103,7 +103,7 @@ class StreamWriter:
         self._transport.close()
 
 
-Converse: TypeAlias = Callable[[StreamWriter], StreamSession]
+OpenSession: TypeAlias = Callable[[StreamWriter], StreamSession]
 
 
 class StreamServer:
@@ -112,21 +112,21 @@ class StreamServer:
     def __init__(
         self,
         name: str,
-        converse: Converse,
+        open_session: OpenSession,
         *,
         connections_max: int = CONNECTIONS_MAX,
         login_delay: Duration = LOGIN_DELAY,
         silence_max: Duration = SILENCE_MAX,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self.turned_away = 0
+        self.refused = 0
         self.half_open = 0
         self.silent = 0
         self.connections: set[_Connection] = set()
         self.connections_max = connections_max
         self.login_delay = login_delay
         self.silence_max = silence_max
-        self.converse = converse
+        self.open_session = open_session
         self._name = name
         self._tls = tls
         self._server: asyncio.Server | None = None
@@ -136,9 +136,9 @@ class StreamServer:
         loop = asyncio.get_running_loop()
         try:
             make = lambda: _Connection(self)  # noqa: E731 - what the event loop asks for
-            self._server = await loop.create_server(make, host, port, backlog=BACKLOG, **secured(self._tls))
+            self._server = await loop.create_server(make, host, port, backlog=BACKLOG, **tls_arguments(self._tls))
         except OSError as error:
-            raise nowhere(self._name, host, port, error) from None
+            raise bind_error(self._name, host, port, error) from None
         bound_host, bound_port = self._server.sockets[0].getsockname()[:2]
         return bound_host, bound_port
 
@@ -150,12 +150,12 @@ class StreamServer:
             connection.close()
 
 
-def secured(tls: ssl.SSLContext | None) -> dict[str, Any]:
+def tls_arguments(tls: ssl.SSLContext | None) -> dict[str, Any]:
     """What an event loop wants to be told of TLS. Whoever does not agree on keys in time is let go."""
     return {} if tls is None else {"ssl": tls, "ssl_handshake_timeout": HANDSHAKE_DELAY / SECOND}
 
 
-def nowhere(name: str, host: str, port: int, error: OSError) -> UserError:
+def bind_error(name: str, host: str, port: int, error: OSError) -> UserError:
     """The sentence about an address. asyncio repeats the address before the reason."""
     why = (error.strerror or str(error)).rpartition(": ")[2]
     return UserError(f"{name} is {host}:{port}, where nothing can listen ({why}); choose another address")
@@ -166,53 +166,53 @@ class _Connection(asyncio.Protocol):
 
     def __init__(self, server: StreamServer) -> None:
         self._server = server
-        self._conversation: StreamSession | None = None
+        self._session: StreamSession | None = None
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._heard = False
+        self._received = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         server = self._server
         if len(server.connections) >= server.connections_max:
-            server.turned_away += 1
+            server.refused += 1
             transport.abort()
             return
         server.connections.add(self)
-        self._conversation = server.converse(StreamWriter(transport))
+        self._session = server.open_session(StreamWriter(transport))
         self._wait(server.login_delay)
 
     def data_received(self, data: bytes) -> None:
-        if self._conversation is not None:
-            self._heard = True
-            self._conversation.heard(data)
+        if self._session is not None:
+            self._received = True
+            self._session.received(data)
 
     def resume_writing(self) -> None:
-        if self._conversation is not None:
-            self._conversation.writable()
+        if self._session is not None:
+            self._session.writable()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - however it ended
         self._server.connections.discard(self)
         if self._timer is not None:
             self._timer.cancel()
-        if self._conversation is not None:
-            self._conversation.ended()
+        if self._session is not None:
+            self._session.disconnected()
 
     def close(self) -> None:
         if self._transport is not None:
             self._transport.close()
 
     def _wait(self, period: Duration) -> None:
-        self._heard = False
-        self._timer = asyncio.get_running_loop().call_later(period / SECOND, self._look)
+        self._received = False
+        self._timer = asyncio.get_running_loop().call_later(period / SECOND, self._check_idle)
 
-    def _look(self) -> None:
-        assert self._conversation is not None
-        if not self._conversation.welcome:
+    def _check_idle(self) -> None:
+        assert self._session is not None
+        if not self._session.logged_in:
             self._server.half_open += 1
             self.close()
-        elif not self._heard:
+        elif not self._received:
             self._server.silent += 1
             self.close()
         else:

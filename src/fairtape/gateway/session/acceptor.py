@@ -15,16 +15,16 @@ from fairtape.formats.fix.codec import MESSAGE_MAX, FixMessage, FixStream, Flaw
 from fairtape.formats.fix.dictionary import BusinessReason, Tag
 from fairtape.formats.fix.order_messages import OrderEntry
 from fairtape.gateway.session.effects import (
-    DeskEffect,
+    AcceptorEffect,
+    Disconnect,
     FromClient,
-    HangUp,
     LoggedOff,
     LoggedOn,
-    LogonRefused,
+    MessageRejected,
     Received,
     Transmit,
 )
-from fairtape.gateway.session.session import FixOptions, FixRole, FixSession, FixState, Judge
+from fairtape.gateway.session.session import Authenticate, FixOptions, FixRole, FixSession, FixState
 from fairtape.gateway.session.store import FixStore
 
 CONNECTIONS_MAX: Final = 1_024
@@ -40,9 +40,9 @@ class AcceptorCounts:
     """What came of the connections."""
 
     connections: int = 0
-    turned_away: int = 0  # no room for more
-    strangers: int = 0  # named nobody whom we know, or said something else first
-    doubled: int = 0  # named somebody who is connected
+    refused: int = 0  # no room for more
+    unknown: int = 0  # named nobody whom we know, or said something else first
+    duplicate: int = 0  # named somebody who is connected
     half_open: int = 0  # said nothing
     garbled: int = 0  # messages with a wrong length or check sum
     junk: int = 0  # bytes between messages
@@ -63,27 +63,27 @@ class FixAcceptor:
         ours: str,
         *,
         store_of: StoreOf,
-        judge: Judge,
+        authenticate: Authenticate,
         options: FixOptions | None = None,
         connections_max: int = CONNECTIONS_MAX,
     ) -> None:
         self.counts = AcceptorCounts()
         self._ours = ours
         self._store_of = store_of
-        self._judge = judge
+        self._authenticate = authenticate
         self._options = options or FixOptions()
         self._connections_max = connections_max
         self._connections: dict[int, _Connection] = {}
         self._sessions: dict[str, FixSession] = {}
         self._numbers: dict[str, int] = {}  # of the connections of clients who are here
         self._due_at: Instant = NEVER  # nobody waits for anything earlier
-        self._effects: list[DeskEffect] = []
+        self._effects: list[AcceptorEffect] = []
 
     def connected(self, connection: int, now: Instant) -> None:
         """Somebody is at the door."""
         self.counts.connections += 1
         if len(self._connections) >= self._connections_max:
-            self.counts.turned_away += 1
+            self.counts.refused += 1
             self._effects.append(CloseConnection(connection, "no room for more connections"))
             return
         self._connections[connection] = _Connection(now)
@@ -91,31 +91,31 @@ class FixAcceptor:
 
     def disconnected(self, connection: int, now: Instant) -> None:
         """The client is gone, or the driver has closed as it was asked to."""
-        known = self._forget(connection)
-        if known is not None and known.session is not None:
-            known.session.disconnected(now)
-            self._collect(known.session)
+        peer = self._forget(connection)
+        if peer is not None and peer.session is not None:
+            peer.session.disconnected(now)
+            self._collect(peer.session)
 
     def receive(self, connection: int, octets: bytes, now: Instant) -> None:
         """Take bytes of a client. Never raises, whatever they are."""
-        known = self._connections.get(connection)
-        if known is None:
+        peer = self._connections.get(connection)
+        if peer is None:
             return
-        for message in known.stream.feed(octets):
+        for message in peer.stream.feed(octets):
             if connection not in self._connections:
                 return  # what comes behind a hang-up is not heard
-            if known.session is None:
-                self._admit(connection, known, message, now)
-            if known.session is not None:
-                known.session.take(message, now)
-                self._collect(known.session)
+            if peer.session is None:
+                self._admit(connection, peer, message, now)
+            if peer.session is not None:
+                peer.session.receive_message(message, now)
+                self._collect(peer.session)
 
-    def fill_up(self, connection: int, *, full: bool) -> None:
+    def set_write_blocked(self, connection: int, *, blocked: bool) -> None:
         """A connection takes no more for now, or takes more again."""
-        known = self._connections.get(connection)
-        if known is not None and known.session is not None:
-            known.session.fill_up(full=full)
-            self._due_at = min(self._due_at, self._next(known))
+        peer = self._connections.get(connection)
+        if peer is not None and peer.session is not None:
+            peer.session.set_write_blocked(blocked=blocked)
+            self._due_at = min(self._due_at, self._next(peer))
 
     def send(self, client: str, value: OrderEntry, now: Instant) -> int:
         """Send a message to a client, or keep it until it asks; the answer is its number."""
@@ -147,44 +147,44 @@ class FixAcceptor:
         """See to silence on both sides."""
         if now < self._due_at:
             return
-        for connection, known in list(self._connections.items()):
-            if known.session is not None:
-                known.session.wake(now)
-                self._collect(known.session)
-            elif now >= known.opened_at + self._options.logon_delay:
+        for connection, peer in list(self._connections.items()):
+            if peer.session is not None:
+                peer.session.wake(now)
+                self._collect(peer.session)
+            elif now >= peer.opened_at + self._options.logon_delay:
                 self.counts.half_open += 1
                 self._close(connection, "no Logon came in time", now)
-        self._due_at = min((self._next(known) for known in self._connections.values()), default=NEVER)
+        self._due_at = min((self._next(peer) for peer in self._connections.values()), default=NEVER)
 
     def deadline(self) -> Instant | None:
         """The earliest that any connection may wait for."""
         return None if self._due_at == NEVER else self._due_at
 
-    def drain(self) -> list[DeskEffect]:
+    def drain(self) -> list[AcceptorEffect]:
         """The effects since the last call."""
         effects, self._effects = self._effects, []
         return effects
 
-    def _next(self, known: _Connection) -> Instant:
+    def _next(self, peer: _Connection) -> Instant:
         """When this connection wants attention."""
-        if known.session is None:
-            return known.opened_at + self._options.logon_delay
-        return known.session.deadline()
+        if peer.session is None:
+            return peer.opened_at + self._options.logon_delay
+        return peer.session.deadline()
 
-    def _admit(self, connection: int, known: _Connection, message: FixMessage, now: Instant) -> None:
+    def _admit(self, connection: int, peer: _Connection, message: FixMessage, now: Instant) -> None:
         """Give a connection the session that its first message names."""
         client = (message.get(Tag.SENDER_COMP_ID) or b"").decode("latin-1")
         addressed = message.get(Tag.TARGET_COMP_ID) == self._ours.encode("ascii")
         session = self._session(client) if addressed and message.msg_type == Logon.MSG_TYPE else None
         if session is None:
-            self.counts.strangers += 1
+            self.counts.unknown += 1
             self._close(connection, "the first message is no Logon of a known client", now)
         elif session.state is not FixState.DISCONNECTED:
-            self.counts.doubled += 1
+            self.counts.duplicate += 1
             self._close(connection, f"{client} is connected already", now)
         else:
-            known.session, self._numbers[client] = session, connection
-            session.connected(now, known.stream)
+            peer.session, self._numbers[client] = session, connection
+            session.connected(now, peer.stream)
 
     def _session(self, client: str) -> FixSession | None:
         session = self._sessions.get(client)
@@ -192,7 +192,9 @@ class FixAcceptor:
             store = self._store_of(client)
             if store is not None and len(self._sessions) < CLIENTS_MAX:
                 role, options = FixRole.ACCEPTOR, self._options
-                session = FixSession(self._ours, client, store, role=role, options=options, judge=self._judge)
+                session = FixSession(
+                    self._ours, client, store, role=role, options=options, authenticate=self._authenticate
+                )
                 self._sessions[client] = session
         return session
 
@@ -204,23 +206,23 @@ class FixAcceptor:
             match effect:
                 case Transmit(octets):
                     self._effects.append(WriteConnection(self._numbers[client], octets))
-                case HangUp(reason):
+                case Disconnect(reason):
                     self._effects.append(CloseConnection(self._numbers[client], reason))
                     self._forget(self._numbers[client])
-                case Received() | LogonRefused() | LoggedOn() | LoggedOff():
+                case Received() | MessageRejected() | LoggedOn() | LoggedOff():
                     self._effects.append(FromClient(client, effect))
                     if isinstance(effect, LoggedOn):
                         self._connections[self._numbers[client]].stream.body_max = MESSAGE_MAX
 
     def _forget(self, connection: int) -> _Connection | None:
         """The connection is over, so that its client may come by another one."""
-        known = self._connections.pop(connection, None)
-        if known is not None:
-            self.counts.garbled += known.stream.counts.garbled
-            self.counts.junk += known.stream.counts.junk
-            if known.session is not None:
-                del self._numbers[known.session.theirs]
-        return known
+        peer = self._connections.pop(connection, None)
+        if peer is not None:
+            self.counts.garbled += peer.stream.counts.garbled
+            self.counts.junk += peer.stream.counts.junk
+            if peer.session is not None:
+                del self._numbers[peer.session.theirs]
+        return peer
 
     def _close(self, connection: int, reason: str, now: Instant) -> None:
         self._effects.append(CloseConnection(connection, reason))

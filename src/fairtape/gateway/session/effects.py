@@ -15,7 +15,7 @@ class Transmit:
 
 
 @dataclass(frozen=True, slots=True)
-class HangUp:
+class Disconnect:
     """Close the connection, after what was written to it."""
 
     reason: str
@@ -32,7 +32,7 @@ class Received:
 
 
 @dataclass(frozen=True, slots=True)
-class LogonRefused:
+class MessageRejected:
     """The other side does not take a message of ours: a Reject (3). Nothing in FIX repairs that, so a person should."""
 
     message: FixMessage
@@ -50,8 +50,8 @@ class LoggedOff:
     reason: str
 
 
-SessionEvent: TypeAlias = Received | LogonRefused | LoggedOn | LoggedOff
-SessionEffect: TypeAlias = Transmit | HangUp | SessionEvent
+SessionEvent: TypeAlias = Received | MessageRejected | LoggedOn | LoggedOff
+SessionEffect: TypeAlias = Transmit | Disconnect | SessionEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,4 +62,4 @@ class FromClient:
     event: SessionEvent
 
 
-DeskEffect: TypeAlias = WriteConnection | CloseConnection | FromClient
+AcceptorEffect: TypeAlias = WriteConnection | CloseConnection | FromClient

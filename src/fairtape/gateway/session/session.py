@@ -49,10 +49,10 @@ from fairtape.formats.fix.dictionary import ADMIN_TYPES, APPLICATION_TYPES, HEAD
 from fairtape.formats.fix.fields import POSITIVE, TEXT, format_instant, parse_instant
 from fairtape.formats.fix.order_messages import FROM_TRADERS, OrderEntry, write
 from fairtape.gateway.session.effects import (
-    HangUp,
+    Disconnect,
     LoggedOff,
     LoggedOn,
-    LogonRefused,
+    MessageRejected,
     Received,
     SessionEffect,
     Transmit,
@@ -61,7 +61,7 @@ from fairtape.gateway.session.store import FixStore
 
 # The settings of FIX sessions.
 
-Judge: TypeAlias = Callable[[str, str, str], str | None]
+Authenticate: TypeAlias = Callable[[str, str, str], str | None]
 """A client's CompID, its user name and its password; the answer is why it may not come in, or None."""
 
 
@@ -130,7 +130,7 @@ def compose(fields: Iterable[Pair], head: Iterable[Pair]) -> bytes:
     return encode([kind, *head, *body])
 
 
-def repetitions(
+def resent_messages(
     kept: Iterable[tuple[int, bytes]], first: int, last: int, *, ours: str, theirs: str, now: Instant
 ) -> Iterator[bytes]:
     """The numbers from first to last again: those that are kept, and gap fills between them."""
@@ -177,7 +177,7 @@ def header_flaw(message: FixMessage, now: Instant, *, ours: str, theirs: str, er
     return None
 
 
-def repetition_flaw(message: FixMessage) -> Flaw | None:
+def poss_dup_flaw(message: FixMessage) -> Flaw | None:
     """A repetition must say when it was first sent; a gap fill was never sent before."""
     repeated = message.get(Tag.POSS_DUP_FLAG) == b"Y" and message.msg_type != SequenceReset.MSG_TYPE
     if repeated and message.get(Tag.ORIG_SENDING_TIME) is None:
@@ -186,7 +186,7 @@ def repetition_flaw(message: FixMessage) -> Flaw | None:
     return None
 
 
-AGAIN_AT_ONCE: Final = 256  # numbers that are sent again in one turn: others have theirs in between
+RESEND_BATCH_MAX: Final = 256  # numbers that are sent again in one turn: others have theirs in between
 NUMBER_MAX: Final = 1 << 62  # of a message: no store holds much more, and no session comes near
 
 
@@ -201,7 +201,7 @@ class FixSession:
         *,
         role: FixRole,
         options: FixOptions | None = None,
-        judge: Judge | None = None,
+        authenticate: Authenticate | None = None,
     ) -> None:
         self.ours = ours
         self.theirs = theirs
@@ -209,18 +209,18 @@ class FixSession:
         self._store = store
         self._role = role
         self._options = options or FixOptions()
-        self._judge = judge
+        self._authenticate = authenticate
         self._stream = FixStream()
         self._heartbeat_period = self._options.heartbeat_period
-        self._since: Instant = NEVER  # when the state was entered
-        self._heard_at: Instant = NEVER
-        self._spoke_at: Instant = NEVER
-        self._tested_at: Instant = NEVER  # a test waits for its answer
+        self._state_since: Instant = NEVER  # when the state was entered
+        self._received_at: Instant = NEVER
+        self._sent_at: Instant = NEVER
+        self._test_sent_at: Instant = NEVER  # a test waits for its answer
         self._gap_through = 0  # the highest number that came too early
-        self._asked_at: Instant = NEVER  # when the gap was asked for, or shrank
-        self._again: tuple[int, int] | None = None  # the first and the last number that are to be sent again
-        self._again_at: Instant = NEVER  # the last turn in which some of it was sent
-        self._full = False  # the connection takes no more for now
+        self._resend_requested_at: Instant = NEVER  # when the gap was asked for, or shrank
+        self._resend: tuple[int, int] | None = None  # the first and the last number that are to be sent again
+        self._resent_at: Instant = NEVER  # the last turn in which some of it was sent
+        self._write_blocked = False  # the connection takes no more for now
         self._effects: list[SessionEffect] = []
 
     @property
@@ -232,11 +232,11 @@ class FixSession:
         """There is a connection; somebody may have begun to read from it."""
         assert self.state is FixState.DISCONNECTED
         self._stream = stream or FixStream()
-        self._gap_through, self._asked_at, self._tested_at = 0, NEVER, NEVER
-        self._again, self._full = None, False
+        self._gap_through, self._resend_requested_at, self._test_sent_at = 0, NEVER, NEVER
+        self._resend, self._write_blocked = None, False
         self._heartbeat_period = self._options.heartbeat_period
         self._become(FixState.LOGGING_ON, now)
-        self._heard_at = self._spoke_at = now
+        self._received_at = self._sent_at = now
         if self._role is FixRole.INITIATOR:
             if self._options.reset_on_logon:
                 self._store.reset()
@@ -244,14 +244,14 @@ class FixSession:
 
     def disconnected(self, now: Instant) -> None:
         """The connection is gone."""
-        self._leave("the connection ended", now)
+        self._disconnect("the connection ended", now)
 
     def receive(self, octets: bytes, now: Instant) -> None:
         """Take bytes of the other side. Never raises, whatever they are."""
         for message in self._stream.feed(octets):
-            self.take(message, now)
+            self.receive_message(message, now)
 
-    def take(self, message: FixMessage, now: Instant) -> None:
+    def receive_message(self, message: FixMessage, now: Instant) -> None:
         """Take one message of the other side. What comes after a hang-up is not heard."""
         if self.state is FixState.DISCONNECTED:
             return
@@ -259,13 +259,13 @@ class FixSession:
         if number is None:
             self._fail("MsgSeqNum (34) is missing or no number", now)
         elif self._is_trusted(message, number, now):
-            self._heard_at, self._tested_at = now, NEVER
+            self._received_at, self._test_sent_at = now, NEVER
             if message.msg_type == Logon.MSG_TYPE:
-                self._take_logon(message, number, now)
+                self._handle_logon(message, number, now)
             elif self.state is not FixState.LOGGING_ON:
-                self._take_numbered(message, number, now)
+                self._handle_numbered(message, number, now)
             elif message.msg_type == Logout.MSG_TYPE and self._role is FixRole.INITIATOR:
-                self._take_refusal(message, number, now)
+                self._handle_refusal(message, number, now)
             else:
                 self._fail("the first message must be a Logon", now)
 
@@ -290,30 +290,30 @@ class FixSession:
     def wake(self, now: Instant) -> None:
         """Heartbeats, and the patience with whoever is silent."""
         options = self._options
-        if self.state is FixState.LOGGING_ON and now >= self._since + options.logon_delay:
+        if self.state is FixState.LOGGING_ON and now >= self._state_since + options.logon_delay:
             self._fail("no Logon came in time", now)
-        elif self.state is FixState.LOGGING_OUT and now >= self._since + options.logout_delay:
-            self._leave("no answer to Logout came in time", now, hang_up=True)
+        elif self.state is FixState.LOGGING_OUT and now >= self._state_since + options.logout_delay:
+            self._disconnect("no answer to Logout came in time", now, close=True)
         elif self.state is FixState.LOGGED_ON:
-            self._go_on_again(now)
-            self._mind_silence(now)
+            self._continue_resend(now)
+            self._check_liveness(now)
 
-    def fill_up(self, *, full: bool) -> None:
+    def set_write_blocked(self, *, blocked: bool) -> None:
         """The connection takes no more for now, or takes more again. Only what is sent again waits for that."""
-        self._full = full
+        self._write_blocked = blocked
 
     def deadline(self) -> Instant:
         """When `wake` is wanted next; 0, at once."""
         match self.state:
             case FixState.LOGGING_ON:
-                return self._since + self._options.logon_delay
+                return self._state_since + self._options.logon_delay
             case FixState.LOGGING_OUT:
-                return self._since + self._options.logout_delay
+                return self._state_since + self._options.logout_delay
             case FixState.LOGGED_ON:
-                if self._again is not None and not self._full:
+                if self._resend is not None and not self._write_blocked:
                     return 0
-                listening_since = self._heard_at if self._tested_at == NEVER else self._tested_at
-                return min(self._spoke_at + self._heartbeat_period, listening_since + self._patience)
+                listening_since = self._received_at if self._test_sent_at == NEVER else self._test_sent_at
+                return min(self._sent_at + self._heartbeat_period, listening_since + self._receive_timeout)
             case _:
                 return NEVER
 
@@ -341,7 +341,7 @@ class FixSession:
 
     # Logging on and off.
 
-    def _take_logon(self, message: FixMessage, number: int, now: Instant) -> None:
+    def _handle_logon(self, message: FixMessage, number: int, now: Instant) -> None:
         if message.flaw is not None:
             self._fail(message.flaw.text, now)
             return
@@ -351,11 +351,11 @@ class FixSession:
             self._fail(str(refusal), now)
             return
         if self.state is not FixState.LOGGING_ON:
-            self._take_second_logon(logon, number, now)
+            self._handle_second_logon(logon, number, now)
             return
         refusal_text = self._logon_refusal(logon, number)
         if refusal_text is not None:
-            self._send_logout_and_leave(refusal_text, now)
+            self._send_logout_and_disconnect(refusal_text, now)
             return
         if logon.reset_seq_num and self._role is FixRole.ACCEPTOR:
             self._store.reset()
@@ -373,7 +373,7 @@ class FixSession:
         if number == self._store.next_in:
             self._store.expect(number + 1)
         else:
-            self._ask_again(number, now)
+            self._request_resend(number, now)
 
     def _logon_refusal(self, logon: Logon, number: int) -> str | None:
         """Why this logon is not taken."""
@@ -388,17 +388,17 @@ class FixSession:
             return "ResetSeqNumFlag (141) is Y; MsgSeqNum (34) must then be 1"
         if self._role is FixRole.INITIATOR and bool(logon.reset_seq_num) != asked_to_reset:
             return "ResetSeqNumFlag (141) is not what was asked for"
-        if self._judge is None:
+        if self._authenticate is None:
             return None
-        return self._judge(self.theirs, logon.username or "", logon.password or "")
+        return self._authenticate(self.theirs, logon.username or "", logon.password or "")
 
-    def _take_second_logon(self, logon: Logon, number: int, now: Instant) -> None:
+    def _handle_second_logon(self, logon: Logon, number: int, now: Instant) -> None:
         """A logon within the session asks for a reset, by whoever logged on already."""
         if self.state is not FixState.LOGGED_ON or not logon.reset_seq_num or number != 1:
             self._fail("a second Logon must come with ResetSeqNumFlag (141) and the number 1", now)
             return
         self._store.reset()
-        self._gap_through, self._asked_at = 0, NEVER
+        self._gap_through, self._resend_requested_at = 0, NEVER
         self._send_logon(reset=True, now=now)
         self._store.expect(2)
 
@@ -412,80 +412,80 @@ class FixSession:
         )
         self._send(LOGON.write(logon), now)
 
-    def _take_refusal(self, message: FixMessage, number: int, now: Instant) -> None:
+    def _handle_refusal(self, message: FixMessage, number: int, now: Instant) -> None:
         """A Logout in place of a Logon."""
         if number == self._store.next_in:
             self._store.expect(number + 1)
         text = message.get(58) or b"no reason given"
-        self._leave(f"the logon was refused: {text.decode('ascii', 'backslashreplace')}", now, hang_up=True)
+        self._disconnect(f"the logon was refused: {text.decode('ascii', 'backslashreplace')}", now, close=True)
 
-    def _take_logout(self, now: Instant) -> None:
+    def _handle_logout(self, now: Instant) -> None:
         if self.state is FixState.LOGGED_ON:
             self._send(LOGOUT.write(Logout()), now)
-        self._leave("the other side logged out", now, hang_up=True)
+        self._disconnect("the other side logged out", now, close=True)
 
     def _refuse_low(self, number: int, now: Instant) -> None:
         """Somebody lost count: nothing that could still be done would be right."""
         text = f"MsgSeqNum too low, expecting {self._store.next_in} but received {number}"
-        self._send_logout_and_leave(text, now)
+        self._send_logout_and_disconnect(text, now)
 
     def _fail(self, reason: str, now: Instant) -> None:
         """End the connection; whoever has logged on is told why."""
         if self.state is FixState.LOGGED_ON:
-            self._send_logout_and_leave(reason, now)
+            self._send_logout_and_disconnect(reason, now)
         else:
-            self._leave(reason, now, hang_up=True)
+            self._disconnect(reason, now, close=True)
 
-    def _send_logout_and_leave(self, reason: str, now: Instant) -> None:
+    def _send_logout_and_disconnect(self, reason: str, now: Instant) -> None:
         self._send(LOGOUT.write(Logout(text=reason)), now)
-        self._leave(reason, now, hang_up=True)
+        self._disconnect(reason, now, close=True)
 
-    def _leave(self, reason: str, now: Instant, *, hang_up: bool = False) -> None:
+    def _disconnect(self, reason: str, now: Instant, *, close: bool = False) -> None:
         if self.state is FixState.DISCONNECTED:
             return
-        if hang_up:
-            self._effects.append(HangUp(reason))
+        if close:
+            self._effects.append(Disconnect(reason))
         if self.state is not FixState.LOGGING_ON or self._role is FixRole.INITIATOR:
             self._effects.append(LoggedOff(reason))
         self._become(FixState.DISCONNECTED, now)
 
     def _become(self, state: FixState, now: Instant) -> None:
-        self.state, self._since = state, now
+        self.state, self._state_since = state, now
 
     # Numbers.
 
-    def _take_numbered(self, message: FixMessage, number: int, now: Instant) -> None:
+    def _handle_numbered(self, message: FixMessage, number: int, now: Instant) -> None:
         expected = self._store.next_in
         if message.msg_type == SequenceReset.MSG_TYPE and message.get(123) != b"Y" and message.flaw is None:
-            self._take_reset(message, number, now)
+            self._handle_reset(message, number, now)
         elif number > expected:
-            self._take_early(message, number, now)
+            self._handle_early(message, number, now)
         elif number < expected:
             if message.get(Tag.POSS_DUP_FLAG) != b"Y":
                 self._refuse_low(number, now)
         else:
-            self._take_in_order(message, number, now)
+            self._handle_in_order(message, number, now)
 
-    def _take_early(self, message: FixMessage, number: int, now: Instant) -> None:
+    def _handle_early(self, message: FixMessage, number: int, now: Instant) -> None:
         """Something is missing before it. A request to send again is served at once: both sides may be waiting."""
         if message.msg_type == Logout.MSG_TYPE:
-            self._take_logout(now)
+            self._handle_logout(now)
             return
         if message.msg_type == ResendRequest.MSG_TYPE and message.flaw is None:
             try:
-                self._send_again(RESEND_REQUEST.read(message), now)
+                self._start_resend(RESEND_REQUEST.read(message), now)
             except BadFix as refusal:
                 self._send_reject(message, number, _flaw_of(refusal), now)
-        self._ask_again(number, now)
+        self._request_resend(number, now)
 
-    def _take_in_order(self, message: FixMessage, number: int, now: Instant) -> None:
-        flaw = message.flaw or repetition_flaw(message) or self._act_or_flaw(message, number, now)
+    def _handle_in_order(self, message: FixMessage, number: int, now: Instant) -> None:
+        flaw = message.flaw or poss_dup_flaw(message) or self._act_or_flaw(message, number, now)
         if flaw is not None:
             self._reject(message, number, flaw, now)
         if self._store.next_in > self._gap_through:
-            self._asked_at = NEVER
-        elif self._asked_at != NEVER:
-            self._asked_at = now
+            self._resend_requested_at = NEVER
+        elif self._resend_requested_at != NEVER:
+            self._resend_requested_at = now
 
     def _act_or_flaw(self, message: FixMessage, number: int, now: Instant) -> Flaw | None:
         try:
@@ -515,17 +515,17 @@ class FixSession:
             answer = Heartbeat(test_req_id=TEST_REQUEST.read(message).test_req_id)
             self._send(HEARTBEAT.write(answer), now)
         elif kind == ResendRequest.MSG_TYPE:
-            self._send_again(RESEND_REQUEST.read(message), now)
+            self._start_resend(RESEND_REQUEST.read(message), now)
         elif kind in (Reject.MSG_TYPE, BusinessReject.MSG_TYPE):
-            self._effects.append(LogonRefused(message))
+            self._effects.append(MessageRejected(message))
         elif kind == Logout.MSG_TYPE:
-            self._take_logout(now)
+            self._handle_logout(now)
         elif kind in APPLICATION_TYPES:
             self._business_reject(message, number, BusinessReason.UNSUPPORTED_TYPE, "this type is not taken here", now)
         elif kind not in ADMIN_TYPES:
             raise BadFix.of(RejectReason.INVALID_MSG_TYPE, Tag.MSG_TYPE, "MsgType (35) is not defined in FIX 4.4")
 
-    def _take_reset(self, message: FixMessage, number: int, now: Instant) -> None:
+    def _handle_reset(self, message: FixMessage, number: int, now: Instant) -> None:
         """A reset without gap fill counts whatever its own number is; it never goes back."""
         try:
             new = SEQUENCE_RESET.read(message).new_seq_no
@@ -536,35 +536,35 @@ class FixSession:
             self._send_reject(message, number, _flaw_of(refusal), now)
             return
         self._store.expect(new)
-        self._gap_through, self._asked_at = 0, NEVER
+        self._gap_through, self._resend_requested_at = 0, NEVER
 
-    def _ask_again(self, number: int, now: Instant) -> None:
+    def _request_resend(self, number: int, now: Instant) -> None:
         """Ask for everything from the gap on, once; again only where nothing comes of it."""
         self._gap_through = max(self._gap_through, number)
-        if self._asked_at == NEVER or now >= self._asked_at + self._options.resend_delay:
-            self._asked_at = now
+        if self._resend_requested_at == NEVER or now >= self._resend_requested_at + self._options.resend_delay:
+            self._resend_requested_at = now
             self._send(RESEND_REQUEST.write(ResendRequest(begin_seq_no=self._store.next_in)), now)
 
-    def _send_again(self, request: ResendRequest, now: Instant) -> None:
+    def _start_resend(self, request: ResendRequest, now: Instant) -> None:
         first, newest = request.begin_seq_no, self._store.next_out - 1
         last = min(request.end_seq_no or newest, newest)
         if first > last:
             text = f"BeginSeqNo (7) is {first}; it must not be more than EndSeqNo (16) or {newest}, the last one sent"
             raise BadFix.of(RejectReason.VALUE_INCORRECT, Tag.BEGIN_SEQ_NO, text)
-        self._again = first, last
-        if now != self._again_at:  # however often it is asked, once in a turn
-            self._go_on_again(now)
+        self._resend = first, last
+        if now != self._resent_at:  # however often it is asked, once in a turn
+            self._continue_resend(now)
 
-    def _go_on_again(self, now: Instant) -> None:
+    def _continue_resend(self, now: Instant) -> None:
         """Send some more of what was asked for. What is sent for the first time meanwhile comes behind it."""
-        if self._again is None or self._full:
+        if self._resend is None or self._write_blocked:
             return
-        self._again_at = now
-        first, last = self._again
-        end = min(first + AGAIN_AT_ONCE - 1, last)
-        self._again = (end + 1, last) if end < last else None
-        again = repetitions(self._store.kept(first, end), first, end, ours=self.ours, theirs=self.theirs, now=now)
-        self._transmit(b"".join(again), now)
+        self._resent_at = now
+        first, last = self._resend
+        end = min(first + RESEND_BATCH_MAX - 1, last)
+        self._resend = (end + 1, last) if end < last else None
+        resent = resent_messages(self._store.kept(first, end), first, end, ours=self.ours, theirs=self.theirs, now=now)
+        self._transmit(b"".join(resent), now)
 
     # Speaking.
 
@@ -578,7 +578,7 @@ class FixSession:
         reject = Reject(
             ref_seq_num=number,
             ref_tag_id=flaw.tag,
-            ref_msg_type=_shown(message.msg_type),
+            ref_msg_type=_printable(message.msg_type),
             reason=flaw.reason,
             text=flaw.text,
         )
@@ -588,7 +588,7 @@ class FixSession:
         self, message: FixMessage, number: int, reason: BusinessReason, text: str, now: Instant
     ) -> None:
         reject = BusinessReject(
-            ref_seq_num=number, ref_msg_type=_shown(message.msg_type) or "?", reason=reason, text=text
+            ref_seq_num=number, ref_msg_type=_printable(message.msg_type) or "?", reason=reason, text=text
         )
         self._send(BUSINESS_REJECT.write(reject), now)
 
@@ -599,31 +599,31 @@ class FixSession:
         octets = compose(fields, header(self.ours, self.theirs, number, now))
         admin = kind in ADMIN_TYPES
         self._store.sent(None if admin else octets)
-        if self._again is not None and self.state is FixState.LOGGED_ON and kind != Logout.MSG_TYPE:
-            self._again = self._again[0], number
-            self._spoke_at = now
+        if self._resend is not None and self.state is FixState.LOGGED_ON and kind != Logout.MSG_TYPE:
+            self._resend = self._resend[0], number
+            self._sent_at = now
             return number
-        self._again = None
+        self._resend = None
         if self.state is FixState.LOGGED_ON or (admin and self.state is not FixState.DISCONNECTED):
             self._transmit(octets, now)
         return number
 
     def _transmit(self, octets: bytes, now: Instant) -> None:
-        self._spoke_at = now
+        self._sent_at = now
         self._effects.append(Transmit(octets))
 
     @property
-    def _patience(self) -> Duration:
+    def _receive_timeout(self) -> Duration:
         """A heartbeat, and a fifth of it for the network."""
         return self._heartbeat_period + self._heartbeat_period // 5
 
-    def _mind_silence(self, now: Instant) -> None:
-        if self._tested_at != NEVER and now >= self._tested_at + self._patience:
-            self._leave("the other side is silent", now, hang_up=True)
-        elif self._tested_at == NEVER and now >= self._heard_at + self._patience:
-            self._tested_at = now
+    def _check_liveness(self, now: Instant) -> None:
+        if self._test_sent_at != NEVER and now >= self._test_sent_at + self._receive_timeout:
+            self._disconnect("the other side is silent", now, close=True)
+        elif self._test_sent_at == NEVER and now >= self._received_at + self._receive_timeout:
+            self._test_sent_at = now
             self._send(TEST_REQUEST.write(TestRequest(test_req_id=f"{self._store.next_out}")), now)
-        elif now >= self._spoke_at + self._heartbeat_period:
+        elif now >= self._sent_at + self._heartbeat_period:
             self._send(HEARTBEAT.write(Heartbeat()), now)
 
 
@@ -631,6 +631,6 @@ def _flaw_of(refusal: BadFix) -> Flaw:
     return refusal.flaw or Flaw(RejectReason.OTHER, None, str(refusal))
 
 
-def _shown(kind: bytes) -> str | None:
+def _printable(kind: bytes) -> str | None:
     """A type of message as it may stand in a message of ours."""
     return TEXT.read(kind)

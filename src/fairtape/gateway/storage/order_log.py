@@ -34,9 +34,9 @@ class OrderLog:
         """A `UserError` where the file cannot be had, or is something else."""
         self._path = path
         self._file_max = file_max
-        self._waiting: dict[int, bytes] = {}
-        self._out = bytearray()
-        self._urgent = False
+        self._unplaced: dict[int, bytes] = {}
+        self._buffer = bytearray()
+        self._sync_needed = False
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             os.lockf(self._file, os.F_TLOCK, 0)
@@ -44,38 +44,38 @@ class OrderLog:
         except OSError as error:
             raise UserError(f"{path} cannot hold a gateway's requests ({error.strerror}); name another file") from None
 
-    def waiting(self) -> list[bytes]:
+    def unplaced(self) -> list[bytes]:
         """The requests without a mark, in their order."""
-        return [self._waiting[number] for number in sorted(self._waiting)]
+        return [self._unplaced[number] for number in sorted(self._unplaced)]
 
-    def take(self, number: int, payload: bytes) -> None:
+    def append(self, number: int, payload: bytes) -> None:
         """A request was taken; it is on the disk after the next `sync`."""
         assert len(payload) <= PAYLOAD_MAX
-        self._waiting[number] = payload
+        self._unplaced[number] = payload
         self._write(_RECORD.pack(TAKEN, number) + payload)
-        self._urgent = True
+        self._sync_needed = True
 
-    def place(self, numbers: Iterable[int]) -> None:
+    def mark_placed(self, numbers: Iterable[int]) -> None:
         """These have their place in the sequence. Nobody waits for that to be on the disk."""
         for number in numbers:
-            if self._waiting.pop(number, None) is not None:
+            if self._unplaced.pop(number, None) is not None:
                 self._write(_RECORD.pack(PLACED, number))
 
     def sync(self) -> None:
         """All that was taken is on the disk when this returns."""
-        if not self._out:
+        if not self._buffer:
             return
         try:
-            _write_all(self._file, self._out)
+            _write_all(self._file, self._buffer)
         except OSError:  # a torn record would hide all that is written behind it
             os.ftruncate(self._file, self._size)
             os.lseek(self._file, self._size, os.SEEK_SET)
             raise
-        self._size += len(self._out)
-        self._out.clear()
-        if self._urgent:
+        self._size += len(self._buffer)
+        self._buffer.clear()
+        if self._sync_needed:
             os.fdatasync(self._file)
-            self._urgent = False
+            self._sync_needed = False
         if self._size > self._file_max:
             self._rewrite()
 
@@ -85,7 +85,7 @@ class OrderLog:
         os.close(self._file)
 
     def _write(self, record: bytes) -> None:
-        self._out += _framed(record)
+        self._buffer += _framed(record)
 
     def _recover(self) -> int:
         """Read the whole records and stand behind the last of them."""
@@ -96,9 +96,9 @@ class OrderLog:
         while (end := _end_of(content, at)) is not None:
             kind, number = _RECORD.unpack_from(content, at + _HEAD.size)
             if kind == TAKEN:
-                self._waiting[number] = content[at + _HEAD.size + _RECORD.size : end]
+                self._unplaced[number] = content[at + _HEAD.size + _RECORD.size : end]
             else:
-                self._waiting.pop(number, None)
+                self._unplaced.pop(number, None)
             at = end
         if len(content) < len(MAGIC):
             os.pwrite(self._file, MAGIC, 0)
@@ -110,7 +110,7 @@ class OrderLog:
     def _rewrite(self) -> None:
         """Keep only what waits, in a new file that takes the place of the old one."""
         content = MAGIC + b"".join(
-            _framed(_RECORD.pack(TAKEN, number) + payload) for number, payload in self._waiting.items()
+            _framed(_RECORD.pack(TAKEN, number) + payload) for number, payload in self._unplaced.items()
         )
         fresh = self._path.with_name(f"{self._path.name}.new")
         file = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)

@@ -138,7 +138,7 @@ class GatewayLimits:
     accounts_max: int = 100_000  # whose rates are watched
 
 
-class Gateway:
+class GatewayCore:
     """One gateway and its view of the floor."""
 
     def __init__(
@@ -168,57 +168,65 @@ class Gateway:
 
     def enter(self, login: str, order: NewOrder, now: Instant) -> Answer:
         """Enter an order for an account that the login may act for. Its gateway, number and instant are set here."""
-        order = self._mine(order, now)
-        refusal = self._unwelcome(login, order.account, now) or _flaw(order)
+        order = self._numbered(order, now)
+        refusal = self._request_refusal(login, order.account, now) or _value_refusal(order)
         if refusal is not None:
             return refusal
-        customer, market = self.floor.accounts.get(order.account), self.floor.markets.get(order.symbol)
-        if customer is None:
+        floor_account, market = self.floor.accounts.get(order.account), self.floor.markets.get(order.symbol)
+        if floor_account is None:
             return _refused(Cause.ACCOUNT, f"account is {order.account}; nothing was ever paid into it")
         held = self.pending.held(order.account)
-        if (refusal := self._used(customer, held, order.client_id)) is not None:
+        if (refusal := self._reuse_refusal(floor_account, held, order.client_id)) is not None:
             return refusal
         if market is None:
             return _refused(Cause.SYMBOL, f"symbol is {order.symbol}; no such market is open")
         if (flaw := market.refusal(order)) is not None:
             return _refused(Cause.VALUE, flaw)
-        if len(customer.orders) + held.orders >= self.limits.open_orders_max:
+        if len(floor_account.orders) + held.orders >= self.limits.open_orders_max:
             return _refused(Cause.LIMIT, f"the account has {self.limits.open_orders_max} open orders, its limit")
-        asset, amount = _cost(market, customer, order, now)
+        asset, amount = _cost(market, floor_account, order, now)
         price = order.price or (market.terms.price_max if order.order_type is OrderType.MARKET else 0)
         exposure = max(price * order.quantity // ONE, amount if asset == CASH else 0)
-        refusal = self._unaffordable(customer, held, asset, amount) or self._over(order.account, held, exposure)
+        refusal = self._funds_refusal(floor_account, held, asset, amount) or self._notional_refusal(
+            order.account, held, exposure
+        )
         return refusal or self._send(Pending(order, asset, amount, exposure))
 
     def cancel(self, login: str, request: Cancel, now: Instant) -> Answer:
         """Enter a cancel of an order that is open, or on its way."""
-        request = self._mine(request, now)
-        refusal = self._unwelcome(login, request.account, now) or _flaw(request)
-        refusal = refusal or self._unknown(request.account, request.order_id)
+        request = self._numbered(request, now)
+        refusal = self._request_refusal(login, request.account, now) or _value_refusal(request)
+        refusal = refusal or self._unknown_refusal(request.account, request.order_id)
         return refusal or self._send(Pending(request))
 
     def replace(self, login: str, request: Replace, now: Instant) -> Answer:
         """Enter new terms for an order that is open, or on its way."""
-        request = self._mine(request, now)
-        refusal = self._unwelcome(login, request.account, now) or _flaw(request)
-        refusal = refusal or self._unknown(request.account, request.order_id)
+        request = self._numbered(request, now)
+        refusal = self._request_refusal(login, request.account, now) or _value_refusal(request)
+        refusal = refusal or self._unknown_refusal(request.account, request.order_id)
         if refusal is not None:
             return refusal
-        customer, held = self.floor.accounts[request.account], self.pending.held(request.account)
-        if (refusal := self._used(customer, held, request.client_id)) is not None:
+        floor_account, held = self.floor.accounts[request.account], self.pending.held(request.account)
+        if (refusal := self._reuse_refusal(floor_account, held, request.client_id)) is not None:
             return refusal
-        asset, amount, exposure = self._difference(customer, request)
-        refusal = self._unaffordable(customer, held, asset, amount) or self._over(request.account, held, exposure)
+        asset, amount, exposure = self._replace_cost(floor_account, request)
+        refusal = self._funds_refusal(floor_account, held, asset, amount) or self._notional_refusal(
+            request.account, held, exposure
+        )
         # The floor may refuse it, so what it would free is not free yet.
         return refusal or self._send(Pending(request, asset, amount, max(exposure, 0)))
 
-    def again(self, request: NewOrder | Cancel | Replace, now: Instant) -> Answer:
+    def reenter(self, request: NewOrder | Cancel | Replace, now: Instant) -> Answer:
         """Enter once more, under a new number, what an earlier life of this gateway entered, unless it came through.
 
         It was checked then; whatever has changed since, the floor decides.
         """
-        customer = self.floor.accounts.get(request.account)
-        known = customer is not None and not isinstance(request, Cancel) and request.client_id in customer.used_ids
+        floor_account = self.floor.accounts.get(request.account)
+        known = (
+            floor_account is not None
+            and not isinstance(request, Cancel)
+            and request.client_id in floor_account.used_ids
+        )
         if known or len(self.pending) >= self.limits.pending_max:
             return _refused(Cause.DUPLICATE, "it has its place already")
         mine = request._replace(gateway=self.me, gateway_number=self._next_number, entered_at=now)
@@ -245,7 +253,7 @@ class Gateway:
         outputs = self.floor.turn(change)
         if change.broken or lost:
             self.stale = self.stale or lost
-            self.blotter.break_off(change.formation, outputs)
+            self.blotter.apply_break(change.formation, outputs)
 
     # What goes out.
 
@@ -265,7 +273,7 @@ class Gateway:
         market = self.floor.markets.get(symbol)
         return 0 if market is None else market.terms.price_max
 
-    def _mine(self, request: _Request, now: Instant) -> _Request:
+    def _numbered(self, request: _Request, now: Instant) -> _Request:
         return request._replace(gateway=self.me, gateway_number=self._next_number, entered_at=now)
 
     def _send(self, pending: Pending) -> Answer:
@@ -274,7 +282,7 @@ class Gateway:
         self._next_number += 1
         return Answer(pending.request.gateway_number)
 
-    def _unwelcome(self, login: str, account: str, now: Instant) -> Answer | None:
+    def _request_refusal(self, login: str, account: str, now: Instant) -> Answer | None:
         """Why this login may not ask anything for this account now."""
         if not self._scope(login, account):
             return _refused(Cause.ACCOUNT, f"account is {account}; {login} may not act for it")
@@ -290,35 +298,37 @@ class Gateway:
             return _refused(Cause.RATE, f"the account asks more than {limits.requests_per_s} times a second, its limit")
         return None
 
-    def _used(self, customer: FloorAccount, held: Held, client_id: str) -> Answer | None:
-        if client_id in customer.used_ids or client_id in customer.orders or client_id in held.names:
+    def _reuse_refusal(self, floor_account: FloorAccount, held: Held, client_id: str) -> Answer | None:
+        if client_id in floor_account.used_ids or client_id in floor_account.orders or client_id in held.names:
             return _refused(Cause.DUPLICATE, f"client_id is {client_id}; the account has used it before")
         return None
 
-    def _unknown(self, account: str, order_id: str) -> Answer | None:
-        customer = self.floor.accounts.get(account)
-        if customer is not None and (order_id in customer.orders or self.pending.named(account, order_id) is not None):
+    def _unknown_refusal(self, account: str, order_id: str) -> Answer | None:
+        floor_account = self.floor.accounts.get(account)
+        if floor_account is not None and (
+            order_id in floor_account.orders or self.pending.named(account, order_id) is not None
+        ):
             return None
         return _refused(Cause.ORDER, f"order_id is {order_id}; {account} has no such open order")
 
-    def _unaffordable(self, customer: FloorAccount, held: Held, asset: str, amount: int) -> Answer | None:
-        balance = customer.funds.balances.get(asset)
+    def _funds_refusal(self, floor_account: FloorAccount, held: Held, asset: str, amount: int) -> Answer | None:
+        balance = floor_account.funds.balances.get(asset)
         available = (0 if balance is None else balance.available) - held.assets.get(asset, 0)
         if amount <= max(available, 0):
             return None
         what = f"{asset} are" if asset else "of cash is"
         return _refused(Cause.FUNDS, f"{format_sum(max(available, 0))} {what} available; it takes {format_sum(amount)}")
 
-    def _over(self, account: str, held: Held, exposure: int) -> Answer | None:
+    def _notional_refusal(self, account: str, held: Held, exposure: int) -> Answer | None:
         notional = self.blotter.exposure(account) + held.exposure + exposure
         if exposure <= 0 or notional <= self.limits.notional_max:
             return None
         limit = format_fixed(self.limits.notional_max)
         return _refused(Cause.LIMIT, f"the open orders would come to {format_sum(notional)}; the limit is {limit}")
 
-    def _difference(self, customer: FloorAccount, request: Replace) -> tuple[str, int, int]:
+    def _replace_cost(self, floor_account: FloorAccount, request: Replace) -> tuple[str, int, int]:
         """What a replace takes beyond what the order has set aside: asset, amount, exposure."""
-        found = customer.orders.get(request.order_id)
+        found = floor_account.orders.get(request.order_id)
         if found is not None:
             market, order = found
             symbol, buys = market.terms.symbol, order.sign > 0
@@ -340,7 +350,7 @@ def _refused(cause: Cause, reason: str) -> Answer:
     return Answer(0, cause, reason)
 
 
-def _flaw(request: NewOrder | Cancel | Replace) -> Answer | None:
+def _value_refusal(request: NewOrder | Cancel | Replace) -> Answer | None:
     """Why these are no values of a request."""
     try:
         encode(request)
@@ -349,12 +359,12 @@ def _flaw(request: NewOrder | Cancel | Replace) -> Answer | None:
     return None
 
 
-def _cost(market: Market, customer: FloorAccount, new: NewOrder, now: Instant) -> tuple[str, int]:
+def _cost(market: Market, floor_account: FloorAccount, new: NewOrder, now: Instant) -> tuple[str, int]:
     """What an order will reserve, as the floor does it."""
     if new.side is Side.SELL:
         return new.symbol, new.quantity
     if new.order_type is OrderType.MARKET:
-        return CASH, market.cost(market.order_of(new, 0, customer), now) // ONE
+        return CASH, market.cost(market.order_of(new, 0, floor_account), now) // ONE
     return CASH, new.price * new.quantity // ONE  # a stop without a limit pays when it is reached
 
 
