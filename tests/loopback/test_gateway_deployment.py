@@ -80,7 +80,7 @@ def test_traders_trade_though_their_gateway_is_killed(tmp_path: Path) -> None:
             bob.order("MSFT", "buy", 4, 5, client_id="b1")
             assert told(bob, 3) == ["sequenced", "filled", "committed"]  # though nobody else says anything
             assert told(ann, 2) == ["filled", "committed"]
-            with pytest.raises(OrderRefused, match="980 of cash is available; it takes 5000"):
+            with pytest.raises(OrderRefused, match="980 of cash is available; the request needs 5000"):
                 bob.order("MSFT", "buy", 1_000, 5)
         assert re.search(r"gateway +[\d,]+ .*entry at 127\.0\.0\.1:", run("status", folder)[1])
         interrupt(process)

@@ -218,10 +218,10 @@ def test_a_captured_request_that_is_played_again_is_refused(tmp_path: Path) -> N
             while said["is"] == "event":
                 said = json.loads(await reader.readline())
             assert said["is"] == "closed"
-            assert "it was played again" in said["reason"]
+            assert "it is a replay" in said["reason"]
             writer.close()
             _, said = await lines(at, LOGIN, captured)  # in another
-            assert "it was played again" in said["reason"]
+            assert "it is a replay" in said["reason"]
             assert len(gateway.core.floor.accounts["ann"].used_ids) == 1
 
     run(tmp_path, play)

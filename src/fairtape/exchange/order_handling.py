@@ -1,7 +1,7 @@
-"""The order desk of a floor: takes orders, reserves what they may cost, and books what becomes of them.
+"""Order handling on a floor: accept orders, reserve what they may cost, book their trades and cancellations.
 
-A desk is handed one request after the other, each with its place in the sequence. Whatever a request changes in a
-market and in the ledger changes here, together, so that no share and no unit of cash is ever without its owner.
+The handler receives one request after the other, each with its sequence number. Every change of a market and the
+matching change of the ledger happen here, together, so that all shares and all cash always have an owner.
 """
 
 from collections import OrderedDict, deque
@@ -25,18 +25,17 @@ from fairtape.exchange.outputs import (
     TentativeFill,
 )
 from fairtape.exchange.rules.values import Continuous, DutchClock
-from fairtape.market.prices import ONE, Price, Quantity, format_fixed, format_sum
+from fairtape.market.prices import ONE, Price, Quantity, format_sum
 from fairtape.market.symbols import Symbol
-
-# The trades of a floor between their making and their commit, and the digests that compare replicas.
-#
-# A trade made at token e is tentative. When token e + N has passed, N + 1 sites hold what made it, so that it outlives
-# N failures: then it commits and settles (TRMP 2001 §7.3). The digest is a chain over the tokens that made trades, so
-# one comparison of 32 bytes says whether two replicas made the same trades ever since the beginning.
 
 
 class TradeBook:
-    """What was traded, by token."""
+    """The trades of a floor from execution to commit, and the digests that compare replicas.
+
+    A trade made at token e is tentative. When token e + N has passed, N + 1 sites hold the messages that made it, so it
+    survives N failures: then it commits and settles (TRMP 2001 §7.3). The digest is a hash chain over the tokens that
+    made trades, so comparing 32 bytes shows whether two replicas have made the same trades from the beginning.
+    """
 
     def __init__(self, *, commit_passes: int, reports_max: int) -> None:
         self._commit_passes = commit_passes
@@ -51,13 +50,12 @@ class TradeBook:
         self.next_id = 1
 
     def add(self, trade: Execution) -> None:
-        """A trade of the token that is being applied."""
         self._current.append(trade)
         self.next_id += 1
         self.tentative_count += 1
 
     def close(self, formation: int, token: int) -> None:
-        """The token is applied: chain its trades into the digest."""
+        """The token is applied: add its trades to the digest."""
         if not self._current:
             return
         content = b"".join(trade.to_bytes() for trade in self._current)
@@ -69,9 +67,9 @@ class TradeBook:
         self._current = []
 
     def commit(self, token: int, formed_at: int) -> Iterator[Execution]:
-        """The trades that commit when this token has passed, in the order in which they were made.
+        """The trades that commit when this token has passed, in the order of execution.
 
-        Passes are counted within one formation. The keeper of a new one takes its first turn, and may be the very site
+        Passes are counted within one formation. The first holder of the token in a new formation may be the very site
         that held the last token of the old one: only from the first token of the formation on does each further token
         prove another holder.
         """
@@ -91,7 +89,7 @@ class TradeBook:
                     yield from ((trade, committed) for trade in trades)
 
     def report(self, token: int) -> TradeReport | None:
-        """What this replica says about a token; None where it made no trade, or was forgotten."""
+        """This replica's report on a token; None if the token made no trade or is no longer kept."""
         return self._reports.get(token)
 
     def has_forgotten(self, token: int) -> bool:
@@ -99,27 +97,26 @@ class TradeBook:
         return token <= self._forgotten_through
 
     def tentative(self) -> Iterator[Execution]:
-        """The trades that have not committed yet."""
         for _, trades in self._tentative:
             yield from trades
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FloorLimits:
-    """How much a floor holds. Whoever comes to a limit is rejected with its name; nobody else notices."""
+    """Limits of a floor. A request over a limit is rejected with a reason that names the limit."""
 
     accounts_max: int = 100_000
     symbols_max: int = 4_096
     gateways_max: int = 4_096
-    open_orders_max: int = 10_000  # of one account
-    client_ids_max: int = 4_096  # of one account: how many past names of orders are remembered
-    tentative_max: int = 1_000_000  # trades that wait for their commit
+    open_orders_max: int = 10_000  # per account
+    client_ids_max: int = 4_096  # per account: past client ids that are remembered
+    tentative_max: int = 1_000_000  # trades before their commit
     reports_max: int = 1_024  # tokens whose reports can be checked
-    formations_max: int = 256  # formations whose tokens can be told from lost ones
+    formations_max: int = 256  # formations whose last token is remembered, to recognise reports on lost tokens
 
 
 class FloorAccount:
-    """One account on the floor: its balances, its open orders and the names it has used."""
+    """An account on the floor: its funds, its open orders by client id, and the client ids it has used."""
 
     __slots__ = ("funds", "name", "orders", "used_ids")
 
@@ -131,7 +128,7 @@ class FloorAccount:
 
 
 class OrderHandler:
-    """All customers and all open orders of a floor."""
+    """All accounts, markets and open orders of a floor."""
 
     def __init__(self, *, commit_passes: int, limits: FloorLimits) -> None:
         self.limits = limits
@@ -140,12 +137,12 @@ class OrderHandler:
         self.accounts: dict[str, FloorAccount] = {}
         self.markets: dict[Symbol, Market] = {}
         self.outputs: list[Output] = []
-        self.number = 0  # the place of the message that is being applied
-        self.token = 0  # its token, and that token's instant
+        self.number = 0  # sequence number of the message that is being applied
+        self.token = 0  # the token that is being applied, and its instant
         self.at: Instant = 0
 
     def enter(self, source: int, new: NewOrder) -> str | None:
-        """Take a new order; why it cannot be taken."""
+        """Accept a new order, or return why not."""
         account, market = self.accounts.get(new.account), self.markets.get(new.symbol)
         if account is None:
             return f"account is {new.account}; the floor has no such account"
@@ -169,7 +166,7 @@ class OrderHandler:
         return None
 
     def _entry_refusal(self, account: FloorAccount, new: NewOrder) -> str | None:
-        """Why an account may not enter one more order, or not one of this name."""
+        """Return why the account may not enter another order, or not under this client id."""
         if (reason := self._reuse_refusal(account, new.client_id)) is not None:
             return reason
         balances = account.funds.balances
@@ -192,7 +189,7 @@ class OrderHandler:
             account.used_ids.popitem(last=False)
 
     def _reserve(self, market: Market, order: Order) -> int | None:
-        """Set aside what the order may cost; how much that is, or None where the account does not have it."""
+        """Reserve what the order may cost. Return that amount, or None if the account does not have it."""
         funds = _account_of(order).funds
         if order.sign < 0:
             shares = funds.balances.get(market.terms.symbol)
@@ -200,12 +197,12 @@ class OrderHandler:
         if not order.is_market:
             amount = order.price * order.open // ONE
         elif order.stop_price:
-            amount = 0  # what it will cost is known when its stop is reached
+            amount = 0  # a stop order to buy at market reserves when it is triggered
         else:
             amount = market.cost(order, self.at) // ONE
         if not funds.cash.reserve(amount):
             return None
-        funds.balance(market.terms.symbol)  # the room for what it buys is taken now
+        funds.balance(market.terms.symbol)  # counts against the limit of assets from now on
         return amount
 
     def _funds_refusal(self, market: Market, order: Order) -> str:
@@ -217,7 +214,7 @@ class OrderHandler:
         return f"{format_sum(funds.cash.available)} of cash is available; the order may cost more"
 
     def _execute(self, market: Market, order: Order, reserved: int) -> None:
-        """Let an order trade. A market order that does not wait gives back at once what it did not need."""
+        """Let an order trade. A market order that does not rest releases at once what it did not spend."""
         fills = market.enter(order, self.at)
         self.trade(market, fills)
         if order.sign > 0 and order.is_market and order.queue is None:
@@ -225,7 +222,7 @@ class OrderHandler:
             _account_of(order).funds.cash.release(reserved - spent // ONE)
 
     def trigger_stops(self, market: Market) -> None:
-        """Book what went without a trade, and let stops follow one another until none is reached."""
+        """Book the reductions, and execute triggered stop orders until no further one is triggered."""
         self._book_reductions(market)
         while (order := market.triggered()) is not None:
             if order.sign > 0 and order.is_market:
@@ -255,13 +252,13 @@ class OrderHandler:
         market.reductions.clear()
 
     def _reserved_price(self, market: Market, order: Order) -> Price:
-        """What a buyer has set aside for each share that waits."""
+        """What a buyer has reserved per open share."""
         if not order.is_market:
             return order.price
         return 0 if isinstance(market.rule, Continuous | DutchClock) else market.terms.price_max
 
     def trade(self, market: Market, fills: Iterable[Fill]) -> None:
-        """Record trades, and give buyers back what they reserved above the price."""
+        """Record trades, and release what buyers reserved above the trade price."""
         for maker, taker, price, quantity in fills:
             buy, sell = (maker, taker) if maker.sign > 0 else (taker, maker)
             buyer, seller = _account_of(buy), _account_of(sell)
@@ -294,7 +291,7 @@ class OrderHandler:
                     account.orders.pop(order.client_id, None)
 
     def cancel(self, request: Cancel) -> str | None:
-        """Take an order out of its market; why that cannot be."""
+        """Cancel an open order, or return why not."""
         found = self._open_order(request.account, request.order_id)
         if isinstance(found, str):
             return found
@@ -304,13 +301,13 @@ class OrderHandler:
         return None
 
     def _open_order(self, name: str, order_id: str) -> "tuple[Market, Order] | str":
-        """An order that waits, or why there is none of that name."""
+        """An open order, or why there is none of that id."""
         account = self.accounts.get(name)
         found = None if account is None else account.orders.get(order_id)
         return f"order_id is {order_id}; {name} has no such open order" if found is None else found
 
     def replace(self, source: int, request: Replace) -> str | None:
-        """Give an order new terms; why that cannot be."""
+        """Change the terms of an open order, or return why not."""
         found = self._open_order(request.account, request.order_id)
         if isinstance(found, str):
             return found
@@ -338,19 +335,18 @@ class OrderHandler:
         return None
 
     def _replace_refusal(self, market: Market, order: Order, request: Replace) -> str | None:
-        """Why the market does not allow these terms."""
         if market.halted:
-            return f"{market.terms.symbol} is halted; only cancels are taken"
+            return f"{market.terms.symbol} is halted; only cancels are accepted"
         if order.stop_price or order.is_market:
             return f"order_id is {request.order_id}; a stop or market order is not replaced: cancel it"
         if order.sign < 0 and isinstance(market.rule, DutchClock):
-            return f"order_id is {request.order_id}; the clock runs for it: cancel it"
+            return f"order_id is {request.order_id}; the Dutch clock is running for it: cancel it"
         if request.quantity % market.terms.lot:
-            return f"quantity is {format_fixed(request.quantity)}; lots are {format_fixed(market.terms.lot)}"
+            return market.lot_flaw(request.quantity)
         return market.price_flaw("price", request.price)
 
     def _adjust_reservation(self, market: Market, order: Order, price: Price, wanted: Quantity) -> bool:
-        """Set aside what the new terms need instead of the old; False, and nothing changes, where it is not there."""
+        """Reserve for the new terms instead of the old. False, and no change, if the funds are missing."""
         funds = _account_of(order).funds
         if order.sign < 0:
             balance, more = funds.balances[market.terms.symbol], wanted - order.open

@@ -8,7 +8,7 @@ from fairtape.gateway.servers.native_messages import BadNativeMessage, encode_li
 
 def test_a_gateway_that_is_busy_is_one_to_come_back_to() -> None:
     with pytest.raises(OSError, match="try again"):
-        _welcome(encode_line({"is": "closed", "cause": "busy", "reason": "too many are at the door; try again"}))
+        _welcome(encode_line({"is": "closed", "cause": "busy", "reason": "too many concurrent logins; try again"}))
 
 
 def test_a_wrong_password_is_final() -> None:
@@ -17,5 +17,5 @@ def test_a_wrong_password_is_final() -> None:
 
 
 def test_a_line_of_brackets_is_no_object() -> None:
-    with pytest.raises(BadNativeMessage, match="no JSON"):
+    with pytest.raises(BadNativeMessage, match="not JSON"):
         parse_line(b"[" * 100_000)

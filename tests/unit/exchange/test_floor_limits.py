@@ -47,7 +47,7 @@ def test_no_limit_is_as_high_as_that_of_those_who_take_every_price() -> None:
     script = stage.script
     stage.play(OpenMarket(OPERATOR, script.next_number(OPERATOR), "FINE", Continuous(), 1, ONE))
     order = script.buy("ann", "a1", 1, 1, symbol="FINE")._replace(price=FIXED_MAX)
-    assert "prices are from 0 to 9223372036.854775806" in the_rejection(stage.play(order))
+    assert "it must be from 0 to 9223372036.854775806" in the_rejection(stage.play(order))
 
 
 def test_an_account_may_be_rich_and_still_lack_something() -> None:

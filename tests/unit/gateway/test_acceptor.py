@@ -76,7 +76,7 @@ def test_a_stranger_is_shown_the_door_without_a_word() -> None:
         door = Door()
         door.come(1)
         effects = door.say(1, client or "x", kind, 1, (98, b"0"), (108, b"30"))
-        assert effects == [CloseConnection(1, "the first message is no Logon of a known client")]
+        assert effects == [CloseConnection(1, "the first message is not a Logon of a known client")]
         assert door.desk.counts.unknown == 1
 
 

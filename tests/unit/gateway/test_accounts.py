@@ -65,7 +65,7 @@ def test_what_another_process_changes_is_noticed(tmp_path: Path) -> None:
         ("n" * 17, SECRET, "1 to 16"),
         ("ann", "short", "the password has 5 characters"),
         ("ann", "ft_" + SECRET, "not begin with ft_"),
-        ("bob", SECRET, "which there is already"),
+        ("bob", SECRET, "which exists already"),
     ],
 )
 def test_a_login_that_cannot_be_is_told_in_one_sentence(tmp_path: Path, name: str, password: str, said: str) -> None:
@@ -85,5 +85,5 @@ def test_half_a_character_is_no_password_and_no_fault(tmp_path: Path) -> None:
     accounts = TradingAccounts(tmp_path / "accounts.sqlite")
     accounts.add("ann", "correct horse battery")
     assert not accounts.verify("ann", "\ud800")
-    with pytest.raises(UserError, match="no text"):
+    with pytest.raises(UserError, match="not valid Unicode text"):
         accounts.add("bob", "correct horse \ud800")

@@ -82,7 +82,7 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     other.execute("CREATE TABLE things (name TEXT)")
     other.commit()
     other.close()
-    with pytest.raises(UserError, match="something else"):
+    with pytest.raises(UserError, match="another application"):
         FixFile(tmp_path / "other")
     (tmp_path / "text").write_text("no database at all, but long enough to be taken for the head of one" * 4)
     with pytest.raises(UserError, match="cannot hold FIX sessions"):

@@ -46,7 +46,7 @@ def test_an_order_that_is_not_sequenced_yet_holds_its_funds() -> None:
     (gateway,) = sequence.gateways
     assert gateway.enter("ann", buy("ann", "a1", 1_000, 9), NOW).entered
     refused = gateway.enter("ann", buy("ann", "a2", 1_000, 2), NOW)
-    assert (refused.cause, refused.reason) == (Cause.FUNDS, "1000 of cash is available; it takes 2000")
+    assert (refused.cause, refused.reason) == (Cause.FUNDS, "1000 of cash is available; the request needs 2000")
     assert gateway.enter("ann", sell("ann", "a3", 1_000, 20), NOW).entered
     assert gateway.enter("ann", sell("ann", "a4", 1, 20), NOW).cause is Cause.FUNDS
     sequence.turn()
@@ -79,7 +79,7 @@ def test_nothing_changes_for_whoever_may_not_act_for_an_account() -> None:
     assert gateway.cancel("bob", cancel("ann", "x"), NOW).cause is Cause.ACCOUNT
     assert gateway.replace("broker", replace("ann", "x", "y", 1, 5), NOW).cause is Cause.ACCOUNT
     assert gateway.enter("broker", buy("cyd", "c1", 1, 5), NOW).entered  # a broker vouches for its own customers
-    assert gateway.enter("dan", buy("dan", "d1", 1, 5), NOW).reason == "account is dan; nothing was ever paid into it"
+    assert gateway.enter("dan", buy("dan", "d1", 1, 5), NOW).reason == "account is dan; it was never funded"
     assert len(gateway.payloads()) == 1
     assert state(sequence) == before
 
@@ -90,7 +90,7 @@ def test_rate_open_orders_and_notional_have_limits() -> None:
     (gateway,) = sequence.gateways
     answers = [gateway.enter("ann", buy("ann", f"a{number}", 1, 5), NOW) for number in range(4)]
     assert [answer.cause for answer in answers] == [None, None, None, Cause.RATE]
-    assert answers[3].reason == "the account asks more than 2 times a second, its limit"
+    assert answers[3].reason == "the account sends more than 2 requests a second, its limit"
     later = NOW + 10 * SECOND
     assert gateway.enter("ann", buy("ann", "b", 1, 5), later).reason == "the account has 3 open orders, its limit"
     over = gateway.enter("bob", sell("bob", "c", 11, 10), NOW)
@@ -126,7 +126,7 @@ def test_a_captured_order_that_is_played_again_changes_nothing() -> None:
     sequence.deliver([(101, captured)])  # by its own source
     (event,) = sequence.told()
     assert (event.kind, event.stands) == (EventKind.REJECTED, True)
-    assert event.reason == "gateway_number is 1, not above 1: it was played again"
+    assert event.reason == "gateway_number is 1; it must be above 1: the request is a replay"
     sequence.deliver([(102, captured)])  # by another: its account hears nothing of that
     assert sequence.told() == []
     assert state(sequence) == before
@@ -164,7 +164,10 @@ def test_a_replace_of_a_waiting_order_takes_only_the_difference() -> None:
 def test_values_that_no_order_has_are_refused_with_their_field() -> None:
     (gateway,) = world().gateways
     assert gateway.enter("ann", buy("ann", "a 1", 1, 5), NOW).cause is Cause.VALUE
-    assert gateway.enter("ann", buy("ann", "a1", 1, 5.001), NOW).reason == "price is 5.001; ticks are 0.01"
+    assert (
+        gateway.enter("ann", buy("ann", "a1", 1, 5.001), NOW).reason
+        == "price is 5.001; it must be a multiple of the tick 0.01"
+    )
     assert gateway.enter("ann", buy("ann", "a1", 1, 5, symbol="ABC"), NOW).cause is Cause.SYMBOL
     assert gateway.enter("ann", order("ann", "a1", Side.BUY, 0, 5), NOW).cause is Cause.VALUE
     assert gateway.payloads() == []

@@ -86,5 +86,5 @@ def test_a_certificate_that_cannot_serve_is_one_sentence(tmp_path: Path) -> None
         server_context(tmp_path / "none.pem", tmp_path / "none.key")
     nonsense = tmp_path / "nonsense.pem"
     nonsense.write_text("nonsense")
-    with pytest.raises(UserError, match="which do not go together"):
+    with pytest.raises(UserError, match="which do not match"):
         server_context(nonsense, nonsense)

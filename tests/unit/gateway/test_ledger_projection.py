@@ -60,7 +60,7 @@ def test_a_database_that_is_away_is_told_of_once_and_misses_nothing(tmp_path: Pa
 
     asyncio.run(live())
     assert store.state_hash() == whole(tmp_path, told)
-    assert said == ["ledger: gone. Trading goes on, and it is asked again", "ledger: the database answers again"]
+    assert said == ["ledger: gone. Trading continues; the write is retried", "ledger: the database is available again"]
 
 
 def test_who_adds_waits_while_too_much_waits(store: Moody, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,4 +113,4 @@ def test_what_no_patience_helps_against_is_told_once_and_trading_goes_on(store: 
 
     asyncio.run(live())
     assert len(said) == 1
-    assert "larger than a database can hold. The tables stay as they are" in said[0]
+    assert "larger than a database can hold. The tables are no longer updated" in said[0]

@@ -64,10 +64,10 @@ def test_the_file_stays_small_however_much_passes_through(tmp_path: Path) -> Non
 def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "intake"
     path.write_bytes(b"somebody's poem")
-    with pytest.raises(UserError, match="a file of something else"):
+    with pytest.raises(UserError, match="is not an order log"):
         OrderLog(path)
     assert path.read_bytes() == b"somebody's poem"
-    with pytest.raises(UserError, match="cannot hold a gateway's requests"):
+    with pytest.raises(UserError, match="cannot be used as an order log"):
         OrderLog(tmp_path / "no" / "folder")
 
 

@@ -185,7 +185,7 @@ def test_a_message_without_a_number_ends_the_session(number: int | None) -> None
     stranger = Stranger()
     stranger.log_on()
     (logout,) = stranger.say(b"D", number, *ORDER)
-    assert fields(logout, 35, 58) == (b"5", b"MsgSeqNum (34) is missing or no number")
+    assert fields(logout, 35, 58) == (b"5", b"MsgSeqNum (34) is missing or not a number")
 
 
 def test_messages_are_sent_again_as_repetitions_and_gap_fills() -> None:

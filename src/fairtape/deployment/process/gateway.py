@@ -181,7 +181,7 @@ class GatewayProcess:
             await asyncio.to_thread(self._accounts.refresh)
         except DatabaseUnavailable as error:
             if not self._logins_old:
-                self._status_file.note(f"logins: {error}. Those of before stay in force")
+                self._status_file.note(f"logins: {error}. The last known logins stay valid")
             self._logins_old = True
         else:
             self._logins_old = False

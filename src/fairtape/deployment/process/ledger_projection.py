@@ -82,9 +82,9 @@ class Projector:
             batches = [self._waiting[place] for place in range(min(len(self._waiting), TRANSACTION_MAX))]
             try:
                 await self._insist(self._store.write, batches)
-            except UserError as complaint:  # what no patience helps against; the order and its traders go on without
+            except UserError as error:  # what no patience helps against; the order and its traders go on without
                 self.stopped = True
-                self._say(f"ledger: {complaint}. The tables stay as they are; the journal has everything")
+                self._say(f"ledger: {error}. The tables are no longer updated; the journal is complete")
             for _ in batches:
                 self._waiting.popleft()
             self._written.set()
@@ -97,12 +97,12 @@ class Projector:
                 await _to_its_end(asyncio.create_task(asyncio.to_thread(work, *arguments)))
             except DatabaseUnavailable as error:
                 if not away:
-                    self._say(f"ledger: {error}. Trading goes on, and it is asked again")
+                    self._say(f"ledger: {error}. Trading continues; the write is retried")
                 away = True
                 await asyncio.sleep(PAUSE)
             else:
                 if away:
-                    self._say("ledger: the database answers again")
+                    self._say("ledger: the database is available again")
                 return
 
     async def _next_transaction(self) -> None:

@@ -1,4 +1,4 @@
-"""Continuous trading: an arriving order takes what crosses it, the best price first, the oldest order first."""
+"""Continuous matching: an arriving order takes what it crosses, best price first, oldest order first."""
 
 from fairtape.exchange.book import Fill, Ladder, Order, Reduction, RemovalReason, new_tuple, reduce_open
 from fairtape.exchange.orders import SelfTrade
@@ -9,10 +9,10 @@ from fairtape.market.prices import Price, Quantity
 def match(
     taker: Order, opposite: Ladder, rule: Continuous, tick: Price, fills: list[Fill], reductions: list[Reduction]
 ) -> None:
-    """Fill `taker` from the other side as far as its limit reaches.
+    """Fill `taker` from the other side up to its limit.
 
-    What self-trade prevention takes away, from either order, goes to `reductions`. What is left of the taker stays in
-    `taker.open`: whether it rests is not decided here.
+    What self-trade prevention removes from either order goes to `reductions`. What is left of the taker stays in
+    `taker.open`: whether it rests is decided by the caller.
     """
     keys, queues, owner, policy = opposite.keys, opposite.queues, taker.owner, taker.policy
     at_maker, least, wanted = rule.pricing is Pricing.MAKER, -taker.key, taker.open
@@ -48,7 +48,7 @@ def match(
 
 
 def trade_price(maker: Order, taker: Order, rule: Continuous, tick: Price) -> Price:
-    """The price of a trade between two limits. One who takes every price has none to offer: the maker's is left."""
+    """The price of a trade between two limits; a market order has no limit, so the maker's applies."""
     if rule.pricing is Pricing.MAKER or taker.is_market:
         return maker.price
     if rule.pricing is Pricing.TAKER:
@@ -58,7 +58,7 @@ def trade_price(maker: Order, taker: Order, rule: Continuous, tick: Price) -> Pr
 
 
 def _prevent(maker: Order, taker: Order, reductions: list[Reduction]) -> None:
-    """Keep an account from trading with itself, as the arriving order's policy says."""
+    """Self-trade prevention, as the arriving order's policy says."""
     policy = taker.policy
     if policy is SelfTrade.DECREMENT:
         less = min(maker.open, taker.open)
@@ -74,7 +74,10 @@ def _prevent(maker: Order, taker: Order, reductions: list[Reduction]) -> None:
 
 
 def fillable(taker: Order, opposite: Ladder) -> Quantity:
-    """How much of the taker the other side can fill. An order of its own account is stepped over or ends it there."""
+    """How much of the taker the other side can fill.
+
+    An order of the taker's own account is skipped or ends the match, as the policy says.
+    """
     found, least = 0, -taker.key
     for order in opposite:
         if order.key < least or found >= taker.open:
@@ -87,9 +90,9 @@ def fillable(taker: Order, opposite: Ladder) -> Quantity:
 
 
 def cost(taker: Order, opposite: Ladder) -> int:
-    """The most that a buyer who takes every price can come to pay, as price times quantity.
+    """The most that a market order to buy may pay, as price times quantity.
 
-    Its own account's orders are stepped over: whatever prevention does with them, it never buys at worse prices.
+    Orders of its own account are skipped: whatever prevention does with them, the order never buys at worse prices.
     """
     wanted, total = taker.open, 0
     for order in opposite:

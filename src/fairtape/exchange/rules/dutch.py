@@ -1,8 +1,8 @@
-"""The falling clock: a lot gets cheaper step by step until somebody takes it.
+"""The Dutch clock: the price of a lot falls step by step until a bid takes it.
 
-The clock is a function of time alone, and time is the instant of the token, so it shows the same price at every site.
-A resting bid is a promise to stop the clock at its limit. Bids that all wait before the start therefore make a sealed
-auction at the first price: the highest wins and pays the step that its limit allows.
+The clock depends on time alone, and time is the instant of the token, so every site has the same price. A resting bid
+stops the clock at its limit. Bids that all rest before the start therefore form a sealed first-price auction: the
+highest bid wins and pays the first step at or below its limit.
 """
 
 from typing import NamedTuple
@@ -14,20 +14,20 @@ from fairtape.market.prices import Price
 
 
 class ClockState(NamedTuple):
-    """Where the clock stood when it was last set: it falls from there."""
+    """The price of the clock at the instant when it was last set; it falls from there."""
 
     price: Price
     set_at: Instant
 
 
 def price_at(rule: DutchClock, clock: ClockState, reserve: Price, now: Instant) -> Price:
-    """What the clock shows: never less than the reserve."""
+    """The price that the clock shows: never below the reserve."""
     steps = max(now - clock.set_at, 0) // rule.step_period
     return max(clock.price - steps * rule.decrement, reserve)
 
 
 def run(book: Book, rule: DutchClock, clock: ClockState, now: Instant) -> tuple[list[Fill], ClockState]:
-    """Let the clock fall until now, and sell to each bid that it passes on its way."""
+    """Run the clock until now, and sell to each bid that it reaches."""
     fills = []
     while (lot := book.asks.first()) is not None and (bid := book.bids.first()) is not None:
         stop = _state_at_limit(rule, clock, lot.price, bid.price)
@@ -42,13 +42,13 @@ def run(book: Book, rule: DutchClock, clock: ClockState, now: Instant) -> tuple[
 
 
 def _advanced(rule: DutchClock, clock: ClockState, now: Instant) -> ClockState:
-    """The hand as it stands now: whoever comes later meets the price of the moment, not one that has passed."""
+    """The clock set to now: a later bid meets the current price, not one that has passed."""
     steps = max(now - clock.set_at, 0) // rule.step_period
     return ClockState(clock.price - steps * rule.decrement, clock.set_at + steps * rule.step_period)
 
 
 def _state_at_limit(rule: DutchClock, clock: ClockState, reserve: Price, limit: Price) -> ClockState | None:
-    """The first step of the clock at or below a limit; None where it stops above."""
+    """The clock at its first step at or below a limit; None if it stops above."""
     if limit < reserve:
         return None
     target = max(clock.price, reserve)

@@ -174,7 +174,7 @@ class GatewayCore:
             return refusal
         floor_account, market = self.floor.accounts.get(order.account), self.floor.markets.get(order.symbol)
         if floor_account is None:
-            return _refused(Cause.ACCOUNT, f"account is {order.account}; nothing was ever paid into it")
+            return _refused(Cause.ACCOUNT, f"account is {order.account}; it was never funded")
         held = self.pending.held(order.account)
         if (refusal := self._reuse_refusal(floor_account, held, order.client_id)) is not None:
             return refusal
@@ -228,7 +228,7 @@ class GatewayCore:
             and request.client_id in floor_account.used_ids
         )
         if known or len(self.pending) >= self.limits.pending_max:
-            return _refused(Cause.DUPLICATE, "it has its place already")
+            return _refused(Cause.DUPLICATE, "it is already in the sequence")
         mine = request._replace(gateway=self.me, gateway_number=self._next_number, entered_at=now)
         return self._send(Pending(mine))
 
@@ -290,12 +290,14 @@ class GatewayCore:
         if self.stale or len(self.pending) >= limits.pending_max:
             return _refused(Cause.BUSY, "the gateway waits for the sequence; try again")
         if self.pending.held(account).requests >= limits.account_pending_max:
-            return _refused(Cause.RATE, f"{limits.account_pending_max} requests wait for the sequence, the limit")
+            return _refused(Cause.RATE, f"{limits.account_pending_max} requests are pending, which is the limit")
         if account not in self._rate_limits and len(self._rate_limits) >= limits.accounts_max:
             self._rate_limits.clear()  # whoever was over its rate begins anew: better than to watch nobody
         bucket = self._rate_limits.setdefault(account, TokenBucket(limits.requests_per_s, limits.burst_period))
         if not bucket.take(1, now):
-            return _refused(Cause.RATE, f"the account asks more than {limits.requests_per_s} times a second, its limit")
+            return _refused(
+                Cause.RATE, f"the account sends more than {limits.requests_per_s} requests a second, its limit"
+            )
         return None
 
     def _reuse_refusal(self, floor_account: FloorAccount, held: Held, client_id: str) -> Answer | None:
@@ -317,7 +319,9 @@ class GatewayCore:
         if amount <= max(available, 0):
             return None
         what = f"{asset} are" if asset else "of cash is"
-        return _refused(Cause.FUNDS, f"{format_sum(max(available, 0))} {what} available; it takes {format_sum(amount)}")
+        return _refused(
+            Cause.FUNDS, f"{format_sum(max(available, 0))} {what} available; the request needs {format_sum(amount)}"
+        )
 
     def _notional_refusal(self, account: str, held: Held, exposure: int) -> Answer | None:
         notional = self.blotter.exposure(account) + held.exposure + exposure

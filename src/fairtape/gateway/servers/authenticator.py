@@ -21,8 +21,8 @@ NAMES_MAX: Final = 10_000  # whose attempts are counted
 VERDICTS_MAX: Final = 1_024
 
 WRONG: Final = "wrong user name or password"
-BUSY: Final = "too many are at the door; try again"
-TOO_OFTEN: Final = "too many attempts; wait a little"
+BUSY: Final = "too many concurrent logins; try again"
+TOO_OFTEN: Final = "too many attempts; try again later"
 
 
 class Authenticator:

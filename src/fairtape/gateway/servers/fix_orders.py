@@ -116,7 +116,7 @@ class FixOrders:
 
     def _replace(self, client: str, account: str, value: fix.OrderCancelReplaceRequest, now: Instant) -> None:
         if value.ord_type is not fix.OrdType.LIMIT or value.price is None:
-            raise Unsupported("OrdType (40) is not 2; only limit orders are replaced")
+            raise Unsupported("OrdType (40) must be 2; only limit orders can be replaced")
         names = (account, value.orig_cl_ord_id, value.cl_ord_id)
         answer = self._gateway.submit(client, Replace(0, 0, *names, value.order_qty, value.price))
         if not answer.entered:
@@ -146,7 +146,7 @@ class FixOrders:
 
     def _reject_type(self, client: str, received: Received, now: Instant) -> None:
         assert self._server is not None
-        self._server.reject(client, received, BusinessReason.UNSUPPORTED_TYPE, "no message of a trader", now)
+        self._server.reject(client, received, BusinessReason.UNSUPPORTED_TYPE, "traders do not send this type", now)
 
     def _refuse(self, client: str, account: str, value: fix.OrderEntry, answer: Answer, now: Instant) -> None:
         assert answer.cause is not None
@@ -322,13 +322,13 @@ _SIDES: Final[Mapping[fix.FixSide, Side]] = {fix.FixSide.BUY: Side.BUY, fix.FixS
 def order_of(account: str, value: fix.NewOrderSingle) -> NewOrder:
     """The order that a message asks for. Raises `Unsupported` for a wish that this market does not know."""
     if value.side not in _SIDES:
-        raise Unsupported(f"Side (54) is {value.side.value}; this market knows 1 and 2")
+        raise Unsupported(f"Side (54) is {value.side.value}; only 1 and 2 are supported")
     if value.time_in_force not in _TIMES:
-        raise Unsupported("TimeInForce (59) is none of 0, 3 and 4; others are not known here")
+        raise Unsupported("TimeInForce (59) must be 0, 3 or 4")
     if value.exec_inst not in (None, "6"):
-        raise Unsupported(f"ExecInst (18) is {value.exec_inst}; only 6, which promises to rest, is known")
+        raise Unsupported(f"ExecInst (18) is {value.exec_inst}; only 6 (post-only) is supported")
     if value.min_qty is not None:
-        raise Unsupported("MinQty (110) is given; orders have no minimum here")
+        raise Unsupported("MinQty (110) is given; it is not supported")
     if value.ex_destination not in (None, VENUE):
         raise Unsupported(f"ExDestination (100) is {value.ex_destination}; this gateway enters orders into {VENUE}")
     return NewOrder(

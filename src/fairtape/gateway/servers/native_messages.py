@@ -39,9 +39,9 @@ def parse_line(line: bytes) -> dict[str, Any]:
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError):
-        raise BadNativeMessage("the line is no JSON; each line is one object") from None
+        raise BadNativeMessage("the line is not JSON; each line is one object") from None
     if not isinstance(fields, dict):
-        raise BadNativeMessage("the line is JSON but no object; each line is one object")
+        raise BadNativeMessage("the line is JSON but not an object; each line is one object")
     return fields
 
 

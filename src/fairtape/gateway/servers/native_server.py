@@ -167,7 +167,7 @@ class NativeSession:
         if message.get("session") != self._session or number != self._requests + 1:
             raise BadNativeMessage(
                 f"request is {number!r} of session {message.get('session')!r}; "
-                f"expected {self._requests + 1} of {self._session!r}: it was played again, or one is missing"
+                f"expected {self._requests + 1} of {self._session!r}: it is a replay, or one is missing"
             )
         self._requests += 1
         try:

@@ -38,7 +38,7 @@ def server_context(cert_file: Path, key_file: Path) -> ssl.SSLContext:
     except (ssl.SSLError, ValueError) as error:
         why = getattr(error, "reason", None) or error
         raise UserError(
-            f"cert_file is {str(cert_file)!r} and key_file {str(key_file)!r}, which do not go together ({why});"
+            f"cert_file is {str(cert_file)!r} and key_file {str(key_file)!r}, which do not match ({why});"
             " give a certificate in PEM and its key without a passphrase"
         ) from None
     return context
@@ -158,7 +158,7 @@ def tls_arguments(tls: ssl.SSLContext | None) -> dict[str, Any]:
 def bind_error(name: str, host: str, port: int, error: OSError) -> UserError:
     """The sentence about an address. asyncio repeats the address before the reason."""
     why = (error.strerror or str(error)).rpartition(": ")[2]
-    return UserError(f"{name} is {host}:{port}, where nothing can listen ({why}); choose another address")
+    return UserError(f"{name} is {host}:{port}, which cannot be bound ({why}); choose another address")
 
 
 class _Connection(asyncio.Protocol):

@@ -178,7 +178,7 @@ class FixAcceptor:
         session = self._session(client) if addressed and message.msg_type == Logon.MSG_TYPE else None
         if session is None:
             self.counts.unknown += 1
-            self._close(connection, "the first message is no Logon of a known client", now)
+            self._close(connection, "the first message is not a Logon of a known client", now)
         elif session.state is not FixState.DISCONNECTED:
             self.counts.duplicate += 1
             self._close(connection, f"{client} is connected already", now)

@@ -165,7 +165,7 @@ def header_flaw(message: FixMessage, now: Instant, *, ours: str, theirs: str, er
         return Flaw(RejectReason.REQUIRED_TAG_MISSING, Tag.SENDING_TIME, "SendingTime (52) is missing")
     sent_at = parse_instant(sending_time)
     if sent_at is None:
-        return Flaw(RejectReason.INCORRECT_DATA_FORMAT, Tag.SENDING_TIME, "SendingTime (52) is no timestamp")
+        return Flaw(RejectReason.INCORRECT_DATA_FORMAT, Tag.SENDING_TIME, "SendingTime (52) is not a timestamp")
     if abs(now - sent_at) > error_max:
         seconds = error_max // SECOND
         text = f"SendingTime (52) is more than {seconds} s away from the time here"
@@ -257,7 +257,7 @@ class FixSession:
             return
         number = POSITIVE.read(message.get(Tag.MSG_SEQ_NUM) or b"")
         if number is None:
-            self._fail("MsgSeqNum (34) is missing or no number", now)
+            self._fail("MsgSeqNum (34) is missing or not a number", now)
         elif self._is_trusted(message, number, now):
             self._received_at, self._test_sent_at = now, NEVER
             if message.msg_type == Logon.MSG_TYPE:
@@ -521,7 +521,9 @@ class FixSession:
         elif kind == Logout.MSG_TYPE:
             self._handle_logout(now)
         elif kind in APPLICATION_TYPES:
-            self._business_reject(message, number, BusinessReason.UNSUPPORTED_TYPE, "this type is not taken here", now)
+            self._business_reject(
+                message, number, BusinessReason.UNSUPPORTED_TYPE, "this type is not supported here", now
+            )
         elif kind not in ADMIN_TYPES:
             raise BadFix.of(RejectReason.INVALID_MSG_TYPE, Tag.MSG_TYPE, "MsgType (35) is not defined in FIX 4.4")
 

@@ -122,7 +122,7 @@ class TradingAccounts:
         """Make a login. A `UserError` says why there cannot be one."""
         _check_name("account", name)
         if not _is_text(password):
-            raise UserError("the password has characters that are no text; leave them out")
+            raise UserError("the password is not valid Unicode text; choose another")
         if not PASSWORD_MIN <= len(password) <= SECRET_MAX or password.startswith(TOKEN_PREFIX):
             raise UserError(
                 f"the password has {len(password)} characters; it must have {PASSWORD_MIN} to {SECRET_MAX}, "
@@ -130,11 +130,11 @@ class TradingAccounts:
             )
         self.refresh()
         if name in self._logins:
-            raise UserError(f"account is {name!r}, which there is already; choose another name")
+            raise UserError(f"account is {name!r}, which exists already; choose another name")
         if broker and not self.knows(broker):
             raise UserError(f"broker is {broker!r}; there is no such login: add it first")
         if broker and self._logins[broker].broker:
-            raise UserError(f"broker is {broker!r}, who is a customer of another; name one who is nobody's customer")
+            raise UserError(f"broker is {broker!r}, who is a customer of another broker; name one that has no broker")
         if len(self._logins) >= LOGINS_MAX:
             raise UserError(f"there are {LOGINS_MAX} logins, which is the limit")
         row = {"name": name, "password": hashed(password), "token": "", "broker": broker, "closed": False}

@@ -143,5 +143,5 @@ def _opened(path: Path) -> sqlite3.Connection:
         ) from None
     if application != APPLICATION:
         connection.close()
-        raise UserError(f"{path} is a database of something else; name another file for FIX sessions")
+        raise UserError(f"{path} is a database of another application; name another file for FIX sessions")
     return connection

@@ -42,7 +42,7 @@ class OrderLog:
             os.lockf(self._file, os.F_TLOCK, 0)
             self._size = self._recover()
         except OSError as error:
-            raise UserError(f"{path} cannot hold a gateway's requests ({error.strerror}); name another file") from None
+            raise UserError(f"{path} cannot be used as an order log ({error.strerror}); name another file") from None
 
     def unplaced(self) -> list[bytes]:
         """The requests without a mark, in their order."""
@@ -91,7 +91,7 @@ class OrderLog:
         """Read the whole records and stand behind the last of them."""
         content = os.pread(self._file, os.fstat(self._file).st_size, 0)
         if content and content[: len(MAGIC)] != MAGIC[: len(content)]:
-            raise UserError(f"{self._path} is a file of something else; name another one for a gateway's requests")
+            raise UserError(f"{self._path} is not an order log; name another file")
         at = len(MAGIC)
         while (end := _end_of(content, at)) is not None:
             kind, number = _RECORD.unpack_from(content, at + _HEAD.size)
