@@ -318,7 +318,7 @@ def test_limits_are_named_when_they_are_reached() -> None:
     assert "2 markets" in the_rejection(stage.play(script.open(symbol="DEF")))
     stage.play(script.buy("ann", "a1", 1, 1))
     assert "open orders" in the_rejection(stage.play(script.buy("ann", "a2", 1, 1)))
-    assert "gateway 9" in the_rejection(stage.play(script.buy("ann", "a3", 1, 1, gateway=9)))
+    assert "gateway is 9" in the_rejection(stage.play(script.buy("ann", "a3", 1, 1, gateway=9)))
 
 
 def test_tentative_trades_have_a_limit() -> None:

@@ -138,7 +138,7 @@ def test_an_order_on_its_way_can_be_replaced_and_cancelled() -> None:
     assert gateway.enter("ann", buy("ann", "a1", 10, 5), NOW).entered
     assert gateway.replace("ann", replace("ann", "a1", "a2", 2_000, 6), NOW).cause is Cause.FUNDS
     assert gateway.replace("ann", replace("ann", "a1", "a2", 20, 6), NOW).entered
-    assert gateway.pending.held("ann").assets[""] == fixed(120)
+    assert gateway.pending.totals("ann").assets[""] == fixed(120)
     assert gateway.cancel("ann", cancel("ann", "a2"), NOW).entered
     assert gateway.cancel("ann", cancel("ann", "a3"), NOW).cause is Cause.ORDER
     sequence.turn()

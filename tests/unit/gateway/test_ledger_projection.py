@@ -36,7 +36,7 @@ class Moody(LedgerStore):
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Moody:
-    monkeypatch.setattr(projecting, "PAUSE", 0.01)
+    monkeypatch.setattr(projecting, "RETRY_PERIOD", 0.01)
     return Moody(tmp_path / "ledger.sqlite")
 
 

@@ -1,7 +1,7 @@
-"""A gateway of a deployment as a process: a source of the ring that follows a site, and the servers of its traders.
+"""A gateway of a deployment as a process: a source of the ring that follows a site, and the servers for its traders.
 
-Its files lie in the deployment's folder, under `floor`: the logins, which all gateways share, and for each gateway what
-it has taken and what its FIX sessions remember. The floor itself is nowhere: it is replayed from the journal.
+Its files are in the deployment's folder, under `floor`: the logins, shared by all gateways, and for each gateway its
+order log and its FIX sessions. The floor itself is not stored: it is replayed from the journal.
 """
 
 import asyncio
@@ -48,13 +48,13 @@ from fairtape.storage.database import DatabaseUnavailable
 from fairtape.storage.ledger_tables import LedgerStore
 from fairtape.wire.frames import NodeId
 
-FLOOR: Final = "floor"  # the folder of its files
-LOOK_PERIOD: Final = 2 * MILLISECOND  # between two looks at the journal
-ENTRIES_MAX: Final = 256  # that are applied before traders are heard again
-SHUTDOWN_PERIOD: Final = 5 * SECOND  # for what was taken to have its place, at the end
-PULSE_PERIOD: Final = 250 * MILLISECOND  # of silence, after which tentative trades are helped to commit
-PATIENT_PERIOD: Final = 0.1  # seconds between two looks for a site to follow
-REFRESH_PERIOD: Final = 2 * SECOND  # between two looks at the logins
+FLOOR: Final = "floor"  # folder of its files
+READ_PERIOD: Final = 2 * MILLISECOND  # between two reads of the journal
+ENTRIES_MAX: Final = 256  # journal entries applied before the servers run again
+SHUTDOWN_PERIOD: Final = 5 * SECOND  # at the end, for accepted requests to get into the sequence
+PULSE_PERIOD: Final = 250 * MILLISECOND  # without a delivery, after which a pulse lets tentative trades commit
+PATIENT_PERIOD: Final = 0.1  # seconds between two searches for a site to follow
+REFRESH_PERIOD: Final = 2 * SECOND  # between two reads of the logins
 
 
 def accounts_of(folder: Path, address: str | None = None) -> TradingAccounts:
@@ -65,7 +65,7 @@ def accounts_of(folder: Path, address: str | None = None) -> TradingAccounts:
 
 
 def _floor_folder(folder: Path) -> Path:
-    """What is in it is nobody else's: hashes of passwords, and what traders said."""
+    """The folder of the gateways' files. Only its owner may read it: it has password hashes and orders."""
     floor = folder / FLOOR
     floor.mkdir(mode=0o700, exist_ok=True)
     return floor
@@ -136,7 +136,7 @@ class GatewayProcess:
         }
 
     async def run(self, started: Callable[[dict[str, Address]], None]) -> None:
-        """Catch up, serve until SIGINT or SIGTERM, and go when what was taken has its place."""
+        """Catch up, serve until SIGINT or SIGTERM, and exit when accepted requests are in the sequence."""
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -163,12 +163,12 @@ class GatewayProcess:
         await self._until(lambda: self._source.idle or self._now() > deadline)
 
     async def _until(self, ended: Callable[[], bool]) -> None:
-        """Follow the ring until then. Raises what ended FIX entry, for a gateway without it must not go on silently."""
+        """Follow the ring until then. Raises the failure that ended FIX entry: a gateway must not run on without it."""
         refresh_at = self._now() + REFRESH_PERIOD
         while not ended():
             if not await self._follow():
                 self._pulse()
-                await asyncio.sleep(LOOK_PERIOD / SECOND)
+                await asyncio.sleep(READ_PERIOD / SECOND)
             if self._fix_end is not None and self._fix_end.done():
                 self._fix_end.result()
             self._status_file.keep_posted(self._now(), self._status)
@@ -187,7 +187,7 @@ class GatewayProcess:
             self._logins_old = False
 
     def _pulse(self) -> None:
-        """Where nobody says anything no token is delivered, and trades would wait for their commit: say something."""
+        """Publish a pulse if trades wait for their commit and nothing was delivered for a while."""
         floor = self._gateway.core.floor
         if self._now() - self._delivered_at > PULSE_PERIOD and next(floor.tentative(), None) is not None:
             self._delivered_at = self._now()
@@ -223,11 +223,11 @@ class GatewayProcess:
         return self._sessions.session(self._options.comp_id, client) if known else None
 
     def _sync(self) -> None:
-        """What was taken first, and the sessions' memory of it after that."""
+        """First the order log, then the FIX sessions that refer to it."""
         self._gateway.sync()
         self._sessions.sync()
 
-    # The order.
+    # The sequence.
 
     def _new_follower(self) -> tuple[JournalFollower, SiteFailover]:
         site = self._site_selection.choose(None, self._now())
@@ -243,7 +243,7 @@ class GatewayProcess:
         return gateway, Bookkeeper(floor.ledger)
 
     async def _follow(self) -> bool:
-        """Apply what the site has released, some of it; whether there was anything."""
+        """Apply some of what the site has released. Return whether there was anything."""
         if self._failover.is_due():
             for _ in self._failover.look():
                 pass
@@ -257,7 +257,7 @@ class GatewayProcess:
                 await self._rebuild()
                 return True
         await self._write(batches)
-        await asyncio.sleep(0)  # traders and signals have their turn, however much there is to follow
+        await asyncio.sleep(0)  # lets servers and signal handlers run, however much there is to apply
         return bool(found)
 
     def _apply(self, to: OrderGateway | GatewayCore, each: JournalEntry | FormationChanged) -> Iterator[TransferBatch]:
@@ -272,7 +272,7 @@ class GatewayProcess:
             yield self._bookkeeper.keep(core.outputs, token=ordered.token, sequence=sequence)
 
     async def _rebuild(self) -> None:
-        """After a Break that took applied tokens away: from the journal, which has been cut to what stands."""
+        """After a Break that revoked applied tokens: rebuild from the journal, which has been cut to what is valid."""
         if self._projector is not None:
             await self._projector.restart()
         self._follower.close()
@@ -299,11 +299,11 @@ def run_gateway(
     *,
     patient: bool = False,
 ) -> None:
-    """Run a gateway until SIGINT or SIGTERM. A patient one waits for a site that it can follow."""
-    name, door = deployment.name_of(me), publish_target(deployment.folder)
+    """Run a gateway until SIGINT or SIGTERM. With `patient`, wait first for a site that it can follow."""
+    name, target = deployment.name_of(me), publish_target(deployment.folder)
     status_file = StatusFile(RunFolder(deployment.folder), f"{name}{GATEWAY}")
 
-    def tell(addresses: dict[str, Address]) -> None:
+    def announce(addresses: dict[str, Address]) -> None:
         status_file.note(", ".join(f"{kind} at {host}:{port}" for kind, (host, port) in addresses.items()))
         started(addresses)
 
@@ -312,6 +312,6 @@ def run_gateway(
         while patient and not interrupts.count and site_selection.choose(None, time.time_ns()) is None:
             time.sleep(PATIENT_PERIOD)
         if not interrupts.count:
-            process = GatewayProcess(deployment, door.plan_for(me), me, name, options, status_file)
-            asyncio.run(process.run(tell))
+            process = GatewayProcess(deployment, target.plan_for(me), me, name, options, status_file)
+            asyncio.run(process.run(announce))
     status_file.close({"name": f"{name}{GATEWAY}", "ended": True})

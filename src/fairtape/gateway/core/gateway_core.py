@@ -1,15 +1,16 @@
-"""The gateway (S_P, S_S): checks what traders ask for, enters it, and tells them what the sequence made of it.
+"""The core of a gateway (S_P, S_S): checks requests, numbers them, and reports what the sequence made of them.
 
-A gateway is a source of the ring with a floor of its own. The floor is the same projection that every site has, so the
-gateway checks funds, holdings and names against what the sequence has proved, plus what it entered itself and has not
-seen come back. That check spares everybody requests that must fail. It decides nothing: two gateways may let the same
-funds through at once, and then every replica rejects the request that has the later place (TRMP 2001 §7.2).
+A gateway is a source of the ring with a floor of its own. The floor is the same projection that every site has. The
+gateway checks funds, holdings and client ids against that floor, plus the requests that it has entered and the sequence
+has not answered yet: otherwise it would accept the same funds again until the first order had its place. These checks
+only keep out requests that would fail. They decide nothing: two gateways may accept the same funds at the same time,
+and then every replica rejects the later request (TRMP 2001 §7.2).
 
-**Who may ask.** A login acts for its own account. A secondary broker (S_S) is a login that vouches for its customers:
-it acts for them, and for nobody else. Who is whose customer is the `Scope`'s to say.
+**Permissions.** A login acts for its own account. A secondary broker (S_S) is a login that vouches for its customers:
+it acts for them and for no other account. `Scope` says who is whose customer.
 
-**Again.** An account never uses a name of an order twice. So a request that is repeated, because a connection or a
-gateway failed between the order and its answer, is known by its name wherever it comes in.
+**Retries.** An account never uses a client id twice. So a request that is repeated, because a connection or a gateway
+failed between the request and its answer, is recognised at every gateway.
 """
 
 import struct
@@ -32,87 +33,80 @@ from fairtape.market.prices import ONE, Price, format_fixed, format_sum
 from fairtape.market.symbols import Symbol
 from fairtape.wire.blocks import unpack_messages
 
-# Requests that a gateway has entered and the sequence has not answered yet, with what they will reserve.
-#
-# The floor's balances know nothing of them, so a gateway that looked there alone would let the same funds through again
-# and again until its first order had its place. What is held here is counted beside what the floor has reserved.
-
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """One request on its way."""
+    """A request that was entered and is not answered yet, with what it will reserve."""
 
     request: NewOrder | Cancel | Replace
     asset: str = CASH
-    amount: int = 0  # that it will reserve
-    exposure: int = 0  # that it adds to the open orders
+    amount: int = 0  # what it will reserve
+    exposure: int = 0  # what it adds to the value of open orders
 
     @property
-    def name(self) -> str:
-        """The name that it takes; empty for a cancel."""
+    def client_id(self) -> str:
+        """The client id that it introduces; empty for a cancel."""
         return "" if isinstance(self.request, Cancel) else self.request.client_id
 
 
 @dataclass(slots=True)
-class Held:
-    """What the pending requests of one account come to."""
+class PendingTotals:
+    """Sums over the pending requests of one account."""
 
     assets: dict[str, int] = field(default_factory=dict)
-    names: dict[str, int] = field(default_factory=dict)  # client ids, and the gateway numbers that bring them
+    client_ids: dict[str, int] = field(default_factory=dict)  # -> gateway number of the request that introduces it
     orders: int = 0
     exposure: int = 0
     requests: int = 0
 
 
 class PendingRequests:
-    """All pending requests of one gateway, by their gateway numbers."""
+    """All pending requests of one gateway, by gateway number."""
 
     def __init__(self) -> None:
         self._pending: dict[int, Pending] = {}
-        self._held: dict[str, Held] = {}
+        self._totals: dict[str, PendingTotals] = {}
 
     def __len__(self) -> int:
         return len(self._pending)
 
-    def held(self, account: str) -> Held:
-        """What is held of an account; nothing is kept for those who have nothing pending."""
-        return self._held.get(account) or Held()
+    def totals(self, account: str) -> PendingTotals:
+        """The sums of an account; accounts without pending requests have no entry."""
+        return self._totals.get(account) or PendingTotals()
 
-    def named(self, account: str, client_id: str) -> Pending | None:
-        """The request that brings an order of this name."""
-        held = self._held.get(account)
-        number = None if held is None else held.names.get(client_id)
+    def find(self, account: str, client_id: str) -> Pending | None:
+        """The request that introduces an order with this client id."""
+        totals = self._totals.get(account)
+        number = None if totals is None else totals.client_ids.get(client_id)
         return None if number is None else self._pending[number]
 
     def add(self, pending: Pending) -> None:
-        """A request was entered."""
         request = pending.request
         self._pending[request.gateway_number] = pending
-        held = self._held.setdefault(request.account, Held())
-        held.assets[pending.asset] = held.assets.get(pending.asset, 0) + pending.amount
-        held.exposure += pending.exposure
-        held.orders += isinstance(request, NewOrder)
-        held.requests += 1
-        if pending.name:
-            held.names[pending.name] = request.gateway_number
+        totals = self._totals.setdefault(request.account, PendingTotals())
+        totals.assets[pending.asset] = totals.assets.get(pending.asset, 0) + pending.amount
+        totals.exposure += pending.exposure
+        totals.orders += isinstance(request, NewOrder)
+        totals.requests += 1
+        if pending.client_id:
+            totals.client_ids[pending.client_id] = request.gateway_number
 
     def resolve(self, number: int) -> None:
-        """The sequence has answered a request: from here on the floor's own balances know of it."""
+        """The sequence has answered a request: from now on the floor's own balances include it."""
         pending = self._pending.pop(number, None)
         if pending is None:
             return
         request = pending.request
-        held = self._held[request.account]
-        held.assets[pending.asset] -= pending.amount
-        held.exposure -= pending.exposure
-        held.orders -= isinstance(request, NewOrder)
-        held.requests -= 1
-        held.names.pop(pending.name, None)
-        if not held.requests:
-            del self._held[request.account]
+        totals = self._totals[request.account]
+        totals.assets[pending.asset] -= pending.amount
+        totals.exposure -= pending.exposure
+        totals.orders -= isinstance(request, NewOrder)
+        totals.requests -= 1
+        totals.client_ids.pop(pending.client_id, None)
+        if not totals.requests:
+            del self._totals[request.account]
 
     def requests(self) -> list[NewOrder | Cancel | Replace]:
-        """Those that wait, in their order."""
         return [pending.request for pending in self._pending.values()]
 
 
@@ -121,25 +115,25 @@ Scope: TypeAlias = Callable[[str, str], bool]
 
 _REQUESTS: Final = frozenset({NEW_ORDER_KIND, CANCEL_KIND, REPLACE_KIND})
 _NUMBER: Final = struct.Struct("<Q")
-_NUMBER_AT: Final = 12  # where a request has its gateway number
+_NUMBER_AT: Final = 12  # offset of the gateway number in a request
 _Request = TypeVar("_Request", NewOrder, Cancel, Replace)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayLimits:
-    """What one account may do at one gateway, so that no customer disturbs the others."""
+    """Limits of one account at one gateway, so that no account disturbs the others."""
 
     requests_per_s: int = 1_000
     burst_period: Duration = 1 * SECOND
     open_orders_max: int = 1_000
-    notional_max: int = 1_000_000_000 * ONE  # of all open orders together, at their limits
-    pending_max: int = 100_000  # requests of all accounts that the sequence has not answered
+    notional_max: int = 1_000_000_000 * ONE  # value of all open orders, at their limits
+    pending_max: int = 100_000  # requests of all accounts without an answer
     account_pending_max: int = 10_000
-    accounts_max: int = 100_000  # whose rates are watched
+    accounts_max: int = 100_000  # accounts whose rates are tracked
 
 
 class GatewayCore:
-    """One gateway and its view of the floor."""
+    """The state of one gateway, and its view of the floor."""
 
     def __init__(
         self,
@@ -151,23 +145,23 @@ class GatewayCore:
         limits: GatewayLimits | None = None,
         blotter: Blotter | None = None,
     ) -> None:
-        """`first_number` must be above all that this source ever used: the instant of the start will do."""
+        """`first_number` must be above every number this source has used: the instant of the start qualifies."""
         self.me = me
         self.floor = floor
         self.limits = limits or GatewayLimits()
         self.blotter = blotter or Blotter(ceiling=self._ceiling)
         self.pending = PendingRequests()
-        self.outputs: list[Output] = []  # of the last token, for whoever keeps books
-        self.stale = False  # the floor must be rebuilt from the journal, and the gateway with it
+        self.outputs: list[Output] = []  # of the last token, for the bookkeeper
+        self.stale = False  # the floor, and this core with it, must be rebuilt from the journal
         self._scope = scope
         self._next_number = first_number
         self._rate_limits: dict[str, TokenBucket] = {}
         self._payloads: list[bytes] = []
 
-    # What traders ask.
+    # Requests of traders.
 
     def enter(self, login: str, order: NewOrder, now: Instant) -> Answer:
-        """Enter an order for an account that the login may act for. Its gateway, number and instant are set here."""
+        """Enter an order. Its gateway, gateway number and instant are set here."""
         order = self._numbered(order, now)
         refusal = self._request_refusal(login, order.account, now) or _value_refusal(order)
         if refusal is not None:
@@ -175,51 +169,51 @@ class GatewayCore:
         floor_account, market = self.floor.accounts.get(order.account), self.floor.markets.get(order.symbol)
         if floor_account is None:
             return _refused(Cause.ACCOUNT, f"account is {order.account}; it was never funded")
-        held = self.pending.held(order.account)
-        if (refusal := self._reuse_refusal(floor_account, held, order.client_id)) is not None:
+        totals = self.pending.totals(order.account)
+        if (refusal := self._reuse_refusal(floor_account, totals, order.client_id)) is not None:
             return refusal
         if market is None:
             return _refused(Cause.SYMBOL, f"symbol is {order.symbol}; no such market is open")
         if (flaw := market.refusal(order)) is not None:
             return _refused(Cause.VALUE, flaw)
-        if len(floor_account.orders) + held.orders >= self.limits.open_orders_max:
+        if len(floor_account.orders) + totals.orders >= self.limits.open_orders_max:
             return _refused(Cause.LIMIT, f"the account has {self.limits.open_orders_max} open orders, its limit")
         asset, amount = _cost(market, floor_account, order, now)
         price = order.price or (market.terms.price_max if order.order_type is OrderType.MARKET else 0)
         exposure = max(price * order.quantity // ONE, amount if asset == CASH else 0)
-        refusal = self._funds_refusal(floor_account, held, asset, amount) or self._notional_refusal(
-            order.account, held, exposure
+        refusal = self._funds_refusal(floor_account, totals, asset, amount) or self._notional_refusal(
+            order.account, totals, exposure
         )
         return refusal or self._send(Pending(order, asset, amount, exposure))
 
     def cancel(self, login: str, request: Cancel, now: Instant) -> Answer:
-        """Enter a cancel of an order that is open, or on its way."""
+        """Enter a cancel of an open or pending order."""
         request = self._numbered(request, now)
         refusal = self._request_refusal(login, request.account, now) or _value_refusal(request)
         refusal = refusal or self._unknown_refusal(request.account, request.order_id)
         return refusal or self._send(Pending(request))
 
     def replace(self, login: str, request: Replace, now: Instant) -> Answer:
-        """Enter new terms for an order that is open, or on its way."""
+        """Enter new terms for an open or pending order."""
         request = self._numbered(request, now)
         refusal = self._request_refusal(login, request.account, now) or _value_refusal(request)
         refusal = refusal or self._unknown_refusal(request.account, request.order_id)
         if refusal is not None:
             return refusal
-        floor_account, held = self.floor.accounts[request.account], self.pending.held(request.account)
-        if (refusal := self._reuse_refusal(floor_account, held, request.client_id)) is not None:
+        floor_account, totals = self.floor.accounts[request.account], self.pending.totals(request.account)
+        if (refusal := self._reuse_refusal(floor_account, totals, request.client_id)) is not None:
             return refusal
         asset, amount, exposure = self._replace_cost(floor_account, request)
-        refusal = self._funds_refusal(floor_account, held, asset, amount) or self._notional_refusal(
-            request.account, held, exposure
+        refusal = self._funds_refusal(floor_account, totals, asset, amount) or self._notional_refusal(
+            request.account, totals, exposure
         )
-        # The floor may refuse it, so what it would free is not free yet.
+        # The floor may reject it, so what it would release is not available yet.
         return refusal or self._send(Pending(request, asset, amount, max(exposure, 0)))
 
     def reenter(self, request: NewOrder | Cancel | Replace, now: Instant) -> Answer:
-        """Enter once more, under a new number, what an earlier life of this gateway entered, unless it came through.
+        """Enter a request of an earlier process again, under a new number, unless it is already in the sequence.
 
-        It was checked then; whatever has changed since, the floor decides.
+        It was checked then; if anything has changed since, the floor decides.
         """
         floor_account = self.floor.accounts.get(request.account)
         known = (
@@ -232,10 +226,10 @@ class GatewayCore:
         mine = request._replace(gateway=self.me, gateway_number=self._next_number, entered_at=now)
         return self._send(Pending(mine))
 
-    # What the ring brings.
+    # Deliveries of the ring.
 
     def apply(self, ordered: Ordered) -> list[int]:
-        """Msg(e) in its place; the numbers of our own requests in it."""
+        """Apply Msg(e). Return the gateway numbers of this gateway's own requests in it."""
         self.outputs = self.floor.apply(ordered)
         self.blotter.book(self.outputs, lambda number: _message_at(ordered, number), ordered.acknowledged_at)
         placed = list(_own_numbers(ordered, self.me))
@@ -244,32 +238,29 @@ class GatewayCore:
         return placed
 
     def pass_token(self, token: int, formation: int | None = None, at: Instant = 0) -> None:
-        """A token without messages has passed."""
         self.blotter.book(self.floor.pass_token(token, formation), lambda _: None, at)
 
     def turn(self, change: FormationChange) -> None:
-        """A new formation. After a Break that took applied tokens away, `stale` is set."""
-        lost = self.floor.token >= change.token  # also to a formation that follows one which left no trace
+        """A new formation. After a Break that revoked applied tokens, `stale` is set."""
+        lost = self.floor.token >= change.token  # also where the Break itself left no trace and this one follows it
         outputs = self.floor.turn(change)
         if change.broken or lost:
             self.stale = self.stale or lost
             self.blotter.apply_break(change.formation, outputs)
 
-    # What goes out.
+    # Output.
 
     def payloads(self) -> list[bytes]:
-        """What the source is to publish, in this order."""
+        """The payloads to publish, in this order."""
         payloads, self._payloads = self._payloads, []
         return payloads
 
     def events(self) -> list[OrderEvent]:
-        """What became of orders since the last call."""
+        """The order events since the last call."""
         return self.blotter.drain()
 
-    # Inside.
-
     def _ceiling(self, symbol: Symbol) -> Price:
-        """The highest price of a market; 0 where it has none."""
+        """The highest price of a market; 0 if it has none."""
         market = self.floor.markets.get(symbol)
         return 0 if market is None else market.terms.price_max
 
@@ -283,16 +274,16 @@ class GatewayCore:
         return Answer(pending.request.gateway_number)
 
     def _request_refusal(self, login: str, account: str, now: Instant) -> Answer | None:
-        """Why this login may not ask anything for this account now."""
+        """Return why this login may not send a request for this account now."""
         if not self._scope(login, account):
             return _refused(Cause.ACCOUNT, f"account is {account}; {login} may not act for it")
         limits = self.limits
         if self.stale or len(self.pending) >= limits.pending_max:
             return _refused(Cause.BUSY, "the gateway waits for the sequence; try again")
-        if self.pending.held(account).requests >= limits.account_pending_max:
+        if self.pending.totals(account).requests >= limits.account_pending_max:
             return _refused(Cause.RATE, f"{limits.account_pending_max} requests are pending, which is the limit")
         if account not in self._rate_limits and len(self._rate_limits) >= limits.accounts_max:
-            self._rate_limits.clear()  # whoever was over its rate begins anew: better than to watch nobody
+            self._rate_limits.clear()  # accounts over their rate start again: better than a table without limit
         bucket = self._rate_limits.setdefault(account, TokenBucket(limits.requests_per_s, limits.burst_period))
         if not bucket.take(1, now):
             return _refused(
@@ -300,22 +291,24 @@ class GatewayCore:
             )
         return None
 
-    def _reuse_refusal(self, floor_account: FloorAccount, held: Held, client_id: str) -> Answer | None:
-        if client_id in floor_account.used_ids or client_id in floor_account.orders or client_id in held.names:
+    def _reuse_refusal(self, floor_account: FloorAccount, totals: PendingTotals, client_id: str) -> Answer | None:
+        if client_id in floor_account.used_ids or client_id in floor_account.orders or client_id in totals.client_ids:
             return _refused(Cause.DUPLICATE, f"client_id is {client_id}; the account has used it before")
         return None
 
     def _unknown_refusal(self, account: str, order_id: str) -> Answer | None:
         floor_account = self.floor.accounts.get(account)
         if floor_account is not None and (
-            order_id in floor_account.orders or self.pending.named(account, order_id) is not None
+            order_id in floor_account.orders or self.pending.find(account, order_id) is not None
         ):
             return None
         return _refused(Cause.ORDER, f"order_id is {order_id}; {account} has no such open order")
 
-    def _funds_refusal(self, floor_account: FloorAccount, held: Held, asset: str, amount: int) -> Answer | None:
+    def _funds_refusal(
+        self, floor_account: FloorAccount, totals: PendingTotals, asset: str, amount: int
+    ) -> Answer | None:
         balance = floor_account.funds.balances.get(asset)
-        available = (0 if balance is None else balance.available) - held.assets.get(asset, 0)
+        available = (0 if balance is None else balance.available) - totals.assets.get(asset, 0)
         if amount <= max(available, 0):
             return None
         what = f"{asset} are" if asset else "of cash is"
@@ -323,26 +316,26 @@ class GatewayCore:
             Cause.FUNDS, f"{format_sum(max(available, 0))} {what} available; the request needs {format_sum(amount)}"
         )
 
-    def _notional_refusal(self, account: str, held: Held, exposure: int) -> Answer | None:
-        notional = self.blotter.exposure(account) + held.exposure + exposure
+    def _notional_refusal(self, account: str, totals: PendingTotals, exposure: int) -> Answer | None:
+        notional = self.blotter.exposure(account) + totals.exposure + exposure
         if exposure <= 0 or notional <= self.limits.notional_max:
             return None
         limit = format_fixed(self.limits.notional_max)
         return _refused(Cause.LIMIT, f"the open orders would come to {format_sum(notional)}; the limit is {limit}")
 
     def _replace_cost(self, floor_account: FloorAccount, request: Replace) -> tuple[str, int, int]:
-        """What a replace takes beyond what the order has set aside: asset, amount, exposure."""
+        """What a replace needs beyond what the order has reserved: asset, amount, exposure."""
         found = floor_account.orders.get(request.order_id)
         if found is not None:
             market, order = found
             symbol, buys = market.terms.symbol, order.sign > 0
             price, left, filled = order.price, order.open, order.quantity - order.open
         else:
-            pending = self.pending.named(request.account, request.order_id)
+            pending = self.pending.find(request.account, request.order_id)
             assert pending is not None
             entered = pending.request
             if not isinstance(entered, NewOrder):
-                return CASH, 0, 0  # a replace of a replace that is on its way: the floor decides
+                return CASH, 0, 0  # a replace of a pending replace: the floor decides
             symbol, buys = entered.symbol, entered.side is Side.BUY
             price, left, filled = entered.price, entered.quantity, 0
         wanted = max(request.quantity - filled, 0)
@@ -355,7 +348,7 @@ def _refused(cause: Cause, reason: str) -> Answer:
 
 
 def _value_refusal(request: NewOrder | Cancel | Replace) -> Answer | None:
-    """Why these are no values of a request."""
+    """Return why a request has invalid values."""
     try:
         encode(request)
     except BadOrder as error:
@@ -364,16 +357,16 @@ def _value_refusal(request: NewOrder | Cancel | Replace) -> Answer | None:
 
 
 def _cost(market: Market, floor_account: FloorAccount, new: NewOrder, now: Instant) -> tuple[str, int]:
-    """What an order will reserve, as the floor does it."""
+    """What the floor will reserve for an order: asset and amount."""
     if new.side is Side.SELL:
         return new.symbol, new.quantity
     if new.order_type is OrderType.MARKET:
         return CASH, market.cost(market.order_of(new, 0, floor_account), now) // ONE
-    return CASH, new.price * new.quantity // ONE  # a stop without a limit pays when it is reached
+    return CASH, new.price * new.quantity // ONE  # a stop order at market reserves nothing until it is triggered
 
 
 def _bodies(ordered: Ordered) -> Iterator[tuple[int, int, bytes, int]]:
-    """The blocks of a token that hold messages: first number, source, body, count."""
+    """The blocks of a token with whole messages: first number, source, body, count."""
     for span in ordered.spans:
         number = span.sequence
         fragments = span.fragments or (False,) * len(span.bodies)
@@ -392,7 +385,7 @@ def _own_numbers(ordered: Ordered, me: int) -> Iterator[int]:
 
 
 def _message_at(ordered: Ordered, wanted: int) -> Message | None:
-    """The message of the floor at a place in the sequence."""
+    """The message with a sequence number."""
     for number, _, body, count in _bodies(ordered):
         if number <= wanted < number + count:
             try:

@@ -1,7 +1,7 @@
-"""Checks who is at the door, without letting anybody else wait.
+"""Checks passwords and tokens without blocking the event loop.
 
-A password takes long to check, on purpose. It is done in a few threads, and the event loop serves everybody else
-meanwhile. Guessing is slowed down per name, and where too many are at the door at once, the last ones are sent away.
+Checking a password is slow on purpose, so it runs in a few threads. Attempts are rate-limited per name, and the number
+of concurrent checks is limited.
 """
 
 import asyncio
@@ -14,10 +14,10 @@ from fairtape.core.token_bucket import TokenBucket
 from fairtape.gateway.storage.accounts import TradingAccounts
 
 THREADS: Final = 2
-CHECKS_MAX: Final = 64  # at once
-ATTEMPTS_PER_S: Final = 1  # of one name, in the long run
-ATTEMPTS_PERIOD: Final[Duration] = 20 * SECOND  # whose attempts may come at once
-NAMES_MAX: Final = 10_000  # whose attempts are counted
+CHECKS_MAX: Final = 64  # concurrent
+ATTEMPTS_PER_S: Final = 1  # per name, in the long run
+ATTEMPTS_PERIOD: Final[Duration] = 20 * SECOND  # worth of attempts may come at once
+NAMES_MAX: Final = 10_000  # names whose attempts are counted
 VERDICTS_MAX: Final = 1_024
 
 WRONG: Final = "wrong user name or password"
@@ -37,7 +37,7 @@ class Authenticator:
         self._verdicts: dict[tuple[str, str, str], str | None] = {}
 
     async def refusal(self, name: str, secret: str) -> str | None:
-        """Why somebody may not come in; None: let them."""
+        """Return why a login is refused; None if it is accepted."""
         if self._checks >= CHECKS_MAX:
             return BUSY
         if name not in self._attempts and len(self._attempts) >= NAMES_MAX:
@@ -53,19 +53,18 @@ class Authenticator:
             self._checks -= 1
         return None if correct else WRONG
 
-    # FIX asks in the middle of a message, where nobody can wait: it is told beforehand.
+    # A FIX session asks synchronously, within a message. So its logon is checked beforehand and the result is kept.
 
     async def check_logon(self, client: str, name: str, secret: str) -> None:
-        """Check a FIX logon before its session sees it. A client logs on under its own name."""
+        """Check a FIX logon before its session sees it. The user name must be empty or the CompID of the client."""
         verdict = await self.refusal(name or client, secret) if name in ("", client) else WRONG
         if len(self._verdicts) >= VERDICTS_MAX:
             self._verdicts.clear()
         self._verdicts[client, name, secret] = verdict
 
     def logon_refusal(self, client: str, name: str, secret: str) -> str | None:
-        """What was found about a logon; each finding serves once."""
+        """The result of `check_logon`; each result is used once."""
         return self._verdicts.pop((client, name, secret), WRONG)
 
     def close(self) -> None:
-        """Let the threads go."""
         self._threads.shutdown(wait=False, cancel_futures=True)

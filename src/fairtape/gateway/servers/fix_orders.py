@@ -1,13 +1,13 @@
-"""FIX 4.4 as requests to a gateway, and what becomes of them as reports.
+"""FIX 4.4 messages as requests to a gateway, and order events as execution reports.
 
-A client logs on under the name of its login. What it enters is reported as PENDING_NEW when the gateway has taken it,
-NEW with the number of its place (20001) when the sequence has it, TRADE with certainty T (20002) when it traded, and
-once more as ORDER_STATUS with certainty C when that trade is committed and settled. A trade that a Break took away is
-reported as TRADE_CANCEL.
+A client logs on under the name of its login. Its order is reported as PENDING_NEW when the gateway has accepted it, as
+NEW with its sequence number (20001) when it is in the sequence, as TRADE with certainty T (20002) when it traded, and
+as ORDER_STATUS with certainty C when that trade is committed and settled. A trade that a Break revoked is reported as
+TRADE_CANCEL.
 
-The ExecID of a report is the number of its event, and a session keeps what it sent: so its own memory says which events
-its client was told of, and a gateway that starts again goes on exactly there. Whoever resets its session at each logon
-gives that memory up.
+The ExecID of a report is the number of its event, and a session stores what it sent. So the store says which events
+were reported, and a gateway that restarts continues exactly there. A client that resets its session at each logon gives
+that up.
 """
 
 from collections import OrderedDict
@@ -24,9 +24,9 @@ from fairtape.gateway.servers.order_gateway import OrderGateway
 from fairtape.gateway.session.effects import LoggedOn, Received, SessionEvent
 from fairtape.gateway.session.store import FixStore
 
-VENUE: Final = "FLOOR"  # what ExDestination may name
-CANCELS_MAX: Final = 65_536  # ClOrdIDs of cancels that wait for their report
-LOOK_BACK: Final = 1_024  # messages that are looked through at once for the last event
+VENUE: Final = "FLOOR"  # the only valid ExDestination
+CANCELS_MAX: Final = 65_536  # ClOrdIDs of cancels without a report
+SCAN_BATCH: Final = 1_024  # messages read at a time when searching for the last event
 NO_ORDER: Final = "NONE"
 _EXEC_ID: Final = b"\x0117="
 
@@ -44,7 +44,7 @@ _REJECTIONS: Final[Mapping[Cause, fix.OrdRejReason]] = {
 
 
 class Unsupported(ValueError):
-    """A wish that this market does not know; the sentence names the field."""
+    """A request that this market does not support; the text names the field."""
 
 
 class FixOrders:
@@ -53,12 +53,12 @@ class FixOrders:
     def __init__(self, gateway: OrderGateway) -> None:
         self._gateway = gateway
         self._server: FixServer | None = None
-        self._reported: dict[str, int] = {}  # of each client, the number of the last event
+        self._reported: dict[str, int] = {}  # client -> number of the last event reported
         self._cancels: OrderedDict[tuple[str, str], str] = OrderedDict()
         self._local = 0
 
     def serve(self, server: FixServer, stores: Mapping[str, FixStore]) -> None:
-        """Answer through this server, and tell the clients of earlier sessions what they have not heard yet."""
+        """Answer through this server, and report to clients of earlier sessions what they have not received yet."""
         self._server = server
         blotter = self._gateway.core.blotter
         for client, store in stores.items():
@@ -67,10 +67,10 @@ class FixOrders:
         self._gateway.add_listener(self)
         self._catch_up()
 
-    # What clients say.
+    # Requests of clients.
 
     def entered(self, client: str, value: fix.OrderEntry, received: Received, now: Instant) -> None:
-        """A client sent this; each number once, in order."""
+        """A client sent this message; each number once, in order."""
         account = getattr(value, "account", None) or client
         try:
             match value:
@@ -87,16 +87,16 @@ class FixOrders:
         except Unsupported as error:
             self._refuse(client, account, value, Answer(0, Cause.VALUE, str(error)), now)
 
-    def changed(self, client: str, event: SessionEvent, now: Instant) -> None:  # noqa: ARG002 - as it is called
-        """A client came or went. One who comes for the first time hears what happens from now on."""
+    def changed(self, client: str, event: SessionEvent, now: Instant) -> None:  # noqa: ARG002 - of `Application`
+        """A client logged on or off. A new client gets events from now on."""
         if isinstance(event, LoggedOn):
             self._reported.setdefault(client, self._gateway.core.blotter.last)
 
     def _new(self, client: str, account: str, value: fix.NewOrderSingle, received: Received, now: Instant) -> None:
         answer = self._gateway.submit(client, order_of(account, value))
         if answer.cause is Cause.DUPLICATE and (received.repeated or received.resent):
-            # It was taken, and the session forgot it in a crash: what became of it is told by its events.
-            if self._gateway.core.pending.named(account, value.cl_ord_id) is None:
+            # The order was accepted, and the session lost it in a crash: its events report what became of it.
+            if self._gateway.core.pending.find(account, value.cl_ord_id) is None:
                 return
             answer = Answer(0)
         if not answer.entered:
@@ -209,10 +209,9 @@ class FixOrders:
         self._local += 1
         return f"{letter}{now}-{self._local}"
 
-    # What the sequence says.
+    # Events of the sequence.
 
     def on_events(self, events: Sequence[OrderEvent]) -> None:
-        """The sequence has proved these."""
         for event in events:
             if event.kind is EventKind.VOIDED:
                 for client in self._reported:
@@ -221,7 +220,7 @@ class FixOrders:
         self._catch_up()
 
     def on_break(self) -> None:
-        """Events were taken back; what follows has their numbers, in another era."""
+        """Events were revoked; the ones that follow reuse their numbers, in another era."""
         last = self._gateway.core.blotter.last
         self._reported = {client: min(reported, last) for client, reported in self._reported.items()}
         self._catch_up()
@@ -244,15 +243,15 @@ class FixOrders:
             answer = Answer(0, Cause.ORDER, event.reason)
             self._send(client, self._cancel_reject(event.account, about, name, replaces, answer, event.at))
         elif event.kind is EventKind.REJECTED and (event.asked is not Asked.ORDER or event.stands):
-            return  # about no order of FIX, or one that stands
+            return  # concerns no FIX order, or one that exists
         elif event.kind is not EventKind.FUNDED:
             self._send(client, self._event_report(event))
 
     def _is_settled(self, event: OrderEvent) -> bool:
-        """Whether a cancel came twice, and the first one did it.
+        """Whether the cancel is a duplicate, and the first one succeeded.
 
-        A gateway that was killed enters again what has no place yet, and what it had sent may still find one: the order
-        is gone as its owner wished, and nobody here waits for another answer.
+        A gateway that was killed enters again what is not in the sequence yet, while its first copy may still arrive.
+        The order is cancelled as requested, and no client waits for another answer.
         """
         order = self._gateway.core.blotter.order(event.account, event.previous_id)
         waits = (event.account, event.previous_id) in self._cancels
@@ -320,7 +319,7 @@ _SIDES: Final[Mapping[fix.FixSide, Side]] = {fix.FixSide.BUY: Side.BUY, fix.FixS
 
 
 def order_of(account: str, value: fix.NewOrderSingle) -> NewOrder:
-    """The order that a message asks for. Raises `Unsupported` for a wish that this market does not know."""
+    """The order in a message. Raises `Unsupported` for a request that this market does not support."""
     if value.side not in _SIDES:
         raise Unsupported(f"Side (54) is {value.side.value}; only 1 and 2 are supported")
     if value.time_in_force not in _TIMES:
@@ -348,10 +347,10 @@ def order_of(account: str, value: fix.NewOrderSingle) -> NewOrder:
 
 
 def last_reported(store: FixStore) -> tuple[int, int]:
-    """The era and number of the last event that a session sent; (-1, 0) where it remembers none."""
+    """The era and number of the last event that a session sent; (-1, 0) if it has stored none."""
     last = store.next_out - 1
     while last > 0:
-        first = max(last - LOOK_BACK + 1, 1)
+        first = max(last - SCAN_BATCH + 1, 1)
         kept = list(store.kept(first, last))
         for _, octets in reversed(kept):
             if (found := _event_in(octets)) is not None:

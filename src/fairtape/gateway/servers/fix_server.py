@@ -1,12 +1,12 @@
-"""FIX sessions on real connections: accepts, turns the desk, and writes nothing before it is kept.
+"""FIX sessions on real connections: accept, run the acceptor, and write nothing before it is durable.
 
-One turn of the event loop takes what all connections brought, lets the application answer, syncs once, and writes. The
-application is called within the turn and must not wait; what it decides later it sends later. An application with a
-memory of its own makes it durable in the same `sync`, before the sessions' store; where the machine fails between the
-two, orders come again, marked as repeated, and their ClOrdIDs tell.
+One turn of the event loop takes what all connections received, lets the application answer, syncs once, and writes. The
+application is called within the turn and must not block; what it decides later it sends later. An application with its
+own storage makes it durable in the same `sync`, before the sessions' store. If the machine fails between the two,
+orders are received again, marked as repeated, and recognised by their ClOrdIDs.
 
-Where somebody `looks` at logons, a connection is held back with its first message until that is done: checking a
-password takes long, and others must not wait for it.
+With `check_logon`, a connection and its first message are held until the logon is checked: checking a password is slow,
+and other clients must not wait for it.
 """
 
 import asyncio
@@ -27,32 +27,32 @@ from fairtape.gateway.session.effects import FromClient, Received, SessionEvent
 from fairtape.net.udp import Address
 
 BACKLOG: Final = 128
-BUFFER_MAX: Final = 16 << 20  # bytes on their way to one client; whoever does not read is let go
+BUFFER_MAX: Final = 16 << 20  # bytes buffered for one client, above which it is disconnected
 
-HELD_MAX: Final = 16 << 10  # bytes of somebody whose logon is being looked at
-FIELD_MAX: Final = 4 << 10  # bytes of one field of an order; a report repeats two of them, and must have room
+HELD_MAX: Final = 16 << 10  # bytes held while a logon is being checked
+FIELD_MAX: Final = 4 << 10  # bytes of one field of an order; a report repeats two of them
 USERNAME: Final = 553
 PASSWORD: Final = 554
 
 Sync: TypeAlias = Callable[[], None]
 Now: TypeAlias = Callable[[], Instant]
 CheckLogon: TypeAlias = Callable[[str, str, str], Awaitable[None]]
-"""Looks at the CompID, the user name and the password of a logon, before its session is asked about them."""
+"""Checks the CompID, user name and password of a logon, before its session asks for the result."""
 
 
 class Application(Protocol):
-    """Whoever takes the orders."""
+    """What receives the orders of an acceptor."""
 
     def entered(self, client: str, value: OrderEntry, received: Received, now: Instant) -> None:
-        """A client sent this; each number once, in order."""
+        """A client sent this message; each number once, in order."""
 
     def changed(self, client: str, event: SessionEvent, now: Instant) -> None:
-        """A client came or went, or does not take a message of ours."""
+        """A client logged on or off, or rejected a message of ours."""
 
 
 @dataclass(slots=True)
 class _HeldConnection:
-    """A connection whose first message is looked at before anybody else sees it."""
+    """A connection that is held until its logon is checked."""
 
     stream: FixStream = field(default_factory=lambda: FixStream(body_max=UNKNOWN_BODY_MAX))
     octets: bytearray = field(default_factory=bytearray)
@@ -88,10 +88,10 @@ class FixServer:
         self._end: asyncio.Future[None] | None = None
 
     async def start(self, host: str, port: int) -> Address:
-        """Listen; the answer is where. A `Complaint` where nothing can listen there."""
+        """Listen, and return the bound address. Raises `UserError` if it cannot be bound."""
         loop = asyncio.get_running_loop()
         try:
-            make = lambda: _Stream(self)  # noqa: E731 - what the event loop asks for
+            make = lambda: _Stream(self)  # noqa: E731 - the protocol factory of asyncio
             self._server = await loop.create_server(make, host, port, backlog=BACKLOG, **tls_arguments(self._tls))
         except OSError as error:
             raise bind_error("fix", host, port, error) from None
@@ -100,22 +100,22 @@ class FixServer:
         return bound_host, bound_port
 
     def send(self, client: str, value: OrderEntry) -> int:
-        """Send a message to a client in the next turn, or keep it until it asks; the answer is its number."""
+        """Send a message to a client in the next turn, or store it until the client requests it. Return its number."""
         number = self._acceptor.send(client, value, self._now())
         self.turn_soon()
         return number
 
     def reject(self, client: str, received: Received, reason: BusinessReason, text: str, now: Instant) -> None:
-        """Tell a client in this turn that the application does not take its message."""
+        """Send a BusinessReject in this turn: the application does not support the message."""
         self._acceptor.reject(client, received, reason, text, now)
 
     async def ended(self) -> None:
-        """Wait until it is closed. What made a turn fail is raised here."""
+        """Wait until the server is closed. Raises the failure of a turn."""
         assert self._end is not None
         await self._end
 
     def close(self) -> None:
-        """Say goodbye to everybody, and wait for nobody. What comes from now on is as if it had never come."""
+        """Log out all clients and close, without waiting. What arrives from now on is ignored."""
         if not self._closed:
             self._acceptor.logout_all("the market closes", self._now())
             self._turn()
@@ -124,7 +124,7 @@ class FixServer:
                 stream.close()
 
     def abort(self, failure: Exception | None = None) -> None:
-        """Be gone at once, as if the power had failed: what is in memory may differ from what is kept."""
+        """Stop at once, as after a power failure: the state in memory may differ from the stored one."""
         self._stop(failure)
         for stream in list(self._streams.values()):
             stream.abort()
@@ -142,10 +142,10 @@ class FixServer:
             else:
                 self._end.set_exception(failure)
 
-    # For connections.
+    # Called by connections.
 
     def connected(self, transport: asyncio.Transport) -> int:
-        """Somebody connected; the answer is the connection's number."""
+        """A connection was made. Return its number."""
         self._opened += 1
         self._streams[self._opened] = transport
         if self._check_logon is not None:
@@ -155,7 +155,6 @@ class FixServer:
         return self._opened
 
     def received_bytes(self, connection: int, octets: bytes) -> None:
-        """A connection brought these bytes."""
         if self._closed:
             return
         held = self._held.get(connection)
@@ -182,18 +181,17 @@ class FixServer:
         self._release(connection, held)
 
     def _release(self, connection: int, held: _HeldConnection) -> None:
-        """Hand on what was held back, if the client is still there."""
+        """Pass on what was held, if the client is still connected."""
         if self._held.pop(connection, None) is not None and not self._closed:
             self._acceptor.receive(connection, bytes(held.octets), self._now())
             self.turn_soon()
 
     def write_blocked(self, connection: int, *, blocked: bool) -> None:
-        """A client reads more slowly than it is told, or has caught up."""
+        """The connection's write buffer is full, or has space again."""
         self._acceptor.set_write_blocked(connection, blocked=blocked)
         self.turn_soon()
 
     def disconnected(self, connection: int) -> None:
-        """A connection is gone."""
         self._streams.pop(connection, None)
         held = self._held.pop(connection, None)
         if held is not None and held.task is not None:
@@ -202,17 +200,17 @@ class FixServer:
         self.turn_soon()
 
     def turn_soon(self) -> None:
-        """Once for all that this round of the event loop brings."""
+        """Schedule one turn for everything that this round of the event loop receives."""
         if self._turn_soon is None and not self._closed:
             self._turn_soon = asyncio.get_running_loop().call_soon(self._turn)
 
     def _turn(self) -> None:
-        """A turn that fails is the last one."""
+        """Run one turn. A turn that fails is the last one."""
         now = self._now()
         try:
             outgoing = self._collect_effects(now)
             self._sync()
-        except Exception as failure:  # noqa: BLE001 - whoever waits for the end gets it
+        except Exception as failure:  # noqa: BLE001 - raised in `ended`
             self.abort(failure)
             return
         for each in outgoing:
@@ -221,7 +219,7 @@ class FixServer:
         self._set_timer(now)
 
     def _collect_effects(self, now: Instant) -> list[WriteConnection | CloseConnection]:
-        """Let the application hear what came; what is then to be written."""
+        """Let the application handle what was received. Return what is to be written."""
         self._acceptor.wake(now)
         outgoing: list[WriteConnection | CloseConnection] = []
         while effects := self._acceptor.drain():
@@ -267,7 +265,7 @@ class FixServer:
 
 
 def _refuse_long_fields(message: FixMessage) -> None:
-    """What is told of a message repeats some of its fields, and must have room for them."""
+    """Reports repeat some fields of a message, and must have space for them."""
     for tag, value in message.pairs:
         if len(value) > FIELD_MAX:
             text = f"field {tag} has {len(value)} bytes; at most {FIELD_MAX} are taken"
@@ -279,7 +277,7 @@ def _text(message: FixMessage, tag: int) -> str:
 
 
 class _Stream(asyncio.Protocol):
-    """One connection, as the event loop sees it."""
+    """The asyncio protocol of one connection."""
 
     def __init__(self, server: FixServer) -> None:
         self._server = server
@@ -298,5 +296,5 @@ class _Stream(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._server.write_blocked(self._number, blocked=False)
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - however it ended
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         self._server.disconnected(self._number)

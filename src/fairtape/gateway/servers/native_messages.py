@@ -1,7 +1,7 @@
-"""The words of the native protocol: JSON objects, one in a line. `docs/trading.md` is for whoever speaks it.
+"""The messages of the native protocol: JSON objects, one per line. `docs/trading.md` documents them for clients.
 
-Prices and quantities are decimal text, because a JSON number is a float in most languages. Names are those of the
-values; what is not given has the value's default.
+Prices and quantities are decimal text, because a JSON number is a float in most languages. Fields have the names of the
+values' fields; a missing field has the value's default.
 """
 
 import json
@@ -12,7 +12,7 @@ from fairtape.exchange.orders import Cancel, NewOrder, OrderType, Replace, SelfT
 from fairtape.gateway.core.events import Asked, EventKind, OrderEvent
 from fairtape.market.prices import BadNumber, format_fixed, parse_fixed
 
-LINE_MAX: Final = 4_096  # bytes of a client's line
+LINE_MAX: Final = 4_096  # bytes of a line from a client
 _FIXED: Final = ("price", "stop_price", "quantity", "filled", "open", "last_price", "last_quantity")
 _KNOWN: Final = {
     "order": frozenset(
@@ -26,16 +26,14 @@ _ENVELOPE: Final = frozenset({"do", "session", "request"})
 
 
 class BadNativeMessage(ValueError):
-    """A line that is none of this protocol; the sentence names the field, what was found and what is expected."""
+    """An invalid line; the text names the field, the value and what is expected."""
 
 
 def encode_line(fields: Mapping[str, Any]) -> bytes:
-    """An object as a line."""
     return json.dumps(fields, separators=(",", ":")).encode() + b"\n"
 
 
 def parse_line(line: bytes) -> dict[str, Any]:
-    """The object in a line."""
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError):
@@ -46,7 +44,7 @@ def parse_line(line: bytes) -> dict[str, Any]:
 
 
 def request_of(fields: Mapping[str, Any], login: str) -> NewOrder | Cancel | Replace:
-    """The request that an object asks for. Without an account it is for the login's own."""
+    """The request in an object. Without an account it is for the login's own account."""
     kind = fields["do"]
     if unknown := fields.keys() - _KNOWN[kind] - _ENVELOPE:
         raise BadNativeMessage(f"field {min(unknown)!r} is not known in {kind!r}")
@@ -76,7 +74,7 @@ def request_of(fields: Mapping[str, Any], login: str) -> NewOrder | Cancel | Rep
 
 
 def request_fields(request: NewOrder | Cancel | Replace) -> dict[str, Any]:
-    """What `request_of` reads."""
+    """The object of a request, as `request_of` reads it."""
     match request:
         case NewOrder():
             return {
@@ -107,7 +105,6 @@ def request_fields(request: NewOrder | Cancel | Replace) -> dict[str, Any]:
 
 
 def event_fields(event: OrderEvent) -> dict[str, Any]:
-    """An event as an object."""
     fields: dict[str, Any] = event._asdict()
     fields |= {name: format_fixed(fields[name]) for name in _FIXED}
     for name in ("side", "order_type", "time_in_force"):
@@ -116,7 +113,7 @@ def event_fields(event: OrderEvent) -> dict[str, Any]:
 
 
 def event_of(fields: Mapping[str, Any]) -> OrderEvent:
-    """The event in an object. Raises `BadNativeMessage` for anything that `event_fields` would not have made."""
+    """The event in an object. Raises `BadNativeMessage` for anything that `event_fields` does not produce."""
     try:
         values = {name: fields[name] for name in OrderEvent._fields}
         values |= {name: parse_fixed(values[name]) for name in _FIXED}

@@ -1,8 +1,8 @@
-"""The native protocol of a gateway: JSON lines, spoken by the Python client and by anything that can write a line.
+"""The native protocol of a gateway: JSON lines, as the Python client and any line-based program can speak them.
 
-A client logs in, saying which event it heard last, and gets every later one in its order. It asks with numbers that
-count from 1 in the session that the server names, so a captured request that is played again in another connection,
-or in the same, is refused before anybody looks at it. Each request gets one answer.
+A client logs in and names the last event it received; it then receives every later one in order. Its requests are
+numbered from 1 in the session that the server names, so a request replayed on this or another connection is refused
+before it is read further. Each request gets one answer.
 """
 
 import asyncio
@@ -26,11 +26,11 @@ from fairtape.gateway.servers.streams import StreamWriter
 REQUESTS: Final = ("order", "cancel", "replace")
 SESSION_BYTES: Final = 8
 EVENTS_AT_ONCE: Final = 512
-NEWEST: Final = -1  # an event number that says: only what comes
+NEWEST: Final = -1  # an event number: only events from now on
 
 
 class NativeServer:
-    """All conversations of one server."""
+    """The native server of one gateway, and its sessions."""
 
     def __init__(self, gateway: OrderGateway, authenticator: Authenticator) -> None:
         self.gateway = gateway
@@ -39,30 +39,26 @@ class NativeServer:
         gateway.add_listener(self)
 
     def open_session(self, writer: StreamWriter) -> "NativeSession":
-        """Somebody connected."""
         session = NativeSession(self, writer)
         self._sessions.add(session)
         return session
 
     def forget(self, session: "NativeSession") -> None:
-        """Somebody is gone."""
         self._sessions.discard(session)
 
     def on_events(self, events: Sequence[OrderEvent]) -> None:
-        """The sequence has proved these."""
         voided = [event for event in events if event.kind is EventKind.VOIDED]
         for session in list(self._sessions):
             session.void(voided)
             session.writable()
 
     def on_break(self) -> None:
-        """A Break took events back."""
         for session in list(self._sessions):
             session.on_break()
 
 
 class NativeSession:
-    """One client."""
+    """The session of one connection."""
 
     def __init__(self, server: NativeServer, writer: StreamWriter) -> None:
         self._server = server
@@ -74,27 +70,25 @@ class NativeSession:
         self._reported = 0
         self._login_check: asyncio.Task[None] | None = None
 
-    # As a server sees it.
+    # Called by the connection.
 
     @property
     def logged_in(self) -> bool:
-        """Whether the client has logged in."""
         return bool(self._login)
 
     def received(self, octets: bytes) -> None:
-        """Take lines; whoever breaks the protocol hears why, and is let go."""
+        """Handle complete lines. An invalid line is answered with the reason, and closes the connection."""
         self._buffer += octets
         answers: list[dict[str, Any]] = []
         try:
             while self._login_check is None and (end := self._buffer.find(b"\n")) >= 0:
                 line = bytes(self._buffer[:end])
                 del self._buffer[: end + 1]
-                if len(line) > LINE_MAX:
-                    raise BadNativeMessage(f"a line has {len(line)} bytes; at most {LINE_MAX} are allowed")  # noqa: TRY301
+                _check_length(line)
                 if (answer := self._handle(parse_line(line))) is not None:
                     answers.append(answer)
-            if len(self._buffer) > LINE_MAX and self._login_check is None:
-                raise BadNativeMessage(f"a line has more than {LINE_MAX} bytes")  # noqa: TRY301
+            if self._login_check is None:
+                _check_length(self._buffer)
         except BadNativeMessage as error:
             answers.append({"is": "closed", "reason": str(error)})
         if answers:
@@ -104,7 +98,7 @@ class NativeSession:
                 self._writer.close()
 
     def writable(self) -> None:
-        """Tell what has happened, as far as the client reads."""
+        """Report events, while the client reads them."""
         if not self._login:
             return
         blotter = self._server.gateway.core.blotter
@@ -124,29 +118,26 @@ class NativeSession:
             self._writer.write(b"".join(lines))
 
     def disconnected(self) -> None:
-        """The client is gone."""
         if self._login_check is not None:
             self._login_check.cancel()
         self._server.forget(self)
 
-    # What happens elsewhere.
+    # Called by the server.
 
     def void(self, events: Sequence[OrderEvent]) -> None:
-        """Trades that never were."""
+        """Report void trades, which have no event numbers."""
         scope = self._server.gateway.accounts.scope(self._login) if self._login else frozenset[str]()
         for event in events:
             if event.account in scope:
                 self._writer.write(encode_line(event_fields(event)))
 
     def on_break(self) -> None:
-        """A Break took events back: the client forgets them, too."""
+        """A Break revoked events: tell the client after which number reporting resumes."""
         if self._login:
             blotter = self._server.gateway.core.blotter
             self._reported = min(self._reported, blotter.last)
             self._writer.write(encode_line({"is": "broken", "era": blotter.era, "number": self._reported}))
             self.writable()
-
-    # Inside.
 
     def _handle(self, message: dict[str, Any]) -> dict[str, Any] | None:
         do = message.get("do")
@@ -180,7 +171,7 @@ class NativeSession:
         return {"is": "accepted", "request": number}
 
     async def _check_login(self, message: dict[str, Any]) -> None:
-        """Let a client in, or not; what it said meanwhile is heard afterwards."""
+        """Accept or refuse a login; lines received meanwhile are handled afterwards."""
         name, secret = message.get("login"), message.get("password")
         era, number = message.get("era", 0), message.get("after", NEWEST)
         reason: str | None = "login and password must be text, era and after whole numbers"
@@ -211,3 +202,8 @@ class NativeSession:
         }
         self._writer.write(encode_line(welcome))
         self.writable()
+
+
+def _check_length(line: bytes | bytearray) -> None:
+    if len(line) > LINE_MAX:
+        raise BadNativeMessage(f"a line has {len(line)} bytes; at most {LINE_MAX} are allowed")

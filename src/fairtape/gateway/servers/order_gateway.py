@@ -1,8 +1,8 @@
 """The order gateway: what its servers submit, what its ring delivers, and the order log between them.
 
 A turn of any server is: submit what was received, `sync`, and only then answer. `sync` writes every accepted request to
-the order log and publishes it to the ring. So a trader who was told that a request is accepted will learn what became
-of it, whatever happens to this process in between.
+the order log and publishes it to the ring. So a trader whose request was accepted will learn what became of it,
+whatever happens to this process in between.
 """
 
 from collections.abc import Callable, Sequence

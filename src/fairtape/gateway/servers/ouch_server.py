@@ -1,10 +1,13 @@
-"""OUCH 4.2 over SoupBinTCP: a login, requests as unsequenced data, and everything that follows as sequenced data.
+"""OUCH 4.2 over SoupBinTCP: requests as unsequenced data, reports as sequenced data.
 
-What a login was told is numbered from 1 in a session that lasts as long as this process, so a client that comes back
-asks for the number it waits for and gets every later message once. A new process begins a new session, with all that
+The reports of a login are numbered from 1 in a session that lasts as long as this process. A client that reconnects
+asks for the next number it expects and gets every later message once. A new process starts a new session, with all that
 it still knows of the login's orders.
 
 Only the account of the login itself is traded: OUCH has no field for another one.
+
+OUCH has whole shares and prices with four decimals; a market that needs more is refused. It has no tentative trades: an
+Executed is sent when the trade is made, and a Broken Trade in the rare case that a Break revokes it before it commits.
 """
 
 import asyncio
@@ -24,18 +27,14 @@ from fairtape.gateway.servers.order_gateway import OrderGateway
 from fairtape.gateway.servers.streams import StreamWriter
 from fairtape.market.prices import ONE
 
-# OUCH 4.2 as requests to a gateway, and events as the messages that OUCH has for them.
-#
-# OUCH knows whole shares and prices with four decimals; what has no such form here is rejected. It knows nothing of
-# tentative trades: an Executed is sent when the sequence has made the trade, and a Broken Trade in the rare case that a
-# Break takes it away again before it commits.
+# Requests and events as OUCH messages.
 
 PRICE_UNIT: Final = ONE // 10_000
 DAY_PERIOD: Final = 86_400 * SECOND
 U32_MAX: Final = (1 << 32) - 1
 _SIDES: Final[Mapping[str, Side]] = {"B": Side.BUY, "S": Side.SELL}
 _LETTERS: Final[Mapping[Side, str]] = {Side.BUY: "B", Side.SELL: "S"}
-_REASONS: Final[Mapping[Cause, str]] = {  # of Rejected: the letters of the specification, as far as they fit
+_REASONS: Final[Mapping[Cause, str]] = {  # of Rejected: the closest letters of the specification
     Cause.ACCOUNT: "O",
     Cause.SYMBOL: "S",
     Cause.VALUE: "X",
@@ -45,21 +44,21 @@ _REASONS: Final[Mapping[Cause, str]] = {  # of Rejected: the letters of the spec
     Cause.BUSY: "H",
 }
 OTHER: Final = "O"
-# What OUCH says of an order and this market does not know is always the same.
+# Constant values of OUCH fields that this market does not have.
 _NO_FIRM: Final = ""
 _DISPLAYED: Final = "Y"
-_UNKNOWN_HERE: Final = ("O", "N", 0, "N")  # capacity, intermarket sweep, minimum quantity, cross type
+_UNSUPPORTED: Final = ("O", "N", 0, "N")  # capacity, intermarket sweep, minimum quantity, cross type
 _LIVE: Final = "L"
 _NO_WEIGHT: Final = ""
 _Terms: TypeAlias = tuple[str, str, int, str, int, int, str, str, int, str, str, int, str, str]
 
 
 class NotExpressible(ValueError):
-    """A wish that this market does not know, with the letter of its rejection."""
+    """A request that this market does not support; the text is the letter of its rejection."""
 
 
 def order_of(account: str, message: ouch.EnterOrder) -> NewOrder:
-    """The order that a client enters. Raises `NotExpressible` for what this market does not know."""
+    """The order in a message. Raises `NotExpressible` for what this market does not support."""
     if message.side not in _SIDES or message.cross_type != "N" or message.minimum_quantity:
         raise NotExpressible("X")
     immediate = message.time_in_force == ouch.IMMEDIATE
@@ -90,25 +89,24 @@ def check_expressible(terms: OpenMarket) -> None:
 
 
 def replace_of(account: str, message: ouch.ReplaceOrder) -> Replace:
-    """Other terms for an order."""
     names = (account, message.existing_token, message.replacement_token)
     return Replace(0, 0, *names, message.shares * ONE, message.price * PRICE_UNIT)
 
 
 def cancel_of(account: str, message: ouch.CancelOrder) -> Cancel:
-    """Take an order out. Raises `NotExpressible` where some of it should stay: a replace says that better."""
+    """The cancel in a message. Raises `NotExpressible` for a partial cancel: clients use a replace for that."""
     if message.shares:
         raise NotExpressible("X")
     return Cancel(0, 0, account, message.order_token)
 
 
 def rejected(token: str, cause: Cause | None, now: Instant) -> ouch.Outbound:
-    """The gateway's own no."""
+    """The rejection of an order that the gateway refused."""
     return ouch.Rejected(now % DAY_PERIOD, token, OTHER if cause is None else _REASONS.get(cause, OTHER))
 
 
 def message_of(event: OrderEvent) -> ouch.Outbound | None:
-    """What a client is told of an event; None where OUCH has no words for it."""
+    """The message that reports an event; None if OUCH has none for it."""
     at = event.at % DAY_PERIOD
     match event.kind:
         case EventKind.SEQUENCED:
@@ -131,9 +129,9 @@ def message_of(event: OrderEvent) -> ouch.Outbound | None:
 
 
 def _terms(event: OrderEvent, shares: int) -> _Terms:
-    """An order as Accepted and Replaced name it, from its token to its state."""
+    """The fields that Accepted and Replaced share, from the token to the state."""
     ours = (event.client_id, _LETTERS[event.side], _shares(shares), event.symbol, _limit(event), _force(event))
-    return *ours, _NO_FIRM, _DISPLAYED, event.order, *_UNKNOWN_HERE, _LIVE
+    return *ours, _NO_FIRM, _DISPLAYED, event.order, *_UNSUPPORTED, _LIVE
 
 
 def _limit(event: OrderEvent) -> int:
@@ -158,9 +156,9 @@ def _cancel_reason(event: OrderEvent) -> str:
     return "Q" if "own account" in event.reason else "U"
 
 
-FROM_CLIENT_MAX: Final = 256  # bytes of a packet: the longest that has a meaning has 51
-OUTBOX_MAX: Final = 1 << 16  # messages that are kept for one login
-LOGINS_MAX: Final = 10_000  # for whom messages are kept
+FROM_CLIENT_MAX: Final = 256  # bytes of a packet; the longest valid one has 51
+OUTBOX_MAX: Final = 1 << 16  # messages kept per login
+LOGINS_MAX: Final = 10_000  # logins whose messages are kept
 MESSAGES_AT_ONCE: Final = 512
 HEARTBEAT_PERIOD: Final[Duration] = 1 * SECOND
 SILENCE_MAX: Final[Duration] = 15 * SECOND
@@ -173,30 +171,29 @@ class OuchOutbox:
     """The sequenced messages of one login."""
 
     def __init__(self) -> None:
-        self.first = 1  # the number of the first one that is kept
-        self.reported = 0  # the number of the last event that is in it
+        self.first = 1  # number of the first message that is kept
+        self.reported = 0  # number of the last event in it
         self._messages: deque[bytes] = deque()
 
     @property
     def following(self) -> int:
-        """The number that the next message will have."""
+        """The number of the next message."""
         return self.first + len(self._messages)
 
     def add(self, message: ouch.Outbound) -> None:
-        """One more."""
         self._messages.append(ouch.encode(message))
         if len(self._messages) > OUTBOX_MAX:
             self._messages.popleft()
             self.first += 1
 
     def since(self, number: int) -> Iterator[bytes]:
-        """From a number on, as far as they are kept."""
+        """The messages from a number on, as far as they are kept."""
         for index in range(number - self.first, len(self._messages)):
             yield self._messages[index]
 
 
 class OuchServer:
-    """All conversations of one server."""
+    """The OUCH server of one gateway, and its sessions."""
 
     def __init__(self, gateway: OrderGateway, authenticator: Authenticator) -> None:
         self.gateway = gateway
@@ -207,17 +204,15 @@ class OuchServer:
         gateway.add_listener(self)
 
     def open_session(self, writer: StreamWriter) -> "OuchSession":
-        """Somebody connected."""
         session = OuchSession(self, writer)
         self._sessions.add(session)
         return session
 
     def forget(self, session: "OuchSession") -> None:
-        """Somebody is gone."""
         self._sessions.discard(session)
 
     def outbox(self, login: str) -> OuchOutbox | None:
-        """The messages of a login, from the beginning on; None where there is no room for one more login."""
+        """The messages of a login, from the first on; None if the limit of logins is reached."""
         outbox = self._outboxes.get(login)
         if outbox is None and len(self._outboxes) < LOGINS_MAX:
             outbox = self._outboxes[login] = OuchOutbox()
@@ -225,17 +220,16 @@ class OuchServer:
         return outbox
 
     def on_events(self, events: Sequence[OrderEvent]) -> None:
-        """The sequence has proved these."""
         for event in events:
             if event.kind is EventKind.VOIDED and (outbox := self._outboxes.get(event.account)) is not None:
-                _put(outbox, event)
+                _add_event(outbox, event)
         for login, outbox in self._outboxes.items():
             self._fill(login, outbox)
         for session in list(self._sessions):
             session.writable()
 
     def on_break(self) -> None:
-        """Events were taken back. What was told stays told; Broken Trades have said what is void."""
+        """Events were revoked. Messages already sent stay; Broken Trades have reported what is void."""
         for outbox in self._outboxes.values():
             outbox.reported = min(outbox.reported, self.gateway.core.blotter.last)
 
@@ -243,12 +237,12 @@ class OuchServer:
         blotter = self.gateway.core.blotter
         if outbox.reported < blotter.last:
             for event in blotter.since(outbox.reported, {login}):
-                _put(outbox, event)
+                _add_event(outbox, event)
             outbox.reported = blotter.last
 
 
 class OuchSession:
-    """One client."""
+    """The session of one connection."""
 
     def __init__(self, server: OuchServer, writer: StreamWriter) -> None:
         self._server = server
@@ -263,11 +257,10 @@ class OuchSession:
 
     @property
     def logged_in(self) -> bool:
-        """Whether the client has logged in."""
         return self._outbox is not None
 
     def received(self, octets: bytes) -> None:
-        """Take packets; whoever breaks the protocol is let go."""
+        """Handle packets; an invalid one closes the connection."""
         try:
             self._packets.extend(self._stream.feed(octets))
         except soup.BadSoup:
@@ -276,7 +269,7 @@ class OuchSession:
         self._handle_packets()
 
     def writable(self) -> None:
-        """Send what there is, as far as the client reads."""
+        """Send messages, while the client reads them."""
         if self._outbox is None:
             return
         self._number = max(self._number, self._outbox.first)
@@ -290,7 +283,6 @@ class OuchSession:
             self._writer.write(b"".join(packets))
 
     def disconnected(self) -> None:
-        """The client is gone."""
         if self._login_check is not None:
             self._login_check.cancel()
         if self._heartbeat_timer is not None:
@@ -318,7 +310,7 @@ class OuchSession:
             self.writable()
 
     def _handle_request(self, message: bytes, outbox: OuchOutbox) -> None:
-        """Enter a request. What OUCH cannot say no to is ignored, as it prescribes."""
+        """Submit a request. What OUCH has no rejection for is ignored, as it prescribes."""
         now = self._server.gateway.now()
         try:
             request = ouch.decode_inbound(message)
@@ -344,11 +336,11 @@ class OuchSession:
             answer = self._server.gateway.submit(self._login, order_of(self._login, request))
         except NotExpressible:
             answer = Answer(0, Cause.VALUE)
-        if answer.cause is not None and answer.cause is not Cause.DUPLICATE:  # a token that was used is ignored
+        if answer.cause is not None and answer.cause is not Cause.DUPLICATE:  # a reused token is ignored
             outbox.add(rejected(request.order_token, answer.cause, now))
 
     async def _check_login(self, login: soup.LoginRequest) -> None:
-        """Let a client in, or not; what it said meanwhile is heard afterwards."""
+        """Accept or refuse a login; packets received meanwhile are handled afterwards."""
         refusal = await self._server.authenticator.refusal(login.username, login.password)
         self._login_check = None
         outbox = None if refusal is not None else self._server.outbox(login.username)
@@ -371,8 +363,8 @@ class OuchSession:
         self._heartbeat_timer = asyncio.get_running_loop().call_later(HEARTBEAT_PERIOD / SECOND, self._heartbeat)
 
 
-def _put(outbox: OuchOutbox, event: OrderEvent) -> None:
-    """An event whose names are too long for OUCH is one of an order that came another way."""
+def _add_event(outbox: OuchOutbox, event: OrderEvent) -> None:
+    """Add the message of an event; ids that are too long for OUCH belong to orders of another protocol."""
     with suppress(ouch.BadOuch):
         if (message := message_of(event)) is not None:
             outbox.add(message)

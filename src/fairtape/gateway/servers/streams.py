@@ -1,8 +1,7 @@
-"""TCP connections with limits, for servers that talk in one event loop.
+"""TCP servers with limits, in one event loop, with or without TLS.
 
-A server has room for so many connections. One that does not log in in time, says nothing for too long, or does not
-read what it is sent, is closed; nobody else notices. What a conversation wants to write while its client is slow it
-writes later: `can_write` says whether there is room, and `writable` when there is again.
+The number of connections is limited. A connection is closed if its client does not log in in time, is silent for too
+long, or does not read. A session that writes much checks `can_write`; `writable` is called when there is space again.
 """
 
 import asyncio
@@ -15,16 +14,16 @@ from fairtape.core.errors import UserError
 from fairtape.core.instants import SECOND, Duration
 from fairtape.net.udp import Address
 
-# TLS for the doors of a gateway: one certificate and key, for FIX, OUCH and the native protocol alike.
+# TLS: one certificate and key for FIX, OUCH and the native protocol.
 
-HANDSHAKE_DELAY: Final[Duration] = 10 * SECOND  # within which a client must have agreed on keys
+HANDSHAKE_DELAY: Final[Duration] = 10 * SECOND  # for the TLS handshake
 _NO_PASSPHRASE: Final = ""
 
 
 def server_context(cert_file: Path, key_file: Path) -> ssl.SSLContext:
-    """What a server proves itself with. A `UserError` names the file that cannot serve.
+    """The TLS context of a server. Raises `UserError` naming the file that cannot be used.
 
-    Nobody is there to be asked for a passphrase when a gateway starts again, so a key that needs one is refused.
+    A gateway restarts unattended, so a key with a passphrase is refused.
     """
     for field, path in (("cert_file", cert_file), ("key_file", key_file)):
         try:
@@ -46,14 +45,14 @@ def server_context(cert_file: Path, key_file: Path) -> ssl.SSLContext:
 
 BACKLOG: Final = 128
 CONNECTIONS_MAX: Final = 1_024
-BUFFER_HIGH: Final = 256 << 10  # bytes on their way to one client, from which on it is waited for
-BUFFER_MAX: Final = 4 << 20  # and from which on it is let go
+BUFFER_HIGH: Final = 256 << 10  # bytes buffered for one client, above which a session should wait
+BUFFER_MAX: Final = 4 << 20  # above which the client is disconnected
 LOGIN_DELAY: Final[Duration] = 10 * SECOND
 SILENCE_MAX: Final[Duration] = 60 * SECOND
 
 
 class StreamSession(Protocol):
-    """What one server says to one client."""
+    """The server's side of one connection."""
 
     @property
     def logged_in(self) -> bool:
@@ -63,14 +62,14 @@ class StreamSession(Protocol):
         """The client sent these bytes."""
 
     def writable(self) -> None:
-        """There is room again for what had to wait."""
+        """The write buffer has space again."""
 
     def disconnected(self) -> None:
-        """The client is gone."""
+        """The connection is closed."""
 
 
 class StreamWriter:
-    """One connection, as a conversation sees it."""
+    """Writes to one connection."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
@@ -78,28 +77,25 @@ class StreamWriter:
 
     @property
     def can_write(self) -> bool:
-        """Whether more should be written now."""
         return not self._transport.is_closing() and self._transport.get_write_buffer_size() < BUFFER_HIGH
 
     def write(self, octets: bytes) -> None:
-        """Send bytes; a client that has left far too many unread is let go."""
+        """Send bytes; a client that leaves too many unread is disconnected."""
         if not self._transport.is_closing():
             self._transport.write(octets)
             if self._transport.get_write_buffer_size() > BUFFER_MAX:
                 self._transport.abort()
 
     def pause(self) -> None:
-        """Hear nothing for a while."""
         if not self._transport.is_closing():
             self._transport.pause_reading()
 
     def resume(self) -> None:
-        """Hear again."""
         if not self._transport.is_closing():
             self._transport.resume_reading()
 
     def close(self) -> None:
-        """Say goodbye, behind what was written."""
+        """Close the connection after what was written."""
         self._transport.close()
 
 
@@ -132,10 +128,10 @@ class StreamServer:
         self._server: asyncio.Server | None = None
 
     async def start(self, host: str, port: int) -> Address:
-        """Listen; the answer is where. A `UserError` where nothing can listen there."""
+        """Listen, and return the bound address. Raises `UserError` if it cannot be bound."""
         loop = asyncio.get_running_loop()
         try:
-            make = lambda: _Connection(self)  # noqa: E731 - what the event loop asks for
+            make = lambda: _Connection(self)  # noqa: E731 - the protocol factory of asyncio
             self._server = await loop.create_server(make, host, port, backlog=BACKLOG, **tls_arguments(self._tls))
         except OSError as error:
             raise bind_error(self._name, host, port, error) from None
@@ -143,7 +139,7 @@ class StreamServer:
         return bound_host, bound_port
 
     def close(self) -> None:
-        """Say goodbye to everybody, and wait for nobody."""
+        """Close all connections, without waiting."""
         if self._server is not None:
             self._server.close()
         for connection in list(self.connections):
@@ -151,18 +147,18 @@ class StreamServer:
 
 
 def tls_arguments(tls: ssl.SSLContext | None) -> dict[str, Any]:
-    """What an event loop wants to be told of TLS. Whoever does not agree on keys in time is let go."""
+    """The TLS arguments of `create_server`."""
     return {} if tls is None else {"ssl": tls, "ssl_handshake_timeout": HANDSHAKE_DELAY / SECOND}
 
 
 def bind_error(name: str, host: str, port: int, error: OSError) -> UserError:
-    """The sentence about an address. asyncio repeats the address before the reason."""
+    """The error for an address. asyncio repeats the address before the reason."""
     why = (error.strerror or str(error)).rpartition(": ")[2]
     return UserError(f"{name} is {host}:{port}, which cannot be bound ({why}); choose another address")
 
 
 class _Connection(asyncio.Protocol):
-    """One connection, as the event loop sees it."""
+    """The asyncio protocol of one connection."""
 
     def __init__(self, server: StreamServer) -> None:
         self._server = server
@@ -192,7 +188,7 @@ class _Connection(asyncio.Protocol):
         if self._session is not None:
             self._session.writable()
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - however it ended
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         self._server.connections.discard(self)
         if self._timer is not None:
             self._timer.cancel()

@@ -1,7 +1,7 @@
-"""All FIX sessions of one acceptor. Connections are numbered by the driver; the first message says whose it is.
+"""All FIX sessions of one acceptor. The driver numbers the connections; the first message names the session.
 
-A connection that names nobody whom the market knows is closed without a word, and so is one that names somebody who is
-connected already: a stranger must not learn who trades here, and must not disturb who does.
+A connection that names an unknown client is closed without an answer, and so is one that names a client who is already
+connected: a stranger must neither learn who trades here nor disturb them.
 """
 
 from collections.abc import Callable
@@ -29,22 +29,20 @@ from fairtape.gateway.session.store import FixStore
 
 CONNECTIONS_MAX: Final = 1_024
 CLIENTS_MAX: Final = 100_000
-UNKNOWN_BODY_MAX: Final = 4_096  # bytes of the first message of somebody who has not logged on
+UNKNOWN_BODY_MAX: Final = 4_096  # bytes of the first message, before the logon
 
 StoreOf: TypeAlias = Callable[[str], FixStore | None]
-"""The memory of the session with a client; None where no such client is known."""
+"""The store of the session with a client; None if the client is unknown."""
 
 
 @dataclass(slots=True)
 class AcceptorCounts:
-    """What came of the connections."""
-
     connections: int = 0
-    refused: int = 0  # no room for more
-    unknown: int = 0  # named nobody whom we know, or said something else first
-    duplicate: int = 0  # named somebody who is connected
-    half_open: int = 0  # said nothing
-    garbled: int = 0  # messages with a wrong length or check sum
+    refused: int = 0  # connection limit reached
+    unknown: int = 0  # named an unknown client, or did not start with a Logon
+    duplicate: int = 0  # named a client who is connected already
+    half_open: int = 0  # sent no Logon in time
+    garbled: int = 0  # messages with a wrong length or checksum
     junk: int = 0  # bytes between messages
 
 
@@ -56,7 +54,7 @@ class _Connection:
 
 
 class FixAcceptor:
-    """The acceptor `ours`, and whoever connects to it."""
+    """The acceptor `ours`, its sessions and its connections."""
 
     def __init__(
         self,
@@ -75,12 +73,11 @@ class FixAcceptor:
         self._connections_max = connections_max
         self._connections: dict[int, _Connection] = {}
         self._sessions: dict[str, FixSession] = {}
-        self._numbers: dict[str, int] = {}  # of the connections of clients who are here
-        self._due_at: Instant = NEVER  # nobody waits for anything earlier
+        self._numbers: dict[str, int] = {}  # client -> its connection
+        self._due_at: Instant = NEVER  # no deadline is earlier
         self._effects: list[AcceptorEffect] = []
 
     def connected(self, connection: int, now: Instant) -> None:
-        """Somebody is at the door."""
         self.counts.connections += 1
         if len(self._connections) >= self._connections_max:
             self.counts.refused += 1
@@ -90,20 +87,20 @@ class FixAcceptor:
         self._due_at = min(self._due_at, now + self._options.logon_delay)
 
     def disconnected(self, connection: int, now: Instant) -> None:
-        """The client is gone, or the driver has closed as it was asked to."""
+        """The client disconnected, or the driver has closed the connection as requested."""
         peer = self._forget(connection)
         if peer is not None and peer.session is not None:
             peer.session.disconnected(now)
             self._collect(peer.session)
 
     def receive(self, connection: int, octets: bytes, now: Instant) -> None:
-        """Take bytes of a client. Never raises, whatever they are."""
+        """Receive bytes of a client. Never raises, whatever they are."""
         peer = self._connections.get(connection)
         if peer is None:
             return
         for message in peer.stream.feed(octets):
             if connection not in self._connections:
-                return  # what comes behind a hang-up is not heard
+                return  # bytes after a disconnect are ignored
             if peer.session is None:
                 self._admit(connection, peer, message, now)
             if peer.session is not None:
@@ -111,14 +108,14 @@ class FixAcceptor:
                 self._collect(peer.session)
 
     def set_write_blocked(self, connection: int, *, blocked: bool) -> None:
-        """A connection takes no more for now, or takes more again."""
+        """The connection's write buffer is full, or has space again."""
         peer = self._connections.get(connection)
         if peer is not None and peer.session is not None:
             peer.session.set_write_blocked(blocked=blocked)
             self._due_at = min(self._due_at, self._next(peer))
 
     def send(self, client: str, value: OrderEntry, now: Instant) -> int:
-        """Send a message to a client, or keep it until it asks; the answer is its number."""
+        """Send a message to a client, or store it until the client requests it. Return its number."""
         session = self._session(client)
         assert session is not None
         number = session.send(value, now)
@@ -126,25 +123,24 @@ class FixAcceptor:
         return number
 
     def reject(self, client: str, received: Received, reason: BusinessReason, text: str, now: Instant) -> None:
-        """Tell a client that the application does not take its message."""
+        """Send a BusinessReject: the application does not support the message."""
         session = self._sessions[client]
         session.reject(received, reason, text, now)
         self._collect(session)
 
     def refuse(self, client: str, received: Received, flaw: Flaw, now: Instant) -> None:
-        """Tell a client which field of its message is wrong."""
+        """Send a Reject that names the invalid field."""
         session = self._sessions[client]
         session.refuse(received, flaw, now)
         self._collect(session)
 
     def logout_all(self, text: str, now: Instant) -> None:
-        """The market closes."""
         for client in list(self._numbers):
             self._sessions[client].logout(text, now)
             self._collect(self._sessions[client])
 
     def wake(self, now: Instant) -> None:
-        """See to silence on both sides."""
+        """Send heartbeats, and close connections that are silent for too long."""
         if now < self._due_at:
             return
         for connection, peer in list(self._connections.items()):
@@ -157,22 +153,20 @@ class FixAcceptor:
         self._due_at = min((self._next(peer) for peer in self._connections.values()), default=NEVER)
 
     def deadline(self) -> Instant | None:
-        """The earliest that any connection may wait for."""
         return None if self._due_at == NEVER else self._due_at
 
     def drain(self) -> list[AcceptorEffect]:
-        """The effects since the last call."""
         effects, self._effects = self._effects, []
         return effects
 
     def _next(self, peer: _Connection) -> Instant:
-        """When this connection wants attention."""
+        """The next deadline of this connection."""
         if peer.session is None:
             return peer.opened_at + self._options.logon_delay
         return peer.session.deadline()
 
     def _admit(self, connection: int, peer: _Connection, message: FixMessage, now: Instant) -> None:
-        """Give a connection the session that its first message names."""
+        """Attach the session that the first message names."""
         client = (message.get(Tag.SENDER_COMP_ID) or b"").decode("latin-1")
         addressed = message.get(Tag.TARGET_COMP_ID) == self._ours.encode("ascii")
         session = self._session(client) if addressed and message.msg_type == Logon.MSG_TYPE else None
@@ -199,7 +193,7 @@ class FixAcceptor:
         return session
 
     def _collect(self, session: FixSession) -> None:
-        """What a session asks for, on its connection."""
+        """Turn the effects of a session into effects on its connection."""
         client = session.theirs
         self._due_at = min(self._due_at, session.deadline())
         for effect in session.drain():
@@ -215,7 +209,7 @@ class FixAcceptor:
                         self._connections[self._numbers[client]].stream.body_max = MESSAGE_MAX
 
     def _forget(self, connection: int) -> _Connection | None:
-        """The connection is over, so that its client may come by another one."""
+        """Remove a connection, so that its client may connect again."""
         peer = self._connections.pop(connection, None)
         if peer is not None:
             self.counts.garbled += peer.stream.counts.garbled

@@ -1,4 +1,4 @@
-"""What a FIX session asks of the world, and what it tells the application."""
+"""Effects of a FIX session: for its driver, and for the application."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -23,17 +23,17 @@ class Disconnect:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A message for the application. Each number comes once, and in order."""
+    """A message for the application. Each number is passed on once, in order."""
 
     message: FixMessage
     number: int
-    repeated: bool  # PossDupFlag: the number may have been sent before, to an earlier connection
-    resent: bool  # PossResend: the contents may have been sent before, under another number
+    repeated: bool  # PossDupFlag: this number may have been sent before, on an earlier connection
+    resent: bool  # PossResend: this content may have been sent before, under another number
 
 
 @dataclass(frozen=True, slots=True)
 class MessageRejected:
-    """The other side does not take a message of ours: a Reject (3). Nothing in FIX repairs that, so a person should."""
+    """The other side rejected a message of ours: a Reject (3). FIX has no repair for that, so an operator must act."""
 
     message: FixMessage
 
@@ -45,7 +45,7 @@ class LoggedOn:
 
 @dataclass(frozen=True, slots=True)
 class LoggedOff:
-    """The session is over for now; its numbers go on."""
+    """The session is disconnected; its numbers continue."""
 
     reason: str
 
@@ -56,7 +56,7 @@ SessionEffect: TypeAlias = Transmit | Disconnect | SessionEvent
 
 @dataclass(frozen=True, slots=True)
 class FromClient:
-    """What happened in the session of one client."""
+    """An event in the session of one client."""
 
     client: str  # its CompID
     event: SessionEvent
