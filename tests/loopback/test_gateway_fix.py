@@ -1,4 +1,4 @@
-"""FIX at a real gateway, message by message: who may come in, what is refused, and that nothing changes by it."""
+"""FIX at a real gateway, message by message: logons, refusals, and that refused requests change nothing."""
 
 import asyncio
 import time
@@ -48,7 +48,7 @@ class Engine:
         self._writer.close()
 
     async def next(self) -> SessionEffect:
-        """The next thing that happens in the session."""
+        """The next effect in the session."""
         while not self._effects:
             octets = await self._reader.read(4_096)
             if octets:
@@ -103,14 +103,14 @@ def run(tmp_path: Path, play: Callable[[OrderGateway, int, dict[str, MemoryFixSt
             Authenticator(accounts, now=time.time_ns),
         )
         stores: dict[str, MemoryFixStore] = {}
-        desk = FixAcceptor(
+        acceptor = FixAcceptor(
             "FAIRTAPE",
             store_of=lambda client: stores.setdefault(client, MemoryFixStore()) if accounts.knows(client) else None,
             authenticate=authenticator.logon_refusal,
         )
         application = FixOrders(gateway)
         server = FixServer(
-            desk, application, sync=gateway.sync, now=time.time_ns, check_logon=authenticator.check_logon
+            acceptor, application, sync=gateway.sync, now=time.time_ns, check_logon=authenticator.check_logon
         )
         _, port = await server.start("127.0.0.1", 0)
         application.serve(server, {})
@@ -123,7 +123,7 @@ def run(tmp_path: Path, play: Callable[[OrderGateway, int, dict[str, MemoryFixSt
     asyncio.run(act())
 
 
-def test_a_wrong_password_is_told_and_nothing_else_is(tmp_path: Path) -> None:
+def test_a_wrong_password_is_answered_and_nothing_else_is(tmp_path: Path) -> None:
     async def play(gateway: OrderGateway, port: int, stores: dict[str, MemoryFixStore]) -> None:
         wrong = await Engine("ann", "guess").connect(port)
         effects = [await wrong.next(), await wrong.next()]
@@ -135,11 +135,11 @@ def test_a_wrong_password_is_told_and_nothing_else_is(tmp_path: Path) -> None:
     run(tmp_path, play)
 
 
-def test_orders_that_cannot_be_are_rejected_with_a_reason_and_change_nothing(tmp_path: Path) -> None:
+def test_invalid_orders_are_rejected_with_a_reason_and_change_nothing(tmp_path: Path) -> None:
     async def play(gateway: OrderGateway, port: int, stores: dict[str, MemoryFixStore]) -> None:
         ann = await Engine("ann", SECRET).log_on(port)
         before = gateway.core.floor.ledger.state_hash
-        for wish, reason in (
+        for request, reason in (
             (order("r1", 1_000_000_000), fix.OrdRejReason.EXCEEDS_LIMIT),
             (order("r2", 1, symbol="IBM"), fix.OrdRejReason.UNKNOWN_SYMBOL),
             (order("r3", 1, account="bob"), fix.OrdRejReason.UNKNOWN_ACCOUNT),
@@ -149,10 +149,10 @@ def test_orders_that_cannot_be_are_rejected_with_a_reason_and_change_nothing(tmp
             (order("r7", 1, min_qty=ONE), fix.OrdRejReason.OTHER),
             (order("r8", 1, exec_inst="G"), fix.OrdRejReason.OTHER),
         ):
-            ann.send(wish)
+            ann.send(request)
             (report,) = await ann.reports(1)
             assert isinstance(report, fix.ExecutionReport)
-            assert (report.cl_ord_id, report.ord_status) == (wish.cl_ord_id, fix.OrdStatus.REJECTED)
+            assert (report.cl_ord_id, report.ord_status) == (request.cl_ord_id, fix.OrdStatus.REJECTED)
             assert report.ord_rej_reason is reason
             assert report.text
         cancel = fix.OrderCancelRequest(
@@ -167,7 +167,7 @@ def test_orders_that_cannot_be_are_rejected_with_a_reason_and_change_nothing(tmp
     run(tmp_path, play)
 
 
-def test_an_order_is_taken_sequenced_replaced_asked_about_and_cancelled(tmp_path: Path) -> None:
+def test_an_order_is_accepted_sequenced_replaced_queried_and_cancelled(tmp_path: Path) -> None:
     async def play(gateway: OrderGateway, port: int, stores: dict[str, MemoryFixStore]) -> None:
         ann = await Engine("ann", SECRET).log_on(port)
         ann.send(order("a1", 10))
@@ -206,7 +206,7 @@ def test_an_order_is_taken_sequenced_replaced_asked_about_and_cancelled(tmp_path
     run(tmp_path, play)
 
 
-def test_what_happens_while_an_engine_is_away_waits_for_it(tmp_path: Path) -> None:
+def test_events_during_a_disconnect_are_reported_after_it(tmp_path: Path) -> None:
     async def play(gateway: OrderGateway, port: int, stores: dict[str, MemoryFixStore]) -> None:
         memory = MemoryFixStore()
         ann = await Engine("ann", SECRET, memory).log_on(port)
@@ -227,8 +227,8 @@ def test_what_happens_while_an_engine_is_away_waits_for_it(tmp_path: Path) -> No
     run(tmp_path, play)
 
 
-def test_a_cancel_that_two_lives_of_a_gateway_entered_is_told_once(tmp_path: Path) -> None:
-    """What a killed gateway had sent may find its place after its next life has entered it again."""
+def test_a_cancel_entered_by_two_processes_is_reported_once(tmp_path: Path) -> None:
+    """What a killed gateway had sent may get its place after its successor has entered it again."""
 
     async def play(gateway: OrderGateway, port: int, stores: dict[str, MemoryFixStore]) -> None:
         ann = await Engine("ann", SECRET).log_on(port)
@@ -238,16 +238,16 @@ def test_a_cancel_that_two_lives_of_a_gateway_entered_is_told_once(tmp_path: Pat
             assert gateway.core.reenter(Cancel(0, 0, "ann", "o1"), time.time_ns()).entered
         gateway.sync()
         ann.send(order("o2", 1))
-        told = await ann.reports(3)
-        kinds = {(each.cl_ord_id, each.exec_type) for each in told if isinstance(each, fix.ExecutionReport)}
+        reports = await ann.reports(3)
+        kinds = {(each.cl_ord_id, each.exec_type) for each in reports if isinstance(each, fix.ExecutionReport)}
         taken = (fix.ExecType.PENDING_NEW, fix.ExecType.NEW)
         assert kinds == {("o1", fix.ExecType.CANCELED), *(("o2", kind) for kind in taken)}
 
     run(tmp_path, play)
 
 
-def test_what_is_no_order_of_fix_ends_nothing(tmp_path: Path) -> None:
-    """A withdrawal that is refused, names that are far too long: told, or left out, and the next order is taken."""
+def test_invalid_fix_orders_do_not_end_the_session(tmp_path: Path) -> None:
+    """A refused withdrawal or an id that is too long is rejected or left out, and the next order is accepted."""
 
     async def play(gateway: OrderGateway, port: int, stores: dict[str, MemoryFixStore]) -> None:
         ann = await Engine("ann", SECRET).log_on(port)
@@ -257,8 +257,8 @@ def test_what_is_no_order_of_fix_ends_nothing(tmp_path: Path) -> None:
         await asyncio.sleep(0.05)
         ann.send(order("o" * 40_000, 1))
         ann.send(order("o2", 1))
-        told = await ann.reports(2)
-        assert [each.cl_ord_id for each in told if isinstance(each, fix.ExecutionReport)] == ["o2", "o2"]
+        reports = await ann.reports(2)
+        assert [each.cl_ord_id for each in reports if isinstance(each, fix.ExecutionReport)] == ["o2", "o2"]
 
     run(tmp_path, play)
 

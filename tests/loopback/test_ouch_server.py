@@ -17,7 +17,7 @@ from fairtape.gateway.servers.streams import StreamServer
 from fairtape.market.prices import ONE
 from loopback.gateway_fixture import LocalSequence, accounts_in
 
-PASSWORD = "secret-ann"  # noqa: S105 - of nobody
+PASSWORD = "secret-ann"  # noqa: S105 - protects nothing
 
 
 def enter(token: str, side: str = "B", shares: int = 10, price: int = 50_000, **other: object) -> ouch.EnterOrder:
@@ -56,7 +56,7 @@ class Client:
             self.say(soup.UnsequencedData(ouch.encode(message)))
 
     async def packet(self) -> soup.Packet | None:
-        """The next packet that is no heartbeat; None at the end."""
+        """The next packet other than a heartbeat; None at the end."""
         while True:
             while not self._packets:
                 octets = await self._reader.read(4_096)
@@ -67,7 +67,7 @@ class Client:
             if not isinstance(packet, soup.ServerHeartbeat):
                 return packet
 
-    async def told(self, count: int) -> list[str]:
+    async def message_types(self, count: int) -> list[str]:
         letters = []
         for _ in range(count):
             packet = await self.packet()
@@ -109,37 +109,37 @@ def test_orders_trade_and_every_message_can_be_asked_for_again(tmp_path: Path) -
         assert isinstance(welcome, soup.LoginAccepted)
         assert isinstance(await bob.packet(), soup.LoginAccepted)
         ann.ask(enter("a1", "S"))
-        assert await ann.told(1) == ["A"]
+        assert await ann.message_types(1) == ["A"]
         bob.ask(enter("b1", shares=4), enter("b1", shares=4), enter("b2", price=40_000))
-        assert await bob.told(3) == ["A", "E", "A"]  # the token that was used before is ignored
-        assert await ann.told(1) == ["E"]
+        assert await bob.message_types(3) == ["A", "E", "A"]  # a reused token is ignored
+        assert await ann.message_types(1) == ["E"]
         bob.ask(
             ouch.ReplaceOrder("b2", "b3", 5, 41_000, ouch.MARKET_HOURS, "Y", "N", 0),
             ouch.CancelOrder("b3", 1),
             ouch.CancelOrder("b3", 0),
         )
-        assert sorted(await bob.told(3)) == ["C", "I", "U"]
+        assert sorted(await bob.message_types(3)) == ["C", "I", "U"]
         ann.writer.close()
         again = await client("ann", PASSWORD, welcome.session, 2)
         assert await again.packet() == soup.LoginAccepted(welcome.session, 2)
-        assert await again.told(1) == ["E"]
+        assert await again.message_types(1) == ["E"]
         assert gateway.core.floor.ledger.accounts["bob"].balance("MSFT").total == 10_000_004 * ONE
 
     run(tmp_path, play)
 
 
-def test_what_cannot_be_taken_is_rejected_with_a_letter(tmp_path: Path) -> None:
+def test_unsupported_requests_are_rejected_with_a_letter(tmp_path: Path) -> None:
     async def play(gateway: OrderGateway, client: Callable[..., Awaitable[Client]]) -> None:
         ann = await client("ann", PASSWORD)
         await ann.packet()
         before = gateway.core.floor.ledger.state_hash
-        wishes = {
+        requests = {
             "Z": enter("r1", shares=900_000, price=1_999_990_000),
             "S": enter("r2", stock="IBM"),
             "X": enter("r3", side="T"),
         }
-        for letter, wish in wishes.items():
-            ann.ask(wish)
+        for letter, request in requests.items():
+            ann.ask(request)
             packet = await ann.packet()
             assert isinstance(packet, soup.SequencedData)
             message = ouch.decode_outbound(packet.message)
@@ -150,7 +150,7 @@ def test_what_cannot_be_taken_is_rejected_with_a_letter(tmp_path: Path) -> None:
     run(tmp_path, play)
 
 
-def test_logins_that_are_wrong_and_bytes_that_are_none_end_the_connection(tmp_path: Path) -> None:
+def test_wrong_logins_and_invalid_bytes_end_the_connection(tmp_path: Path) -> None:
     async def play(gateway: OrderGateway, client: Callable[..., Awaitable[Client]]) -> None:
         assert gateway.core.payloads() == []
         wrong = await client("ann", "guess")
@@ -172,7 +172,7 @@ def test_logins_that_are_wrong_and_bytes_that_are_none_end_the_connection(tmp_pa
     run(tmp_path, play)
 
 
-def test_a_market_whose_trades_ouch_cannot_tell_takes_no_order(tmp_path: Path) -> None:
+def test_a_market_too_fine_for_ouch_accepts_no_order(tmp_path: Path) -> None:
     async def play(gateway: OrderGateway, client: Callable[..., Awaitable[Client]]) -> None:
         halves = OpenMarket(1, 1_000, "HALF", Continuous(), ONE // 100, ONE // 2)
         finest = OpenMarket(1, 1_001, "FINE", Continuous(), ONE // 100_000, ONE)
@@ -180,6 +180,6 @@ def test_a_market_whose_trades_ouch_cannot_tell_takes_no_order(tmp_path: Path) -
         ann = await client("ann", PASSWORD)
         assert isinstance(await ann.packet(), soup.LoginAccepted)
         ann.ask(enter("a1", stock="HALF"), enter("a2", stock="FINE"), enter("a3"))
-        assert await ann.told(3) == ["J", "J", "A"]
+        assert await ann.message_types(3) == ["J", "J", "A"]
 
     run(tmp_path, play)

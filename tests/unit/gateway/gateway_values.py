@@ -1,4 +1,4 @@
-"""One sequence and the gateways that feed it: what each of them enters comes back to all, token by token."""
+"""One sequence and the gateways that feed it: what each of them enters is delivered to all, token by token."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -53,7 +53,7 @@ def replace(account: str, name: str, new_name: str, quantity: float, price: floa
 
 @dataclass
 class Sequence:
-    """A ring without a ring: one token takes what all gateways have, in the order that is asked for."""
+    """A sequence without a ring: a token takes what all gateways have entered."""
 
     gateways: list[GatewayCore]
     token: int = 0
@@ -62,13 +62,13 @@ class Sequence:
     events: dict[int, list[OrderEvent]] = field(default_factory=dict)
 
     def open(self, *accounts: str, cash: float = 10_000, shares: float = 1_000) -> "Sequence":
-        """The market XYZ, and these accounts with funds."""
+        """Open the market XYZ, and fund these accounts."""
         messages: list[Any] = [OpenMarket(OPERATOR, 1, "XYZ", Continuous(), ONE // 100, ONE)]
         for account in accounts:
             for asset, amount in ((CASH, cash), ("XYZ", shares)):
                 messages.append(Funding(OPERATOR, len(messages) + 1, account, asset, fixed(amount)))
         self.deliver([(OPERATOR, [encode(each) for each in messages])])
-        self.told()
+        self.new_events()
         return self
 
     def turn(self) -> None:
@@ -76,7 +76,7 @@ class Sequence:
         self.deliver([(gateway.me, gateway.payloads()) for gateway in self.gateways])
 
     def settle(self) -> None:
-        """What is entered has its place, and its trades commit."""
+        """Deliver what was entered, and let its trades commit."""
         self.turn()
         for _ in range(2):
             self.token += 1
@@ -97,7 +97,7 @@ class Sequence:
             for gateway in self.gateways:
                 gateway.apply(ordered)
 
-    def told(self, at: int = 0) -> list[OrderEvent]:
+    def new_events(self, at: int = 0) -> list[OrderEvent]:
         """The events since the last call; equal at every gateway."""
         each = [gateway.events() for gateway in self.gateways]
         assert all(events == each[0] for events in each)

@@ -1,4 +1,4 @@
-"""What a gateway has taken outlives it."""
+"""The order log: accepted requests survive the process."""
 
 import os
 from errno import ENOSPC
@@ -12,14 +12,14 @@ from fairtape.core.errors import UserError
 from fairtape.gateway.storage.order_log import MAGIC, OrderLog
 
 
-def test_what_was_taken_and_has_no_place_is_there_after_a_restart(tmp_path: Path) -> None:
-    path = tmp_path / "intake"
-    intake = OrderLog(path)
+def test_unplaced_requests_survive_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "orders.log"
+    log = OrderLog(path)
     for number in (3, 1, 2):
-        intake.append(number, b"request %d" % number)
-    intake.sync()
-    intake.mark_placed([2, 7])
-    intake.close()
+        log.append(number, b"request %d" % number)
+    log.sync()
+    log.mark_placed([2, 7])
+    log.close()
     again = OrderLog(path)
     assert again.unplaced() == [b"request 1", b"request 3"]
     again.mark_placed([1, 3])
@@ -29,15 +29,15 @@ def test_what_was_taken_and_has_no_place_is_there_after_a_restart(tmp_path: Path
 
 @settings(max_examples=30)
 @given(cut=st.integers(0, 200))
-def test_a_torn_end_takes_only_what_was_never_answered(tmp_path_factory: pytest.TempPathFactory, cut: int) -> None:
-    path = tmp_path_factory.mktemp("intake") / "file"
-    intake = OrderLog(path)
+def test_a_torn_record_loses_only_what_was_never_answered(tmp_path_factory: pytest.TempPathFactory, cut: int) -> None:
+    path = tmp_path_factory.mktemp("orders.log") / "file"
+    log = OrderLog(path)
     sizes = [len(MAGIC)]
     for number in range(1, 6):
-        intake.append(number, b"request %d" % number)
-        intake.sync()
+        log.append(number, b"request %d" % number)
+        log.sync()
         sizes.append(path.stat().st_size)
-    intake.close()
+    log.close()
     whole = path.read_bytes()
     kept = max(len(whole) - cut, 0)
     path.write_bytes(whole[:kept])
@@ -50,32 +50,32 @@ def test_a_torn_end_takes_only_what_was_never_answered(tmp_path_factory: pytest.
 
 
 def test_the_file_stays_small_however_much_passes_through(tmp_path: Path) -> None:
-    path = tmp_path / "intake"
-    intake = OrderLog(path, file_max=1_024)
+    path = tmp_path / "orders.log"
+    log = OrderLog(path, file_max=1_024)
     for number in range(1, 200):
-        intake.append(number, bytes(50))
-        intake.sync()
-        intake.mark_placed([number - 1])
+        log.append(number, bytes(50))
+        log.sync()
+        log.mark_placed([number - 1])
     assert path.stat().st_size < 3 * 1_024
-    intake.close()
+    log.close()
     assert len(OrderLog(path).unplaced()) == 1
 
 
-def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / "intake"
-    path.write_bytes(b"somebody's poem")
+def test_a_file_of_another_format_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "orders.log"
+    path.write_bytes(b"another format")
     with pytest.raises(UserError, match="is not an order log"):
         OrderLog(path)
-    assert path.read_bytes() == b"somebody's poem"
+    assert path.read_bytes() == b"another format"
     with pytest.raises(UserError, match="cannot be used as an order log"):
         OrderLog(tmp_path / "no" / "folder")
 
 
-def test_a_disk_that_takes_a_part_leaves_no_torn_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "intake"
-    intake = OrderLog(path)
-    intake.append(1, b"a" * 50)
-    intake.sync()
+def test_a_partial_write_leaves_no_torn_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "orders.log"
+    log = OrderLog(path)
+    log.append(1, b"a" * 50)
+    log.sync()
     write, room = os.write, [30]
 
     def scant(file: int, octets: bytes) -> int:
@@ -86,13 +86,13 @@ def test_a_disk_that_takes_a_part_leaves_no_torn_record(tmp_path: Path, monkeypa
         return written
 
     monkeypatch.setattr(os, "write", scant)
-    intake.append(2, b"b" * 50)
+    log.append(2, b"b" * 50)
     with pytest.raises(OSError, match="no space left"):
-        intake.sync()
+        log.sync()
     room[0] = 20  # a part, and the rest at the next call
     monkeypatch.setattr(os, "write", lambda file, octets: write(file, octets[:20]))
-    intake.append(3, b"c" * 50)
-    intake.sync()
+    log.append(3, b"c" * 50)
+    log.sync()
     monkeypatch.undo()
-    intake.close()
+    log.close()
     assert OrderLog(path).unplaced() == [b"a" * 50, b"b" * 50, b"c" * 50]

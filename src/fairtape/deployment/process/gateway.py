@@ -105,6 +105,7 @@ class GatewayProcess:
             self._projector = (
                 None if options.ledger is None else Projector(LedgerStore(options.ledger), status_file.note)
             )
+            # The file keeps its first name, so that a gateway finds the requests of an earlier version.
             order_log = OrderLog(floor / f"{name}.intake")
             self._sessions = FixFile(floor / f"{name}.fix.sqlite")
             opening.callback(self._sessions.close)
@@ -156,7 +157,7 @@ class GatewayProcess:
                 return
         self._gateway.recover()
         with ExitStack() as servers:
-            await self._serve(servers)
+            await self._start_servers(servers)
             started(self.addresses)
             await self._until(stop.is_set)
         deadline = self._now() + SHUTDOWN_PERIOD
@@ -193,7 +194,7 @@ class GatewayProcess:
             self._delivered_at = self._now()
             self._source.publish([encode(Pulse())])
 
-    async def _serve(self, servers: ExitStack) -> None:
+    async def _start_servers(self, servers: ExitStack) -> None:
         options = self._options
         if options.entry is not None:
             native = StreamServer("entry", NativeServer(self._gateway, self._authenticator).open_session, tls=self._tls)
@@ -208,7 +209,7 @@ class GatewayProcess:
             application = FixOrders(self._gateway)
             ours = options.comp_id
             authenticate, check_logon = self._authenticator.logon_refusal, self._authenticator.check_logon
-            acceptor = FixAcceptor(ours, store_of=self._session_of, authenticate=authenticate)
+            acceptor = FixAcceptor(ours, store_of=self._store_of, authenticate=authenticate)
             fix = FixServer(
                 acceptor, application, sync=self._sync, now=self._now, check_logon=check_logon, tls=self._tls
             )
@@ -218,7 +219,7 @@ class GatewayProcess:
             known = self._sessions.clients(ours)
             application.serve(fix, {client: self._sessions.session(ours, client) for client in known})
 
-    def _session_of(self, client: str) -> FixStore | None:
+    def _store_of(self, client: str) -> FixStore | None:
         known = self._accounts.knows(client)
         return self._sessions.session(self._options.comp_id, client) if known else None
 
@@ -239,8 +240,8 @@ class GatewayProcess:
     def _new_core(self) -> tuple[GatewayCore, Bookkeeper]:
         floor = self._floor.new()
         limits, scope = self._options.limits, self._accounts.acts_for
-        gateway = GatewayCore(self._me, floor, scope=scope, first_number=self._now(), limits=limits)
-        return gateway, Bookkeeper(floor.ledger)
+        core = GatewayCore(self._me, floor, scope=scope, first_number=self._now(), limits=limits)
+        return core, Bookkeeper(floor.ledger)
 
     async def _follow(self) -> bool:
         """Apply some of what the site has released. Return whether there was anything."""
