@@ -1,4 +1,4 @@
-"""A token bucket: at most so many units per second, with a limited burst.
+"""A token bucket: a number of units per second, with a limited burst.
 
 The state is one instant (the generic cell rate algorithm of ATM Forum TM 4.0): `free_at` is when
 all units taken so far would have been sent at exactly the rate. A unit may be taken while that instant is at most

@@ -32,7 +32,7 @@ def test_without_a_floor_every_source_may_do_everything(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"),
+    ("text", "sentence"),
     [
         ("commit_passes = 128", "floor.commit_passes is 128; expected from 0 to 127"),
         ('operators = ["XPAR"]', "floor.operators is 'XPAR'; expected one of the sources XNYS, XLON, XTKS"),

@@ -55,7 +55,7 @@ def test_a_deployment_runs_the_floor_that_its_file_lists(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"),
+    ("text", "sentence"),
     [
         ('[gateways.XPAR]\nentry = "127.0.0.1:1"', "gateways.XPAR is 'XPAR'; expected one of the sources XNYS, XLON"),
         ("[gateways.XLON]", "gateways.XLON is 'XLON'; it needs entry, fix or ouch: where traders connect"),

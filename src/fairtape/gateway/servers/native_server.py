@@ -8,7 +8,7 @@ before it is read further. Each request gets one answer.
 import asyncio
 import secrets
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from fairtape.gateway.core.events import EventKind, OrderEvent
 from fairtape.gateway.servers.authenticator import BUSY, TOO_OFTEN, Authenticator
@@ -84,11 +84,12 @@ class NativeSession:
             while self._login_check is None and (end := self._buffer.find(b"\n")) >= 0:
                 line = bytes(self._buffer[:end])
                 del self._buffer[: end + 1]
-                _check_length(line)
+                if len(line) > LINE_MAX:
+                    _refuse_long_line(len(line))
                 if (answer := self._handle(parse_line(line))) is not None:
                     answers.append(answer)
-            if self._login_check is None:
-                _check_length(self._buffer)
+            if len(self._buffer) > LINE_MAX and self._login_check is None:
+                _refuse_long_line(len(self._buffer))
         except BadNativeMessage as error:
             answers.append({"is": "closed", "reason": str(error)})
         if answers:
@@ -204,6 +205,5 @@ class NativeSession:
         self.writable()
 
 
-def _check_length(line: bytes | bytearray) -> None:
-    if len(line) > LINE_MAX:
-        raise BadNativeMessage(f"a line has {len(line)} bytes; at most {LINE_MAX} are allowed")
+def _refuse_long_line(size: int) -> NoReturn:
+    raise BadNativeMessage(f"a line has {size} bytes; at most {LINE_MAX} are allowed")
