@@ -12,7 +12,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateTable
 
 from fairtape.core.formation_log import Claim, Leadership, LogEntry, Record
-from fairtape.exchange.transfers import BalancePart, Settlement, Transfer, TransferBatch, TransferReason, TransferState
+from fairtape.exchange.transfers import AccountBalance, BalancePart, Settlement, Transfer, TransferBatch, TransferReason
 from fairtape.gateway.storage import accounts as logins
 from fairtape.gateway.storage.fix_store import FixFile
 from fairtape.ring.membership.layout import encode_formation
@@ -94,8 +94,8 @@ def ledger(folder: Path) -> Values:
         TransferReason.RESERVATION, 40, "", "ALICE", BalancePart.AVAILABLE, "ALICE", BalancePart.RESERVED, 10**11
     )
     settlement = Settlement(1, 40, "IBM", 101 * 10**9, 5 * 10**8, 505 * 10**8, "ALICE", "BOB", 17, 18)
-    standings = [TransferState("ALICE", "", 9 * 10**11, 495 * 10**8), TransferState("ALICE", "IBM", 5 * 10**8, 0)]
-    store.write([TransferBatch(40, 19, [], [funding, reservation]), TransferBatch(42, 25, [settlement], [], standings)])
+    balances = [AccountBalance("ALICE", "", 9 * 10**11, 495 * 10**8), AccountBalance("ALICE", "IBM", 5 * 10**8, 0)]
+    store.write([TransferBatch(40, 19, [], [funding, reservation]), TransferBatch(42, 25, [settlement], [], balances)])
     yield "digest of all rows", store.state_hash()
     yield "snapshot", store.ledger().snapshot().decode()
     store.close()

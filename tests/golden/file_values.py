@@ -74,12 +74,12 @@ def order_log(folder: Path) -> Iterator[tuple[str, bytes | str]]:
     path = folder / "orders"
     log = OrderLog(path, file_max=200)
     for number in (3, 1, 2):
-        log.take(number, b"request %d" % number)
-    log.place([2])
+        log.append(number, b"request %d" % number)
+    log.mark_placed([2])
     log.close()
     yield "three requests, one of them placed", path.read_bytes()
     log = OrderLog(path, file_max=200)
-    log.take(4, bytes(100))
+    log.append(4, bytes(100))
     log.close()
     yield "written anew without what is placed", path.read_bytes()
 

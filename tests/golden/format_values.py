@@ -7,7 +7,7 @@ from fairtape.formats.fix import order_messages as fix
 from fairtape.formats.fix.admin_messages import LOGON, Logon
 from fairtape.formats.fixed_layout import Number
 from fairtape.formats.itch import messages as itch
-from fairtape.gateway.session.session import compose, header, repetitions
+from fairtape.gateway.session.session import compose, header, resent_messages
 from golden.market_values import AT
 
 REPORT = fix.ExecutionReport(
@@ -38,6 +38,6 @@ def formats() -> Iterator[tuple[str, bytes | str]]:
         yield f"SoupBinTCP {packet.LETTER}", soupbintcp.encode(packet)
     logon = compose(LOGON.write(Logon(heart_bt_int=30, username="ALICE")), header("ALICE", "FAIRTAPE", 1, AT))
     report = compose(fix.write(REPORT), header("FAIRTAPE", "ALICE", 3, AT))
-    again = repetitions([(3, report)], 2, 4, ours="FAIRTAPE", theirs="ALICE", now=AT + 10**9)
+    again = resent_messages([(3, report)], 2, 4, ours="FAIRTAPE", theirs="ALICE", now=AT + 10**9)
     for place, message in enumerate((logon, report, *again)):
         yield f"FIX {place}", message.decode()

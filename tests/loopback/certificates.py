@@ -1,4 +1,4 @@
-"""An authority of our own, and certificates that it signs, for a store that speaks TLS on loopback."""
+"""A certificate authority for tests, and certificates that it signs, for TLS on loopback."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -22,7 +22,7 @@ class Identity:
 
 
 class Authority:
-    """Signs for whoever may use a store."""
+    """A certificate authority for tests."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
@@ -39,7 +39,7 @@ class Authority:
         self._write(built.add_extension(usage, critical=True), self.certificate)
 
     def identity(self, name: str) -> Identity:
-        """A new one, for either end of a line on loopback: etcd's gateway is a client of its own server."""
+        """A new identity, for either end of a loopback connection: etcd's gateway is a client of its own server."""
         key = ec.generate_private_key(ec.SECP256R1())
         found = Identity(self._folder / f"{name}.pem", self._folder / f"{name}.key")
         uses = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])

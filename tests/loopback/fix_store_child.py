@@ -1,4 +1,4 @@
-"""A FIX store to be killed: counts without end, and says after each sync how far it is."""
+"""A FIX store to be killed: counts without end, and prints its number after each sync."""
 
 import sys
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""A trader with a real FIX engine: sends orders without waiting, and says at the end what it heard of each.
+"""A trader with a real FIX engine: sends orders without waiting, and reports at the end what it received.
 
-Run as a process of its own: port, how many orders, folder, password, more settings. It begins with the first logon;
-from then on the engine reconnects by itself, and its own store holds what it sent while nobody was there. The last line
+Run as a process of its own: port, number of orders, folder, password, more settings. It starts with the first logon;
+from then on the engine reconnects by itself, and its own store holds what it sent without a connection. The last line
 on stdout is JSON.
 """
 
@@ -15,8 +15,8 @@ import quickfix as fix
 import quickfix44 as fix44
 
 PATIENCE_SECONDS = 90.0
-REFUSALS_MAX = 3  # logons that are refused before it gives up
-PAUSE_SECONDS = 0.003  # between two orders, so that connections end amid them
+REFUSALS_MAX = 3  # refused logons before it gives up
+PAUSE_SECONDS = 0.003  # between two orders, so that connections end among them
 SETTINGS = """[DEFAULT]
 ConnectionType=initiator
 StartTime=00:00:00
@@ -39,7 +39,7 @@ SocketConnectPort={port}
 
 
 class Trader(fix.Application):  # type: ignore[misc]  # the engine has no types
-    """Counts what comes."""
+    """Counts what it receives."""
 
     def __init__(self, orders: int, password: str, username: str = "trader") -> None:
         super().__init__()
@@ -132,14 +132,14 @@ def main(port: str, orders: str, folder: str, password: str, more: str) -> None:
         pause.wait(PAUSE_SECONDS)
     trader.complete.wait(PATIENCE_SECONDS)
     initiator.stop()
-    told = {
+    results = {
         "reports": trader.reports,
         "logons": trader.logons,
         "resends_asked": trader.resends_asked,
         "rejects": trader.rejects,
         "refusals": trader.refusals,
     }
-    sys.stdout.write(json.dumps(told) + "\n")
+    sys.stdout.write(json.dumps(results) + "\n")
 
 
 if __name__ == "__main__":

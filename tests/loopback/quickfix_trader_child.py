@@ -1,4 +1,4 @@
-"""A trader with a real FIX engine at a real gateway: sends orders, cancels some, and writes down every report."""
+"""A trader with a real FIX engine at a real gateway: sends orders, cancels some, and records every report."""
 
 import json
 import sys
@@ -23,11 +23,11 @@ def field(message: fix.Message, tag: int) -> str:
 
 
 class Trader(Counting):
-    """Counts what it hears until every order is done: bought and committed, or cancelled."""
+    """Counts reports until every order is done: bought and committed, or cancelled."""
 
     def __init__(self, orders: int, password: str) -> None:
         super().__init__(orders, password, username="TRADER")
-        self.told: list[tuple[str, str, str, str, str]] = []
+        self.executions: list[tuple[str, str, str, str, str]] = []
         self.done: set[str] = set()
 
     def fromApp(self, message: fix.Message, session: fix.SessionID) -> None:  # noqa: N802, ARG002 - its name
@@ -35,9 +35,9 @@ class Trader(Counting):
             self.rejects.append(message.toString())
             return
         kind, certainty = field(message, 150), field(message, CERTAINTY)
-        # A gateway that crashed forgets how a cancel was called, and reports it under the name of its order.
+        # A gateway that crashed has lost the ClOrdID of a cancel, and reports it under that of the order.
         name = (field(message, 41) if kind == "4" else "") or field(message, 11)
-        self.told.append((name, kind, certainty, field(message, 17), field(message, SEQUENCE)))
+        self.executions.append((name, kind, certainty, field(message, 17), field(message, SEQUENCE)))
         if kind in ("4", "8") or certainty == "C":
             self.done.add(name)
         if len(self.done) >= self.orders:
@@ -84,14 +84,14 @@ def main(port: str, orders: str, folder: str, password: str) -> None:
         pause.wait(PAUSE_SECONDS)
     trader.complete.wait(PATIENCE_SECONDS)
     initiator.stop()
-    told = {
-        "reports": trader.told,
+    results = {
+        "reports": trader.executions,
         "logons": trader.logons,
         "resends_asked": trader.resends_asked,
         "rejects": trader.rejects,
         "done": len(trader.done),
     }
-    sys.stdout.write(json.dumps(told) + "\n")
+    sys.stdout.write(json.dumps(results) + "\n")
 
 
 if __name__ == "__main__":

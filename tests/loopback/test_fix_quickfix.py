@@ -1,7 +1,7 @@
-"""A real FIX engine as client: QuickFIX logs on, trades, loses its connection and recovers; nothing lost or doubled.
+"""A real FIX engine as client: QuickFIX logs on, trades, loses its connection and recovers, without loss or duplicates.
 
-Between the engine and the acceptor lies a wire that breaks after so many bytes in one direction or the other, in the
-middle of messages. The engine's own data dictionary judges whatever the acceptor says.
+The connection between the engine and the acceptor breaks after a number of bytes in either direction, in the middle of
+messages. The engine's own data dictionary validates all that the acceptor sends.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from fairtape.core.instants import Instant
 from fairtape.formats.fix.order_messages import ExecType, ExecutionReport, NewOrderSingle, OrderEntry, OrdStatus
 from fairtape.gateway.servers.fix_server import FixServer
 from fairtape.gateway.session.acceptor import FixAcceptor
-from fairtape.gateway.session.effects import LoggedOff, LoggedOn, LogonRefused, Received, SessionEvent
+from fairtape.gateway.session.effects import LoggedOff, LoggedOn, MessageRejected, Received, SessionEvent
 from fairtape.gateway.storage.fix_store import FixFile
 
 pytest.importorskip("quickfix", reason="no wheel of QuickFIX for this Python or machine; pip install quickfix-ssl")
@@ -28,11 +28,11 @@ pytest.importorskip("quickfix", reason="no wheel of QuickFIX for this Python or 
 CHILD = Path(__file__).with_name("quickfix_child.py")
 ORDERS = 1_200
 BREAKS = 20
-SECRET = "secret"  # noqa: S105 - of nobody
+SECRET = "secret"  # noqa: S105 - protects nothing
 
 
 class Recorder:
-    """An application that writes down what comes and says yes to it."""
+    """An application that records orders and confirms them."""
 
     def __init__(self) -> None:
         self.server: FixServer | None = None
@@ -66,7 +66,7 @@ class Recorder:
         )
         self.server.send(client, report)
 
-    def changed(self, client: str, event: SessionEvent, now: Instant) -> None:  # noqa: ARG002 - as it is called
+    def changed(self, client: str, event: SessionEvent, now: Instant) -> None:  # noqa: ARG002 - of `Application`
         self.events.append(event)
 
     def count(self, kind: type[SessionEvent]) -> int:
@@ -74,9 +74,10 @@ class Recorder:
 
 
 class BreakingWire:
-    """Carries connections to wherever the acceptor listens; the first ones break after a number of bytes.
+    """Forwards connections to the acceptor's current port; the first ones break after a number of bytes.
 
-    Bytes of both ways count together, so that every break comes: more have to get through than all of them wait for.
+    Bytes of both directions count together, so that every break happens: more must get through than all breaks wait
+    for.
     """
 
     def __init__(self, to: Callable[[], int], *, breaks: int, seed: int) -> None:
@@ -111,12 +112,12 @@ class BreakingWire:
                 del self._budgets[0]
 
 
-def judge(client: str, username: str, password: str) -> str | None:
+def authenticate(client: str, username: str, password: str) -> str | None:
     return None if (client, username, password) == ("TRADER", "trader", SECRET) else "wrong user name or password"
 
 
 class Acceptor:
-    """The acceptor of the test: one file, one recorder, and servers that come and go."""
+    """The acceptor of the test: one file, one recorder, and servers that start and stop."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -125,10 +126,12 @@ class Acceptor:
 
     @asynccontextmanager
     async def serving(self, *, crashes: bool = False) -> AsyncIterator[None]:
-        """Until the end of the context, and then either close or be gone: what was not synced is forgotten."""
+        """Serve until the end of the context, and then close, or crash: what was not synced is lost."""
         file = FixFile(self._path)
-        desk = FixAcceptor("FAIRTAPE", store_of=lambda client: file.session("FAIRTAPE", client), judge=judge)
-        server = FixServer(desk, self.recorder, sync=file.sync, now=time.time_ns)
+        acceptor = FixAcceptor(
+            "FAIRTAPE", store_of=lambda client: file.session("FAIRTAPE", client), authenticate=authenticate
+        )
+        server = FixServer(acceptor, self.recorder, sync=file.sync, now=time.time_ns)
         self.recorder.server = server
         _, self.port = await server.start("127.0.0.1", 0)
         try:
@@ -141,7 +144,7 @@ class Acceptor:
 
 
 async def engine(port: int, orders: int, folder: Path, password: str = SECRET, more: str = "") -> dict[str, Any]:
-    """What a trader with a real engine tells at its end."""
+    """The results of a trader with a real engine."""
     arguments = [sys.executable, str(CHILD), str(port), str(orders), str(folder), password, more]
     child = await asyncio.create_subprocess_exec(*arguments, stdout=asyncio.subprocess.PIPE)
     try:
@@ -150,8 +153,8 @@ async def engine(port: int, orders: int, folder: Path, password: str = SECRET, m
         if child.returncode is None:
             child.kill()
             await child.wait()
-    told: dict[str, Any] = json.loads(output.splitlines()[-1])
-    return told
+    results: dict[str, Any] = json.loads(output.splitlines()[-1])
+    return results
 
 
 def names(orders: int) -> list[str]:
@@ -166,44 +169,44 @@ def test_over_a_thousand_orders_survive_broken_connections_and_a_crash(tmp_path:
         trader = asyncio.create_task(engine(front.sockets[0].getsockname()[1], ORDERS, tmp_path))
         async with acceptor.serving(crashes=True):
             await acceptor.recorder.halfway.wait()
-        async with acceptor.serving():  # begins where the file says
-            told = await trader
+        async with acceptor.serving():  # continues from the file
+            results = await trader
         front.close()
-        return acceptor.recorder, wire, told
+        return acceptor.recorder, wire, results
 
-    recorder, wire, told = asyncio.run(trade())
+    recorder, wire, results = asyncio.run(trade())
     assert recorder.orders == names(ORDERS)
-    assert told["reports"] == names(ORDERS)
-    assert told["rejects"] == []
-    assert recorder.count(LogonRefused) == 0
+    assert results["reports"] == names(ORDERS)
+    assert results["rejects"] == []
+    assert recorder.count(MessageRejected) == 0
     assert wire.broken == BREAKS
-    assert told["logons"] > BREAKS
+    assert results["logons"] > BREAKS
     assert recorder.count(LoggedOn) > BREAKS
     assert recorder.count(LoggedOff) >= BREAKS
-    assert recorder.repeated > 0  # orders came by way of resend requests
-    assert told["resends_asked"] > 0  # and so did reports
+    assert recorder.repeated > 0  # orders were resent on request
+    assert results["resends_asked"] > 0  # and so were reports
 
 
-def test_an_engine_may_begin_anew_at_each_logon(tmp_path: Path) -> None:
+def test_an_engine_may_reset_its_session_at_each_logon(tmp_path: Path) -> None:
     async def trade() -> Recorder:
         acceptor = Acceptor(tmp_path / "sessions.sqlite")
         async with acceptor.serving():
             for _ in range(2):
-                told = await engine(acceptor.port, 20, tmp_path, more="ResetOnLogon=Y")
-                assert told["reports"] == names(20)
-                assert told["rejects"] == []
+                results = await engine(acceptor.port, 20, tmp_path, more="ResetOnLogon=Y")
+                assert results["reports"] == names(20)
+                assert results["rejects"] == []
         return acceptor.recorder
 
     assert asyncio.run(trade()).orders == names(20) * 2
 
 
-def test_an_engine_with_a_wrong_password_is_told_so(tmp_path: Path) -> None:
+def test_an_engine_with_a_wrong_password_gets_the_reason(tmp_path: Path) -> None:
     async def trade() -> tuple[Recorder, dict[str, Any]]:
         acceptor = Acceptor(tmp_path / "sessions.sqlite")
         async with acceptor.serving():
-            told = await engine(acceptor.port, 1, tmp_path, password="guess")  # noqa: S106 - of nobody
-        return acceptor.recorder, told
+            results = await engine(acceptor.port, 1, tmp_path, password="guess")  # noqa: S106 - protects nothing
+        return acceptor.recorder, results
 
-    recorder, told = asyncio.run(trade())
-    assert set(told["refusals"]) == {"wrong user name or password"}
-    assert (told["logons"], told["reports"], recorder.orders, recorder.events) == (0, [], [], [])
+    recorder, results = asyncio.run(trade())
+    assert set(results["refusals"]) == {"wrong user name or password"}
+    assert (results["logons"], results["reports"], recorder.orders, recorder.events) == (0, [], [], [])

@@ -1,4 +1,4 @@
-"""The FIX acceptor on real connections: answers after it is kept, flawed orders told, ports that are taken."""
+"""The FIX server on real connections: answers after the sync, rejected orders, ports in use."""
 
 import asyncio
 import time
@@ -17,18 +17,20 @@ from fairtape.gateway.servers.fix_server import FixServer
 from fairtape.gateway.session.acceptor import FixAcceptor
 from fairtape.gateway.session.effects import LoggedOff, LoggedOn, Received, SessionEvent
 from fairtape.gateway.session.store import MemoryFixStore
-from unit.fix_world import SECRET, fields, judge, order, report
+from unit.gateway.fix_world import SECRET, authenticate, fields, order, report
 
 
 class Market:
-    """Confirms orders, and notes in which order things happen."""
+    """Confirms orders, and records the order of events."""
 
     def __init__(self) -> None:
         self.events: list[object] = []
         self.disk_is_full = False
         self.store = MemoryFixStore()
-        desk = FixAcceptor("FLOOR", store_of=lambda client: self.store if client == "ANN" else None, judge=judge)
-        self.server = FixServer(desk, self, sync=self.sync, now=time.time_ns)
+        acceptor = FixAcceptor(
+            "FLOOR", store_of=lambda client: self.store if client == "ANN" else None, authenticate=authenticate
+        )
+        self.server = FixServer(acceptor, self, sync=self.sync, now=time.time_ns)
 
     def sync(self) -> None:
         if self.disk_is_full:
@@ -81,7 +83,7 @@ def run(scene: Callable[[Market, Customer], object]) -> Market:
     return asyncio.run(asyncio.wait_for(play(), 30))
 
 
-def test_an_order_is_answered_after_it_is_kept() -> None:
+def test_an_order_is_answered_after_it_is_durable() -> None:
     async def scene(market: Market, customer: Customer) -> None:
         customer.say(b"D", 2, *write(order("A"))[1:])
         answer = await customer.hear()
@@ -91,7 +93,7 @@ def test_an_order_is_answered_after_it_is_kept() -> None:
     assert LoggedOn in run(scene).events
 
 
-def test_a_flawed_order_is_told_and_the_next_one_is_taken() -> None:
+def test_a_flawed_order_is_rejected_and_the_next_one_accepted() -> None:
     async def scene(_market: Market, customer: Customer) -> None:
         customer.say(b"D", 2, *((tag, b"2" if tag == 40 else value) for tag, value in write(order("A"))[1:]))
         customer.say(b"D", 3, *write(order("B"))[1:])
@@ -101,19 +103,19 @@ def test_a_flawed_order_is_told_and_the_next_one_is_taken() -> None:
     run(scene)
 
 
-def test_a_turn_that_cannot_be_kept_is_the_last_one_and_nobody_sees_it() -> None:
+def test_a_turn_that_cannot_be_synced_is_the_last_one_and_stays_invisible() -> None:
     async def scene(market: Market, customer: Customer) -> None:
         market.disk_is_full = True
         customer.say(b"D", 2, *write(order("A"))[1:])
         with pytest.raises(OSError, match="no space left"):
             await market.server.ended()
-        with suppress(ConnectionResetError):  # however the system tells it
+        with suppress(ConnectionResetError):  # however the system reports it
             assert await customer.reader.read() == b""
 
     run(scene)
 
 
-def test_a_closing_market_says_goodbye() -> None:
+def test_a_closing_market_logs_clients_out() -> None:
     async def scene(market: Market, customer: Customer) -> None:
         market.server.close()
         assert fields(await customer.hear(), 35, 58) == (b"5", b"the market closes")
@@ -122,7 +124,7 @@ def test_a_closing_market_says_goodbye() -> None:
     assert LoggedOff not in run(scene).events
 
 
-def test_a_port_that_is_taken_is_a_sentence() -> None:
+def test_a_port_in_use_is_refused_in_one_sentence() -> None:
     async def scene(market: Market, customer: Customer) -> None:
         port = customer.writer.get_extra_info("peername")[1]
         with pytest.raises(UserError, match="choose another address"):

@@ -1,4 +1,4 @@
-"""`kill -9` at moments that nobody chose: every turn that was synced is in the file, whole, and no other."""
+"""`kill -9` at random moments: the file has every synced turn completely, and no other."""
 
 import random
 import subprocess
@@ -12,7 +12,7 @@ KILLS = 5
 
 
 def count_and_kill(path: Path, turns: int) -> int:
-    """The last number that the child said before it was killed."""
+    """The last number that the child printed before it was killed."""
     with subprocess.Popen([sys.executable, str(CHILD), str(path)], stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         lines = [child.stdout.readline() for _ in range(turns)]

@@ -1,4 +1,4 @@
-"""A floor on real sockets: `up` runs its arbiter and its gateway, orders meet, and every journal gives the same."""
+"""A floor on real sockets: `up` runs an arbiter and a gateway, orders trade, and all journals give the same floor."""
 
 import json
 import ssl
@@ -16,13 +16,13 @@ from fairtape.journal import JournalReader
 from loopback.certificates import Authority
 from loopback.commands import await_line, finish, interrupt, run, start
 
-PATIENCE = 60.0  # seconds, for a machine that is busy with other things
+PATIENCE = 60.0  # seconds, for a busy machine
 FIELDS = 'operators = ["XNYS"]\narbiters = { s1 = "XTKS" }\ncommit_passes = 1 #'
-PASSWORD = "secret-of-nobody"  # noqa: S105 - of nobody
+PASSWORD = "secret-of-the-tests"  # noqa: S105 - protects nothing
 
 
 def describe(folder: Path) -> tuple[str, ssl.SSLContext]:
-    """List an arbiter and a gateway with a certificate; where traders connect, and whom they trust."""
+    """List an arbiter and a gateway with a certificate. Returns the address and the TLS context of traders."""
     authority = Authority(folder.with_name("authority"))
     gate = authority.identity("gate")
     at = f"127.0.0.1:{free_ports(1)[0]}"
@@ -33,20 +33,20 @@ def describe(folder: Path) -> tuple[str, ssl.SSLContext]:
 
 
 def open_market(folder: Path) -> None:
-    """As soon as a site says that it runs."""
+    """Open a market as soon as a site runs."""
     give_up_at = time.monotonic() + PATIENCE
     while run_here(["floor", "open", str(folder), "ACME", "--tick", "0.05"]) != 0:
         assert time.monotonic() < give_up_at
 
 
 def fund(folder: Path, account: str) -> None:
-    """Cash and shares, as an operator pays them in."""
+    """Fund an account with cash and shares, as an operator."""
     for asset, amount in (("cash", "10000"), ("ACME", "100")):
         assert run_here(["accounts", "fund", str(folder), account, asset, amount, "--source", "XNYS"]) == 0
 
 
 def gateway_is_announced(folder: Path, words: str) -> bool:
-    """In the log that operators read, as soon as it has caught up."""
+    """Whether the log announces the gateway."""
     give_up_at = time.monotonic() + PATIENCE
     while time.monotonic() < give_up_at:
         if words in (folder / "run" / "notices.log").read_text():
@@ -55,7 +55,7 @@ def gateway_is_announced(folder: Path, words: str) -> bool:
 
 
 def reports(folder: Path) -> int:
-    """How many messages of arbiters site 2 has released."""
+    """The number of arbiter reports that site 2 has released."""
     messages = JournalReader.open(folder / "journals" / "s2").messages()
     return sum(message.payload[:1] == bytes([TRADE_REPORT_KIND]) for message in messages)
 

@@ -1,4 +1,4 @@
-"""A gateway of a deployment of real processes: traders trade, the gateway is killed, and nobody notices much."""
+"""A gateway of a deployment of real processes: traders trade on though the gateway is killed."""
 
 import asyncio
 import os
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import fairtape
-from fairtape import cli
+from fairtape.cli import run as run_command
 from fairtape.client import OrderRefused, Trader
 from fairtape.deployment.config.description import GatewayOptions, read_deployment
 from fairtape.deployment.process.gateway import GatewayProcess
@@ -29,17 +29,17 @@ from fairtape.storage.ledger_tables import LedgerStore
 from loopback.commands import PATIENCE, finish, interrupt, run, start
 from loopback.test_deployment import await_members, deployment
 
-PASSWORD = "secret-of-nobody"  # noqa: S105 - of nobody
+PASSWORD = "secret-of-the-tests"  # noqa: S105 - protects nothing
 
 
-def told(trader: Trader, count: int) -> list[str]:
+def event_kinds(trader: Trader, count: int) -> list[str]:
     """The kinds of the next events."""
     events = [trader.event(PATIENCE) for _ in range(count)]
     return [event.kind.value for event in events if isinstance(event, OrderEvent)]
 
 
 def opened(folder: Path, *more: object) -> tuple[subprocess.Popen[str], str]:
-    """A gateway, and where its traders connect."""
+    """A gateway, and the address for its traders."""
     process = start("gateway", folder, "--source", "XLON", "--entry", "127.0.0.1:0", *more)
     assert process.stdout is not None
     line = process.stdout.readline()
@@ -48,7 +48,7 @@ def opened(folder: Path, *more: object) -> tuple[subprocess.Popen[str], str]:
 
 
 def furnish(folder: Path) -> None:
-    """Two logins with something to trade, and a market."""
+    """Two funded logins, and a market."""
     for name in ("ann", "bob"):
         assert run("accounts", "add", folder, name, "--password", PASSWORD)[0] == 0
     door = publish_target(folder)
@@ -68,7 +68,7 @@ def test_traders_trade_though_their_gateway_is_killed(tmp_path: Path) -> None:
         process, at = opened(folder, "--ledger", ledger)
         with fairtape.trade(at, account="ann", password=PASSWORD) as ann:
             ann.order("MSFT", "sell", 10, 5, client_id="a1")
-            assert told(ann, 1) == ["sequenced"]
+            assert event_kinds(ann, 1) == ["sequenced"]
             position = ann.position
             process.kill()
             finish(process)
@@ -78,9 +78,9 @@ def test_traders_trade_though_their_gateway_is_killed(tmp_path: Path) -> None:
             fairtape.trade(at, account="bob", password=PASSWORD) as bob,
         ):
             bob.order("MSFT", "buy", 4, 5, client_id="b1")
-            assert told(bob, 3) == ["sequenced", "filled", "committed"]  # though nobody else says anything
-            assert told(ann, 2) == ["filled", "committed"]
-            with pytest.raises(OrderRefused, match="980 of cash is available; it takes 5000"):
+            assert event_kinds(bob, 3) == ["sequenced", "filled", "committed"]  # without messages of any other source
+            assert event_kinds(ann, 2) == ["filled", "committed"]
+            with pytest.raises(OrderRefused, match="980 of cash is available; the request needs 5000"):
                 bob.order("MSFT", "buy", 1_000, 5)
         assert re.search(r"gateway +[\d,]+ .*entry at 127\.0\.0\.1:", run("status", folder)[1])
         interrupt(process)
@@ -92,16 +92,16 @@ def test_traders_trade_though_their_gateway_is_killed(tmp_path: Path) -> None:
 
 @pytest.mark.alone
 @pytest.mark.timeout(300)
-def test_a_gateway_whose_floor_was_taken_back_is_rebuilt_under_its_traders(tmp_path: Path) -> None:
-    """A Break that takes tokens back is rare and cannot be made at will: here the floor is declared stale instead."""
+def test_a_gateway_whose_floor_was_revoked_is_rebuilt_while_traders_stay(tmp_path: Path) -> None:
+    """A Break that revokes tokens is rare and cannot be forced: here the floor is declared stale instead."""
     folder, ledger = tmp_path / "deployment", tmp_path / "ledger.sqlite"
     with deployment(folder, "--sites", 2, "--profile", "metro", "--reformers", 1):
         await_members(folder, "s1", "s2")
         furnish(folder)
         options = GatewayOptions(entry=("127.0.0.1", 0), ledger=str(ledger))
-        bulletin = StatusFile(RunFolder(folder), "XLON.gateway")
+        status_file = StatusFile(RunFolder(folder), "XLON.gateway")
         process = GatewayProcess(
-            read_deployment(folder), publish_target(folder).plan_for(102), 102, "XLON", options, bulletin
+            read_deployment(folder), publish_target(folder).plan_for(102), 102, "XLON", options, status_file
         )
         trading: list[Future[None]] = []
 
@@ -118,16 +118,16 @@ def test_a_gateway_whose_floor_was_taken_back_is_rebuilt_under_its_traders(tmp_p
             ):
                 ann.order("MSFT", "sell", 10, 5, client_id="a1")
                 bob.order("MSFT", "buy", 4, 5, client_id="b1")
-                assert told(bob, 3) == ["sequenced", "filled", "committed"]
-                before = process._house.gateway
+                assert event_kinds(bob, 3) == ["sequenced", "filled", "committed"]
+                before = process._gateway.core
                 before.stale = True
                 with pytest.raises(OrderRefused, match="waits for the sequence; try again"):
                     bob.order("MSFT", "buy", 2, 5, client_id="b2")
                 assert run("accounts", "fund", folder, "bob", "cash", "1", "--source", "XNYS")[0] == 0
-                while process._house.gateway is before:
+                while process._gateway.core is before:
                     time.sleep(0.01)
                 bob.order("MSFT", "buy", 2, 5, client_id="b2")
-                while "committed" not in told(bob, 1):
+                while "committed" not in event_kinds(bob, 1):
                     pass
 
         with ThreadPoolExecutor(1) as traders:
@@ -141,7 +141,7 @@ def test_a_gateway_whose_floor_was_taken_back_is_rebuilt_under_its_traders(tmp_p
 
 def test_mistakes_at_the_commands_are_one_sentence_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = str(tmp_path / "deployment")
-    assert cli.run(["init", folder]) == 0
+    assert run_command(["init", folder]) == 0
     capsys.readouterr()
     for words, said in (
         (("gateway", folder, "--source", "XLON"), "none of --entry, --fix and --ouch is given"),
@@ -164,7 +164,7 @@ def test_mistakes_at_the_commands_are_one_sentence_each(tmp_path: Path, capsys: 
         (("accounts", "token", folder, "eve"), "there is no such login"),
         (("accounts", "fund", folder, "ann", "cash", "1", "--source", "XNYS"), "is not running; start it with"),
     ):
-        assert cli.run(words) == 2
+        assert run_command(words) == 2
         output, errors = capsys.readouterr()
         assert (output, errors.count("\n")) == ("", 1)
         assert said in errors

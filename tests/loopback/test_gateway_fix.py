@@ -1,4 +1,4 @@
-"""FIX at a real gateway, message by message: who may come in, what is refused, and that nothing changes by it."""
+"""FIX at a real gateway, message by message: logons, refusals, and that refused requests change nothing."""
 
 import asyncio
 import time
@@ -11,17 +11,17 @@ from fairtape.exchange.order_codec import encode
 from fairtape.exchange.orders import Cancel, Funding
 from fairtape.formats.fix import order_messages as fix
 from fairtape.formats.fix.order_messages import OrderEntry, read
-from fairtape.gateway.core.gateway import GatewayLimits
+from fairtape.gateway.core.gateway_core import GatewayLimits
 from fairtape.gateway.servers.authenticator import Authenticator
-from fairtape.gateway.servers.fix_orders import FixOrders, last_told
+from fairtape.gateway.servers.fix_orders import FixOrders, last_reported
 from fairtape.gateway.servers.fix_server import FixServer
 from fairtape.gateway.servers.order_gateway import OrderGateway
 from fairtape.gateway.session.acceptor import FixAcceptor
-from fairtape.gateway.session.effects import HangUp, LoggedOff, LoggedOn, Received, SessionEffect, Transmit
+from fairtape.gateway.session.effects import Disconnect, LoggedOff, LoggedOn, Received, SessionEffect, Transmit
 from fairtape.gateway.session.session import FixOptions, FixRole, FixSession
 from fairtape.gateway.session.store import MemoryFixStore
 from fairtape.market.prices import ONE
-from loopback.belts import SECRET, Belt, accounts_in
+from loopback.gateway_fixture import SECRET, LocalSequence, accounts_in
 
 
 class Engine:
@@ -48,7 +48,7 @@ class Engine:
         self._writer.close()
 
     async def next(self) -> SessionEffect:
-        """The next thing that happens in the session."""
+        """The next effect in the session."""
         while not self._effects:
             octets = await self._reader.read(4_096)
             if octets:
@@ -67,7 +67,7 @@ class Engine:
         found: list[OrderEntry] = []
         while len(found) < count:
             effect = await self.next()
-            assert not isinstance(effect, LoggedOff | HangUp)
+            assert not isinstance(effect, LoggedOff | Disconnect)
             if isinstance(effect, Received):
                 found.append(read(effect.message))
         return found
@@ -94,47 +94,52 @@ def order(name: str, quantity: int, price: int = 5, account: str | None = None, 
 
 def run(tmp_path: Path, play: Callable[[OrderGateway, int, dict[str, MemoryFixStore]], Awaitable[None]]) -> None:
     async def act() -> None:
-        accounts = accounts_in(tmp_path, "ann", "bob", "house", "cyd", brokers={"cyd": "house"})
-        belt = Belt()
-        belt.open("ann", "bob", "cyd")
+        accounts = accounts_in(tmp_path, "ann", "bob", "gateway", "cyd", brokers={"cyd": "gateway"})
+        sequence = LocalSequence()
+        sequence.open("ann", "bob", "cyd")
         limits = GatewayLimits(requests_per_s=100_000, open_orders_max=2)
-        house, doorman = belt.house(101, accounts, limits=limits), Authenticator(accounts, now=time.time_ns)
+        gateway, authenticator = (
+            sequence.gateway(101, accounts, limits=limits),
+            Authenticator(accounts, now=time.time_ns),
+        )
         stores: dict[str, MemoryFixStore] = {}
-        desk = FixAcceptor(
+        acceptor = FixAcceptor(
             "FAIRTAPE",
             store_of=lambda client: stores.setdefault(client, MemoryFixStore()) if accounts.knows(client) else None,
-            judge=doorman.judge,
+            authenticate=authenticator.logon_refusal,
         )
-        application = FixOrders(house)
-        server = FixServer(desk, application, sync=house.sync, now=time.time_ns, look=doorman.look)
+        application = FixOrders(gateway)
+        server = FixServer(
+            acceptor, application, sync=gateway.sync, now=time.time_ns, check_logon=authenticator.check_logon
+        )
         _, port = await server.start("127.0.0.1", 0)
         application.serve(server, {})
         try:
-            await asyncio.wait_for(play(house, port, stores), 30)
+            await asyncio.wait_for(play(gateway, port, stores), 30)
         finally:
             server.close()
-            doorman.close()
+            authenticator.close()
 
     asyncio.run(act())
 
 
-def test_a_wrong_password_is_told_and_nothing_else_is(tmp_path: Path) -> None:
-    async def play(house: OrderGateway, port: int, stores: dict[str, MemoryFixStore]) -> None:
+def test_a_wrong_password_is_answered_and_nothing_else_is(tmp_path: Path) -> None:
+    async def play(gateway: OrderGateway, port: int, stores: dict[str, MemoryFixStore]) -> None:
         wrong = await Engine("ann", "guess").connect(port)
         effects = [await wrong.next(), await wrong.next()]
         assert any("wrong user name or password" in str(effect) for effect in effects)
         assert not any(isinstance(effect, LoggedOn) for effect in effects)
         await Engine("ann", SECRET).log_on(port)
-        assert house.gateway.payloads() == []
+        assert gateway.core.payloads() == []
 
     run(tmp_path, play)
 
 
-def test_orders_that_cannot_be_are_rejected_with_a_reason_and_change_nothing(tmp_path: Path) -> None:
-    async def play(house: OrderGateway, port: int, stores: dict[str, MemoryFixStore]) -> None:
+def test_invalid_orders_are_rejected_with_a_reason_and_change_nothing(tmp_path: Path) -> None:
+    async def play(gateway: OrderGateway, port: int, stores: dict[str, MemoryFixStore]) -> None:
         ann = await Engine("ann", SECRET).log_on(port)
-        before = house.gateway.floor.ledger.state_hash
-        for wish, reason in (
+        before = gateway.core.floor.ledger.state_hash
+        for request, reason in (
             (order("r1", 1_000_000_000), fix.OrdRejReason.EXCEEDS_LIMIT),
             (order("r2", 1, symbol="IBM"), fix.OrdRejReason.UNKNOWN_SYMBOL),
             (order("r3", 1, account="bob"), fix.OrdRejReason.UNKNOWN_ACCOUNT),
@@ -144,10 +149,10 @@ def test_orders_that_cannot_be_are_rejected_with_a_reason_and_change_nothing(tmp
             (order("r7", 1, min_qty=ONE), fix.OrdRejReason.OTHER),
             (order("r8", 1, exec_inst="G"), fix.OrdRejReason.OTHER),
         ):
-            ann.send(wish)
+            ann.send(request)
             (report,) = await ann.reports(1)
             assert isinstance(report, fix.ExecutionReport)
-            assert (report.cl_ord_id, report.ord_status) == (wish.cl_ord_id, fix.OrdStatus.REJECTED)
+            assert (report.cl_ord_id, report.ord_status) == (request.cl_ord_id, fix.OrdStatus.REJECTED)
             assert report.ord_rej_reason is reason
             assert report.text
         cancel = fix.OrderCancelRequest(
@@ -157,13 +162,13 @@ def test_orders_that_cannot_be_are_rejected_with_a_reason_and_change_nothing(tmp
         (refusal,) = await ann.reports(1)
         assert isinstance(refusal, fix.OrderCancelReject)
         assert refusal.reason is fix.CxlRejReason.UNKNOWN_ORDER
-        assert house.gateway.floor.ledger.state_hash == before
+        assert gateway.core.floor.ledger.state_hash == before
 
     run(tmp_path, play)
 
 
-def test_an_order_is_taken_sequenced_replaced_asked_about_and_cancelled(tmp_path: Path) -> None:
-    async def play(house: OrderGateway, port: int, stores: dict[str, MemoryFixStore]) -> None:
+def test_an_order_is_accepted_sequenced_replaced_queried_and_cancelled(tmp_path: Path) -> None:
+    async def play(gateway: OrderGateway, port: int, stores: dict[str, MemoryFixStore]) -> None:
         ann = await Engine("ann", SECRET).log_on(port)
         ann.send(order("a1", 10))
         taken, new = await ann.reports(2)
@@ -194,21 +199,21 @@ def test_an_order_is_taken_sequenced_replaced_asked_about_and_cancelled(tmp_path
         (gone,) = await ann.reports(1)
         assert isinstance(gone, fix.ExecutionReport)
         assert (gone.exec_type, gone.cl_ord_id, gone.orig_cl_ord_id) == (fix.ExecType.CANCELED, "c1", "a2")
-        era, number = last_told(stores["ann"])
+        era, number = last_reported(stores["ann"])
         assert (era, gone.exec_id) == (0, f"0.{number}")
-        assert house.gateway.floor.ledger.accounts["ann"].cash.reserved == 0
+        assert gateway.core.floor.ledger.accounts["ann"].cash.reserved == 0
 
     run(tmp_path, play)
 
 
-def test_what_happens_while_an_engine_is_away_waits_for_it(tmp_path: Path) -> None:
-    async def play(house: OrderGateway, port: int, stores: dict[str, MemoryFixStore]) -> None:
+def test_events_during_a_disconnect_are_reported_after_it(tmp_path: Path) -> None:
+    async def play(gateway: OrderGateway, port: int, stores: dict[str, MemoryFixStore]) -> None:
         memory = MemoryFixStore()
         ann = await Engine("ann", SECRET, memory).log_on(port)
         ann.send(order("a1", 10))
         await ann.reports(2)
         ann.hang_up()
-        broker = await Engine("house", SECRET).log_on(port)
+        broker = await Engine("gateway", SECRET).log_on(port)
         broker.send(order("c1", 4, account="cyd", side=fix.FixSide.SELL))
         kinds = [each.exec_type.name for each in await broker.reports(4) if isinstance(each, fix.ExecutionReport)]
         assert kinds == ["PENDING_NEW", "NEW", "TRADE", "ORDER_STATUS"]
@@ -222,38 +227,38 @@ def test_what_happens_while_an_engine_is_away_waits_for_it(tmp_path: Path) -> No
     run(tmp_path, play)
 
 
-def test_a_cancel_that_two_lives_of_a_gateway_entered_is_told_once(tmp_path: Path) -> None:
-    """What a killed gateway had sent may find its place after its next life has entered it again."""
+def test_a_cancel_entered_by_two_processes_is_reported_once(tmp_path: Path) -> None:
+    """What a killed gateway had sent may get its place after its successor has entered it again."""
 
-    async def play(house: OrderGateway, port: int, stores: dict[str, MemoryFixStore]) -> None:
+    async def play(gateway: OrderGateway, port: int, stores: dict[str, MemoryFixStore]) -> None:
         ann = await Engine("ann", SECRET).log_on(port)
         ann.send(order("o1", 1))
         await ann.reports(2)
         for _ in range(2):
-            assert house.gateway.again(Cancel(0, 0, "ann", "o1"), time.time_ns()).entered
-        house.sync()
+            assert gateway.core.reenter(Cancel(0, 0, "ann", "o1"), time.time_ns()).entered
+        gateway.sync()
         ann.send(order("o2", 1))
-        told = await ann.reports(3)
-        kinds = {(each.cl_ord_id, each.exec_type) for each in told if isinstance(each, fix.ExecutionReport)}
+        reports = await ann.reports(3)
+        kinds = {(each.cl_ord_id, each.exec_type) for each in reports if isinstance(each, fix.ExecutionReport)}
         taken = (fix.ExecType.PENDING_NEW, fix.ExecType.NEW)
         assert kinds == {("o1", fix.ExecType.CANCELED), *(("o2", kind) for kind in taken)}
 
     run(tmp_path, play)
 
 
-def test_what_is_no_order_of_fix_ends_nothing(tmp_path: Path) -> None:
-    """A withdrawal that is refused, names that are far too long: told, or left out, and the next order is taken."""
+def test_invalid_fix_orders_do_not_end_the_session(tmp_path: Path) -> None:
+    """A refused withdrawal or an id that is too long is rejected or left out, and the next order is accepted."""
 
-    async def play(house: OrderGateway, port: int, stores: dict[str, MemoryFixStore]) -> None:
+    async def play(gateway: OrderGateway, port: int, stores: dict[str, MemoryFixStore]) -> None:
         ann = await Engine("ann", SECRET).log_on(port)
         ann.send(order("o1", 1))
         await ann.reports(2)
-        house._publish([encode(Funding(101, 1 << 60, "ann", "", -(1 << 62)))])
+        gateway._publish([encode(Funding(101, 1 << 60, "ann", "", -(1 << 62)))])
         await asyncio.sleep(0.05)
         ann.send(order("o" * 40_000, 1))
         ann.send(order("o2", 1))
-        told = await ann.reports(2)
-        assert [each.cl_ord_id for each in told if isinstance(each, fix.ExecutionReport)] == ["o2", "o2"]
+        reports = await ann.reports(2)
+        assert [each.cl_ord_id for each in reports if isinstance(each, fix.ExecutionReport)] == ["o2", "o2"]
 
     run(tmp_path, play)
 
@@ -263,4 +268,4 @@ def test_many_heartbeats_hide_no_report() -> None:
     store.sent(b"8=FIX.4.4\x0135=8\x0117=0.122\x0110=000\x01")
     for _ in range(3_000):
         store.sent(None)
-    assert last_told(store) == (0, 122)
+    assert last_reported(store) == (0, 122)

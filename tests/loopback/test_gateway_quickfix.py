@@ -1,4 +1,4 @@
-"""A real FIX engine trades at a real gateway over a wire that breaks, while the gateway itself crashes."""
+"""A real FIX engine trades at a real gateway over a breaking connection, while the gateway itself crashes."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ from fairtape.gateway.session.acceptor import FixAcceptor
 from fairtape.gateway.storage.accounts import TradingAccounts
 from fairtape.gateway.storage.fix_store import FixFile
 from fairtape.market.prices import ONE
-from loopback.belts import SECRET, Belt, accounts_in
+from loopback.gateway_fixture import SECRET, LocalSequence, accounts_in
 from loopback.test_fix_quickfix import BreakingWire
 
 pytest.importorskip("quickfix", reason="no wheel of QuickFIX for this Python or machine; pip install quickfix-ssl")
@@ -34,41 +34,41 @@ BREAKS = 20 if DRILLS else 10
 
 
 class Market:
-    """The gateway of the test, with lives that come and go."""
+    """The gateway of the test, through several processes."""
 
     def __init__(self, folder: Path, accounts: TradingAccounts) -> None:
-        self.belt = Belt()
+        self.sequence = LocalSequence()
         self.folder = folder
         self.accounts = accounts
         self.port = 0
-        self.house: OrderGateway | None = None
+        self.gateway: OrderGateway | None = None
 
     @asynccontextmanager
     async def serving(self, *, crashes: bool = False) -> AsyncIterator[OrderGateway]:
-        """Until the end of the context; a crash forgets whatever was not synced."""
-        house = self.belt.house(101, self.accounts, intake=self.folder / "intake")
+        """Serve until the end of the context; a crash loses what was not synced."""
+        gateway = self.sequence.gateway(101, self.accounts, order_log=self.folder / "orders.log")
         file = FixFile(self.folder / "sessions.sqlite")
-        doorman = Authenticator(self.accounts, now=time.time_ns)
-        application = FixOrders(house)
+        authenticator = Authenticator(self.accounts, now=time.time_ns)
+        application = FixOrders(gateway)
 
         def sync() -> None:
-            house.sync()
+            gateway.sync()
             file.sync()
 
-        desk = FixAcceptor("FAIRTAPE", store_of=self._store_of(file), judge=doorman.judge)
-        server = FixServer(desk, application, sync=sync, now=time.time_ns, look=doorman.look)
+        acceptor = FixAcceptor("FAIRTAPE", store_of=self._store_of(file), authenticate=authenticator.logon_refusal)
+        server = FixServer(acceptor, application, sync=sync, now=time.time_ns, check_logon=authenticator.check_logon)
         _, self.port = await server.start("127.0.0.1", 0)
         application.serve(server, {client: file.session("FAIRTAPE", client) for client in file.clients("FAIRTAPE")})
         try:
-            yield house
+            yield gateway
         finally:
-            self.belt.houses.remove(house)
+            self.sequence.gateways.remove(gateway)
             if crashes:
                 server.abort()
             server.close()
             file.close()
-            house.close()
-            doorman.close()
+            gateway.close()
+            authenticator.close()
 
     def _store_of(self, file: FixFile) -> Any:
         return lambda client: file.session("FAIRTAPE", client) if self.accounts.knows(client) else None
@@ -84,52 +84,52 @@ async def engine(port: int, orders: int, folder: Path) -> dict[str, Any]:
         if child.returncode is None:
             child.kill()
             await child.wait()
-    told: dict[str, Any] = json.loads(output.splitlines()[-1])
-    return told
+    results: dict[str, Any] = json.loads(output.splitlines()[-1])
+    return results
 
 
-def offer(house: OrderGateway) -> None:
-    """Somebody sells as much as the trader will ever buy."""
+def offer(gateway: OrderGateway) -> None:
+    """Sell as much as the trader will ever buy."""
     ask = NewOrder(0, 0, "maker", "ask", "MSFT", Side.SELL, 1_000_000 * ONE, 101 * ONE + ONE // 4)
-    assert house.ask("maker", ask).entered
-    house.sync()
+    assert gateway.submit("maker", ask).entered
+    gateway.sync()
 
 
 def test_a_real_engine_trades_over_breaking_wires_and_a_crash(tmp_path: Path) -> None:
     async def trade() -> tuple[Market, BreakingWire, dict[str, Any], OrderGateway]:
         market = Market(tmp_path, accounts_in(tmp_path, "TRADER", "maker"))
-        market.belt.open("TRADER", "maker")
+        market.sequence.open("TRADER", "maker")
         wire = BreakingWire(lambda: market.port, breaks=BREAKS, seed=7)
         front = await asyncio.start_server(wire.carry, "127.0.0.1", 0)
-        async with market.serving(crashes=True) as house:
-            offer(house)
+        async with market.serving(crashes=True) as gateway:
+            offer(gateway)
             trader = asyncio.create_task(engine(front.sockets[0].getsockname()[1], ORDERS, tmp_path))
-            while len(house.gateway.floor.customers["TRADER"].used) < ORDERS // 2:
+            while len(gateway.core.floor.accounts["TRADER"].used_ids) < ORDERS // 2:
                 await asyncio.sleep(0.01)
-        async with market.serving() as house:
-            told = await trader
+        async with market.serving() as gateway:
+            results = await trader
         front.close()
-        return market, wire, told, house
+        return market, wire, results, gateway
 
-    market, wire, told, house = asyncio.run(trade())
+    market, wire, results, gateway = asyncio.run(trade())
     names = [f"T{number:06}" for number in range(1, ORDERS + 1)]
     bought = [name for name in names if int(name[1:]) % 4]
-    assert told["rejects"] == []
+    assert results["rejects"] == []
     assert wire.broken == BREAKS
-    assert told["logons"] > wire.broken
-    counted = Counter((name, kind, certainty) for name, kind, certainty, _, _ in told["reports"] if kind != "A")
+    assert results["logons"] > wire.broken
+    counted = Counter((name, kind, certainty) for name, kind, certainty, _, _ in results["reports"] if kind != "A")
     expected = Counter(
         {(name, "0", ""): 1 for name in names}
         | {(name, "F", "T"): 1 for name in bought}
         | {(name, "I", "C"): 1 for name in bought}
         | {(name, "4", ""): 1 for name in names if name not in bought}
     )
-    assert counted == expected  # nothing lost, nothing doubled
-    accepted = Counter(name for name, kind, *_ in told["reports"] if kind == "A")
+    assert counted == expected  # nothing lost, nothing duplicated
+    accepted = Counter(name for name, kind, *_ in results["reports"] if kind == "A")
     assert max(accepted.values()) == 1
-    assert len({report[3] for report in told["reports"]}) == len(told["reports"])  # every ExecID once
-    customer = house.gateway.floor.customers["TRADER"]
-    assert list(customer.used) == names  # each order entered once, and in its order
-    assert customer.account.balance("MSFT").total == (10_000_000 + len(bought)) * ONE
-    assert not house.gateway.floor.ledger.imbalance()
-    assert market.belt.houses == []
+    assert len({report[3] for report in results["reports"]}) == len(results["reports"])  # every ExecID once
+    account = gateway.core.floor.accounts["TRADER"]
+    assert list(account.used_ids) == names  # each order entered once, and in order
+    assert account.funds.balance("MSFT").total == (10_000_000 + len(bought)) * ONE
+    assert not gateway.core.floor.ledger.imbalance()
+    assert market.sequence.gateways == []

@@ -1,4 +1,4 @@
-"""Order entry as somebody else's program sees it: tshark dissects our FIX, and our OUCH in SoupBinTCP."""
+"""Order entry as an independent program sees it: tshark dissects our FIX, and our OUCH in SoupBinTCP."""
 
 import shutil
 import struct
@@ -14,14 +14,14 @@ from fairtape.formats.fix.order_messages import OrderEntry, write
 from fairtape.formats.soupbintcp import SequencedData, UnsequencedData
 from fairtape.formats.soupbintcp import encode as in_soup
 from fairtape.gateway.session.session import compose, header
-from unit.fix_world import START, order, report
+from unit.gateway.fix_world import START, order, report
 
 PORT = 17_100
 LINKTYPE_RAW = 101
 ORDER = ouch.EnterOrder("T1", "B", 100, "MSFT", 1_012_500, ouch.MARKET_HOURS, "FIRM", "Y", "P", "N", 5, "O", "R")
 COMMON = ("MSFT", 1_012_500, ouch.MARKET_HOURS, "FIRM", "Y", 77, "P", "N", 5, "O", "L")
 
-# What tshark calls a field, and what we do; those that it gives as numbers or as texts.
+# tshark's field names and ours; those that it gives as numbers or as text.
 OUR_NAMES = {
     "order_token": "order_token",
     "replacement_order_token": "replacement_token",
@@ -59,7 +59,7 @@ def captured(path: Path, segments: Sequence[bytes]) -> Path:
 
 
 def dissected(path: Path, protocol: str, *names: str) -> list[list[str]]:
-    """What tshark makes of each segment; none may be malformed."""
+    """tshark's fields of each segment; none may be malformed."""
     fields = [word for name in ("_ws.malformed", *names) for word in ("-e", name)]
     decode = ["-d", f"tcp.port=={PORT},{protocol}"]
     command = ["tshark", "-n", "-r", str(path), *decode, "-T", "fields", "-E", "separator=;", *fields]
@@ -69,7 +69,7 @@ def dissected(path: Path, protocol: str, *names: str) -> list[list[str]]:
     return [row[1:] for row in rows]
 
 
-def test_orders_and_reports_are_fix(tmp_path: Path) -> None:
+def test_tshark_reads_orders_and_reports_as_fix(tmp_path: Path) -> None:
     entries: list[OrderEntry] = [order("A"), report("B")]
     messages = [
         compose(write(entry), header("ANN", "FLOOR", number, START + number * SECOND))
@@ -81,10 +81,10 @@ def test_orders_and_reports_are_fix(tmp_path: Path) -> None:
         ["D", "1", "ANN", "20231114-22:13:21.000", "A"],
         ["8", "2", "ANN", "20231114-22:13:22.000", "B"],
     ]
-    assert {row[-1] for row in rows} <= {"1", "True"}  # as older and newer versions say it
+    assert {row[-1] for row in rows} <= {"1", "True"}  # as older and newer versions print it
 
 
-def test_what_clients_say_is_ouch(tmp_path: Path) -> None:
+def test_tshark_reads_client_messages_as_ouch(tmp_path: Path) -> None:
     messages = (
         ORDER,
         ouch.ReplaceOrder("T1", "T2", 90, 1_012_600, ouch.IMMEDIATE, "N", "Y", 3),
@@ -102,7 +102,7 @@ def test_what_clients_say_is_ouch(tmp_path: Path) -> None:
     ]
 
 
-def test_what_the_market_says_is_ouch(tmp_path: Path) -> None:
+def test_tshark_reads_market_messages_as_ouch(tmp_path: Path) -> None:
     messages = (
         ouch.SystemEvent(1, "S"),
         ouch.Accepted(2, "T1", "B", 100, *COMMON, "N"),

@@ -15,9 +15,9 @@ from fairtape.gateway.servers.order_gateway import OrderGateway
 from fairtape.gateway.servers.ouch_server import OuchServer
 from fairtape.gateway.servers.streams import StreamServer
 from fairtape.market.prices import ONE
-from loopback.belts import Belt, accounts_in
+from loopback.gateway_fixture import LocalSequence, accounts_in
 
-PASSWORD = "secret-ann"  # noqa: S105 - of nobody
+PASSWORD = "secret-ann"  # noqa: S105 - protects nothing
 
 
 def enter(token: str, side: str = "B", shares: int = 10, price: int = 50_000, **other: object) -> ouch.EnterOrder:
@@ -56,7 +56,7 @@ class Client:
             self.say(soup.UnsequencedData(ouch.encode(message)))
 
     async def packet(self) -> soup.Packet | None:
-        """The next packet that is no heartbeat; None at the end."""
+        """The next packet other than a heartbeat; None at the end."""
         while True:
             while not self._packets:
                 octets = await self._reader.read(4_096)
@@ -67,7 +67,7 @@ class Client:
             if not isinstance(packet, soup.ServerHeartbeat):
                 return packet
 
-    async def told(self, count: int) -> list[str]:
+    async def message_types(self, count: int) -> list[str]:
         letters = []
         for _ in range(count):
             packet = await self.packet()
@@ -81,10 +81,10 @@ def run(tmp_path: Path, play: Callable[[OrderGateway, Callable[..., Awaitable[Cl
         accounts = accounts_in(tmp_path)
         for name in ("ann", "bob"):
             accounts.add(name, PASSWORD)
-        belt = Belt()
-        belt.open("ann", "bob")
-        house, doorman = belt.house(101, accounts), Authenticator(accounts, now=time.time_ns)
-        server = StreamServer("ouch", OuchServer(house, doorman).converse)
+        sequence = LocalSequence()
+        sequence.open("ann", "bob")
+        gateway, authenticator = sequence.gateway(101, accounts), Authenticator(accounts, now=time.time_ns)
+        server = StreamServer("ouch", OuchServer(gateway, authenticator).open_session)
         host, port = await server.start("127.0.0.1", 0)
 
         async def client(*login: object) -> Client:
@@ -94,65 +94,65 @@ def run(tmp_path: Path, play: Callable[[OrderGateway, Callable[..., Awaitable[Cl
             return made
 
         try:
-            await asyncio.wait_for(play(house, client), 30)
+            await asyncio.wait_for(play(gateway, client), 30)
         finally:
             server.close()
-            doorman.close()
+            authenticator.close()
 
     asyncio.run(act())
 
 
 def test_orders_trade_and_every_message_can_be_asked_for_again(tmp_path: Path) -> None:
-    async def play(house: OrderGateway, client: Callable[..., Awaitable[Client]]) -> None:
+    async def play(gateway: OrderGateway, client: Callable[..., Awaitable[Client]]) -> None:
         ann, bob = await client("ann", PASSWORD), await client("bob", PASSWORD)
         welcome = await ann.packet()
         assert isinstance(welcome, soup.LoginAccepted)
         assert isinstance(await bob.packet(), soup.LoginAccepted)
         ann.ask(enter("a1", "S"))
-        assert await ann.told(1) == ["A"]
+        assert await ann.message_types(1) == ["A"]
         bob.ask(enter("b1", shares=4), enter("b1", shares=4), enter("b2", price=40_000))
-        assert await bob.told(3) == ["A", "E", "A"]  # the token that was used before is ignored
-        assert await ann.told(1) == ["E"]
+        assert await bob.message_types(3) == ["A", "E", "A"]  # a reused token is ignored
+        assert await ann.message_types(1) == ["E"]
         bob.ask(
             ouch.ReplaceOrder("b2", "b3", 5, 41_000, ouch.MARKET_HOURS, "Y", "N", 0),
             ouch.CancelOrder("b3", 1),
             ouch.CancelOrder("b3", 0),
         )
-        assert sorted(await bob.told(3)) == ["C", "I", "U"]
+        assert sorted(await bob.message_types(3)) == ["C", "I", "U"]
         ann.writer.close()
         again = await client("ann", PASSWORD, welcome.session, 2)
         assert await again.packet() == soup.LoginAccepted(welcome.session, 2)
-        assert await again.told(1) == ["E"]
-        assert house.gateway.floor.ledger.accounts["bob"].balance("MSFT").total == 10_000_004 * ONE
+        assert await again.message_types(1) == ["E"]
+        assert gateway.core.floor.ledger.accounts["bob"].balance("MSFT").total == 10_000_004 * ONE
 
     run(tmp_path, play)
 
 
-def test_what_cannot_be_taken_is_rejected_with_a_letter(tmp_path: Path) -> None:
-    async def play(house: OrderGateway, client: Callable[..., Awaitable[Client]]) -> None:
+def test_unsupported_requests_are_rejected_with_a_letter(tmp_path: Path) -> None:
+    async def play(gateway: OrderGateway, client: Callable[..., Awaitable[Client]]) -> None:
         ann = await client("ann", PASSWORD)
         await ann.packet()
-        before = house.gateway.floor.ledger.state_hash
-        wishes = {
+        before = gateway.core.floor.ledger.state_hash
+        requests = {
             "Z": enter("r1", shares=900_000, price=1_999_990_000),
             "S": enter("r2", stock="IBM"),
             "X": enter("r3", side="T"),
         }
-        for letter, wish in wishes.items():
-            ann.ask(wish)
+        for letter, request in requests.items():
+            ann.ask(request)
             packet = await ann.packet()
             assert isinstance(packet, soup.SequencedData)
             message = ouch.decode_outbound(packet.message)
             assert isinstance(message, ouch.Rejected)
             assert message.reason == letter
-        assert house.gateway.floor.ledger.state_hash == before
+        assert gateway.core.floor.ledger.state_hash == before
 
     run(tmp_path, play)
 
 
-def test_logins_that_are_wrong_and_bytes_that_are_none_end_the_connection(tmp_path: Path) -> None:
-    async def play(house: OrderGateway, client: Callable[..., Awaitable[Client]]) -> None:
-        assert house.gateway.payloads() == []
+def test_wrong_logins_and_invalid_bytes_end_the_connection(tmp_path: Path) -> None:
+    async def play(gateway: OrderGateway, client: Callable[..., Awaitable[Client]]) -> None:
+        assert gateway.core.payloads() == []
         wrong = await client("ann", "guess")
         assert await wrong.packet() == soup.LoginRejected("A")
         assert await wrong.packet() is None
@@ -172,14 +172,14 @@ def test_logins_that_are_wrong_and_bytes_that_are_none_end_the_connection(tmp_pa
     run(tmp_path, play)
 
 
-def test_a_market_whose_trades_ouch_cannot_tell_takes_no_order(tmp_path: Path) -> None:
-    async def play(house: OrderGateway, client: Callable[..., Awaitable[Client]]) -> None:
+def test_a_market_too_fine_for_ouch_accepts_no_order(tmp_path: Path) -> None:
+    async def play(gateway: OrderGateway, client: Callable[..., Awaitable[Client]]) -> None:
         halves = OpenMarket(1, 1_000, "HALF", Continuous(), ONE // 100, ONE // 2)
         finest = OpenMarket(1, 1_001, "FINE", Continuous(), ONE // 100_000, ONE)
-        house._publish([encode(halves), encode(finest)])
+        gateway._publish([encode(halves), encode(finest)])
         ann = await client("ann", PASSWORD)
         assert isinstance(await ann.packet(), soup.LoginAccepted)
         ann.ask(enter("a1", stock="HALF"), enter("a2", stock="FINE"), enter("a3"))
-        assert await ann.told(3) == ["J", "J", "A"]
+        assert await ann.message_types(3) == ["J", "J", "A"]
 
     run(tmp_path, play)

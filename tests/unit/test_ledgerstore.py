@@ -14,9 +14,9 @@ from fairtape.core.errors import UserError
 from fairtape.exchange.floor import Floor
 from fairtape.exchange.order_codec import Message
 from fairtape.exchange.orders import CASH, Funding
-from fairtape.exchange.transfers import Bookkeeper, TransferBatch, TransferState
+from fairtape.exchange.transfers import AccountBalance, Bookkeeper, TransferBatch
 from fairtape.storage.ledger_tables import LedgerStore
-from unit.floor_values import Script, fixed
+from unit.exchange.floor_values import Script, fixed
 
 ACCOUNTS = ("ann", "bob", "cyd", "dan")
 
@@ -131,7 +131,7 @@ def test_the_file_is_synchronised_with_the_disk(tmp_path: Path) -> None:
 def test_what_cannot_be_held_is_said_before_anything_is_written(tmp_path: Path) -> None:
     store = LedgerStore(tmp_path / "ledger.sqlite")
     with pytest.raises(UserError, match="the balance of cash of ann is larger"):
-        store.write([TransferBatch(1, 2, standings=[TransferState("ann", "", 1 << 63, 0)])])
+        store.write([TransferBatch(1, 2, balances=[AccountBalance("ann", "", 1 << 63, 0)])])
     assert store.token == 0
 
 

@@ -83,15 +83,15 @@ def flow(count: int, seed: int = 1) -> list[FlowEvent]:
 def run_engine(events: Sequence[FlowEvent]) -> Rate:
     """The continuous engine of this package."""
     market = Market(OpenMarket(OPERATOR, 1, "XYZ", Continuous(), TICK, ONE))
-    enter, cancel, cuts, trades = market.enter, market.cancel, market.cuts, 0
+    enter, cancel, reductions, trades = market.enter, market.cancel, market.reductions, 0
     orders: dict[int, Order] = {}
     began = process_time_ns()
     for number, (cancels, buys, price, quantity) in enumerate(events):
         if cancels >= 0:
             order = orders.pop(cancels)
-            if order.rung is not None:
+            if order.queue is not None:
                 cancel(order)
-                cuts.clear()
+                reductions.clear()
         else:
             order = orders[number] = Order(number, number, BUYS if buys else SELLS, price, quantity)
             trades += len(enter(order))

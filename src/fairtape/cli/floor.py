@@ -544,8 +544,8 @@ def order(
         return wanted._replace(gateway=gateway, gateway_number=number)
 
     answer, floor = entered(directory, source, making)
-    customer = floor.customers.get(account)
-    waiting = None if customer is None else customer.orders.get(name)
+    found = floor.accounts.get(account)
+    waiting = None if found is None else found.orders.get(name)
     left = "done" if waiting is None else f"{format_fixed(waiting[1].open)} of {quantity} wait in the book of {symbol}"
     print_answer(ctx, answer, f"order {name}: {left}")
     for fill in fills_of(answer, account, name):

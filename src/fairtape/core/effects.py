@@ -190,6 +190,22 @@ class Notice:
     text: str
 
 
+@dataclass(slots=True)
+class WriteConnection:
+    """Send these bytes on a stream connection, after those written before."""
+
+    connection: int  # as the driver numbers them
+    octets: bytes
+
+
+@dataclass(slots=True)
+class CloseConnection:
+    """Close a stream connection, after what was written to it."""
+
+    connection: int
+    reason: str
+
+
 Effect: TypeAlias = (
     Multicast
     | JoinChannels

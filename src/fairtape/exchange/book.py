@@ -1,9 +1,9 @@
-"""The orders that wait in one market: two sides, each a ladder of prices, each rung a queue by time.
+"""The open orders of one market: two sides, each a ladder of prices, each price a queue by time.
 
-A side keeps its prices as *keys*, larger for better: the price itself for bids, its negative for offers. So both sides
-are the same code, the best rung is always the last key, and a taker crosses while that key is at least the negative of
-its own. The keys are a sorted list, because insertion into a list of some thousand numbers is one short memory move;
-a rung is an ordered dictionary of its orders, from which any order leaves in constant time.
+A side stores its prices as *keys*, larger for better: the price itself for bids, its negative for offers. So both sides
+share one implementation, the best price is always the last key, and a taker crosses while that key is at least the
+negative of its own. The keys are a sorted list, because inserting into a list of some thousand numbers is one short
+memory move. A queue is an ordered dictionary of its orders, from which any order is removed in constant time.
 """
 
 from bisect import bisect_left, insort
@@ -16,17 +16,17 @@ from typing import Final, NamedTuple, TypeAlias
 from fairtape.exchange.orders import SelfTrade, TimeInForce
 from fairtape.market.prices import FIXED_MAX, Price, Quantity
 
-BUYS: Final = 1  # the sign of an order that buys
+BUYS: Final = 1  # sign of an order to buy
 SELLS: Final = -1
-new_tuple: Final = tuple.__new__  # a named tuple in a third of the time that its own name takes
-ANY_BUY: Final = FIXED_MAX  # the limit of a buyer who takes every price
-ANY_SELL: Final = 0  # and of such a seller
+new_tuple: Final = tuple.__new__  # builds a named tuple in a third of the time of calling its class
+ANY_BUY: Final = FIXED_MAX  # limit of a market order to buy
+ANY_SELL: Final = 0  # and to sell
 
 
 class Order:
-    """One order in a market: its terms, and what is left of it."""
+    """An order in a market: its terms, and what is left of it."""
 
-    batch: int  # in which batch of a batch auction it came; only auctions set it
+    batch: int  # batch of a batch auction; set by auctions only
 
     __slots__ = (
         "batch",
@@ -39,7 +39,7 @@ class Order:
         "post_only",
         "price",
         "quantity",
-        "rung",
+        "queue",
         "sign",
         "stop_price",
         "time_in_force",
@@ -58,23 +58,22 @@ class Order:
         client_id: str = "",
         stop_price: Price = 0,
     ) -> None:
-        self.number = number  # its place in the sequence; unique
-        self.owner = owner  # the account: one object each, compared by identity
+        self.number = number  # sequence number; unique
+        self.owner = owner  # the account, compared by identity
         self.sign = sign  # BUYS or SELLS
-        self.price = price  # its limit; ANY_BUY or ANY_SELL for a market order
+        self.price = price  # limit; ANY_BUY or ANY_SELL for a market order
         self.key = price if sign > 0 else -price
-        self.quantity = quantity  # whole, with what has been filled
-        self.open = quantity  # what is left
+        self.quantity = quantity  # total, including what has been filled
+        self.open = quantity  # what is left to trade
         self.policy = policy
         self.time_in_force = time_in_force
         self.post_only = post_only
         self.client_id = client_id
-        self.stop_price = stop_price  # 0 once it is a plain order
-        self.rung: Rung | None = None  # where it waits
+        self.stop_price = stop_price  # 0 once the stop is triggered
+        self.queue: OrderQueue | None = None  # where it rests
 
     @property
     def is_market(self) -> bool:
-        """Whether it takes every price."""
         return self.price == (ANY_BUY if self.sign > 0 else ANY_SELL)
 
     def __repr__(self) -> str:
@@ -82,11 +81,11 @@ class Order:
         return f"Order({self.number} {side} {self.open} of {self.quantity} at {self.price})"
 
 
-Rung: TypeAlias = "OrderedDict[Order, None]"
+OrderQueue: TypeAlias = "OrderedDict[Order, None]"
 
 
 class Fill(NamedTuple):
-    """Two orders met. In an auction the one with the smaller number counts as the maker."""
+    """Two orders traded. In an auction the order with the smaller number counts as the maker."""
 
     maker: Order
     taker: Order
@@ -95,87 +94,87 @@ class Fill(NamedTuple):
 
 
 class RemovalReason(Enum):
-    """Why something of an order went without a trade."""
+    """Why a quantity of an order was removed without a trade."""
 
-    ASKED = "its owner asked for it"
-    UNFILLED = "what cannot be filled at once does not wait"
-    NOT_WHOLE = "it cannot be filled at once and whole"
-    WOULD_TAKE = "it would take, and promised only to rest"
+    ASKED = "cancelled by its owner"
+    UNFILLED = "not filled at once"
+    NOT_WHOLE = "it cannot be filled at once and completely"
+    WOULD_TAKE = "it is post-only and would take"
     SELF_TRADE = "it met an order of its own account"
-    NO_FUNDS = "its stop was reached, and the account cannot pay"
+    NO_FUNDS = "its stop was triggered, and the account cannot pay"
     ROUND_OVER = "the round is over"
     CLOSED = "the market closed"
 
 
 class Reduction(NamedTuple):
-    """So much of an order is gone without a trade; where nothing is left open, so is the order."""
+    """A quantity removed from an order without a trade; the order itself is gone when nothing is left open."""
 
     order: Order
     quantity: Quantity
-    why: RemovalReason
+    reason: RemovalReason
 
 
-def cut(order: Order, quantity: Quantity, why: RemovalReason) -> Reduction:
-    """Take so much away from what is open. Whoever keeps the order in a ladder takes it out when nothing is left."""
+def reduce_open(order: Order, quantity: Quantity, reason: RemovalReason) -> Reduction:
+    """Remove a quantity from an order. The caller removes the order from its ladder when nothing is left open."""
     order.open -= quantity
     order.quantity -= quantity
     assert order.open >= 0
-    return new_tuple(Reduction, (order, quantity, why))
+    return new_tuple(Reduction, (order, quantity, reason))
 
 
 class Ladder:
     """One side of a book."""
 
-    __slots__ = ("keys", "rungs")
+    __slots__ = ("keys", "queues")
 
     def __init__(self) -> None:
-        self.keys: list[int] = []  # ascending: the best is the last
-        self.rungs: dict[int, Rung] = {}  # one for each key, never empty
+        self.keys: list[int] = []  # ascending: the best is last
+        self.queues: dict[int, OrderQueue] = {}  # one per key, never empty
 
     def __bool__(self) -> bool:
         return bool(self.keys)
 
     def __iter__(self) -> Iterator[Order]:
-        """The orders, the first in priority first."""
+        """All orders, by priority."""
         for key in reversed(self.keys):
-            yield from self.rungs[key]
+            yield from self.queues[key]
 
     def __len__(self) -> int:
-        return sum(map(len, self.rungs.values()))
+        return sum(map(len, self.queues.values()))
 
     def add(self, order: Order, key: int) -> None:
-        """Put the order at the end of its rung."""
-        rung = self.rungs.get(key)
-        if rung is None:
-            rung = self.rungs[key] = OrderedDict()
+        """Append the order to the queue of its price."""
+        queue = self.queues.get(key)
+        if queue is None:
+            queue = self.queues[key] = OrderedDict()
             insort(self.keys, key)
-        rung[order] = None
-        order.rung = rung
+        queue[order] = None
+        order.queue = queue
 
     def remove(self, order: Order, key: int) -> None:
-        """Take the order out, wherever in its rung it stands."""
-        rung = order.rung
-        assert rung is not None
-        del rung[order]
-        order.rung = None
-        if not rung:
+        """Remove the order from anywhere in its queue."""
+        queue = order.queue
+        assert queue is not None
+        del queue[order]
+        order.queue = None
+        if not queue:
             self.drop(key)
 
     def drop(self, key: int) -> None:
-        """Take an empty rung out."""
-        del self.rungs[key]
+        """Remove an empty queue."""
+        del self.queues[key]
         if self.keys[-1] == key:
             self.keys.pop()
         else:
             del self.keys[bisect_left(self.keys, key)]
 
     def first(self) -> Order | None:
-        """The order that comes first."""
-        return next(iter(self.rungs[self.keys[-1]])) if self.keys else None
+        """The order with the highest priority."""
+        return next(iter(self.queues[self.keys[-1]])) if self.keys else None
 
     def levels(self) -> list[tuple[Price, Quantity]]:
-        """The prices with all that waits there, the best first."""
-        return [(abs(key), sum(order.open for order in self.rungs[key])) for key in reversed(self.keys)]
+        """The prices with their total quantity, best first."""
+        return [(abs(key), sum(order.open for order in self.queues[key])) for key in reversed(self.keys)]
 
 
 class Book:
@@ -188,48 +187,44 @@ class Book:
         self.asks = Ladder()
 
     def side(self, order: Order) -> Ladder:
-        """The side on which the order waits."""
+        """The side on which the order rests."""
         return self.bids if order.sign > 0 else self.asks
 
     def opposite(self, order: Order) -> Ladder:
-        """The side that the order can take from."""
+        """The side from which the order takes."""
         return self.asks if order.sign > 0 else self.bids
 
     def rest(self, order: Order) -> None:
-        """Let the order wait."""
         (self.bids if order.sign > 0 else self.asks).add(order, order.key)
 
     def remove(self, order: Order) -> None:
-        """Take a waiting order out."""
         (self.bids if order.sign > 0 else self.asks).remove(order, order.key)
 
     def reduce(self, order: Order, quantity: Quantity) -> None:
-        """So much of a waiting order is filled or gone; it leaves with its last share."""
+        """Reduce an open order; with its last share it leaves the book."""
         order.open -= quantity
         assert order.open >= 0
-        if not order.open and order.rung is not None:
+        if not order.open and order.queue is not None:
             self.remove(order)
 
     @property
     def best_bid(self) -> Price | None:
-        """The highest price that somebody pays."""
         return self.bids.keys[-1] if self.bids.keys else None
 
     @property
     def best_ask(self) -> Price | None:
-        """The lowest price at which somebody sells."""
         return -self.asks.keys[-1] if self.asks.keys else None
 
     @property
     def is_crossed(self) -> bool:
-        """Whether a bid and an offer overlap, as they may while an auction gathers."""
+        """Whether a bid and an offer overlap, as they may during an auction."""
         return bool(self.bids.keys and self.asks.keys) and self.bids.keys[-1] + self.asks.keys[-1] >= 0
 
     def depth(self, levels_max: int) -> tuple[list[tuple[Price, Quantity]], list[tuple[Price, Quantity]]]:
-        """The best bids and the best offers, as (price, quantity), the best first."""
+        """The best bids and offers as (price, quantity), best first."""
         return list(islice(self.bids.levels(), levels_max)), list(islice(self.asks.levels(), levels_max))
 
     def orders(self) -> Iterator[Order]:
-        """All waiting orders, bids first."""
+        """All orders, bids first."""
         yield from self.bids
         yield from self.asks

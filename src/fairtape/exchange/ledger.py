@@ -1,8 +1,9 @@
-"""Who owns what: a double-entry ledger of cash and shares, in whole units of 1e-9.
+"""A double-entry ledger of cash and shares, in whole units of 1e-9.
 
-Every asset of an account has two parts, available and reserved. An order reserves, a cancel releases, a committed trade
-settles: it moves the buyer's reserved cash and the seller's reserved shares across. Nothing else changes a balance but
-deposits and withdrawals, and each of them is booked against `outside`, so that every asset always adds up to zero.
+Every asset of an account has two parts, available and reserved. An order reserves, a cancel releases, and a committed
+trade settles: it moves the buyer's reserved cash to the seller and the seller's reserved shares to the buyer. Only
+deposits and withdrawals change a balance otherwise. Each of them is booked against `outside`, so that every asset
+always adds up to zero.
 """
 
 import json
@@ -16,13 +17,13 @@ from fairtape.market.symbols import Symbol
 
 ACCOUNTS_MAX: Final = 1 << 20
 ASSET_MAX: Final = (1 << 96) - 1  # units of one asset in all accounts together
-ASSETS_MAX: Final = 1 << 12  # of one account, cash among them
+ASSETS_MAX: Final = 1 << 12  # of one account, including cash
 
 _Balances: TypeAlias = Mapping[str, list[int]]
 
 
 class BadLedger(ValueError):
-    """A snapshot that is none, or an entry that no ledger can hold; the message says which and why."""
+    """An invalid snapshot, or an entry that no ledger can hold; the text says which and why."""
 
 
 class Balance:
@@ -36,11 +37,10 @@ class Balance:
 
     @property
     def total(self) -> int:
-        """All of it."""
         return self.available + self.reserved
 
     def reserve(self, amount: int) -> bool:
-        """Set so much aside; False, and nothing changes, where that much is not available."""
+        """Reserve an amount. False, and no change, if less is available."""
         if amount > self.available:
             return False
         self.available -= amount
@@ -48,7 +48,6 @@ class Balance:
         return True
 
     def release(self, amount: int) -> None:
-        """Give so much of what was set aside back."""
         assert 0 <= amount <= self.reserved
         self.reserved -= amount
         self.available += amount
@@ -65,7 +64,7 @@ class LedgerAccount:
         self.balances: dict[str, Balance] = {CASH: self.cash}
 
     def balance(self, asset: str) -> Balance:
-        """What the account has of an asset, which may be nothing."""
+        """The balance of an asset, created empty where it is missing."""
         found = self.balances.get(asset)
         if found is None:
             found = self.balances[asset] = Balance()
@@ -73,16 +72,16 @@ class LedgerAccount:
 
 
 class Ledger:
-    """All accounts, and the outside."""
+    """All accounts, and `outside`, the counterparty of deposits and withdrawals."""
 
     def __init__(self, *, accounts_max: int = ACCOUNTS_MAX, assets_max: int = ASSETS_MAX) -> None:
         self._accounts_max = accounts_max
         self._assets_max = assets_max
         self.accounts: dict[str, LedgerAccount] = {}
-        self.outside: dict[str, int] = {}  # of each asset, the negative of all that came in
+        self.outside: dict[str, int] = {}  # per asset, the negative of its net deposits
 
     def fund(self, name: str, asset: str, amount: int) -> str | None:
-        """Let cash or shares in (or, below zero, out) of an account; why that cannot be."""
+        """Deposit into an account, or withdraw (below zero), or return why not."""
         account = self.accounts.get(name)
         balance = None if account is None else account.balances.get(asset)
         available = 0 if balance is None else balance.available
@@ -92,10 +91,10 @@ class Ledger:
             return f"amount is {format_fixed(amount)}; with it there would be more than {format_sum(ASSET_MAX)} in all"
         if account is None:
             if len(self.accounts) == self._accounts_max:
-                return f"account is {name}; the ledger is full with {self._accounts_max} accounts"
+                return f"account is {name}; the ledger has its limit of {self._accounts_max} accounts"
             account = self.accounts[name] = LedgerAccount(name)
         if asset not in account.balances and len(account.balances) == self._assets_max:
-            return f"asset is {asset}; the account is full with {self._assets_max} assets"
+            return f"asset is {asset}; the account has its limit of {self._assets_max} assets"
         account.balance(asset).available += amount
         self.outside[asset] = self.outside.get(asset, 0) - amount
         return None
@@ -103,7 +102,7 @@ class Ledger:
     def settle(
         self, buyer: LedgerAccount, seller: LedgerAccount, symbol: Symbol, quantity: Quantity, amount: int
     ) -> None:
-        """A committed trade: the buyer's reserved cash against the seller's reserved shares."""
+        """Settle a committed trade: the buyer's reserved cash against the seller's reserved shares."""
         shares, cash = seller.balances[symbol], buyer.cash
         assert shares.reserved >= quantity
         assert cash.reserved >= amount
@@ -113,7 +112,7 @@ class Ledger:
         buyer.balance(symbol).available += quantity
 
     def imbalance(self) -> Mapping[str, int]:
-        """Of each asset that does not add up to zero, by how much: empty, unless there is a fault."""
+        """Per asset that does not add up to zero, the difference: empty unless the ledger is corrupt."""
         sums = dict(self.outside)
         for account in self.accounts.values():
             for asset, balance in account.balances.items():
@@ -123,7 +122,7 @@ class Ledger:
         return {asset: total for asset, total in sums.items() if total}
 
     def snapshot(self) -> bytes:
-        """The whole state in one form only: equal ledgers have equal snapshots."""
+        """The whole state in canonical form: equal ledgers have equal snapshots."""
         accounts = {
             name: {
                 asset: [balance.available, balance.reserved]
@@ -138,12 +137,11 @@ class Ledger:
 
     @property
     def state_hash(self) -> bytes:
-        """A digest of the snapshot."""
         return sha256(self.snapshot()).digest()
 
     @classmethod
     def restore(cls, snapshot: bytes, *, accounts_max: int = ACCOUNTS_MAX, assets_max: int = ASSETS_MAX) -> "Ledger":
-        """The ledger of a snapshot. Raises `BadLedger` for bytes that `snapshot` would not have made."""
+        """The ledger of a snapshot. Raises `BadLedger` for bytes that `snapshot` does not produce."""
         ledger = cls(accounts_max=accounts_max, assets_max=assets_max)
         try:
             whole = json.loads(snapshot)
@@ -154,7 +152,7 @@ class Ledger:
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise BadLedger(f"the snapshot of a ledger cannot be read: {error}") from None
         if not same or ledger.imbalance():
-            raise BadLedger("the snapshot of a ledger is not in its one form, or does not add up to zero")
+            raise BadLedger("the snapshot of a ledger is not in canonical form, or does not add up to zero")
         return ledger
 
 

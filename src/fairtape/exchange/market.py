@@ -1,15 +1,15 @@
-"""One symbol under one rule: its book, its stops and its clock.
+"""One market: a symbol under one rule, with its book, its stop orders and its auction clock.
 
-A market knows orders, prices and time, and nothing of money: whether an account can pay is decided before an order
-comes here. What happens to orders comes back as fills, and as cuts for what goes without a trade; a caller drains
-`cuts` after each call. Time is the instant of the token that is being applied.
+A market knows orders, prices and time, but no balances: whether an account can pay is decided before an order gets
+here. Calls return fills, and collect what is removed without a trade in `reductions`, which the caller drains after
+each call. Time is the instant of the token that is being applied.
 """
 
 from collections.abc import Sequence
 from typing import Final
 
 from fairtape.core.instants import Instant
-from fairtape.exchange.book import ANY_BUY, ANY_SELL, Book, Fill, Ladder, Order, Reduction, RemovalReason, cut
+from fairtape.exchange.book import ANY_BUY, ANY_SELL, Book, Fill, Ladder, Order, Reduction, RemovalReason, reduce_open
 from fairtape.exchange.orders import NewOrder, OpenMarket, OrderType, Side, TimeInForce
 from fairtape.exchange.rules import dutch
 from fairtape.exchange.rules.auctions import Clearing, award, by_batch, clear, middle, nearest, uncross
@@ -26,14 +26,14 @@ from fairtape.exchange.rules.values import (
 )
 from fairtape.market.prices import ONE, Price, Quantity, format_fixed
 
-_NOTHING: Final[tuple[Fill, ...]] = ()
-PRICE_MAX: Final = ANY_BUY - 1  # of a limit: above it stand those who take every price
+_NO_FILLS: Final[tuple[Fill, ...]] = ()
+PRICE_MAX: Final = ANY_BUY - 1  # highest limit; market orders to buy rank above it
 DAY: Final = TimeInForce.DAY
 FOK: Final = TimeInForce.FOK
 
 
 def flaw_of(terms: OpenMarket) -> str | None:
-    """Why no market can be opened on these terms; None where one can."""
+    """Return why no market can be opened on these terms; None if one can."""
     step = terms.rule.step if isinstance(terms.rule, Continuous) else 0
     for field, price in (("price_min", terms.price_min), ("price_max", terms.price_max), *_prices_of(terms.rule)):
         if price % terms.tick:
@@ -54,7 +54,6 @@ def flaw_of(terms: OpenMarket) -> str | None:
 
 
 def _prices_of(rule: Rule) -> list[tuple[str, Price]]:
-    """The prices that a rule names itself."""
     match rule:
         case CallAuction():
             return [("reference", rule.reference)]
@@ -64,30 +63,30 @@ def _prices_of(rule: Rule) -> list[tuple[str, Price]]:
 
 
 class Market:
-    """The trading of one symbol."""
+    """The market of one symbol."""
 
-    __slots__ = ("_batch", "_hand", "_stops", "book", "cuts", "halted", "last", "rule", "terms")
+    __slots__ = ("_batch", "_clock", "_stops", "book", "halted", "last", "reductions", "rule", "terms")
 
     def __init__(self, terms: OpenMarket, now: Instant = 0) -> None:
         assert flaw_of(terms) is None
         self.terms = terms
         self.rule = terms.rule
         self.book = Book()
-        self.cuts: list[Reduction] = []
+        self.reductions: list[Reduction] = []
         self.halted = False
-        self.last: Price = 0  # of the latest trade; 0: there was none
-        self._stops = (Ladder(), Ladder())  # that buy, the lowest stop first; that sell, the highest first
-        self._hand = dutch.Hand(0, now)
+        self.last: Price = 0  # price of the latest trade; 0: none yet
+        self._stops = (Ladder(), Ladder())  # stop orders to buy, lowest stop first; to sell, highest first
+        self._clock = dutch.ClockState(0, now)
         self._batch = self._batch_at(now)
 
-    # What may come in.
+    # Checks.
 
     def refusal(self, new: NewOrder) -> str | None:
-        """Why this order cannot be entered; None where it can."""
+        """Return why this order is refused; None if it can be entered."""
         if self.halted:
-            return f"{new.symbol} is halted; only cancels are taken"
+            return f"{new.symbol} is halted; only cancels are accepted"
         if new.quantity % self.terms.lot:
-            return f"quantity is {format_fixed(new.quantity)}; lots are {format_fixed(self.terms.lot)}"
+            return self.lot_flaw(new.quantity)
         for field, price in (("price", new.price), ("stop_price", new.stop_price)):
             if price and (flaw := self.price_flaw(field, price)):
                 return flaw
@@ -95,35 +94,39 @@ class Market:
             return None
         return self._auction_refusal(new)
 
+    def lot_flaw(self, quantity: Quantity) -> str:
+        lot = format_fixed(self.terms.lot)
+        return f"quantity is {format_fixed(quantity)}; it must be a multiple of the lot {lot}"
+
     def price_flaw(self, field: str, price: Price) -> str | None:
-        """Why this is no price of this market; None where it is one."""
+        """Return why this is no valid price here; None if it is."""
         terms = self.terms
         if price % terms.tick:
-            return f"{field} is {format_fixed(price)}; ticks are {format_fixed(terms.tick)}"
+            return f"{field} is {format_fixed(price)}; it must be a multiple of the tick {format_fixed(terms.tick)}"
         highest = terms.price_max or PRICE_MAX
         if not terms.price_min <= price <= highest:
             bounds = f"{format_fixed(terms.price_min)} to {format_fixed(highest)}"
-            return f"{field} is {format_fixed(price)}; prices are from {bounds}"
+            return f"{field} is {format_fixed(price)}; it must be from {bounds}"
         return None
 
     def _auction_refusal(self, new: NewOrder) -> str | None:
-        """What only a continuous market takes, and the one offer of an auction for a lot."""
+        """Refuse what only a continuous market supports, and a second offer in an auction of lots."""
         wait = new.time_in_force
         immediate = wait is FOK or (wait is not DAY and not isinstance(self.rule, DutchClock))
         if new.order_type not in (OrderType.LIMIT, OrderType.MARKET) or new.post_only or immediate:
-            return f"{new.symbol} is an auction; it takes limit and market orders that wait"
+            return f"{new.symbol} is an auction; it accepts only limit and market orders that rest"
         if not isinstance(self.rule, SecondPrice | DutchClock):
             if new.order_type is OrderType.MARKET and new.side is Side.BUY and not self.terms.price_max:
                 return f"{new.symbol} has no price_max; a market order to buy would have no bound"
             return None
         if new.side is Side.SELL and self.book.asks:
-            return f"{new.symbol} has a lot on offer; one is sold after the other"
+            return f"{new.symbol} has a lot on offer; offer the next one when it is sold"
         if new.order_type is OrderType.MARKET and (new.side is Side.SELL or isinstance(self.rule, SecondPrice)):
-            return f"{new.symbol} sells lots; a bid and a reserve are limits"
+            return f"{new.symbol} sells lots; bids and offers must be limit orders"
         return None
 
     def order_of(self, new: NewOrder, number: int, owner: object) -> Order:
-        """The order that a request becomes. In a continuous market one that takes every price does not wait."""
+        """The order of a request. In a continuous market, a market order for the day becomes immediate-or-cancel."""
         sign = 1 if new.side is Side.BUY else -1
         price, wait = new.price, new.time_in_force
         if not price:
@@ -133,23 +136,23 @@ class Market:
         terms = (price, new.quantity, new.self_trade, wait, new.post_only, new.client_id, new.stop_price)
         return Order(number, owner, sign, *terms)
 
-    # What orders do.
+    # Orders.
 
     def enter(self, order: Order, now: Instant = 0) -> Sequence[Fill]:
-        """Let an order trade and wait, as the rule says."""
+        """Let an order trade and rest, as the rule says."""
         rule = self.rule
         if type(rule) is not Continuous:
-            return self._gather(order, now)
+            return self._enter_auction(order, now)
         book = self.book
         opposite = book.asks if order.sign > 0 else book.bids
         keys = opposite.keys
-        fills: list[Fill] | tuple[Fill, ...] = _NOTHING
+        fills: list[Fill] | tuple[Fill, ...] = _NO_FILLS
         if keys and keys[-1] >= -order.key:
-            if (order.post_only or order.time_in_force is FOK) and (why := _forbidden(order, opposite)):
-                self.cuts.append(cut(order, order.open, why))
-                return _NOTHING
+            if (order.post_only or order.time_in_force is FOK) and (why := _taking_refusal(order, opposite)):
+                self.reductions.append(reduce_open(order, order.open, why))
+                return _NO_FILLS
             fills = []
-            match(order, opposite, rule, self.terms.tick, fills, self.cuts)
+            match(order, opposite, rule, self.terms.tick, fills, self.reductions)
             if fills:
                 self.last = fills[-1].price
         if order.open:
@@ -157,30 +160,32 @@ class Market:
                 (book.bids if order.sign > 0 else book.asks).add(order, order.key)
             else:
                 whole = order.time_in_force is FOK
-                self.cuts.append(cut(order, order.open, RemovalReason.NOT_WHOLE if whole else RemovalReason.UNFILLED))
+                self.reductions.append(
+                    reduce_open(order, order.open, RemovalReason.NOT_WHOLE if whole else RemovalReason.UNFILLED)
+                )
         return fills
 
-    def _gather(self, order: Order, now: Instant) -> Sequence[Fill]:
-        """An auction's order waits; under the clock it may take at once."""
+    def _enter_auction(self, order: Order, now: Instant) -> Sequence[Fill]:
+        """An order of an auction rests; a Dutch clock may fill it at once."""
         fills = [*self.advance(now)]
         order.batch = self._batch
         self.book.rest(order)
         if not isinstance(self.rule, DutchClock):
             return fills
         if order.sign < 0:
-            self._hand = dutch.Hand(self.rule.start, now)
+            self._clock = dutch.ClockState(self.rule.start, now)
         fills += self.advance(now)
         if order.open and (order.is_market or order.time_in_force is not DAY):
             self.book.remove(order)
-            self.cuts.append(cut(order, order.open, RemovalReason.UNFILLED))
+            self.reductions.append(reduce_open(order, order.open, RemovalReason.UNFILLED))
         return fills
 
     def stop(self, order: Order) -> None:
-        """Keep a stop order until a trade reaches it."""
+        """Hold a stop order until a trade triggers it."""
         self._stops[order.sign < 0].add(order, -order.stop_price * order.sign)
 
     def triggered(self) -> Order | None:
-        """The next stop order that the last trade has reached, which is a plain order from now on; None: no further."""
+        """The next stop order that the last trade has triggered, turned into a plain order; None if there is none."""
         buys, sells = self._stops
         if not (buys.keys or sells.keys):
             return None
@@ -194,21 +199,21 @@ class Market:
         return None
 
     def cancel(self, order: Order, why: RemovalReason = RemovalReason.ASKED) -> None:
-        """Take a waiting order out, with all that is left of it."""
+        """Remove an open order."""
         if order.stop_price:
             self._stops[order.sign < 0].remove(order, -order.stop_price * order.sign)
         else:
             (self.book.bids if order.sign > 0 else self.book.asks).remove(order, order.key)
-        self.cuts.append(cut(order, order.open, why))
+        self.reductions.append(reduce_open(order, order.open, why))
 
     def reduce(self, order: Order, quantity: Quantity) -> None:
-        """Take so much of a waiting order away; the rest keeps its place."""
-        self.cuts.append(cut(order, quantity, RemovalReason.ASKED))
+        """Reduce an open order by this quantity; the rest keeps its priority."""
+        self.reductions.append(reduce_open(order, quantity, RemovalReason.ASKED))
         if not order.open:
             self.book.remove(order)
 
     def move(self, order: Order, price: Price, quantity: Quantity, now: Instant) -> Sequence[Fill]:
-        """Give a waiting order a new limit and a new whole quantity, at the end of the queue."""
+        """Give an open order a new limit and a new total quantity, at the end of its queue."""
         self.book.remove(order)
         order.open += quantity - order.quantity
         order.quantity = quantity
@@ -217,19 +222,19 @@ class Market:
         return self.enter(order, now)
 
     def close(self) -> None:
-        """Cancel everything."""
+        """Cancel all orders."""
         for order in [*self.book.orders(), *self._stops[0], *self._stops[1]]:
             self.cancel(order, RemovalReason.CLOSED)
 
-    # What time and operators do.
+    # Time and operators.
 
     def advance(self, now: Instant) -> Sequence[Fill]:
-        """Let the clock of an auction run until now."""
+        """Advance the clock of an auction to now."""
         if self.halted:
-            return _NOTHING
-        fills: Sequence[Fill] = _NOTHING
+            return _NO_FILLS
+        fills: Sequence[Fill] = _NO_FILLS
         if isinstance(self.rule, DutchClock):
-            fills, self._hand = dutch.run(self.book, self.rule, self._hand, now)
+            fills, self._clock = dutch.run(self.book, self.rule, self._clock, now)
         elif isinstance(self.rule, BatchAuction) and self._batch_at(now) > self._batch:
             self._batch = self._batch_at(now)
             fills = self._cleared(self.rule)
@@ -238,7 +243,7 @@ class Market:
         return fills
 
     def uncross(self) -> Sequence[Fill] | None:
-        """End the round of a call or of a sealed auction; None where the rule has no rounds."""
+        """End the round of a call or sealed auction; None if the rule has no rounds."""
         if isinstance(self.rule, CallAuction):
             fills: Sequence[Fill] = self._cleared(self.rule)
         elif isinstance(self.rule, SecondPrice):
@@ -252,7 +257,7 @@ class Market:
         return fills
 
     def indicative(self) -> Clearing | None:
-        """What an auction that gathers would come to now."""
+        """The price and volume at which an open auction would clear now."""
         terms, rule = self.terms, self.rule
         if isinstance(rule, BatchAuction):
             reference = self.last // terms.tick * terms.tick
@@ -282,20 +287,20 @@ class Market:
         return uncross(self.book, clearing.price, clearing.volume)
 
     def halt(self, now: Instant) -> None:
-        """Stop trading, and the clock with it."""
+        """Stop trading, and the clock."""
         if not self.halted:
-            self._hand = dutch.Hand(self.clock_price(now), now)
+            self._clock = dutch.ClockState(self.clock_price(now), now)
             self.halted = True
 
     def resume(self, now: Instant) -> None:
-        """Go on where the market stood."""
+        """Continue trading; the clock continues from its price at the halt."""
         if self.halted:
-            self._hand = dutch.Hand(self._hand.price, now)
+            self._clock = dutch.ClockState(self._clock.price, now)
             self._batch = self._batch_at(now)
             self.halted = False
 
     def change(self, terms: OpenMarket, now: Instant) -> str | None:
-        """Go on under another rule with the orders that wait; why that cannot be."""
+        """Change the rule and keep the open orders, or return why not."""
         if not (isinstance(self.rule, EXCHANGEABLE) and isinstance(terms.rule, EXCHANGEABLE)):
             return f"{terms.symbol} is open under a rule that ends only with the market; close it first"
         if (terms.tick, terms.lot, terms.price_min, terms.price_max) != (
@@ -308,24 +313,24 @@ class Market:
         if self.book.is_crossed:
             return f"{terms.symbol} has bids and offers that cross; uncross it first"
         if any(order.is_market for order in self.book.orders()) or any(self._stops):
-            return f"{terms.symbol} has market or stop orders waiting, which the new rule does not know"
+            return f"{terms.symbol} has open market or stop orders, which the new rule does not support"
         self.terms, self.rule = terms, terms.rule
         for order in self.book.orders():
             order.batch = 0
         self._batch = self._batch_at(now)
         return None
 
-    # What is asked.
+    # Queries.
 
     def clock_price(self, now: Instant) -> Price:
-        """What the Dutch clock shows; 0 where nothing is on offer or there is no clock."""
+        """The price of the Dutch clock; 0 if there is no clock or no offer."""
         lot = self.book.asks.first()
         if not isinstance(self.rule, DutchClock) or lot is None:
             return 0
-        return dutch.price_at(self.rule, self._hand, lot.price, self._hand.set_at if self.halted else now)
+        return dutch.price_at(self.rule, self._clock, lot.price, self._clock.set_at if self.halted else now)
 
     def cost(self, order: Order, now: Instant) -> int:
-        """The most that a market order to buy can come to pay, as price times quantity."""
+        """The most that a market order to buy may pay, as price times quantity."""
         if isinstance(self.rule, DutchClock):
             lot = self.book.asks.first()
             return self.clock_price(now) * min(order.open, lot.open) if lot is not None else 0
@@ -335,15 +340,15 @@ class Market:
 
     @property
     def is_sealed(self) -> bool:
-        """Whether nobody may see the book."""
+        """Whether the book is secret."""
         return isinstance(self.rule, SecondPrice)
 
     def _batch_at(self, now: Instant) -> int:
         return now // self.rule.period if isinstance(self.rule, BatchAuction) else 0
 
 
-def _forbidden(order: Order, opposite: Ladder) -> RemovalReason | None:
-    """Why an order that crosses must not take."""
+def _taking_refusal(order: Order, opposite: Ladder) -> RemovalReason | None:
+    """Return why an order that crosses must not take."""
     if order.post_only:
         return RemovalReason.WOULD_TAKE
     return RemovalReason.NOT_WHOLE if fillable(order, opposite) < order.open else None

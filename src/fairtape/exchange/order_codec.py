@@ -1,8 +1,10 @@
 """The messages of a floor as bytes: fixed layouts, a kind and a version first, little-endian.
 
-Every message but the pulse and the report opens with the same twenty bytes: kind, version, five option bytes, a zero,
-the gateway and its own number. `decode` refuses with `BadOrder` whatever `encode` would not have made, so equal values
-have equal bytes and a replica never has to guess.
+Every message but the pulse and the report starts with the same twenty bytes: kind, version, five option bytes, a zero,
+the gateway and its own number. `decode` raises `BadOrder` for any bytes that `encode` does not produce, so equal values
+have equal bytes.
+
+The rule in an `OpenMarket` is three option bytes and four numbers; unused ones are zero.
 """
 
 import struct
@@ -46,7 +48,7 @@ from fairtape.exchange.rules.values import (
 from fairtape.market.prices import FIXED_MAX, format_fixed
 from fairtape.market.symbols import SYMBOL_MAX
 
-# Rules as the bytes of an `OpenMarket` message: three option bytes and four numbers, unused ones zero.
+# Kinds of rules in an `OpenMarket`.
 
 CONTINUOUS: Final = 1
 CALL_AUCTION: Final = 2
@@ -59,7 +61,7 @@ Parameters: TypeAlias = tuple[int, int, int, int]
 
 
 def rule_fields(rule: Rule) -> tuple[Options, Parameters]:
-    """What stands for a rule in a message."""
+    """A rule as the option bytes and numbers of a message."""
     match rule:
         case Continuous():
             return (CONTINUOUS, rule.pricing, rule.rounding), (rule.step, 0, 0, 0)
@@ -74,7 +76,7 @@ def rule_fields(rule: Rule) -> tuple[Options, Parameters]:
 
 
 def rule_of(options: Options, parameters: Parameters) -> Rule:
-    """The rule that these fields stand for. Raises `BadRule` for fields that `rule_fields` would not have made."""
+    """The rule in these fields. Raises `BadRule` for fields that `rule_fields` does not produce."""
     rule = _read(options, parameters)
     if rule_fields(rule) != (options, parameters):
         raise BadRule(f"options {options} and parameters {parameters} hold more than a {type(rule).__name__} has")
@@ -144,7 +146,7 @@ _STOPPED: Final = frozenset((OrderType.STOP, OrderType.STOP_LIMIT))
 
 
 def encode(message: Message) -> bytes:
-    """The bytes of a message. Raises `BadOrder` for values that no message has."""
+    """The bytes of a message. Raises `BadOrder` for values that cannot be encoded."""
     try:
         payload = _encoded(message)
     except (struct.error, UnicodeEncodeError, BadRule) as error:
@@ -156,7 +158,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(payload: bytes) -> Message:
-    """The message in these bytes. Raises `BadOrder` for anything that `encode` would not have made."""
+    """The message in these bytes. Raises `BadOrder` for anything that `encode` does not produce."""
     reader = _READERS.get(payload[0]) if payload else None
     if reader is None:
         raise BadOrder(f"kind is {payload[:1].hex() or 'missing'}; no message of a floor begins with it")
@@ -228,7 +230,7 @@ def _read_new_order(payload: bytes) -> NewOrder:
 
 
 def _flaw_of_new_order(payload: bytes) -> str:
-    """What is wrong with an order that is known to be wrong: the field, what was found and what it should be."""
+    """What is wrong with an invalid order: the field, the value and what is expected."""
     *head, _, _, _, price, stop, quantity, at = _NEW_ORDER.unpack(payload)
     for field, number, choices in (
         ("side", head[2], _SIDES),
@@ -250,7 +252,7 @@ def _flaw_of_new_order(payload: bytes) -> str:
             return (
                 f"{field} is {format_fixed(number)}; a {kind.name} order has {'one above 0' if kind in kinds else '0'}"
             )
-    return "post_only is set; only a limit order for the day can promise to rest"
+    return "post_only is set; only a day limit order can be post-only"
 
 
 def _read_cancel(payload: bytes) -> Cancel:
@@ -312,7 +314,7 @@ def _read_trade_report(payload: bytes) -> TradeReport:
 
 
 def _text(field: str, padded: bytes) -> str:
-    """1 or more printable ascii characters without blanks, and zeros behind them alone."""
+    """One or more printable ascii characters without blanks, padded with zeros only."""
     text = padded.rstrip(b"\0").decode("latin-1")
     if not text or not text.isascii() or not text.isprintable() or " " in text:
         raise BadOrder(f"{field} is {text!r}; it must be printable ascii characters without blanks, at least one")
@@ -320,7 +322,7 @@ def _text(field: str, padded: bytes) -> str:
 
 
 def _refused(field: str, value: int) -> NoReturn:
-    raise BadOrder(f"{field} is {value}; no message of a floor has that")
+    raise BadOrder(f"{field} is {value}; that is not a valid value")
 
 
 def _refuse_options(options: list[int]) -> None:

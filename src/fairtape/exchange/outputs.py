@@ -1,7 +1,7 @@
-"""What a floor says: the states of orders as the sequence proves them, trades, and evidence.
+"""Outputs of a floor: the states of orders as the sequence decides them, trades, and evidence.
 
-The same at every replica, in the same order. Gateways turn them into what their traders hear; the arbiter's site
-publishes what is meant for the ticker.
+They are the same at every replica, in the same order. Gateways turn them into reports for their traders; the arbiter's
+site publishes committed trades to the ticker.
 """
 
 import struct
@@ -22,33 +22,33 @@ _EXECUTION: Final = struct.Struct(f"<QQ{SYMBOL_MAX}sqqQQbq")
 
 
 class Execution(NamedTuple):
-    """A trade of the floor, with both its sides."""
+    """A trade of the floor, with both sides."""
 
-    trade_id: int  # counts from 1, without holes
-    token: int  # that put the later order into the sequence
+    trade_id: int  # counts from 1, without gaps
+    token: int  # the token of the later order
     symbol: Symbol
     price: Price
     quantity: Quantity
-    buy_order: int  # the sequence numbers of the two orders
+    buy_order: int  # sequence numbers of the two orders
     sell_order: int
-    buyer: str  # the accounts
+    buyer: str  # accounts
     seller: str
     buy_client_id: str
     sell_client_id: str
-    aggressor: int  # Side of the one who took; 0 in an auction
-    traded_at: Instant  # of the token
+    aggressor: int  # Side of the taker; 0 in an auction
+    traded_at: Instant  # instant of the token
 
     def to_bytes(self) -> bytes:
-        """What goes into the digest of a token's trades. The accounts follow from the orders."""
+        """The input of the digest over a token's trades. Accounts are left out: they follow from the orders."""
         names = (self.trade_id, self.token, self.symbol.encode("ascii"), self.price, self.quantity)
         return _EXECUTION.pack(*names, self.buy_order, self.sell_order, self.aggressor, self.traded_at)
 
 
 @dataclass(slots=True)
 class Sequenced:
-    """An order has its place: every replica accepted it there, and its funds are reserved."""
+    """An order has its place in the sequence: every replica has accepted it there, and its funds are reserved."""
 
-    number: int  # its place in the sequence
+    number: int  # sequence number of the order
     source: int
     gateway_number: int
     account: str
@@ -59,37 +59,37 @@ class Sequenced:
 class Replaced:
     """An order has new terms."""
 
-    number: int  # of the request
+    number: int  # sequence number of the request
     source: int
     gateway_number: int
-    order: int  # the sequence number of the order
+    order: int  # sequence number of the order
     account: str
-    order_id: str  # the client id it had
-    client_id: str  # and has
+    order_id: str  # its previous client id
+    client_id: str  # its new client id
     price: Price
-    open: Quantity  # what was left to trade when the request took effect
+    open: Quantity  # left to trade when the request took effect
 
 
 @dataclass(slots=True)
 class Cancelled:
-    """So much of an order is gone without a trade."""
+    """A quantity of an order was removed without a trade."""
 
-    number: int  # of the message that was being applied
-    order: int  # the sequence number of the order
+    number: int  # sequence number of the message that was being applied
+    order: int  # sequence number of the order
     account: str
     client_id: str
     quantity: Quantity
-    open: Quantity  # what is left: above zero only where an order was reduced
+    open: Quantity  # what is left; above zero only if the order was reduced
     reason: str
 
 
 @dataclass(slots=True)
 class Rejected:
-    """A request changed nothing."""
+    """A request was refused and changed nothing."""
 
-    number: int  # its place in the sequence
+    number: int  # sequence number of the request
     source: int
-    gateway_number: int  # 0 where the request could not be read
+    gateway_number: int  # 0 if the request could not be decoded
     account: str
     client_id: str
     reason: str
@@ -97,17 +97,17 @@ class Rejected:
 
 @dataclass(slots=True)
 class TentativeFill:
-    """A trade was made. It holds unless more sites fail than its commit waits for."""
+    """A trade was made. It is final unless more sites fail than its commit waits for."""
 
     trade: Execution
 
 
 @dataclass(slots=True)
 class Committed:
-    """A trade outlives N failures from here on, and is settled in the ledger."""
+    """A trade survives N failures from now on, and is settled in the ledger."""
 
     trade: Execution
-    token: int  # that had passed
+    token: int  # the token whose passing committed it
 
 
 @dataclass(slots=True)
@@ -115,11 +115,11 @@ class Printed:
     """A committed trade, for the ticker."""
 
     execution: Execution
-    venue: str  # the name under which the floor prints
+    venue: str  # the venue name of the floor
 
     @property
     def trade(self) -> Trade:
-        """The record, made when it is asked for: most replicas never publish it."""
+        """The trade record, built on demand: most replicas never publish it."""
         made = self.execution
         flags = _FLAGS.get(made.aggressor, 0)
         amounts = (made.symbol, made.price, made.quantity, made.traded_at)
@@ -128,36 +128,36 @@ class Printed:
 
 @dataclass(slots=True)
 class Voided:
-    """A trade never was: its token is lost."""
+    """A trade is void because its token is lost."""
 
     trade: Execution
-    committed: bool  # it had been called committed, which takes more than N failures
+    committed: bool  # it had committed, so more than N sites have failed
 
 
 @dataclass(slots=True)
 class Broken:
-    """From this number on the sequence may have been used otherwise."""
+    """A Break: numbers from here on may have been used for other messages."""
 
     token: int
     sequence: int
-    rebuild: bool  # this replica has applied lost tokens, and must be rebuilt from its journal
+    rebuild: bool  # this replica has applied lost tokens and must be rebuilt from its journal
 
 
 @dataclass(slots=True)
 class Evidence:
     """An arbiter's report differs from this replica's own computation."""
 
-    number: int  # the report's place in the sequence
+    number: int  # sequence number of the report
     reporter: int  # its source
     token: int
     field: str
-    expected: str  # what this replica computed
-    found: str  # what the report says
+    expected: str  # as this replica computed it
+    found: str  # as reported
 
 
 @dataclass(slots=True)
 class Funded:
-    """Cash or shares came from outside, or went there."""
+    """Cash or shares were deposited or withdrawn."""
 
     number: int
     account: str

@@ -1,7 +1,7 @@
-"""The ledger as transfers: an amount of one asset leaves one place and comes to another, in one batch for each token.
+"""The ledger as transfers: movements of one asset between two accounts or parts of one, in a batch per token.
 
-Balances say how things stand; transfers say how they came to stand so, and add up to them. A transfer names both its
-sides, so that no entry can ever be without its counterpart.
+Balances are a state; transfers are the movements that add up to it. A transfer names both its sides, so every entry has
+its counterpart.
 """
 
 from collections import defaultdict
@@ -26,7 +26,7 @@ from fairtape.market.symbols import Symbol
 
 
 class BalancePart(IntEnum):
-    """Where an amount lies."""
+    """Which part of a balance a transfer moves from or to."""
 
     OUTSIDE = 0
     AVAILABLE = 1
@@ -34,20 +34,18 @@ class BalancePart(IntEnum):
 
 
 class TransferReason(IntEnum):
-    """Why an amount moved."""
-
-    FUNDING = 1  # the reference is the place of the message
-    RESERVATION = 2  # what orders set aside and gave back in one token; the reference is the token
-    SETTLEMENT = 3  # the reference is the trade
+    FUNDING = 1  # reference: sequence number of the message
+    RESERVATION = 2  # net of what orders reserved and released in one token; reference: the token
+    SETTLEMENT = 3  # reference: the trade id
 
 
 class Transfer(NamedTuple):
-    """An amount of one asset on its way from one place to another."""
+    """An amount of one asset, moved from a giver to a taker."""
 
     reason: TransferReason
     reference: int
     asset: str  # empty: cash
-    giver: str  # an account; empty: the outside
+    giver: str  # an account; empty: outside
     giver_part: BalancePart
     taker: str
     taker_part: BalancePart
@@ -58,7 +56,7 @@ class Settlement(NamedTuple):
     """A committed trade: the buyer's reserved cash for the seller's reserved shares."""
 
     trade_id: int
-    token: int  # that made it
+    token: int  # the token that made it
     symbol: Symbol
     price: Price
     quantity: Quantity
@@ -69,7 +67,7 @@ class Settlement(NamedTuple):
     sell_order: int
 
 
-class TransferState(NamedTuple):
+class AccountBalance(NamedTuple):
     """One asset of one account, after a token."""
 
     account: str
@@ -80,27 +78,26 @@ class TransferState(NamedTuple):
 
 @dataclass(slots=True)
 class TransferBatch:
-    """What one token did to the ledger: first its settlements, then everything else."""
+    """What one token did to the ledger: its settlements, then all other transfers, and the balances after them."""
 
     token: int
-    sequence: int  # the number of the next message
+    sequence: int  # number of the next message
     settlements: list[Settlement] = field(default_factory=list)
     transfers: list[Transfer] = field(default_factory=list)
-    standings: list[TransferState] = field(default_factory=list)
+    balances: list[AccountBalance] = field(default_factory=list)
 
 
-# The bookkeeper of a floor: what a token did to the ledger, as transfers.
-#
-# It looks at what the floor says and at how the balances stand before and after, and books the difference. Settlements
-# and funding are known from the outputs; whatever else moved between available and reserved is what orders set aside or
-# gave back. If a balance moved in any other way the books would not close, and that is asserted for every account.
-
-_OWNED: Final = (Sequenced, Cancelled, Replaced)  # told of one account's order
-_OPEN, _HELD = BalancePart.AVAILABLE, BalancePart.RESERVED
+_OWNED: Final = (Sequenced, Cancelled, Replaced)  # outputs about an order of one account
+_AVAILABLE, _RESERVED = BalancePart.AVAILABLE, BalancePart.RESERVED
 
 
 class Bookkeeper:
-    """The transfers of one floor's ledger, from its beginning on."""
+    """Derives the transfers of a floor's ledger, from its first token on.
+
+    It compares the balances before and after each token. Settlements and funding follow from the outputs; any other
+    movement between available and reserved is what orders reserved or released. Other movements must not exist, which
+    is asserted for every account.
+    """
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -125,7 +122,7 @@ class Bookkeeper:
         return batch
 
     def _close(self, batch: TransferBatch, touched: Iterable[str]) -> None:
-        """Book what moved between available and reserved, and see that nothing else did."""
+        """Book what moved between available and reserved, and assert that nothing else moved."""
         moved: defaultdict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
         for _, _, asset, giver, _, taker, _, amount in batch.transfers:
             moved[giver, asset][0] -= amount
@@ -135,20 +132,22 @@ class Bookkeeper:
             moved[seller, ""][0] += amount
             moved[seller, symbol][1] -= quantity
             moved[buyer, symbol][0] += quantity
-        for name in sorted(touched):  # whatever else happened in the same token, the rows come in one order
+        for name in sorted(touched):  # a fixed order of rows, independent of the order of outputs
             for asset, balance in sorted(self._ledger.accounts[name].balances.items()):
                 now, before = (balance.available, balance.reserved), self._known.get((name, asset), (0, 0))
                 if now == before and (name, asset) not in moved:
                     continue
                 available, reserved = moved[name, asset]
-                held = now[1] - before[1] - reserved
-                assert now[0] - before[0] - available == -held
-                if held:
-                    places = (_OPEN, _HELD) if held > 0 else (_HELD, _OPEN)
+                reserved_more = now[1] - before[1] - reserved
+                assert now[0] - before[0] - available == -reserved_more
+                if reserved_more:
+                    places = (_AVAILABLE, _RESERVED) if reserved_more > 0 else (_RESERVED, _AVAILABLE)
                     sides = (name, places[0], name, places[1])
-                    batch.transfers.append(Transfer(TransferReason.RESERVATION, batch.token, asset, *sides, abs(held)))
+                    batch.transfers.append(
+                        Transfer(TransferReason.RESERVATION, batch.token, asset, *sides, abs(reserved_more))
+                    )
                 self._known[name, asset] = now
-                batch.standings.append(TransferState(name, asset, *now))
+                batch.balances.append(AccountBalance(name, asset, *now))
 
 
 def _settlement(trade: Execution) -> Settlement:

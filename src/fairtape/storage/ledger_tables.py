@@ -39,7 +39,7 @@ from sqlalchemy import (
 
 from fairtape.core.errors import UserError
 from fairtape.exchange.ledger import Ledger, LedgerAccount
-from fairtape.exchange.transfers import BalancePart, Settlement, Transfer, TransferBatch, TransferReason, TransferState
+from fairtape.exchange.transfers import AccountBalance, BalancePart, Settlement, Transfer, TransferBatch, TransferReason
 from fairtape.storage.database import database_errors, opened
 
 AMOUNT_MAX: Final = (1 << 63) - 1  # what a column holds
@@ -146,7 +146,7 @@ class LedgerStore:
         """
         trades: list[Settlement] = []
         movements: list[tuple[Any, ...]] = []
-        standings: dict[tuple[str, str], TransferState] = {}
+        balances: dict[tuple[str, str], AccountBalance] = {}
         token, sequence, movement, trade_id = self.token, self.sequence, self._movement, self._trade_id
         for batch in batches:
             fresh = [settlement for settlement in batch.settlements if settlement.trade_id > trade_id]
@@ -156,15 +156,15 @@ class LedgerStore:
                 token, sequence = batch.token, batch.sequence
                 movements += (_row(number, each) for number, each in enumerate(batch.transfers, movement + 1))
                 movement += len(batch.transfers)
-                standings |= {(each.account, each.asset): each for each in batch.standings}
+                balances |= {(each.account, each.asset): each for each in batch.balances}
         if (token, trade_id) == (self.token, self._trade_id):
             return
-        _check(standings.values())
+        _check(balances.values())
         with database_errors(), self._engine.begin() as connection:
             for statement, rows in (
                 (self._insert_trades, trades),
                 (self._insert_movements, movements),
-                (self._upsert_balances, list(standings.values())),
+                (self._upsert_balances, list(balances.values())),
             ):
                 if rows:
                     connection.exec_driver_sql(statement, rows)
@@ -250,7 +250,7 @@ def _upsert(engine: Engine) -> str:
     return f"{_positional(BALANCES, engine)} ON CONFLICT (account, asset) DO UPDATE SET {changes}"
 
 
-def _check(standings: Iterable[TransferState]) -> None:
-    for account, asset, available, reserved in standings:
+def _check(balances: Iterable[AccountBalance]) -> None:
+    for account, asset, available, reserved in balances:
         if max(available, reserved) > AMOUNT_MAX:
             raise UserError(f"the balance of {asset or 'cash'} of {account} is larger than a database can hold")

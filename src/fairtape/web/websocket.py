@@ -18,6 +18,8 @@ from websockets.http11 import Request
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
+from fairtape.core.instants import SECOND
+from fairtape.core.token_bucket import TokenBucket
 from fairtape.web.broadcast import FULL, GOING_AWAY, Broadcaster
 from fairtape.web.customer import WebCustomer
 from fairtape.web.encoding import json_bytes, text_frame
@@ -25,8 +27,8 @@ from fairtape.web.subscription import Overload, Refusal, RequestVerb, Subscripti
 
 PATH: Final = "/v1/ticker"
 REQUEST_MAX: Final = 64 << 10  # bytes of a message of a customer
-REQUESTS_PER_S: Final = 10.0  # messages of a customer, on average
-REQUESTS_BURST: Final = 40.0
+REQUESTS_PER_S: Final = 10  # messages of a customer, on average
+REQUESTS_BURST: Final = 40
 BUFFER_MAX: Final = 128 << 10  # bytes that wait in this process; above it the customer lags
 KERNEL_BUFFER: Final = 128 << 10  # bytes of the send buffer; a larger one would only hold old prices
 SUBSCRIBE_PERIOD_MAX: Final = 10.0  # seconds for a first subscription
@@ -51,8 +53,8 @@ class WebSocketConnection(asyncio.Protocol):
         self._connections = cast("set[object]", server_state.connections)
         self._socket = ServerProtocol(max_size=REQUEST_MAX)
         self._customer: WebCustomer | None = None
-        self._allowance = REQUESTS_BURST
-        self._counted_at = self._stalled_at = time.monotonic()
+        self._requests = TokenBucket(REQUESTS_PER_S, (REQUESTS_BURST - 1) * SECOND // REQUESTS_PER_S)
+        self._stalled_at = time.monotonic()
         self._timer: asyncio.TimerHandle | None = None
         self._awaits_pong = False
         self._ending = False  # the server shuts down
@@ -194,13 +196,10 @@ class WebSocketConnection(asyncio.Protocol):
 
     def _within_rate(self) -> bool:
         """Whether the customer may send one more message; above the rate the connection is closed."""
-        now = time.monotonic()
-        self._allowance = min(self._allowance + (now - self._counted_at) * REQUESTS_PER_S, REQUESTS_BURST) - 1
-        self._counted_at = now
-        if self._allowance >= 0:
+        if self._requests.take(1, time.monotonic_ns()):
             return True
         self._broadcaster.counts["floods"] += 1
-        sentence = f"more than {REQUESTS_PER_S:g} messages a second; say less"
+        sentence = f"more than {REQUESTS_PER_S} messages a second; say less"
         self.end(FLOOD, "too many messages", {"kind": "error", "field": "message", "told": sentence})
         return False
 

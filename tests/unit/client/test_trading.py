@@ -19,5 +19,5 @@ def test_a_wrong_password_is_final() -> None:
 
 
 def test_a_line_of_brackets_is_no_object() -> None:
-    with pytest.raises(BadNativeMessage, match="no JSON"):
+    with pytest.raises(BadNativeMessage, match="not JSON"):
         parse_line(b"[" * 100_000)

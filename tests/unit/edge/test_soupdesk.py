@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairtape.core.effects import CloseConnection, WriteConnection
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.edge.protocol.archive import RecentMessages
-from fairtape.edge.protocol.effects import CloseConnection, WriteConnection
 from fairtape.edge.protocol.replay import ReplayOptions, ReplayServer
 from fairtape.edge.protocol.sessions import StripePosition
 from fairtape.edge.protocol.stripe_sequencer import StripeSequencer

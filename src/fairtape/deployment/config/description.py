@@ -15,7 +15,7 @@ from fairtape.deployment.config.toml_table import TomlTable
 from fairtape.edge.protocol.feed_assignment import BadRegion, Region
 from fairtape.edge.service.settings import EdgeSettings, PublisherPlace
 from fairtape.exchange.floor import Floor
-from fairtape.gateway.core.gateway import GatewayLimits
+from fairtape.gateway.core.gateway_core import GatewayLimits
 from fairtape.journal import SyncPolicy
 from fairtape.journal.writer import SYNC_PERIOD
 from fairtape.market.prices import ONE

@@ -1,9 +1,9 @@
-"""The arbiter of a site: it computes the floor from the site's journal and reports what the site's tokens traded.
+"""The arbiter of a site: it computes the floor from the site's journal, and reports the trades of the site's tokens.
 
 "By making the token site the arbiter we guarantee that the arbiter has the most complete acknowledged sequence of buy
 and sell orders" (TRMP 2001 §7.3). It runs beside the site, not in it: a floor that is rebuilt after a Break must not
-keep a token waiting. Reports go into the order like everything else, through a source of the arbiter's own, and what
-was not reported before a crash is reported after it.
+delay a token. Reports are published by a source of the arbiter's own. What was not reported before a crash is reported
+after it.
 """
 
 from collections import OrderedDict
@@ -21,15 +21,15 @@ from fairtape.ring.membership.layout import decode_formation
 from fairtape.wire.blocks import unpack_messages
 from fairtape.wire.frames import NodeId
 
-LOOK_PERIOD: Final = 5 * MILLISECOND
-UNREPORTED_MAX: Final = 1_024  # tokens; older reports could not be checked any more
+READ_PERIOD: Final = 5 * MILLISECOND
+UNREPORTED_MAX: Final = 1_024  # tokens; older reports could no longer be checked
 
 Place = tuple[int, int]
 """Formation and token."""
 
 
 class Arbiter:
-    """A producer that reports."""
+    """A producer that publishes trade reports."""
 
     def __init__(self, site: NodeId, source: Source, reader: FloorReader) -> None:
         self.reports = 0
@@ -40,23 +40,22 @@ class Arbiter:
         self._formation: Formation | None = None
         self._unreported: OrderedDict[Place, bytes] = OrderedDict()
         self._sent: set[Place] = set()
-        self._look_at: Instant = 0
+        self._read_at: Instant = 0
 
     def deadline(self) -> Instant | None:
-        """The next look at the journal."""
-        return self._look_at
+        return self._read_at
 
     def wake(self, now: Instant) -> None:
-        """Read what the site has released, and report."""
-        self._look_at = now + LOOK_PERIOD
+        """Read what the site has released, and publish reports."""
+        self._read_at = now + READ_PERIOD
         for step in self._reader.steps():
-            self._take(step)
+            self._apply(step)
         for place, report in self._unreported.items():
             if place not in self._sent and self._source.publish([report], now):
                 self._sent.add(place)
                 self.reports += 1
 
-    def _take(self, step: FloorStep) -> None:
+    def _apply(self, step: FloorStep) -> None:
         entry = step.entry
         self.accusations += sum(type(output).__name__ == "Evidence" for output in step.outputs)
         if isinstance(entry, FormationChange):
@@ -77,7 +76,7 @@ class Arbiter:
 
 
 def _reports(ordered: Ordered, source: NodeId) -> Iterator[TradeReport]:
-    """What a source has reported in this token."""
+    """The reports of a source in this token."""
     for span in ordered.spans:
         if span.source != source or any(span.fragments):
             continue

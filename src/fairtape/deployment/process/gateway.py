@@ -1,7 +1,7 @@
-"""A gateway of a deployment as a process: a source of the ring that follows a site, and the servers of its traders.
+"""A gateway of a deployment as a process: a source of the ring that follows a site, and the servers for its traders.
 
-Its files lie in the deployment's folder, under `floor`: the logins, which all gateways share, and for each gateway what
-it has taken and what its FIX sessions remember. The floor itself is nowhere: it is replayed from the journal.
+Its files are in the deployment's folder, under `floor`: the logins, shared by all gateways, and for each gateway its
+order log and its FIX sessions. The floor itself is not stored: it is replayed from the journal.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from fairtape.deployment.status_files import RunFolder, Status, StatusFile
 from fairtape.exchange.order_codec import encode
 from fairtape.exchange.orders import Pulse
 from fairtape.exchange.transfers import Bookkeeper, TransferBatch
-from fairtape.gateway.core.gateway import Gateway
+from fairtape.gateway.core.gateway_core import GatewayCore
 from fairtape.gateway.servers.authenticator import Authenticator
 from fairtape.gateway.servers.fix_orders import FixOrders
 from fairtape.gateway.servers.fix_server import FixServer
@@ -46,13 +46,13 @@ from fairtape.storage.database import DatabaseUnavailable
 from fairtape.storage.ledger_tables import LedgerStore
 from fairtape.wire.frames import NodeId
 
-FLOOR: Final = "floor"  # the folder of its files
-LOOK_PERIOD: Final = 2 * MILLISECOND  # between two looks at the journal
-ENTRIES_MAX: Final = 256  # that are applied before traders are heard again
-FAREWELL_PERIOD: Final = 5 * SECOND  # for what was taken to have its place, at the end
-PULSE_PERIOD: Final = 250 * MILLISECOND  # of silence, after which tentative trades are helped to commit
-PATIENT_PERIOD: Final = 0.1  # seconds between two looks for a site to follow
-REFRESH_PERIOD: Final = 2 * SECOND  # between two looks at the logins
+FLOOR: Final = "floor"  # folder of its files
+READ_PERIOD: Final = 2 * MILLISECOND  # between two reads of the journal
+ENTRIES_MAX: Final = 256  # journal entries applied before the servers run again
+SHUTDOWN_PERIOD: Final = 5 * SECOND  # at the end, for accepted requests to get into the sequence
+PULSE_PERIOD: Final = 250 * MILLISECOND  # without a delivery, after which a pulse lets tentative trades commit
+PATIENT_PERIOD: Final = 0.1  # seconds between two searches for a site to follow
+REFRESH_PERIOD: Final = 2 * SECOND  # between two reads of the logins
 
 
 def accounts_of(folder: Path, address: str | None = None) -> TradingAccounts:
@@ -63,7 +63,7 @@ def accounts_of(folder: Path, address: str | None = None) -> TradingAccounts:
 
 
 def _floor_folder(folder: Path) -> Path:
-    """What is in it is nobody else's: hashes of passwords, and what traders said."""
+    """The folder of the gateways' files. Only its owner may read it: it has password hashes and orders."""
     floor = folder / FLOOR
     floor.mkdir(mode=0o700, exist_ok=True)
     return floor
@@ -79,13 +79,13 @@ class GatewayProcess:
         me: NodeId,
         name: str,
         options: GatewayOptions,
-        bulletin: StatusFile,
+        status_file: StatusFile,
     ) -> None:
         self.addresses: dict[str, Address] = {}
         self._me = me
-        self._bulletin = bulletin
+        self._status_file = status_file
         self._name = name
-        self._heard_at = 0
+        self._delivered_at = 0
         self._logins_old = False
         self._fix_end: asyncio.Future[None] | None = None
         self._options = options
@@ -96,43 +96,46 @@ class GatewayProcess:
             self._accounts = accounts_of(deployment.folder, options.accounts)
             opening.callback(self._accounts.close)
             floor = _floor_folder(deployment.folder)
-            self._postman = SourceThread(plan, me)
-            opening.callback(self._postman.close)
-            self._now = self._postman.clock.now
-            self._projector = None if options.ledger is None else Projector(LedgerStore(options.ledger), bulletin.note)
-            intake = OrderLog(floor / f"{name}.intake")
+            self._source = SourceThread(plan, me)
+            opening.callback(self._source.close)
+            self._now = self._source.clock.now
+            self._projector = (
+                None if options.ledger is None else Projector(LedgerStore(options.ledger), status_file.note)
+            )
+            # The file keeps its first name, so that a gateway finds the requests of an earlier version.
+            order_log = OrderLog(floor / f"{name}.intake")
             self._sessions = FixFile(floor / f"{name}.fix.sqlite")
             opening.callback(self._sessions.close)
-            self._doorman = Authenticator(self._accounts, now=self._now)
-            opening.callback(self._doorman.close)
-            self._failover = SiteFailover(deployment, clock=self._postman.clock)
-            self._follower = self._followed()
-            gateway, self._books = self._newborn()
-            self._house = OrderGateway(
-                gateway, self._accounts, publish=self._postman.publish, now=self._now, intake=intake
+            self._authenticator = Authenticator(self._accounts, now=self._now)
+            opening.callback(self._authenticator.close)
+            self._failover = SiteFailover(deployment, clock=self._source.clock)
+            self._follower = self._new_follower()
+            core, self._bookkeeper = self._new_core()
+            self._gateway = OrderGateway(
+                core, self._accounts, publish=self._source.publish, now=self._now, order_log=order_log
             )
-            opening.callback(self._house.close)
+            opening.callback(self._gateway.close)
             self._closing = opening.pop_all()
 
-    def _page(self, now: Instant) -> Status:
-        gateway = self._house.gateway
+    def _status(self, now: Instant) -> Status:
+        core = self._gateway.core
         return {
             "name": f"{self._name}{GATEWAY}",
             "kind": "gateway",
             "node": self._me,
             "written_at_ns": now,
             "addresses": {kind: f"{host}:{port}" for kind, (host, port) in self.addresses.items()},
-            "token": gateway.floor.token,
-            "trades": gateway.floor.trade_count,
-            "tentative": sum(1 for _ in gateway.floor.tentative()),
-            "pending": len(gateway.pending),
+            "token": core.floor.token,
+            "trades": core.floor.trade_count,
+            "tentative": sum(1 for _ in core.floor.tentative()),
+            "pending": len(core.pending),
             "ledger_stopped": self._projector is not None and self._projector.stopped,
             "ledger_waiting": None if self._projector is None else self._projector.waiting,
             "logins_old": self._logins_old,
         }
 
     async def run(self, started: Callable[[dict[str, Address]], None]) -> None:
-        """Catch up, serve until SIGINT or SIGTERM, and go when what was taken has its place."""
+        """Catch up, serve until SIGINT or SIGTERM, and exit when accepted requests are in the sequence."""
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -141,33 +144,33 @@ class GatewayProcess:
             if self._projector is not None:
                 self._projector.start()
             try:
-                await self._live(stop, started)
+                await self._serve_until(stop, started)
             finally:
                 if self._projector is not None:
-                    await self._projector.close(FAREWELL_PERIOD / SECOND)
+                    await self._projector.close(SHUTDOWN_PERIOD / SECOND)
 
-    async def _live(self, stop: asyncio.Event, started: Callable[[dict[str, Address]], None]) -> None:
+    async def _serve_until(self, stop: asyncio.Event, started: Callable[[dict[str, Address]], None]) -> None:
         while await self._follow():
             if stop.is_set():
                 return
-        self._house.recover()
+        self._gateway.recover()
         with ExitStack() as servers:
-            await self._serve(servers)
+            await self._start_servers(servers)
             started(self.addresses)
             await self._until(stop.is_set)
-        deadline = self._now() + FAREWELL_PERIOD
-        await self._until(lambda: self._postman.idle or self._now() > deadline)
+        deadline = self._now() + SHUTDOWN_PERIOD
+        await self._until(lambda: self._source.idle or self._now() > deadline)
 
     async def _until(self, ended: Callable[[], bool]) -> None:
-        """Follow the ring until then. Raises what ended FIX entry, for a gateway without it must not go on silently."""
+        """Follow the ring until then. Raises the failure that ended FIX entry: a gateway must not run on without it."""
         refresh_at = self._now() + REFRESH_PERIOD
         while not ended():
             if not await self._follow():
                 self._pulse()
-                await asyncio.sleep(LOOK_PERIOD / SECOND)
+                await asyncio.sleep(READ_PERIOD / SECOND)
             if self._fix_end is not None and self._fix_end.done():
                 self._fix_end.result()
-            self._bulletin.keep_posted(self._now(), self._page)
+            self._status_file.keep_posted(self._now(), self._status)
             if self._now() >= refresh_at:
                 refresh_at = self._now() + REFRESH_PERIOD
                 await self._refresh()
@@ -177,106 +180,108 @@ class GatewayProcess:
             await asyncio.to_thread(self._accounts.refresh)
         except DatabaseUnavailable as error:
             if not self._logins_old:
-                self._bulletin.note(f"logins: {error}. Those of before stay in force")
+                self._status_file.note(f"logins: {error}. The last known logins stay valid")
             self._logins_old = True
         else:
             self._logins_old = False
 
     def _pulse(self) -> None:
-        """Where nobody says anything no token is delivered, and trades would wait for their commit: say something."""
-        floor = self._house.gateway.floor
-        if self._now() - self._heard_at > PULSE_PERIOD and next(floor.tentative(), None) is not None:
-            self._heard_at = self._now()
-            self._postman.publish([encode(Pulse())])
+        """Publish a pulse if trades wait for their commit and nothing was delivered for a while."""
+        floor = self._gateway.core.floor
+        if self._now() - self._delivered_at > PULSE_PERIOD and next(floor.tentative(), None) is not None:
+            self._delivered_at = self._now()
+            self._source.publish([encode(Pulse())])
 
-    async def _serve(self, servers: ExitStack) -> None:
+    async def _start_servers(self, servers: ExitStack) -> None:
         options = self._options
         if options.entry is not None:
-            native = StreamServer("entry", NativeServer(self._house, self._doorman).converse, tls=self._tls)
+            native = StreamServer("entry", NativeServer(self._gateway, self._authenticator).open_session, tls=self._tls)
             self.addresses["entry"] = await native.start(*options.entry)
             servers.callback(native.close)
         if options.ouch is not None:
-            desk = OuchServer(self._house, self._doorman)
-            ouch = StreamServer("ouch", desk.converse, silence_max=SILENCE_MAX, tls=self._tls)
+            open_session = OuchServer(self._gateway, self._authenticator).open_session
+            ouch = StreamServer("ouch", open_session, silence_max=SILENCE_MAX, tls=self._tls)
             self.addresses["ouch"] = await ouch.start(*options.ouch)
             servers.callback(ouch.close)
         if options.fix is not None:
-            application = FixOrders(self._house)
+            application = FixOrders(self._gateway)
             ours = options.comp_id
-            desk_of_fix = FixAcceptor(ours, store_of=self._session_of, judge=self._doorman.judge)
-            look = self._doorman.look
-            fix = FixServer(desk_of_fix, application, sync=self._sync, now=self._now, look=look, tls=self._tls)
+            authenticate, check_logon = self._authenticator.logon_refusal, self._authenticator.check_logon
+            acceptor = FixAcceptor(ours, store_of=self._store_of, authenticate=authenticate)
+            fix = FixServer(
+                acceptor, application, sync=self._sync, now=self._now, check_logon=check_logon, tls=self._tls
+            )
             self.addresses["fix"] = await fix.start(*options.fix)
             servers.callback(fix.close)
             self._fix_end = asyncio.ensure_future(fix.ended())
             known = self._sessions.clients(ours)
             application.serve(fix, {client: self._sessions.session(ours, client) for client in known})
 
-    def _session_of(self, client: str) -> FixStore | None:
+    def _store_of(self, client: str) -> FixStore | None:
         known = self._accounts.knows(client)
         return self._sessions.session(self._options.comp_id, client) if known else None
 
     def _sync(self) -> None:
-        """What was taken first, and the sessions' memory of it after that."""
-        self._house.sync()
+        """First the order log, then the FIX sessions that refer to it."""
+        self._gateway.sync()
         self._sessions.sync()
 
-    # The order.
+    # The sequence.
 
-    def _followed(self) -> JournalFollower:
+    def _new_follower(self) -> JournalFollower:
         site = self._failover.choose()
         if site is None:
             raise UserError("no site of the deployment runs on this machine; start it with: fairtape up")
         return self._failover.follow(site)
 
-    def _newborn(self) -> tuple[Gateway, Bookkeeper]:
+    def _new_core(self) -> tuple[GatewayCore, Bookkeeper]:
         floor = self._floor.new()
         limits, scope = self._options.limits, self._accounts.acts_for
-        gateway = Gateway(self._me, floor, scope=scope, first_number=self._now(), limits=limits)
-        return gateway, Bookkeeper(floor.ledger)
+        core = GatewayCore(self._me, floor, scope=scope, first_number=self._now(), limits=limits)
+        return core, Bookkeeper(floor.ledger)
 
     async def _follow(self) -> bool:
-        """Apply what the site has released, some of it; whether there was anything."""
+        """Apply some of what the site has released. Return whether there was anything."""
         for _ in self._failover.check():
-            pass  # all sites have the same order, and traders are not told of outages
+            pass  # all sites have the same order, so traders need no notice of outages
         found = list(islice(self._follower.new_entries(), ENTRIES_MAX))
         batches: list[TransferBatch] = []
         if found:
-            self._heard_at = self._now()
+            self._delivered_at = self._now()
         for each in found:
-            batches += self._apply(self._house, each)
-            if self._house.gateway.stale:
+            batches += self._apply(self._gateway, each)
+            if self._gateway.core.stale:
                 await self._rebuild()
                 return True
         await self._write(batches)
-        await asyncio.sleep(0)  # traders and signals have their turn, however much there is to follow
+        await asyncio.sleep(0)  # lets servers and signal handlers run, however much there is to apply
         return bool(found)
 
-    def _apply(self, to: OrderGateway | Gateway, each: JournalEntry | FormationChanged) -> Iterator[TransferBatch]:
+    def _apply(self, to: OrderGateway | GatewayCore, each: JournalEntry | FormationChanged) -> Iterator[TransferBatch]:
         if isinstance(each, FormationChanged):
             to.turn(each.change)
             return
         ordered = each.ordered
         to.apply(ordered)
-        gateway = to.gateway if isinstance(to, OrderGateway) else to
+        core = to.core if isinstance(to, OrderGateway) else to
         if self._projector is not None:
             sequence = ordered.sequence + ordered.count
-            yield self._books.keep(gateway.outputs, token=ordered.token, sequence=sequence)
+            yield self._bookkeeper.keep(core.outputs, token=ordered.token, sequence=sequence)
 
     async def _rebuild(self) -> None:
-        """After a Break that took applied tokens away: from the journal, which has been cut to what stands."""
+        """After a Break that revoked applied tokens: rebuild from the journal, which has been cut to what is valid."""
         if self._projector is not None:
             await self._projector.restart()
         self._follower.close()
-        self._follower = self._followed()
-        gateway, self._books = self._newborn()
+        self._follower = self._new_follower()
+        core, self._bookkeeper = self._new_core()
         while found := list(islice(self._follower.new_entries(), ENTRIES_MAX)):
             batches: list[TransferBatch] = []
             for each in found:
-                batches += self._apply(gateway, each)
+                batches += self._apply(core, each)
             await self._write(batches)
             await asyncio.sleep(0)
-        self._house.rebuilt(gateway)
+        self._gateway.replace_core(core)
 
     async def _write(self, batches: list[TransferBatch]) -> None:
         if self._projector is not None:
@@ -291,12 +296,12 @@ def run_gateway(
     *,
     patient: bool = False,
 ) -> None:
-    """Run a gateway until SIGINT or SIGTERM. A patient one waits for a site that it can follow."""
-    name, door = deployment.name_of(me), publish_target(deployment.folder)
-    bulletin = StatusFile(RunFolder(deployment.folder), f"{name}{GATEWAY}")
+    """Run a gateway until SIGINT or SIGTERM. With `patient`, wait first for a site that it can follow."""
+    name, target = deployment.name_of(me), publish_target(deployment.folder)
+    status_file = StatusFile(RunFolder(deployment.folder), f"{name}{GATEWAY}")
 
-    def tell(addresses: dict[str, Address]) -> None:
-        bulletin.note(", ".join(f"{kind} at {host}:{port}" for kind, (host, port) in addresses.items()))
+    def announce(addresses: dict[str, Address]) -> None:
+        status_file.note(", ".join(f"{kind} at {host}:{port}" for kind, (host, port) in addresses.items()))
         started(addresses)
 
     with Interrupts() as interrupts:
@@ -304,6 +309,6 @@ def run_gateway(
         while patient and not interrupts.count and failover.choose() is None:
             time.sleep(PATIENT_PERIOD)
         if not interrupts.count:
-            process = GatewayProcess(deployment, door.plan_for(me), me, name, options, bulletin)
-            asyncio.run(process.run(tell))
-    bulletin.close({"name": f"{name}{GATEWAY}", "ended": True})
+            process = GatewayProcess(deployment, target.plan_for(me), me, name, options, status_file)
+            asyncio.run(process.run(announce))
+    status_file.close({"name": f"{name}{GATEWAY}", "ended": True})

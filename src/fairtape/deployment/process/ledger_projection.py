@@ -1,7 +1,7 @@
-"""The ledger of a floor on its way into a database, beside the trading: in order, and patient with a database.
+"""Writes the ledger of a floor to a database, in order, in the background of trading.
 
-Trading goes on while the database is away: what is to be written waits here, up to a limit, and then trading waits,
-too. Nothing is lost by a process that ends meanwhile, for the tables are a projection of the journal.
+Trading continues while the database is unavailable: batches wait here, up to a limit, and then trading waits too. A
+process that ends meanwhile loses nothing, because the tables are a projection of the journal.
 """
 
 import asyncio
@@ -15,18 +15,18 @@ from fairtape.exchange.transfers import TransferBatch
 from fairtape.storage.database import DatabaseUnavailable
 from fairtape.storage.ledger_tables import LedgerStore
 
-WAITING_MAX: Final = 50_000  # batches, one for each token
-TRANSACTION_MAX: Final = 1_000  # of them in one transaction
-PAUSE: Final = 1.0  # seconds before a database that was away is asked again
+WAITING_MAX: Final = 50_000  # batches, one per token
+TRANSACTION_MAX: Final = 1_000  # batches per transaction
+RETRY_PERIOD: Final = 1.0  # seconds before a retry
 
 
 class Projector:
-    """Writes what it is given, in a thread of the event loop, until it is closed."""
+    """Writes batches, in a thread of the event loop, until it is closed."""
 
-    def __init__(self, store: LedgerStore, say: Callable[[str], None]) -> None:
+    def __init__(self, store: LedgerStore, report: Callable[[str], None]) -> None:
         self._store = store
-        self._say = say
-        self.stopped = False  # the tables cannot hold what came
+        self._report = report
+        self.stopped = False  # the tables cannot hold a value; nothing more is written
         self._waiting: deque[TransferBatch] = deque()
         self._added = asyncio.Event()
         self._written = asyncio.Event()
@@ -34,39 +34,38 @@ class Projector:
 
     @property
     def waiting(self) -> int:
-        """Batches that are not in the database yet."""
+        """The number of batches that are not in the database yet."""
         return len(self._waiting)
 
     def start(self) -> None:
-        """From now on."""
         self._task = asyncio.create_task(self._run())
 
     async def add(self, batches: Iterable[TransferBatch]) -> None:
-        """Have them written; waits while too many do. Raises what ended the writing, if a fault of ours did."""
+        """Queue batches; waits while too many are queued. Raises the failure of the writing task."""
         self._waiting.extend(batches)
         self._added.set()
         while len(self._waiting) > WAITING_MAX:
             await self._next_transaction()
         self._raise_failure()
 
-    async def drain(self, patience: float) -> None:
+    async def drain(self, timeout: float) -> None:
         """Wait until everything is written, but no longer than this."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(timeout):
                 while self._waiting:
                     await self._next_transaction()
 
     async def restart(self) -> None:
-        """Forget everything that was written and that waits: it is told anew from the beginning."""
+        """Discard what is queued and what was written: the ledger is written again from the first token."""
         await self._stop()
         self._waiting.clear()
         self.stopped = False
-        await self._insist(self._store.clear)
+        await self._retry(self._store.clear)
         self.start()
 
-    async def close(self, patience: float) -> None:
-        """Write what waits as far as there is time, and let go of the database."""
-        await self.drain(patience)
+    async def close(self, timeout: float) -> None:
+        """Write what is queued, as far as there is time, and close the database."""
+        await self.drain(timeout)
         await self._stop()
         self._store.close()
 
@@ -81,28 +80,28 @@ class Projector:
                 continue
             batches = [self._waiting[place] for place in range(min(len(self._waiting), TRANSACTION_MAX))]
             try:
-                await self._insist(self._store.write, batches)
-            except UserError as complaint:  # what no patience helps against; the order and its traders go on without
+                await self._retry(self._store.write, batches)
+            except UserError as error:  # a retry would not help; trading continues without the tables
                 self.stopped = True
-                self._say(f"ledger: {complaint}. The tables stay as they are; the journal has everything")
+                self._report(f"ledger: {error}. The tables are no longer updated; the journal is complete")
             for _ in batches:
                 self._waiting.popleft()
             self._written.set()
 
-    async def _insist(self, work: Callable[..., None], *arguments: object) -> None:
-        """Again and again, while the database does not answer. Said once, and once when it answers again."""
-        away = False
+    async def _retry(self, work: Callable[..., None], *arguments: object) -> None:
+        """Retry while the database is unavailable. Reports the outage once, and its end."""
+        unavailable = False
         while True:
             try:
-                await _to_its_end(asyncio.create_task(asyncio.to_thread(work, *arguments)))
+                await _wait_for_thread(asyncio.create_task(asyncio.to_thread(work, *arguments)))
             except DatabaseUnavailable as error:
-                if not away:
-                    self._say(f"ledger: {error}. Trading goes on, and it is asked again")
-                away = True
-                await asyncio.sleep(PAUSE)
+                if not unavailable:
+                    self._report(f"ledger: {error}. Trading continues; the write is retried")
+                unavailable = True
+                await asyncio.sleep(RETRY_PERIOD)
             else:
-                if away:
-                    self._say("ledger: the database answers again")
+                if unavailable:
+                    self._report("ledger: the database is available again")
                 return
 
     async def _next_transaction(self) -> None:
@@ -124,8 +123,8 @@ class Projector:
                 await self._task
 
 
-async def _to_its_end(work: "asyncio.Task[None]") -> None:
-    """A thread cannot be cancelled: whoever is, waits for it, so that no two of them are in the database."""
+async def _wait_for_thread(work: "asyncio.Task[None]") -> None:
+    """A thread cannot be cancelled: wait for it, so that no two threads use the database."""
     try:
         await asyncio.shield(work)
     except asyncio.CancelledError:

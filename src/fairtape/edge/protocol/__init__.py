@@ -8,7 +8,7 @@ turns them.
 - `sessions`: the names of MoldUDP64 sessions; an edition is one plan in force, a standing is a place in it
 - `marks`: messages of our own inside the sessions: begun, over, reformed, opaque payloads
 - `assignment`: who speaks to which region, as it follows from a formation
-- `pacing`: a bit rate that is kept, and the queue in front of it
+- `pacing`: the send queue of a stripe, in front of a token bucket
 - `archive`, `places`: what was released, by number; where in the order a number lies
 - `effects`, `records`: what the machines ask for; what a customer is told
 """

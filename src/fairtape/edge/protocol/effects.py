@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
+from fairtape.core.effects import CloseConnection, WriteConnection
 from fairtape.formats.moldudp64 import MoldRequest
 from fairtape.market.stripes import Endpoint
 
@@ -57,22 +58,6 @@ class SequenceLost:
 
     expected: int  # sequence
     found: int
-
-
-@dataclass(slots=True)
-class WriteConnection:
-    """Send these bytes on a connection, behind those before."""
-
-    connection: int
-    octets: bytes
-
-
-@dataclass(slots=True)
-class CloseConnection:
-    """Close a connection, after what was written to it."""
-
-    connection: int
-    reason: str
 
 
 EdgeEffect: TypeAlias = SendMulticast | SendUnicast | Refusal | SequenceLost | WriteConnection | CloseConnection

@@ -1,51 +1,19 @@
-"""A rate that is kept: a token bucket as one integer, and the queue of a stripe in front of it.
-
-The bucket is told by one instant (the generic cell rate algorithm of ATM Forum TM 4.0): `free_at` is when the line
-would be idle if what was taken had been sent at exactly the rate. Something may be taken while that instant is at most
-`burst_period` ahead. No float, nothing to refill, no timer of its own.
-"""
+"""The send queue of a stripe, in front of a token bucket."""
 
 from collections import deque
 from typing import Final
 
-from fairtape.core.instants import NEVER, SECOND, Duration, Instant
+from fairtape.core.instants import NEVER, Duration, Instant
+from fairtape.core.token_bucket import TokenBucket
 
 OVERHEAD: Final = 28  # bytes of IP and UDP before every datagram
 QUEUE_BYTES_MAX: Final = 4 << 20  # of one stripe
 
 
-class Pacer:
-    """So many units in a second, and a burst of so many seconds' worth."""
-
-    __slots__ = ("_burst_period", "_free_at", "_per_s")
-
-    def __init__(self, per_s: int, burst_period: Duration) -> None:
-        assert per_s > 0
-        self._per_s = per_s
-        self._burst_period = burst_period
-        self._free_at: Instant = 0
-
-    @property
-    def ready_at(self) -> Instant:
-        """From when on something may be taken."""
-        return self._free_at - self._burst_period
-
-    def takes(self, units: int, now: Instant) -> bool:
-        """Take them, unless too much was taken before."""
-        if now < self._free_at - self._burst_period:
-            return False
-        self.charge(units, now)
-        return True
-
-    def charge(self, units: int, now: Instant) -> None:
-        """Take them in any case: later takers wait the longer."""
-        self._free_at = max(self._free_at, now) + units * SECOND // self._per_s
-
-
 class PacedQueue:
     """The datagrams of one stripe on their way out."""
 
-    def __init__(self, pacer: Pacer, *, overrun_delay: Duration, bytes_max: int = QUEUE_BYTES_MAX) -> None:
+    def __init__(self, pacer: TokenBucket, *, overrun_delay: Duration, bytes_max: int = QUEUE_BYTES_MAX) -> None:
         self.overruns = 0  # messages that waited longer than they should
         self.dropped = 0  # messages that waited so long that there was no room for more
         self._pacer = pacer
@@ -74,7 +42,7 @@ class PacedQueue:
     def pop(self, now: Instant) -> list[bytes]:
         """What may go now."""
         gone: list[bytes] = []
-        while self._waiting and self._pacer.takes(8 * (len(self._waiting[0][2]) + OVERHEAD), now):
+        while self._waiting and self._pacer.take(8 * (len(self._waiting[0][2]) + OVERHEAD), now):
             since, count, datagram = self._waiting.popleft()
             self._bytes -= len(datagram)
             if now - since > self._overrun_delay:

@@ -17,10 +17,11 @@ from heapq import heappop, heappush
 
 from fairtape.core.effects import Deliver, FormationChange
 from fairtape.core.instants import MILLISECOND, NEVER, SECOND, Duration, Instant
+from fairtape.core.token_bucket import TokenBucket
 from fairtape.edge.protocol.archive import RecentMessages
 from fairtape.edge.protocol.effects import EdgeEffect, SendMulticast, SequenceLost
 from fairtape.edge.protocol.itch_encoder import ItchEncoder
-from fairtape.edge.protocol.pacing import OVERHEAD, QUEUE_BYTES_MAX, PacedQueue, Pacer
+from fairtape.edge.protocol.pacing import OVERHEAD, QUEUE_BYTES_MAX, PacedQueue
 from fairtape.edge.protocol.sessions import StripePosition
 from fairtape.edge.protocol.stripe_sequencer import SessionClosed, SessionOpened, Step, StripeMessages, StripeSequencer
 from fairtape.formats.moldudp64 import bare, packets, session_field
@@ -71,7 +72,7 @@ class _Stream:
         self.farewell_until: Instant = NEVER
         self.scheduled_at: Instant = NEVER  # the earliest entry in the outlet's schedule
         self.out: list[bytes] = []
-        pacer = Pacer(stripe.bits_per_s_max, options.burst_period)
+        pacer = TokenBucket(stripe.bits_per_s_max, options.burst_period)
         self.pacer = pacer
         self.queue = PacedQueue(pacer, overrun_delay=options.overrun_delay, bytes_max=options.queue_bytes_max)
 
@@ -203,7 +204,7 @@ class Remulticaster:
         counts = self.counts
         for datagram, count in packets(stream.field, lot.first, lot.framed, lot.size):
             counts.packets += 1
-            if not len(stream.queue) and stream.pacer.takes(8 * (len(datagram) + OVERHEAD), now):
+            if not len(stream.queue) and stream.pacer.take(8 * (len(datagram) + OVERHEAD), now):
                 self._put(stream, datagram)
             else:
                 stream.queue.put(datagram, count, now)

@@ -14,10 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from fairtape.core.effects import CloseConnection, WriteConnection
 from fairtape.core.instants import MILLISECOND, NEVER, SECOND, Duration, Instant
+from fairtape.core.token_bucket import TokenBucket
 from fairtape.edge.protocol.archive import MessageArchive
-from fairtape.edge.protocol.effects import CloseConnection, EdgeEffect, WriteConnection
-from fairtape.edge.protocol.pacing import Pacer
+from fairtape.edge.protocol.effects import EdgeEffect
 from fairtape.formats import soupbintcp as soup
 from fairtape.formats.framing import frame
 
@@ -67,7 +68,7 @@ class _Customer:
 
     def __init__(self, options: ReplayOptions) -> None:
         self.connections = 0
-        self.pacer = Pacer(options.customer_bits_per_s, options.burst_period)
+        self.pacer = TokenBucket(options.customer_bits_per_s, options.burst_period)
 
 
 class _Connection:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from fairtape.core.instants import MILLISECOND, NEVER, SECOND, Duration, Instant
+from fairtape.core.token_bucket import TokenBucket
 from fairtape.edge.protocol.archive import MessageArchive, SessionExtent
 from fairtape.edge.protocol.effects import (
     Address,
@@ -24,7 +25,7 @@ from fairtape.edge.protocol.effects import (
     SendMulticast,
     SendUnicast,
 )
-from fairtape.edge.protocol.pacing import OVERHEAD, Pacer
+from fairtape.edge.protocol.pacing import OVERHEAD
 from fairtape.edge.protocol.sessions import Session
 from fairtape.formats.framing import frame
 from fairtape.formats.moldudp64 import BadMold, MoldRequest, bare, decode_request, packets, session_field
@@ -96,8 +97,8 @@ class CustomerAccount:
 
     def __init__(self, grade: Grade, *, requests_per_s: int, bits_per_s: int, burst_period: Duration) -> None:
         self.grade = grade
-        self.requests = Pacer(requests_per_s, burst_period)
-        self.bits = Pacer(bits_per_s, burst_period)
+        self.requests = TokenBucket(requests_per_s, burst_period)
+        self.bits = TokenBucket(bits_per_s, burst_period)
         self.waiting = 0  # repairs that are queued for it
         self.refused = 0
 
@@ -202,7 +203,7 @@ class Retransmitter:
         self._archive = archive
         self._feed = feed
         self._plans: dict[int, StripePlan] = {}
-        self._pacer = Pacer(self._options.bits_per_s, self._options.burst_period)
+        self._pacer = TokenBucket(self._options.bits_per_s, self._options.burst_period)
         self._gather_at: Instant = NEVER
         self._gathering: dict[str, list[RepairRequest]] = {}
         self._gathered = 0
@@ -210,7 +211,7 @@ class Retransmitter:
         self._idle: deque[_Job] = deque()  # of the others
         # Until when, and what was sent to everybody.
         self._lingering: deque[tuple[Instant, str, int, int]] = deque(maxlen=LINGERING_MAX)
-        self._groups: dict[str, Pacer] = {}
+        self._groups: dict[str, TokenBucket] = {}
         self._postponed_until: Instant = NEVER  # when a customer who has had enough may have more
         self._effects: list[EdgeEffect] = []
 
@@ -234,7 +235,7 @@ class Retransmitter:
             self.counts.malformed += 1
             return
         account = self.accounts.of(origin[0])
-        if not account.requests.takes(1, now):
+        if not account.requests.take(1, now):
             self.counts.floods += 1
             self._refuse(origin, request, RefusalReason.FLOOD)
             return
@@ -352,7 +353,7 @@ class Retransmitter:
         to = job.repair.to
         return (self._group_pacer(job) if to is None else self.accounts.of(to[0]).bits).ready_at
 
-    def _group_pacer(self, job: _Job) -> Pacer:
+    def _group_pacer(self, job: _Job) -> TokenBucket:
         """A stripe is as narrow as its least capable customer, whatever some of them claim to miss."""
         pacer = self._groups.get(job.session)
         if pacer is None:
@@ -360,7 +361,7 @@ class Retransmitter:
                 self._groups.clear()
             assert job.stripe is not None
             rate = max(job.stripe.bits_per_s_max // self._options.group_share, 1)
-            pacer = self._groups[job.session] = Pacer(rate, self._options.burst_period)
+            pacer = self._groups[job.session] = TokenBucket(rate, self._options.burst_period)
         return pacer
 
     def _repair(self, job: _Job, now: Instant) -> _Job | None:

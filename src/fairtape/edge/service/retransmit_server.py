@@ -15,16 +15,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from fairtape.core.effects import CloseConnection, WriteConnection
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, NEVER, SECOND, Duration, Instant
 from fairtape.edge.protocol.effects import (
-    CloseConnection,
     EdgeEffect,
     Grade,
     Refusal,
     SendMulticast,
     SendUnicast,
-    WriteConnection,
 )
 from fairtape.edge.protocol.replay import Authenticate, ReplayOptions, ReplayServer
 from fairtape.edge.protocol.retransmitter import Retransmitter

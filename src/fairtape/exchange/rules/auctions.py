@@ -1,11 +1,13 @@
-"""The one price of an auction.
+"""Auctions at one price: the clearing price, the allocation of the volume, and the sealed second-price auction.
 
-Four principles, each deciding among the prices that the one before it left (ASX Operating Rules, the London and Xetra
-market models and TSE's Itayose agree on them): the most volume; the least surplus; the pressure of that surplus; and at
-last a price from outside the book.
+The clearing price follows from four principles, each deciding among the prices that the one before it left (ASX
+Operating Rules, the London and Xetra market models and TSE's Itayose agree on them): the most volume; the least
+surplus; the direction of that surplus; and last a reference price from outside the book.
 
-Demand falls and supply rises with the price, both in steps at the limits. So it is enough to look at the limits
-themselves and, where every tick is a candidate, at the first and the last tick between two of them.
+Demand falls and supply rises with the price, both in steps at the limits. So it is enough to examine the limits
+themselves and, where every tick is a candidate, the first and the last tick between two of them.
+
+The volume goes to the better price first, and at one price by time, or by batch and then by size.
 """
 
 from bisect import bisect_left, bisect_right
@@ -19,22 +21,22 @@ from fairtape.exchange.rules.values import Candidates, Rounding, rounded
 from fairtape.market.prices import Price, Quantity
 
 Levels: TypeAlias = Iterable[tuple[Price, Quantity]]
-"""Limits with the quantities that wait there; `ANY_BUY` and `ANY_SELL` are those of market orders."""
+"""Limits with their quantities; `ANY_BUY` and `ANY_SELL` are the limits of market orders."""
 
 TieBreak: TypeAlias = Callable[[Price, Price], Price]
-"""Chooses between the lowest and the highest price in question."""
+"""Chooses a price between the lowest and the highest that are left."""
 
 
 class Clearing(NamedTuple):
-    """What an auction comes to."""
+    """The result of an auction."""
 
     price: Price
     volume: Quantity
-    surplus: int  # above zero: bids are left over; below: offers are
+    surplus: int  # above zero: bids are left over; below: offers
 
 
 class _Curve:
-    """All that one side would trade at a price or a better one."""
+    """What one side would trade at a price or a better one."""
 
     def __init__(self, levels: Levels) -> None:
         ordered = sorted(levels)
@@ -42,11 +44,11 @@ class _Curve:
         self._through = [0, *accumulate(quantity for _, quantity in ordered)]
 
     def at_most(self, price: Price) -> Quantity:
-        """What stands at this price and below: supply."""
+        """Supply: the quantity at this price and below."""
         return self._through[bisect_right(self.prices, price)]
 
     def at_least(self, price: Price) -> Quantity:
-        """What stands at this price and above: demand."""
+        """Demand: the quantity at this price and above."""
         return self._through[-1] - self._through[bisect_left(self.prices, price)]
 
 
@@ -61,10 +63,10 @@ def clear(
     bounds: tuple[Price, Price] = (0, ANY_BUY),
     closed: bool = False,
 ) -> Clearing | None:
-    """The price, the volume and the surplus of an auction; None where nothing trades.
+    """The price, volume and surplus of an auction; None if nothing trades.
 
-    `without_limits` is the price where nobody named one; 0: then nothing trades. No price leaves the bounds. Where the
-    interval between two limits is in question, `closed` puts those limits themselves at its ends.
+    `without_limits` is the price if all orders are market orders; 0: then nothing trades. The price stays within
+    `bounds`. If the prices that are left lie between two limits, `closed` includes those limits.
     """
     demand, supply = _Curve(bids), _Curve(offers)
     limits = sorted({*demand.prices, *supply.prices} - {ANY_BUY, ANY_SELL})
@@ -81,7 +83,7 @@ def clear(
     fullest = [(price, bid - offered) for price, bid, offered in outcomes if min(bid, offered) == volume]
     least = min(abs(surplus) for _, surplus in fullest)
     chosen = (lambda low, high: tie(*_hull(limits, low, high))) if closed else tie
-    price = _pressed([(price, surplus) for price, surplus in fullest if abs(surplus) == least], chosen)
+    price = _by_pressure([(price, surplus) for price, surplus in fullest if abs(surplus) == least], chosen)
     return Clearing(price, volume, demand.at_least(price) - supply.at_most(price))
 
 
@@ -91,8 +93,8 @@ def _with_ticks(limits: Sequence[Price], tick: Price) -> list[Price]:
     return sorted({*limits, *between})
 
 
-def _pressed(remaining: Sequence[tuple[Price, int]], tie: TieBreak) -> Price:
-    """Where only bids are left over the price is the highest, where only offers are the lowest."""
+def _by_pressure(remaining: Sequence[tuple[Price, int]], tie: TieBreak) -> Price:
+    """The highest price if only bids are left over, the lowest if only offers are, else the tie break."""
     lowest, highest = remaining[0][0], remaining[-1][0]
     if all(surplus > 0 for _, surplus in remaining):
         return highest
@@ -107,23 +109,23 @@ def _hull(limits: Sequence[Price], lowest: Price, highest: Price) -> tuple[Price
 
 
 def nearest(reference: Price) -> TieBreak:
-    """The price closest to the reference, which may be the reference itself."""
+    """The price closest to the reference."""
     return lambda lowest, highest: min(max(reference, lowest), highest)
 
 
 def middle(step: Price, rounding: Rounding) -> TieBreak:
-    """The middle, on a step of its own rounding that both ends allow."""
+    """The middle, rounded to a step, within both ends."""
     return lambda lowest, highest: min(max(rounded(lowest + highest, step, rounding), lowest), highest)
 
 
-# Who gets the volume of an auction: the better price first, and at one price by time, or by batch and then by size.
+# Allocation.
 
 Share: TypeAlias = tuple[Order, Quantity]
 Allocation: TypeAlias = Callable[[Sequence[Order], Quantity], list[Share]]
 
 
 def by_time(orders: Iterable[Order], volume: Quantity) -> list[Share]:
-    """The volume to the orders as they come, the last of them perhaps in part."""
+    """The volume to the orders in turn; the last of them may get a part."""
     shares = []
     for order in orders:
         if not volume:
@@ -150,7 +152,7 @@ def by_batch(lot: Quantity) -> Allocation:
 
 
 def pro_rata(orders: Sequence[Order], volume: Quantity, lot: Quantity) -> list[Share]:
-    """The volume by size, rounded down to lots; lots that are left go to the largest fractions, then to the oldest."""
+    """The volume by size, rounded down to lots; remaining lots go to the largest fractions, then by age."""
     whole = sum(order.open for order in orders)
     if volume >= whole:
         return [(order, order.open) for order in orders]
@@ -163,7 +165,7 @@ def pro_rata(orders: Sequence[Order], volume: Quantity, lot: Quantity) -> list[S
 
 
 def uncross(book: Book, price: Price, volume: Quantity, allocate: Allocation = by_time) -> list[Fill]:
-    """Trade the volume at the price, and take the filled orders out of the book."""
+    """Trade the volume at the price, and remove the filled orders from the book."""
     bids = [order for order in book.bids if order.price >= price]
     offers = [order for order in book.asks if order.price <= price]
     fills = list(paired(allocate(_in_order(bids), volume), allocate(_in_order(offers), volume), price))
@@ -174,12 +176,12 @@ def uncross(book: Book, price: Price, volume: Quantity, allocate: Allocation = b
 
 
 def _in_order(orders: list[Order]) -> list[Order]:
-    """Best price first, then by batch, then as they stand: the sort is stable."""
+    """Best price first, then by batch, then by time: the sort is stable."""
     return sorted(orders, key=lambda order: (-order.key, order.batch))
 
 
 def paired(bids: Iterable[Share], offers: Iterable[Share], price: Price) -> Iterator[Fill]:
-    """Bids and offers of the same whole volume, against one another in order."""
+    """Fills between bids and offers of the same total volume, in order."""
     sellers = iter(offers)
     seller, on_offer = next(sellers, (None, 0))
     for buyer, wanted in bids:
@@ -194,14 +196,15 @@ def paired(bids: Iterable[Share], offers: Iterable[Share], price: Price) -> Iter
                 seller, on_offer = next(sellers, (None, 0))
 
 
-# The sealed auction of one round: whoever bids most gets the lot, at the best price that did not get it.
-#
-# Vickrey 1961: the price does not depend on the winner's own bid, so nobody gains by bidding anything but what the lot
-# is worth to him. For several units each unit counts as a bid, and all winners pay the highest one refused.
+# The sealed second-price auction.
 
 
 def award(book: Book) -> list[Fill]:
-    """Sell the offer to the highest bids, the earlier of equal ones first, and take what is filled out of the book."""
+    """Sell the offer to the highest bids, and remove what is filled from the book. Equal bids are served by time.
+
+    Vickrey 1961: the price does not depend on the winner's own bid, so the best bid is the true value. With several
+    units, each unit counts as a bid, and all winners pay the highest bid that was refused.
+    """
     offer = book.asks.first()
     if offer is None:
         return []
@@ -217,7 +220,7 @@ def award(book: Book) -> list[Fill]:
 
 
 def _refused(winners: list[Share], prices: list[int]) -> int:
-    """The highest price of a unit that got nothing; 0 where every unit above the reserve was served."""
+    """The highest bid for a unit that was refused; 0 if every bid above the reserve was served."""
     if winners and winners[-1][1] < winners[-1][0].open:
         return winners[-1][0].price
     return prices[len(winners)] if len(prices) > len(winners) else 0

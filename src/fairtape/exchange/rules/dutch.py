@@ -1,8 +1,8 @@
-"""The falling clock: a lot gets cheaper step by step until somebody takes it.
+"""The Dutch clock: the price of a lot falls step by step until a bid takes it.
 
-The clock is a function of time alone, and time is the instant of the token, so it shows the same price at every site.
-A resting bid is a promise to stop the clock at its limit. Bids that all wait before the start therefore make a sealed
-auction at the first price: the highest wins and pays the step that its limit allows.
+The clock depends on time alone, and time is the instant of the token, so every site has the same price. A resting bid
+stops the clock at its limit. Bids that all rest before the start therefore form a sealed first-price auction: the
+highest bid wins and pays the first step at or below its limit.
 """
 
 from typing import NamedTuple
@@ -13,48 +13,48 @@ from fairtape.exchange.rules.values import DutchClock
 from fairtape.market.prices import Price
 
 
-class Hand(NamedTuple):
-    """Where the clock stood when it was last set: it falls from there."""
+class ClockState(NamedTuple):
+    """The price of the clock at the instant when it was last set; it falls from there."""
 
     price: Price
     set_at: Instant
 
 
-def price_at(rule: DutchClock, hand: Hand, reserve: Price, now: Instant) -> Price:
-    """What the clock shows: never less than the reserve."""
-    steps = max(now - hand.set_at, 0) // rule.step_period
-    return max(hand.price - steps * rule.decrement, reserve)
+def price_at(rule: DutchClock, clock: ClockState, reserve: Price, now: Instant) -> Price:
+    """The price that the clock shows: never below the reserve."""
+    steps = max(now - clock.set_at, 0) // rule.step_period
+    return max(clock.price - steps * rule.decrement, reserve)
 
 
-def run(book: Book, rule: DutchClock, hand: Hand, now: Instant) -> tuple[list[Fill], Hand]:
-    """Let the clock fall until now, and sell to each bid that it passes on its way."""
+def run(book: Book, rule: DutchClock, clock: ClockState, now: Instant) -> tuple[list[Fill], ClockState]:
+    """Run the clock until now, and sell to each bid that it reaches."""
     fills = []
     while (lot := book.asks.first()) is not None and (bid := book.bids.first()) is not None:
-        stop = _reaches(rule, hand, lot.price, bid.price)
+        stop = _state_at_limit(rule, clock, lot.price, bid.price)
         if stop is None or stop.set_at > now:
             break
         quantity = min(lot.open, bid.open)
         fills.append(Fill(*_by_number(lot, bid), stop.price, quantity))
         book.reduce(lot, quantity)
         book.reduce(bid, quantity)
-        hand = Hand(min(stop.price + rule.rewind, rule.start), stop.set_at)
-    return fills, _turned(rule, hand, now)
+        clock = ClockState(min(stop.price + rule.rewind, rule.start), stop.set_at)
+    return fills, _advanced(rule, clock, now)
 
 
-def _turned(rule: DutchClock, hand: Hand, now: Instant) -> Hand:
-    """The hand as it stands now: whoever comes later meets the price of the moment, not one that has passed."""
-    steps = max(now - hand.set_at, 0) // rule.step_period
-    return Hand(hand.price - steps * rule.decrement, hand.set_at + steps * rule.step_period)
+def _advanced(rule: DutchClock, clock: ClockState, now: Instant) -> ClockState:
+    """The clock set to now: a later bid meets the current price, not one that has passed."""
+    steps = max(now - clock.set_at, 0) // rule.step_period
+    return ClockState(clock.price - steps * rule.decrement, clock.set_at + steps * rule.step_period)
 
 
-def _reaches(rule: DutchClock, hand: Hand, reserve: Price, limit: Price) -> Hand | None:
-    """The first step of the clock at or below a limit; None where it stops above."""
+def _state_at_limit(rule: DutchClock, clock: ClockState, reserve: Price, limit: Price) -> ClockState | None:
+    """The clock at its first step at or below a limit; None if it stops above."""
     if limit < reserve:
         return None
-    target = max(hand.price, reserve)
+    target = max(clock.price, reserve)
     steps = max(-((limit - target) // rule.decrement), 0)
-    price = max(hand.price - steps * rule.decrement, reserve)
-    return Hand(price, hand.set_at + steps * rule.step_period)
+    price = max(clock.price - steps * rule.decrement, reserve)
+    return ClockState(price, clock.set_at + steps * rule.step_period)
 
 
 def _by_number(one: Order, other: Order) -> tuple[Order, Order]:

@@ -1,8 +1,8 @@
-"""The trading rules as values: a market is opened with one of them, and every replica does exactly what it says.
+"""The trading rules as values: a market is opened with one of them, and every replica applies exactly that rule.
 
 TRMP 2001 §7.3 leaves the rule to the floor: "should the trade be made at A, B, or somewhere in between", a sealed
-auction at the second price, the Amsterdam flower auction. Wherever a price may fall between two steps, the rounding is
-part of the rule, because two replicas must agree to the last digit.
+second-price auction, the Amsterdam flower auction. Where a price may fall between two steps, the rounding is part of
+the rule, because replicas must agree to the last digit.
 """
 
 from dataclasses import dataclass
@@ -14,37 +14,37 @@ from fairtape.market.prices import FIXED_MAX, Price
 
 
 class BadRule(ValueError):
-    """A rule that no market can follow; the message names the field, the value and the remedy."""
+    """A rule with an invalid parameter; the text names the field, the value and the remedy."""
 
 
 class Pricing(IntEnum):
-    """At which of two crossing limits a continuous trade is made."""
+    """The price of a continuous trade between two crossing limits."""
 
-    MAKER = 1  # the one that was there first
-    TAKER = 2  # the one that came
-    MIDPOINT = 3  # half way between
+    MAKER = 1  # limit of the resting order
+    TAKER = 2  # limit of the arriving order
+    MIDPOINT = 3  # halfway between
 
 
 class Rounding(IntEnum):
-    """Where a price goes that falls between two steps."""
+    """Rounding of a price that falls between two steps."""
 
-    DOWN = 1  # to the lower step, in the buyer's favour
-    UP = 2  # to the higher one, in the seller's
-    MAKER = 3  # to the step on the side of the order that was there first
+    DOWN = 1  # to the lower step, for the buyer
+    UP = 2  # to the higher step, for the seller
+    MAKER = 3  # towards the resting order's limit
     EVEN = 4  # to the nearest step; from the exact middle to the even one
 
 
 class Candidates(IntEnum):
-    """Which prices a call auction may choose from."""
+    """Which prices a call auction may choose."""
 
-    LIMITS = 1  # those at which somebody bids or offers, as on Xetra
-    TICKS = 2  # every tick between them, too, as on ASX
-    BEYOND = 3  # and one tick above the highest and below the lowest, to which market orders press, as on TSE and KRX
+    LIMITS = 1  # the limits of orders, as on Xetra
+    TICKS = 2  # and every tick between them, as on ASX
+    BEYOND = 3  # and one tick above the highest and below the lowest, for surplus market orders, as on TSE and KRX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Continuous:
-    """Orders meet as they come, by price and then by time."""
+    """Continuous trading, by price and then by time."""
 
     pricing: Pricing = Pricing.MAKER
     rounding: Rounding = Rounding.DOWN  # of midpoints
@@ -56,14 +56,14 @@ class Continuous:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallAuction:
-    """Orders gather until an operator uncrosses them, all at one price.
+    """Orders rest until an operator uncrosses them, all at one price.
 
-    The price trades the most; of those prices, the ones that leave the least; of those, the one that the pressure of
-    what is left points to; and where it points both ways or nowhere, the one closest to the reference price.
+    The price maximises the volume, then minimises the surplus, then follows the side of the surplus; if that does not
+    decide, it is the price closest to the reference price.
     """
 
     candidates: Candidates = Candidates.TICKS
-    reference: Price = 0  # until there is a last trade; 0: none, and then the lowest price in question is taken
+    reference: Price = 0  # before the first trade; 0: none, and then the lowest price that is left is taken
 
     def __post_init__(self) -> None:
         _check("reference", self.reference, 0)
@@ -73,7 +73,7 @@ class CallAuction:
 class BatchAuction:
     """A call auction at every multiple of `period`: orders of one batch are equal, and older batches come first.
 
-    Where a whole interval of prices clears, the trade is made in its middle. Budish, Cramton and Shim 2015.
+    If an interval of prices clears, the trade is made in its middle. Budish, Cramton and Shim 2015.
     """
 
     period: Duration
@@ -82,23 +82,23 @@ class BatchAuction:
     def __post_init__(self) -> None:
         _check("period", self.period, 1)
         if self.rounding is Rounding.MAKER:
-            raise BadRule("rounding is MAKER; a batch has no maker: take DOWN, UP or EVEN")
+            raise BadRule("rounding is MAKER; a batch has no maker: use DOWN, UP or EVEN")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecondPrice:
     """One sealed round: the highest bids win, at the highest price that was refused. Vickrey 1961.
 
-    The limit of the one offer is the reserve.
+    The limit of the single offer is the reserve.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DutchClock:
-    """The price of a lot falls from `start` by `decrement` every `step_period` until somebody takes it.
+    """The price of a lot falls from `start` by `decrement` every `step_period` until a bid takes it.
 
-    A resting bid takes the lot when the clock comes down to its limit. The limit of the lot is where the clock stops.
-    After a sale of part of a lot the clock goes back up by `rewind`, but not above `start`.
+    A resting bid takes the lot when the clock reaches its limit. The clock stops at the limit of the lot. After a sale
+    of part of a lot the clock rises by `rewind`, but not above `start`.
     """
 
     start: Price
@@ -115,7 +115,7 @@ class DutchClock:
 
 Rule: TypeAlias = Continuous | CallAuction | BatchAuction | SecondPrice | DutchClock
 
-EXCHANGEABLE: Final = (Continuous, CallAuction, BatchAuction)  # a market may pass from one to another of these
+EXCHANGEABLE: Final = (Continuous, CallAuction, BatchAuction)  # a market may change between these
 
 
 def _check(field: str, value: int, least: int) -> None:
@@ -124,7 +124,7 @@ def _check(field: str, value: int, least: int) -> None:
 
 
 def rounded(price: int, step: Price, rounding: Rounding, *, upward: bool = False) -> Price:
-    """The step that half of `price` (which is a doubled price, so that no half is lost) comes to.
+    """Half of `price`, rounded to a step. `price` is doubled so that no half is lost.
 
     `upward` is the direction of the maker's limit, for `Rounding.MAKER`.
     """

@@ -1,7 +1,7 @@
-"""How every order stands, and the events that told so: the floor's outputs, from the traders' side.
+"""The state of every order, and the events that led to it: the floor's outputs from the traders' point of view.
 
-Orders are known by their place in the sequence, because a replace gives them another name. Both tables are bounded:
-orders that are done are forgotten in the order in which they ended, events in the order in which they came.
+Orders are keyed by sequence number, because a replace changes their client id. Both tables are bounded: completed
+orders are dropped in the order of completion, events in the order of arrival.
 """
 
 from bisect import bisect_right
@@ -36,14 +36,14 @@ DONE_MAX: Final = 1 << 17
 BREAKS_MAX: Final = 1_024
 
 Requests: TypeAlias = Callable[[int], Message | None]
-"""The message at a place in the sequence."""
+"""The message with a sequence number."""
 
-_SIDES: Final = 2  # a trade is an event of its buyer and one of its seller
+_NUMBERS_PER_OUTPUT: Final = 2  # a trade is one event for its buyer and one for its seller
 
 
 @dataclass(slots=True)
 class OrderRecord:
-    """How one order stands."""
+    """The state of one order."""
 
     number: int
     account: str
@@ -58,11 +58,11 @@ class OrderRecord:
     open: Quantity
     filled: Quantity = 0
     spent: int = 0  # in units of 1e-18
-    ceiling: Price = 0  # of its market, where it takes every price
+    ceiling: Price = 0  # highest price of its market; for market orders only
 
     @property
     def exposure(self) -> int:
-        """What is still open of it, at its limit."""
+        """What is still open, at its limit."""
         return (self.price or self.ceiling) * self.open // ONE
 
 
@@ -76,56 +76,56 @@ class Blotter:
         done_max: int = DONE_MAX,
         ceiling: Callable[[Symbol], Price] = lambda _symbol: 0,
     ) -> None:
-        """`ceiling` is the highest price of a market: at that an order counts which takes every price and waits."""
+        """`ceiling` gives the highest price of a market, at which a resting market order counts."""
         self._ceiling = ceiling
         self._orders: dict[int, OrderRecord] = {}
-        self._names: dict[tuple[str, str], int] = {}
+        self._numbers: dict[tuple[str, str], int] = {}
         self._done: OrderedDict[int, None] = OrderedDict()
         self._done_max = done_max
         self._events: deque[OrderEvent] = deque(maxlen=events_max)
         self._exposure: dict[str, int] = {}
-        self._outputs = 0  # of the floor, since the beginning of the sequence
-        self._fresh: list[OrderEvent] = []
-        self._breaks: deque[tuple[int, int]] = deque(maxlen=BREAKS_MAX)  # era, the last number before it
-        self.forgotten = 0  # the number of the latest event that is not kept any more
+        self._outputs = 0  # of the floor, since the start of the sequence
+        self._new_events: list[OrderEvent] = []
+        self._breaks: deque[tuple[int, int]] = deque(maxlen=BREAKS_MAX)  # era, last number before it
+        self.forgotten = 0  # number of the latest event that is no longer kept
         self.era = 0
 
-    # What is asked.
+    # Queries.
 
     @property
     def last(self) -> int:
         """No event has a higher number."""
-        return _SIDES * self._outputs + 1
+        return _NUMBERS_PER_OUTPUT * self._outputs + 1
 
     def order(self, account: str, client_id: str) -> OrderRecord | None:
-        """The order of this name, while it is remembered."""
-        number = self._names.get((account, client_id))
+        """The order with this client id, while it is remembered."""
+        number = self._numbers.get((account, client_id))
         return None if number is None else self._orders.get(number)
 
     def exposure(self, account: str) -> int:
-        """The open orders of an account, at their limits."""
+        """The value of all open orders of an account, at their limits."""
         return self._exposure.get(account, 0)
 
     def since(self, number: int, accounts: Collection[str]) -> Iterator[OrderEvent]:
-        """The events of these accounts behind a number, as far as they are kept."""
+        """The events of these accounts after a number, as far as they are kept."""
         first = bisect_right(self._events, number, key=lambda event: event.number)
         for index in range(first, len(self._events)):
             if self._events[index].account in accounts:
                 yield self._events[index]
 
-    def resumed(self, era: int, number: int) -> int:
-        """Behind which number somebody goes on who heard events of an earlier era: a Break may have taken some back."""
+    def resume_after(self, era: int, number: int) -> int:
+        """After which number a trader resumes who has seen events of an earlier era: a Break may have revoked some."""
         return min([number, *(last for broken, last in self._breaks if broken > era)])
 
     def drain(self) -> list[OrderEvent]:
-        """What happened since the last call."""
-        fresh, self._fresh = self._fresh, []
+        """The events since the last call."""
+        fresh, self._new_events = self._new_events, []
         return fresh
 
-    # What happens.
+    # Input.
 
     def book(self, outputs: Iterable[Output], requests: Requests, at: Instant) -> None:
-        """What the floor made of a token."""
+        """Record the floor's outputs for a token."""
         for output in outputs:
             self._outputs += 1
             match output:
@@ -142,10 +142,10 @@ class Blotter:
                 case Rejected():
                     self._rejected(output, requests, at)
                 case Funded(_, account, asset, amount):
-                    self._keep(
+                    self._record(
                         OrderEvent(
                             self.era,
-                            _SIDES * self._outputs,
+                            _NUMBERS_PER_OUTPUT * self._outputs,
                             EventKind.FUNDED,
                             account,
                             "",
@@ -155,16 +155,16 @@ class Blotter:
                         )
                     )
 
-    def break_off(self, era: int, outputs: Iterable[Output]) -> None:
-        """A Break: trades that never were are told once, outside the numbers, for other gateways never saw them."""
+    def apply_break(self, era: int, outputs: Iterable[Output]) -> None:
+        """A Break: report void trades once, without event numbers, because other gateways may never have seen them."""
         self._breaks.append((era, self.last))
         self.era = era
         for output in outputs:
             if isinstance(output, Voided):
                 for side, number, account in _sides(output.trade):
-                    self._fresh.append(self._traded(EventKind.VOIDED, output.trade, side, number, account, 0, 0))
+                    self._new_events.append(self._traded(EventKind.VOIDED, output.trade, side, number, account, 0, 0))
 
-    # One by one.
+    # One method per output.
 
     def _sequenced(self, output: Sequenced, requests: Requests, at: Instant) -> None:
         request = requests(output.number)
@@ -184,22 +184,22 @@ class Blotter:
             ceiling=self._ceiling(request.symbol) if request.order_type is OrderType.MARKET else 0,
         )
         self._orders[order.number] = order
-        self._names[order.account, order.client_id] = order.number
-        self._expose(order.account, order.exposure)
-        self._keep(self._event(EventKind.SEQUENCED, order)._replace(at=at))
+        self._numbers[order.account, order.client_id] = order.number
+        self._add_exposure(order.account, order.exposure)
+        self._record(self._event(EventKind.SEQUENCED, order)._replace(at=at))
 
     def _trade(self, kind: EventKind, trade: Execution, at: Instant) -> None:
         for side, number, account in _sides(trade):
             order = self._orders.get(number)
             if kind is EventKind.FILLED and order is not None:
-                self._expose(order.account, -order.exposure)
+                self._add_exposure(order.account, -order.exposure)
                 order.filled += trade.quantity
                 order.open -= trade.quantity
                 order.spent += trade.price * trade.quantity
-                self._expose(order.account, order.exposure)
-                self._end(order)
-            place = _SIDES * self._outputs + (side is Side.SELL)
-            self._keep(self._traded(kind, trade, side, number, account, place, at))
+                self._add_exposure(order.account, order.exposure)
+                self._end_if_done(order)
+            place = _NUMBERS_PER_OUTPUT * self._outputs + (side is Side.SELL)
+            self._record(self._traded(kind, trade, side, number, account, place, at))
 
     def _traded(
         self, kind: EventKind, trade: Execution, side: Side, number: int, account: str, place: int, at: Instant
@@ -219,36 +219,36 @@ class Blotter:
         order = self._orders.get(output.order)
         if order is None:
             return
-        self._expose(order.account, -order.exposure)
+        self._add_exposure(order.account, -order.exposure)
         order.open = output.open
         order.quantity = order.filled + output.open if output.open else order.quantity
-        self._expose(order.account, order.exposure)
-        self._end(order)
+        self._add_exposure(order.account, order.exposure)
+        self._end_if_done(order)
         event = self._event(EventKind.CANCELLED, order)
-        self._keep(event._replace(last_quantity=output.quantity, reason=output.reason, at=at))
+        self._record(event._replace(last_quantity=output.quantity, reason=output.reason, at=at))
 
     def _replaced(self, output: Replaced, at: Instant) -> None:
         order = self._orders.get(output.order)
         if order is None:
             return
-        self._expose(order.account, -order.exposure)
-        self._names.pop((order.account, order.client_id), None)
+        self._add_exposure(order.account, -order.exposure)
+        self._numbers.pop((order.account, order.client_id), None)
         order.client_id, order.price = output.client_id, output.price
         order.open = output.open
         order.quantity = order.filled + output.open
-        self._names[order.account, order.client_id] = order.number
-        self._expose(order.account, order.exposure)
-        self._keep(self._event(EventKind.REPLACED, order)._replace(previous_id=output.order_id, at=at))
+        self._numbers[order.account, order.client_id] = order.number
+        self._add_exposure(order.account, order.exposure)
+        self._record(self._event(EventKind.REPLACED, order)._replace(previous_id=output.order_id, at=at))
 
     def _rejected(self, output: Rejected, requests: Requests, at: Instant) -> None:
         if not output.account:
             return
         request = requests(output.number)
         if request is None or getattr(request, "gateway", output.source) != output.source:
-            return  # a request that somebody played under another name is no news for its account
+            return  # a request that another source replayed does not concern the account
         asked, about = Asked.OTHER, output.client_id
         event = OrderEvent(
-            self.era, _SIDES * self._outputs, EventKind.REJECTED, output.account, output.client_id, at=at
+            self.era, _NUMBERS_PER_OUTPUT * self._outputs, EventKind.REJECTED, output.account, output.client_id, at=at
         )
         match request:
             case NewOrder(symbol=symbol, side=side, price=price, quantity=quantity):
@@ -258,27 +258,27 @@ class Blotter:
                 asked = Asked.CANCEL
             case Replace(order_id=order_id):
                 asked, about = Asked.REPLACE, order_id
-        stands = (output.account, output.client_id) in self._names
-        self._keep(event._replace(previous_id=about, asked=asked, stands=stands, reason=output.reason))
+        stands = (output.account, output.client_id) in self._numbers
+        self._record(event._replace(previous_id=about, asked=asked, stands=stands, reason=output.reason))
 
-    # Keeping.
+    # Tables.
 
-    def _expose(self, account: str, amount: int) -> None:
+    def _add_exposure(self, account: str, amount: int) -> None:
         self._exposure[account] = self._exposure.get(account, 0) + amount
 
-    def _end(self, order: OrderRecord) -> None:
+    def _end_if_done(self, order: OrderRecord) -> None:
         if order.open:
             return
         self._done[order.number] = None
         if len(self._done) > self._done_max:
             oldest, _ = self._done.popitem(last=False)
             gone = self._orders.pop(oldest)
-            self._names.pop((gone.account, gone.client_id), None)
+            self._numbers.pop((gone.account, gone.client_id), None)
 
     def _event(self, kind: EventKind, order: OrderRecord) -> OrderEvent:
         return OrderEvent(
             self.era,
-            _SIDES * self._outputs,
+            _NUMBERS_PER_OUTPUT * self._outputs,
             kind,
             order.account,
             order.client_id,
@@ -296,11 +296,11 @@ class Blotter:
             order.spent,
         )
 
-    def _keep(self, event: OrderEvent) -> None:
+    def _record(self, event: OrderEvent) -> None:
         if len(self._events) == self._events.maxlen:
             self.forgotten = self._events[0].number
         self._events.append(event)
-        self._fresh.append(event)
+        self._new_events.append(event)
 
 
 def _sides(trade: Execution) -> tuple[tuple[Side, int, str], tuple[Side, int, str]]:

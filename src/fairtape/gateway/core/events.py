@@ -1,10 +1,10 @@
-"""What a trader hears of its orders, as the sequence proves it.
+"""What a trader learns about its orders, as the sequence decides it.
 
-Every event follows from the sequence alone and carries a number that does, too: all gateways give the same event the
-same number. So a trader who lost its connection goes on after the last number it heard, at this gateway or another.
+Every event and its number follow from the sequence alone, so all gateways give the same event the same number. A trader
+who lost its connection resumes after the last number it received, at this gateway or another.
 
-A Break takes the numbers from some place on back. An event therefore says in which *era* it was made: the formation
-of the last Break before it, or 0.
+A Break revokes the numbers from some point on. An event therefore names its *era*: the formation of the last Break
+before it, or 0.
 """
 
 from enum import Enum
@@ -17,20 +17,18 @@ from fairtape.market.symbols import Symbol
 
 
 class EventKind(Enum):
-    """What happened."""
-
-    SEQUENCED = "sequenced"  # the order has its place, and its funds are reserved
+    SEQUENCED = "sequenced"  # the order is in the sequence, and its funds are reserved
     REPLACED = "replaced"
     FILLED = "filled"  # a tentative trade
-    COMMITTED = "committed"  # that trade outlives N failures, and is settled
-    VOIDED = "voided"  # that trade never was: its token is lost
+    COMMITTED = "committed"  # that trade survives N failures, and is settled
+    VOIDED = "voided"  # that trade is void: its token is lost
     CANCELLED = "cancelled"
     REJECTED = "rejected"
     FUNDED = "funded"
 
 
 class Asked(Enum):
-    """What kind of request was rejected."""
+    """The kind of request that was rejected."""
 
     ORDER = "order"
     CANCEL = "cancel"
@@ -39,33 +37,33 @@ class Asked(Enum):
 
 
 class OrderEvent(NamedTuple):
-    """One thing that became of one account's order, and how the order stands after it."""
+    """A change of one account's order, and the state of the order after it."""
 
     era: int
-    number: int  # rises; of all events of the sequence, so one account's numbers have holes
+    number: int  # increases over all events of the sequence, so one account's numbers have gaps
     kind: EventKind
     account: str
-    client_id: str  # the order's name, as it is now; of a rejection, the name in the request
-    order: int = 0  # its place in the sequence; 0 where it has none
-    previous_id: str = ""  # the name before a replace
+    client_id: str  # the order's current client id; of a rejection, the one in the request
+    order: int = 0  # its sequence number; 0 if it has none
+    previous_id: str = ""  # the client id before a replace
     symbol: Symbol = ""
     side: Side = Side.BUY
     order_type: OrderType = OrderType.LIMIT
     time_in_force: TimeInForce = TimeInForce.DAY
     price: Price = 0
     stop_price: Price = 0
-    quantity: Quantity = 0  # whole
+    quantity: Quantity = 0  # total
     filled: Quantity = 0
     open: Quantity = 0
     spent: int = 0  # price times quantity of all its fills, in units of 1e-18
     trade_id: int = 0
     last_price: Price = 0  # of this trade
-    last_quantity: Quantity = 0  # of this trade, or of what was cancelled; of funding, the amount
-    took: bool = False  # it was the aggressor of this trade
+    last_quantity: Quantity = 0  # of this trade, or cancelled; of funding, the amount
+    took: bool = False  # whether it was the aggressor of this trade
     asked: Asked = Asked.OTHER
-    stands: bool = False  # a request was rejected, but an order of that name stands
+    stands: bool = False  # the request was rejected, but an order with this client id exists
     reason: str = ""
-    at: Instant = 0  # of the token
+    at: Instant = 0  # instant of the token
 
     @property
     def average(self) -> Price:
@@ -74,13 +72,13 @@ class OrderEvent(NamedTuple):
 
 
 class Cause(Enum):
-    """Why a gateway does not enter a request."""
+    """Why a gateway refuses a request."""
 
     ACCOUNT = "account"
     SYMBOL = "symbol"
     VALUE = "value"
     DUPLICATE = "duplicate"
-    ORDER = "order"  # there is no such order
+    ORDER = "order"  # no such order
     FUNDS = "funds"
     RATE = "rate"
     LIMIT = "limit"
@@ -88,13 +86,12 @@ class Cause(Enum):
 
 
 class Answer(NamedTuple):
-    """The gateway's own word, before the sequence has spoken."""
+    """The gateway's immediate answer to a request, before the sequence has decided."""
 
-    gateway_number: int  # of the request that was entered; 0: it was not
+    gateway_number: int  # of the request that was entered; 0: it was refused
     cause: Cause | None = None
     reason: str = ""
 
     @property
     def entered(self) -> bool:
-        """Whether the request is on its way into the sequence."""
         return self.cause is None

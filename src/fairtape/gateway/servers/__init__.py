@@ -1,10 +1,12 @@
-"""Order entry on real connections: the servers of one gateway, and what stands between them and the ring.
+"""Order entry on real connections: the servers of one gateway, and what lies between them and the ring.
 
-- `house`: the gateway with its memory: nothing is answered before it is kept, and nothing is entered before that
-- `doorman`: checks passwords in threads of its own, so that nobody waits for somebody else's
+- `order_gateway`: the gateway with its order log: a request is durable before it is published or answered
+- `authenticator`: checks passwords in threads, so that other clients do not wait
+- `streams`: TCP connections with limits, and TLS
+- `native_server`, `native_messages`: JSON lines, the protocol of the Python client
+- `ouch_server`: OUCH 4.2 over SoupBinTCP
 - `fix_server`, `fix_orders`: FIX 4.4 sessions on connections, and their messages as requests and reports
-- `streams`: connections with limits; `native`: JSON lines, which the Python client speaks, `native_words`: their words
-- `ouch_server`, `ouch_orders`: OUCH 4.2 over SoupBinTCP
 
-All of them run in one event loop. A trader who does not read, says nothing or says too much loses its own connection.
+All of them run in one event loop. A client that does not read, is silent or sends too much loses its own connection
+only.
 """

@@ -1,13 +1,13 @@
-"""FIX 4.4 as requests to a gateway, and what becomes of them as reports.
+"""FIX 4.4 messages as requests to a gateway, and order events as execution reports.
 
-A client logs on under the name of its login. What it enters is reported as PENDING_NEW when the gateway has taken it,
-NEW with the number of its place (20001) when the sequence has it, TRADE with certainty T (20002) when it traded, and
-once more as ORDER_STATUS with certainty C when that trade is committed and settled. A trade that a Break took away is
-reported as TRADE_CANCEL.
+A client logs on under the name of its login. Its order is reported as PENDING_NEW when the gateway has accepted it, as
+NEW with its sequence number (20001) when it is in the sequence, as TRADE with certainty T (20002) when it traded, and
+as ORDER_STATUS with certainty C when that trade is committed and settled. A trade that a Break revoked is reported as
+TRADE_CANCEL.
 
-The ExecID of a report is the number of its event, and a session keeps what it sent: so its own memory says which events
-its client was told of, and a gateway that starts again goes on exactly there. Whoever resets its session at each logon
-gives that memory up.
+The ExecID of a report is the number of its event, and a session stores what it sent. So the store says which events
+were reported, and a gateway that restarts continues exactly there. A client that resets its session at each logon gives
+that up.
 """
 
 from collections import OrderedDict
@@ -24,9 +24,9 @@ from fairtape.gateway.servers.order_gateway import OrderGateway
 from fairtape.gateway.session.effects import LoggedOn, Received, SessionEvent
 from fairtape.gateway.session.store import FixStore
 
-VENUE: Final = "FLOOR"  # what ExDestination may name
-CANCELS_MAX: Final = 65_536  # ClOrdIDs of cancels that wait for their report
-LOOK_BACK: Final = 1_024  # messages that are looked through at once for the last event
+VENUE: Final = "FLOOR"  # the only valid ExDestination
+CANCELS_MAX: Final = 65_536  # ClOrdIDs of cancels without a report
+SCAN_BATCH: Final = 1_024  # messages read at a time when searching for the last event
 NO_ORDER: Final = "NONE"
 _EXEC_ID: Final = b"\x0117="
 
@@ -44,33 +44,33 @@ _REJECTIONS: Final[Mapping[Cause, fix.OrdRejReason]] = {
 
 
 class Unsupported(ValueError):
-    """A wish that this market does not know; the sentence names the field."""
+    """A request that this market does not support; the text names the field."""
 
 
 class FixOrders:
     """The application behind the sessions of one acceptor."""
 
-    def __init__(self, house: OrderGateway) -> None:
-        self._house = house
+    def __init__(self, gateway: OrderGateway) -> None:
+        self._gateway = gateway
         self._server: FixServer | None = None
-        self._told: dict[str, int] = {}  # of each client, the number of the last event
+        self._reported: dict[str, int] = {}  # client -> number of the last event reported
         self._cancels: OrderedDict[tuple[str, str], str] = OrderedDict()
         self._local = 0
 
     def serve(self, server: FixServer, stores: Mapping[str, FixStore]) -> None:
-        """Answer through this server, and tell the clients of earlier sessions what they have not heard yet."""
+        """Answer through this server, and report to clients of earlier sessions what they have not received yet."""
         self._server = server
-        blotter = self._house.gateway.blotter
+        blotter = self._gateway.core.blotter
         for client, store in stores.items():
-            era, number = last_told(store)
-            self._told[client] = blotter.last if era < 0 else blotter.resumed(era, number)
-        self._house.listen(self)
+            era, number = last_reported(store)
+            self._reported[client] = blotter.last if era < 0 else blotter.resume_after(era, number)
+        self._gateway.add_listener(self)
         self._catch_up()
 
-    # What clients say.
+    # Requests of clients.
 
     def entered(self, client: str, value: fix.OrderEntry, received: Received, now: Instant) -> None:
-        """A client sent this; each number once, in order."""
+        """A client sent this message; each number once, in order."""
         account = getattr(value, "account", None) or client
         try:
             match value:
@@ -83,20 +83,20 @@ class FixOrders:
                 case fix.OrderStatusRequest():
                     self._status(client, account, value, now)
                 case _:
-                    self._desk_reject(client, received, now)
+                    self._reject_type(client, received, now)
         except Unsupported as error:
             self._refuse(client, account, value, Answer(0, Cause.VALUE, str(error)), now)
 
-    def changed(self, client: str, event: SessionEvent, now: Instant) -> None:  # noqa: ARG002 - as it is called
-        """A client came or went. One who comes for the first time hears what happens from now on."""
+    def changed(self, client: str, event: SessionEvent, now: Instant) -> None:  # noqa: ARG002 - of `Application`
+        """A client logged on or off. A new client gets events from now on."""
         if isinstance(event, LoggedOn):
-            self._told.setdefault(client, self._house.gateway.blotter.last)
+            self._reported.setdefault(client, self._gateway.core.blotter.last)
 
     def _new(self, client: str, account: str, value: fix.NewOrderSingle, received: Received, now: Instant) -> None:
-        answer = self._house.ask(client, order_of(account, value))
+        answer = self._gateway.submit(client, order_of(account, value))
         if answer.cause is Cause.DUPLICATE and (received.repeated or received.resent):
-            # It was taken, and the session forgot it in a crash: what became of it is told by its events.
-            if self._house.gateway.pending.named(account, value.cl_ord_id) is None:
+            # The order was accepted, and the session lost it in a crash: its events report what became of it.
+            if self._gateway.core.pending.find(account, value.cl_ord_id) is None:
                 return
             answer = Answer(0)
         if not answer.entered:
@@ -106,7 +106,7 @@ class FixOrders:
         self._send(client, report)
 
     def _cancel(self, client: str, account: str, value: fix.OrderCancelRequest, now: Instant) -> None:
-        answer = self._house.ask(client, Cancel(0, 0, account, value.orig_cl_ord_id))
+        answer = self._gateway.submit(client, Cancel(0, 0, account, value.orig_cl_ord_id))
         if answer.entered:
             self._cancels[account, value.orig_cl_ord_id] = value.cl_ord_id
             if len(self._cancels) > CANCELS_MAX:
@@ -116,16 +116,16 @@ class FixOrders:
 
     def _replace(self, client: str, account: str, value: fix.OrderCancelReplaceRequest, now: Instant) -> None:
         if value.ord_type is not fix.OrdType.LIMIT or value.price is None:
-            raise Unsupported("OrdType (40) is not 2; only limit orders are replaced")
+            raise Unsupported("OrdType (40) must be 2; only limit orders can be replaced")
         names = (account, value.orig_cl_ord_id, value.cl_ord_id)
-        answer = self._house.ask(client, Replace(0, 0, *names, value.order_qty, value.price))
+        answer = self._gateway.submit(client, Replace(0, 0, *names, value.order_qty, value.price))
         if not answer.entered:
             self._refuse(client, account, value, answer, now)
 
     def _status(self, client: str, account: str, value: fix.OrderStatusRequest, now: Instant) -> None:
         order = None
-        if self._house.accounts.acts_for(client, account):
-            order = self._house.gateway.blotter.order(account, value.cl_ord_id)
+        if self._gateway.accounts.acts_for(client, account):
+            order = self._gateway.core.blotter.order(account, value.cl_ord_id)
         status = fix.OrdStatus.REJECTED if order is None else _status_of(order.filled, order.open)
         report = fix.ExecutionReport(
             order_id=NO_ORDER if order is None else str(order.number),
@@ -144,9 +144,9 @@ class FixOrders:
         )
         self._send(client, report)
 
-    def _desk_reject(self, client: str, received: Received, now: Instant) -> None:
+    def _reject_type(self, client: str, received: Received, now: Instant) -> None:
         assert self._server is not None
-        self._server.reject(client, received, BusinessReason.UNSUPPORTED_TYPE, "no message of a trader", now)
+        self._server.reject(client, received, BusinessReason.UNSUPPORTED_TYPE, "traders do not send this type", now)
 
     def _refuse(self, client: str, account: str, value: fix.OrderEntry, answer: Answer, now: Instant) -> None:
         assert answer.cause is not None
@@ -162,7 +162,7 @@ class FixOrders:
     def _cancel_reject(
         self, account: str, about: str, name: str, replaces: bool, answer: Answer, now: Instant
     ) -> fix.OrderCancelReject:
-        order = self._house.gateway.blotter.order(account, about)
+        order = self._gateway.core.blotter.order(account, about)
         duplicate, unknown = answer.cause is Cause.DUPLICATE, order is None
         reason = fix.CxlRejReason.UNKNOWN_ORDER if unknown else fix.CxlRejReason.OTHER
         return fix.OrderCancelReject(
@@ -209,30 +209,29 @@ class FixOrders:
         self._local += 1
         return f"{letter}{now}-{self._local}"
 
-    # What the sequence says.
+    # Events of the sequence.
 
-    def happened(self, events: Sequence[OrderEvent]) -> None:
-        """The sequence has proved these."""
+    def on_events(self, events: Sequence[OrderEvent]) -> None:
         for event in events:
             if event.kind is EventKind.VOIDED:
-                for client in self._told:
-                    if event.account in self._house.accounts.scope(client):
+                for client in self._reported:
+                    if event.account in self._gateway.accounts.scope(client):
                         self._report(client, event)
         self._catch_up()
 
-    def broke(self) -> None:
-        """Events were taken back; what follows has their numbers, in another era."""
-        last = self._house.gateway.blotter.last
-        self._told = {client: min(told, last) for client, told in self._told.items()}
+    def on_break(self) -> None:
+        """Events were revoked; the ones that follow reuse their numbers, in another era."""
+        last = self._gateway.core.blotter.last
+        self._reported = {client: min(reported, last) for client, reported in self._reported.items()}
         self._catch_up()
 
     def _catch_up(self) -> None:
-        blotter = self._house.gateway.blotter
-        for client, told in self._told.items():
-            if told < blotter.last:
-                self._told[client] = blotter.last
-                scope: Collection[str] = self._house.accounts.scope(client)
-                for event in blotter.since(told, scope):
+        blotter = self._gateway.core.blotter
+        for client, reported in self._reported.items():
+            if reported < blotter.last:
+                self._reported[client] = blotter.last
+                scope: Collection[str] = self._gateway.accounts.scope(client)
+                for event in blotter.since(reported, scope):
                     self._report(client, event)
 
     def _report(self, client: str, event: OrderEvent) -> None:
@@ -244,17 +243,17 @@ class FixOrders:
             answer = Answer(0, Cause.ORDER, event.reason)
             self._send(client, self._cancel_reject(event.account, about, name, replaces, answer, event.at))
         elif event.kind is EventKind.REJECTED and (event.asked is not Asked.ORDER or event.stands):
-            return  # about no order of FIX, or one that stands
+            return  # concerns no FIX order, or one that exists
         elif event.kind is not EventKind.FUNDED:
             self._send(client, self._event_report(event))
 
     def _is_settled(self, event: OrderEvent) -> bool:
-        """Whether a cancel came twice, and the first one did it.
+        """Whether the cancel is a duplicate, and the first one succeeded.
 
-        A gateway that was killed enters again what has no place yet, and what it had sent may still find one: the order
-        is gone as its owner wished, and nobody here waits for another answer.
+        A gateway that was killed enters again what is not in the sequence yet, while its first copy may still arrive.
+        The order is cancelled as requested, and no client waits for another answer.
         """
-        order = self._house.gateway.blotter.order(event.account, event.previous_id)
+        order = self._gateway.core.blotter.order(event.account, event.previous_id)
         waits = (event.account, event.previous_id) in self._cancels
         cancelled = order is not None and not order.open and order.filled < order.quantity
         return event.asked is Asked.CANCEL and cancelled and not waits
@@ -320,15 +319,15 @@ _SIDES: Final[Mapping[fix.FixSide, Side]] = {fix.FixSide.BUY: Side.BUY, fix.FixS
 
 
 def order_of(account: str, value: fix.NewOrderSingle) -> NewOrder:
-    """The order that a message asks for. Raises `Unsupported` for a wish that this market does not know."""
+    """The order in a message. Raises `Unsupported` for a request that this market does not support."""
     if value.side not in _SIDES:
-        raise Unsupported(f"Side (54) is {value.side.value}; this market knows 1 and 2")
+        raise Unsupported(f"Side (54) is {value.side.value}; only 1 and 2 are supported")
     if value.time_in_force not in _TIMES:
-        raise Unsupported("TimeInForce (59) is none of 0, 3 and 4; others are not known here")
+        raise Unsupported("TimeInForce (59) must be 0, 3 or 4")
     if value.exec_inst not in (None, "6"):
-        raise Unsupported(f"ExecInst (18) is {value.exec_inst}; only 6, which promises to rest, is known")
+        raise Unsupported(f"ExecInst (18) is {value.exec_inst}; only 6 (post-only) is supported")
     if value.min_qty is not None:
-        raise Unsupported("MinQty (110) is given; orders have no minimum here")
+        raise Unsupported("MinQty (110) is given; it is not supported")
     if value.ex_destination not in (None, VENUE):
         raise Unsupported(f"ExDestination (100) is {value.ex_destination}; this gateway enters orders into {VENUE}")
     return NewOrder(
@@ -347,11 +346,11 @@ def order_of(account: str, value: fix.NewOrderSingle) -> NewOrder:
     )
 
 
-def last_told(store: FixStore) -> tuple[int, int]:
-    """The era and number of the last event that a session sent; (-1, 0) where it remembers none."""
+def last_reported(store: FixStore) -> tuple[int, int]:
+    """The era and number of the last event that a session sent; (-1, 0) if it has stored none."""
     last = store.next_out - 1
     while last > 0:
-        first = max(last - LOOK_BACK + 1, 1)
+        first = max(last - SCAN_BATCH + 1, 1)
         kept = list(store.kept(first, last))
         for _, octets in reversed(kept):
             if (found := _event_in(octets)) is not None:

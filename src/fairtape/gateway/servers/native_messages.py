@@ -1,7 +1,7 @@
-"""The words of the native protocol: JSON objects, one in a line. `docs/trading.md` is for whoever speaks it.
+"""The messages of the native protocol: JSON objects, one per line. `docs/trading.md` documents them for clients.
 
-Prices and quantities are decimal text, because a JSON number is a float in most languages. Names are those of the
-values; what is not given has the value's default.
+Prices and quantities are decimal text, because a JSON number is a float in most languages. Fields have the names of the
+values' fields; a missing field has the value's default.
 """
 
 import json
@@ -12,7 +12,7 @@ from fairtape.exchange.orders import Cancel, NewOrder, OrderType, Replace, SelfT
 from fairtape.gateway.core.events import Asked, EventKind, OrderEvent
 from fairtape.market.prices import BadNumber, format_fixed, parse_fixed
 
-LINE_MAX: Final = 4_096  # bytes of a client's line
+LINE_MAX: Final = 4_096  # bytes of a line from a client
 _FIXED: Final = ("price", "stop_price", "quantity", "filled", "open", "last_price", "last_quantity")
 _KNOWN: Final = {
     "order": frozenset(
@@ -26,31 +26,29 @@ _ENVELOPE: Final = frozenset({"do", "session", "request"})
 
 
 class BadNativeMessage(ValueError):
-    """A line that is none of this protocol; the sentence names the field, what was found and what is expected."""
+    """An invalid line; the text names the field, the value and what is expected."""
 
 
-def encode_line(words: Mapping[str, Any]) -> bytes:
-    """An object as a line."""
-    return json.dumps(words, separators=(",", ":")).encode() + b"\n"
+def encode_line(fields: Mapping[str, Any]) -> bytes:
+    return json.dumps(fields, separators=(",", ":")).encode() + b"\n"
 
 
 def parse_line(line: bytes) -> dict[str, Any]:
-    """The object in a line."""
     try:
-        words = json.loads(line)
+        fields = json.loads(line)
     except (ValueError, RecursionError):
-        raise BadNativeMessage("the line is no JSON; each line is one object") from None
-    if not isinstance(words, dict):
-        raise BadNativeMessage("the line is JSON but no object; each line is one object")
-    return words
+        raise BadNativeMessage("the line is not JSON; each line is one object") from None
+    if not isinstance(fields, dict):
+        raise BadNativeMessage("the line is JSON but not an object; each line is one object")
+    return fields
 
 
-def request_of(words: Mapping[str, Any], login: str) -> NewOrder | Cancel | Replace:
-    """The request that an object asks for. Without an account it is for the login's own."""
-    kind = words["do"]
-    if unknown := words.keys() - _KNOWN[kind] - _ENVELOPE:
+def request_of(fields: Mapping[str, Any], login: str) -> NewOrder | Cancel | Replace:
+    """The request in an object. Without an account it is for the login's own account."""
+    kind = fields["do"]
+    if unknown := fields.keys() - _KNOWN[kind] - _ENVELOPE:
         raise BadNativeMessage(f"field {min(unknown)!r} is not known in {kind!r}")
-    account, name = _text(words, "account", login), _text(words, "client_id")
+    account, name = _text(fields, "account", login), _text(fields, "client_id")
     match kind:
         case "order":
             return NewOrder(
@@ -58,25 +56,25 @@ def request_of(words: Mapping[str, Any], login: str) -> NewOrder | Cancel | Repl
                 0,
                 account,
                 name,
-                _text(words, "symbol"),
-                Side(_choice(words, "side", Side)),
-                _fixed(words, "quantity"),
-                _fixed(words, "price", 0),
-                _fixed(words, "stop_price", 0),
-                OrderType(_choice(words, "order_type", OrderType, OrderType.LIMIT)),
-                TimeInForce(_choice(words, "time_in_force", TimeInForce, TimeInForce.DAY)),
-                words.get("post_only") is True,
-                SelfTrade(_choice(words, "self_trade", SelfTrade, SelfTrade.CANCEL_NEWEST)),
+                _text(fields, "symbol"),
+                Side(_choice(fields, "side", Side)),
+                _fixed(fields, "quantity"),
+                _fixed(fields, "price", 0),
+                _fixed(fields, "stop_price", 0),
+                OrderType(_choice(fields, "order_type", OrderType, OrderType.LIMIT)),
+                TimeInForce(_choice(fields, "time_in_force", TimeInForce, TimeInForce.DAY)),
+                fields.get("post_only") is True,
+                SelfTrade(_choice(fields, "self_trade", SelfTrade, SelfTrade.CANCEL_NEWEST)),
             )
         case "cancel":
             return Cancel(0, 0, account, name)
         case _:
-            new_name = _text(words, "new_client_id")
-            return Replace(0, 0, account, name, new_name, _fixed(words, "quantity"), _fixed(words, "price"))
+            new_name = _text(fields, "new_client_id")
+            return Replace(0, 0, account, name, new_name, _fixed(fields, "quantity"), _fixed(fields, "price"))
 
 
 def request_fields(request: NewOrder | Cancel | Replace) -> dict[str, Any]:
-    """What `request_of` reads."""
+    """The object of a request, as `request_of` reads it."""
     match request:
         case NewOrder():
             return {
@@ -107,18 +105,17 @@ def request_fields(request: NewOrder | Cancel | Replace) -> dict[str, Any]:
 
 
 def event_fields(event: OrderEvent) -> dict[str, Any]:
-    """An event as an object."""
-    words: dict[str, Any] = event._asdict()
-    words |= {name: format_fixed(words[name]) for name in _FIXED}
+    fields: dict[str, Any] = event._asdict()
+    fields |= {name: format_fixed(fields[name]) for name in _FIXED}
     for name in ("side", "order_type", "time_in_force"):
-        words[name] = words[name].name.lower()
-    return {"is": "event", **words, "kind": event.kind.value, "asked": event.asked.value, "spent": str(event.spent)}
+        fields[name] = fields[name].name.lower()
+    return {"is": "event", **fields, "kind": event.kind.value, "asked": event.asked.value, "spent": str(event.spent)}
 
 
-def event_of(words: Mapping[str, Any]) -> OrderEvent:
-    """The event in an object. Raises `BadNativeMessage` for anything that `event_fields` would not have made."""
+def event_of(fields: Mapping[str, Any]) -> OrderEvent:
+    """The event in an object. Raises `BadNativeMessage` for anything that `event_fields` does not produce."""
     try:
-        values = {name: words[name] for name in OrderEvent._fields}
+        values = {name: fields[name] for name in OrderEvent._fields}
         values |= {name: parse_fixed(values[name]) for name in _FIXED}
         values["side"] = Side[values["side"].upper()]
         values["order_type"] = OrderType[values["order_type"].upper()]
@@ -129,17 +126,17 @@ def event_of(words: Mapping[str, Any]) -> OrderEvent:
         raise BadNativeMessage(f"the event cannot be read: {error}") from None
 
 
-def _text(words: Mapping[str, Any], name: str, default: str | None = None) -> str:
-    value = words.get(name, default)
+def _text(fields: Mapping[str, Any], name: str, default: str | None = None) -> str:
+    value = fields.get(name, default)
     if not isinstance(value, str) or not value:
         raise BadNativeMessage(f"{name} is {value!r}; give text")
     return value
 
 
-def _fixed(words: Mapping[str, Any], name: str, default: int | None = None) -> int:
-    if name not in words and default is not None:
+def _fixed(fields: Mapping[str, Any], name: str, default: int | None = None) -> int:
+    if name not in fields and default is not None:
         return default
-    value = words.get(name)
+    value = fields.get(name)
     if not isinstance(value, str):
         raise BadNativeMessage(f"{name} is {value!r}; give decimal text such as '101.25'")
     try:
@@ -148,8 +145,8 @@ def _fixed(words: Mapping[str, Any], name: str, default: int | None = None) -> i
         raise BadNativeMessage(f"{name} is refused: {error}") from None
 
 
-def _choice(words: Mapping[str, Any], name: str, choices: Any, default: int | None = None) -> int:
-    value = words.get(name)
+def _choice(fields: Mapping[str, Any], name: str, choices: Any, default: int | None = None) -> int:
+    value = fields.get(name)
     if value is None and default is not None:
         return default
     known = {choice.name.lower(): int(choice) for choice in choices}

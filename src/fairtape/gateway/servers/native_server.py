@@ -1,14 +1,14 @@
-"""The native protocol of a gateway: JSON lines, spoken by the Python client and by anything that can write a line.
+"""The native protocol of a gateway: JSON lines, as the Python client and any line-based program can speak them.
 
-A client logs in, saying which event it heard last, and gets every later one in its order. It asks with numbers that
-count from 1 in the session that the server names, so a captured request that is played again in another connection,
-or in the same, is refused before anybody looks at it. Each request gets one answer.
+A client logs in and names the last event it received; it then receives every later one in order. Its requests are
+numbered from 1 in the session that the server names, so a request replayed on this or another connection is refused
+before it is read further. Each request gets one answer.
 """
 
 import asyncio
 import secrets
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from fairtape.gateway.core.events import EventKind, OrderEvent
 from fairtape.gateway.servers.authenticator import BUSY, TOO_OFTEN, Authenticator
@@ -26,188 +26,184 @@ from fairtape.gateway.servers.streams import StreamWriter
 REQUESTS: Final = ("order", "cancel", "replace")
 SESSION_BYTES: Final = 8
 EVENTS_AT_ONCE: Final = 512
-NEWEST: Final = -1  # an event number that says: only what comes
+NEWEST: Final = -1  # an event number: only events from now on
 
 
 class NativeServer:
-    """All conversations of one server."""
+    """The native server of one gateway, and its sessions."""
 
-    def __init__(self, house: OrderGateway, doorman: Authenticator) -> None:
-        self.house = house
-        self.doorman = doorman
-        self._conversations: set[NativeSession] = set()
-        house.listen(self)
+    def __init__(self, gateway: OrderGateway, authenticator: Authenticator) -> None:
+        self.gateway = gateway
+        self.authenticator = authenticator
+        self._sessions: set[NativeSession] = set()
+        gateway.add_listener(self)
 
-    def converse(self, line: StreamWriter) -> "NativeSession":
-        """Somebody connected."""
-        conversation = NativeSession(self, line)
-        self._conversations.add(conversation)
-        return conversation
+    def open_session(self, writer: StreamWriter) -> "NativeSession":
+        session = NativeSession(self, writer)
+        self._sessions.add(session)
+        return session
 
-    def forget(self, conversation: "NativeSession") -> None:
-        """Somebody is gone."""
-        self._conversations.discard(conversation)
+    def forget(self, session: "NativeSession") -> None:
+        self._sessions.discard(session)
 
-    def happened(self, events: Sequence[OrderEvent]) -> None:
-        """The sequence has proved these."""
+    def on_events(self, events: Sequence[OrderEvent]) -> None:
         voided = [event for event in events if event.kind is EventKind.VOIDED]
-        for conversation in list(self._conversations):
-            conversation.void(voided)
-            conversation.writable()
+        for session in list(self._sessions):
+            session.void(voided)
+            session.writable()
 
-    def broke(self) -> None:
-        """A Break took events back."""
-        for conversation in list(self._conversations):
-            conversation.broke()
+    def on_break(self) -> None:
+        for session in list(self._sessions):
+            session.on_break()
 
 
 class NativeSession:
-    """One client."""
+    """The session of one connection."""
 
-    def __init__(self, desk: NativeServer, line: StreamWriter) -> None:
-        self._desk = desk
-        self._line = line
-        self._rest = bytearray()
+    def __init__(self, server: NativeServer, writer: StreamWriter) -> None:
+        self._server = server
+        self._writer = writer
+        self._buffer = bytearray()
         self._login = ""
         self._session = ""
         self._requests = 0
-        self._told = 0
-        self._checking: asyncio.Task[None] | None = None
+        self._reported = 0
+        self._login_check: asyncio.Task[None] | None = None
 
-    # As a server sees it.
+    # Called by the connection.
 
     @property
-    def welcome(self) -> bool:
-        """Whether the client has logged in."""
+    def logged_in(self) -> bool:
         return bool(self._login)
 
-    def heard(self, octets: bytes) -> None:
-        """Take lines; whoever breaks the protocol hears why, and is let go."""
-        self._rest += octets
+    def received(self, octets: bytes) -> None:
+        """Handle complete lines. An invalid line is answered with the reason, and closes the connection."""
+        self._buffer += octets
         answers: list[dict[str, Any]] = []
         try:
-            while self._checking is None and (end := self._rest.find(b"\n")) >= 0:
-                line = bytes(self._rest[:end])
-                del self._rest[: end + 1]
+            while self._login_check is None and (end := self._buffer.find(b"\n")) >= 0:
+                line = bytes(self._buffer[:end])
+                del self._buffer[: end + 1]
                 if len(line) > LINE_MAX:
-                    raise BadNativeMessage(f"a line has {len(line)} bytes; at most {LINE_MAX} are allowed")  # noqa: TRY301
-                if (answer := self._take(parse_line(line))) is not None:
+                    _refuse_long_line(len(line))
+                if (answer := self._handle(parse_line(line))) is not None:
                     answers.append(answer)
-            if len(self._rest) > LINE_MAX and self._checking is None:
-                raise BadNativeMessage(f"a line has more than {LINE_MAX} bytes")  # noqa: TRY301
+            if len(self._buffer) > LINE_MAX and self._login_check is None:
+                _refuse_long_line(len(self._buffer))
         except BadNativeMessage as error:
             answers.append({"is": "closed", "reason": str(error)})
         if answers:
-            self._desk.house.sync()
-            self._line.write(b"".join(map(encode_line, answers)))
+            self._server.gateway.sync()
+            self._writer.write(b"".join(map(encode_line, answers)))
             if answers[-1]["is"] == "closed":
-                self._line.close()
+                self._writer.close()
 
     def writable(self) -> None:
-        """Tell what has happened, as far as the client reads."""
+        """Report events, while the client reads them."""
         if not self._login:
             return
-        blotter = self._desk.house.gateway.blotter
-        scope = self._desk.house.accounts.scope(self._login)
-        while self._told < blotter.last and self._line.can_write:
+        blotter = self._server.gateway.core.blotter
+        scope = self._server.gateway.accounts.scope(self._login)
+        while self._reported < blotter.last and self._writer.can_write:
             lines: list[bytes] = []
-            if self._told < blotter.forgotten:
+            if self._reported < blotter.forgotten:
                 lines.append(encode_line({"is": "forgotten", "number": blotter.forgotten}))
-                self._told = blotter.forgotten
+                self._reported = blotter.forgotten
             through = blotter.last
-            for event in blotter.since(self._told, scope):
+            for event in blotter.since(self._reported, scope):
                 lines.append(encode_line(event_fields(event)))
                 if len(lines) >= EVENTS_AT_ONCE:
                     through = event.number
                     break
-            self._told = through
-            self._line.write(b"".join(lines))
+            self._reported = through
+            self._writer.write(b"".join(lines))
 
-    def ended(self) -> None:
-        """The client is gone."""
-        if self._checking is not None:
-            self._checking.cancel()
-        self._desk.forget(self)
+    def disconnected(self) -> None:
+        if self._login_check is not None:
+            self._login_check.cancel()
+        self._server.forget(self)
 
-    # What happens elsewhere.
+    # Called by the server.
 
     def void(self, events: Sequence[OrderEvent]) -> None:
-        """Trades that never were."""
-        scope = self._desk.house.accounts.scope(self._login) if self._login else frozenset[str]()
+        """Report void trades, which have no event numbers."""
+        scope = self._server.gateway.accounts.scope(self._login) if self._login else frozenset[str]()
         for event in events:
             if event.account in scope:
-                self._line.write(encode_line(event_fields(event)))
+                self._writer.write(encode_line(event_fields(event)))
 
-    def broke(self) -> None:
-        """A Break took events back: the client forgets them, too."""
+    def on_break(self) -> None:
+        """A Break revoked events: tell the client after which number reporting resumes."""
         if self._login:
-            blotter = self._desk.house.gateway.blotter
-            self._told = min(self._told, blotter.last)
-            self._line.write(encode_line({"is": "broken", "era": blotter.era, "number": self._told}))
+            blotter = self._server.gateway.core.blotter
+            self._reported = min(self._reported, blotter.last)
+            self._writer.write(encode_line({"is": "broken", "era": blotter.era, "number": self._reported}))
             self.writable()
 
-    # Inside.
-
-    def _take(self, words: dict[str, Any]) -> dict[str, Any] | None:
-        do = words.get("do")
+    def _handle(self, message: dict[str, Any]) -> dict[str, Any] | None:
+        do = message.get("do")
         if do == "login" and not self._login:
-            self._line.pause()
-            self._checking = asyncio.get_running_loop().create_task(self._check(words))
+            self._writer.pause()
+            self._login_check = asyncio.get_running_loop().create_task(self._check_login(message))
             return None
         if do == "ping":
             return {"is": "pong"}
         if do in REQUESTS and self._login:
-            return self._ask(words)
+            return self._handle_request(message)
         raise BadNativeMessage(
             f"do is {do!r}; {'give order, cancel, replace or ping' if self._login else 'log in first'}"
         )
 
-    def _ask(self, words: dict[str, Any]) -> dict[str, Any]:
-        number = words.get("request")
-        if words.get("session") != self._session or number != self._requests + 1:
+    def _handle_request(self, message: dict[str, Any]) -> dict[str, Any]:
+        number = message.get("request")
+        if message.get("session") != self._session or number != self._requests + 1:
             raise BadNativeMessage(
-                f"request is {number!r} of session {words.get('session')!r}; "
-                f"expected {self._requests + 1} of {self._session!r}: it was played again, or one is missing"
+                f"request is {number!r} of session {message.get('session')!r}; "
+                f"expected {self._requests + 1} of {self._session!r}: it is a replay, or one is missing"
             )
         self._requests += 1
         try:
-            request = request_of(words, self._login)
+            request = request_of(message, self._login)
         except BadNativeMessage as error:
             return {"is": "refused", "request": number, "cause": "value", "reason": str(error)}
-        answer = self._desk.house.ask(self._login, request)
+        answer = self._server.gateway.submit(self._login, request)
         if answer.cause is not None:
             return {"is": "refused", "request": number, "cause": answer.cause.value, "reason": answer.reason}
         return {"is": "accepted", "request": number}
 
-    async def _check(self, words: dict[str, Any]) -> None:
-        """Let a client in, or not; what it said meanwhile is heard afterwards."""
-        name, secret = words.get("login"), words.get("password")
-        era, number = words.get("era", 0), words.get("after", NEWEST)
+    async def _check_login(self, message: dict[str, Any]) -> None:
+        """Accept or refuse a login; lines received meanwhile are handled afterwards."""
+        name, secret = message.get("login"), message.get("password")
+        era, number = message.get("era", 0), message.get("after", NEWEST)
         reason: str | None = "login and password must be text, era and after whole numbers"
         if isinstance(name, str) and isinstance(secret, str) and type(era) is int and type(number) is int:
-            reason = await self._desk.doorman.refusal(name, secret)
-        self._checking = None
+            reason = await self._server.authenticator.refusal(name, secret)
+        self._login_check = None
         if reason is not None:
             cause = "busy" if reason in (BUSY, TOO_OFTEN) else "login"
-            self._line.write(encode_line({"is": "closed", "cause": cause, "reason": reason}))
-            self._line.close()
+            self._writer.write(encode_line({"is": "closed", "cause": cause, "reason": reason}))
+            self._writer.close()
             return
         assert isinstance(name, str)
         self._admit(name, era, number)
-        self._line.resume()
-        self.heard(b"")
+        self._writer.resume()
+        self.received(b"")
 
     def _admit(self, name: str, era: int, number: int) -> None:
-        house = self._desk.house
-        blotter = house.gateway.blotter
+        gateway = self._server.gateway
+        blotter = gateway.core.blotter
         self._login, self._session = name, secrets.token_hex(SESSION_BYTES)
-        self._told = blotter.last if number == NEWEST else min(blotter.resumed(era, number), blotter.last)
+        self._reported = blotter.last if number == NEWEST else min(blotter.resume_after(era, number), blotter.last)
         welcome = {
             "is": "welcome",
             "session": self._session,
-            "accounts": sorted(house.accounts.scope(name)),
+            "accounts": sorted(gateway.accounts.scope(name)),
             "era": blotter.era,
-            "number": self._told,
+            "number": self._reported,
         }
-        self._line.write(encode_line(welcome))
+        self._writer.write(encode_line(welcome))
         self.writable()
+
+
+def _refuse_long_line(size: int) -> NoReturn:
+    raise BadNativeMessage(f"a line has {size} bytes; at most {LINE_MAX} are allowed")

@@ -1,8 +1,8 @@
-"""The house of a gateway: what its servers ask, what its ring brings, and the memory between them.
+"""The order gateway: what its servers submit, what its ring delivers, and the order log between them.
 
-A turn of any server is: ask for what came, `sync`, and only then answer. `sync` puts everything that was taken on the
-disk and hands it to the ring. So a trader who heard that a request was taken will hear what became of it, whatever
-happens to this process in between.
+A turn of any server is: submit what was received, `sync`, and only then answer. `sync` writes every accepted request to
+the order log and publishes it to the ring. So a trader whose request was accepted will learn what became of it,
+whatever happens to this process in between.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,121 +13,119 @@ from fairtape.core.instants import Instant
 from fairtape.exchange.order_codec import decode
 from fairtape.exchange.orders import Cancel, NewOrder, Replace
 from fairtape.gateway.core.events import Answer, OrderEvent
-from fairtape.gateway.core.gateway import Gateway
+from fairtape.gateway.core.gateway_core import GatewayCore
 from fairtape.gateway.storage.accounts import TradingAccounts
 from fairtape.gateway.storage.order_log import OrderLog
 
 
 class EventListener(Protocol):
-    """A server that tells traders what became of their orders."""
+    """A server that reports to traders what became of their orders."""
 
-    def happened(self, events: Sequence[OrderEvent]) -> None:
-        """The sequence has proved these."""
+    def on_events(self, events: Sequence[OrderEvent]) -> None:
+        """The sequence has produced these events."""
 
-    def broke(self) -> None:
-        """A Break took events back: whoever heard them goes on behind the last one that stands."""
+    def on_break(self) -> None:
+        """A Break revoked events: reporting resumes after the last one that is still valid."""
 
 
 class OrderGateway:
-    """One gateway, its accounts, and everybody who listens."""
+    """One gateway: its core, its accounts, its order log and its listeners."""
 
     def __init__(
         self,
-        gateway: Gateway,
+        core: GatewayCore,
         accounts: TradingAccounts,
         *,
         publish: Callable[[list[bytes]], None],
         now: Callable[[], Instant],
-        intake: OrderLog | None = None,
+        order_log: OrderLog | None = None,
     ) -> None:
-        self.gateway = gateway
+        self.core = core
         self.accounts = accounts
         self.now = now
         self._publish = publish
-        self._intake = intake
+        self._order_log = order_log
         self._listeners: list[EventListener] = []
 
-    def listen(self, listener: EventListener) -> None:
-        """Let a server hear what becomes of orders."""
+    def add_listener(self, listener: EventListener) -> None:
         self._listeners.append(listener)
 
-    # What servers ask.
+    # Called by servers.
 
-    def ask(self, login: str, request: NewOrder | Cancel | Replace) -> Answer:
-        """Enter a request, if the gateway lets it through. Answer nobody before `sync`."""
+    def submit(self, login: str, request: NewOrder | Cancel | Replace) -> Answer:
+        """Check a request and enter it. The answer must not be sent before `sync`."""
         match request:
             case NewOrder():
-                return self.gateway.enter(login, request, self.now())
+                return self.core.enter(login, request, self.now())
             case Cancel():
-                return self.gateway.cancel(login, request, self.now())
+                return self.core.cancel(login, request, self.now())
             case Replace():
-                return self.gateway.replace(login, request, self.now())
+                return self.core.replace(login, request, self.now())
 
     def sync(self) -> None:
-        """What was taken is on the disk, and on its way into the ring."""
-        payloads = self.gateway.payloads()
-        if self._intake is not None:
+        """Make all entered requests durable, then publish them."""
+        payloads = self.core.payloads()
+        if self._order_log is not None:
             for payload in payloads:
-                self._intake.take(_number(payload), payload)
-            self._intake.sync()
+                self._order_log.append(_number(payload), payload)
+            self._order_log.sync()
         if payloads:
             self._publish(payloads)
 
-    # What the ring brings.
+    # Called with what the ring delivers.
 
     def apply(self, ordered: Ordered) -> None:
-        """Msg(e) in its place."""
-        placed = self.gateway.apply(ordered)
-        if self._intake is not None:
-            self._intake.place(placed)
-        self._tell()
+        """Apply Msg(e), and report its events."""
+        placed = self.core.apply(ordered)
+        if self._order_log is not None:
+            self._order_log.mark_placed(placed)
+        self._report_events()
 
     def turn(self, change: FormationChange) -> None:
-        """A new formation. Where the gateway is stale after it, `rebuilt` must follow."""
-        self.gateway.turn(change)
-        self._tell()
-        if change.broken and not self.gateway.stale:
-            self._say_broken()
+        """A new formation. If the core is stale after it, `replace_core` must follow."""
+        self.core.turn(change)
+        self._report_events()
+        if change.broken and not self.core.stale:
+            self._report_break()
 
-    def rebuilt(self, gateway: Gateway) -> None:
-        """After a Break: a gateway whose floor was rebuilt from the journal takes over what waits."""
-        waiting = self.gateway.pending.requests()
-        self.gateway = gateway
-        gateway.events()
-        for request in waiting:
-            gateway.again(request, self.now())
+    def replace_core(self, core: GatewayCore) -> None:
+        """After a Break: a core whose floor was rebuilt from the journal takes over the pending requests."""
+        pending = self.core.pending.requests()
+        self.core = core
+        core.events()
+        for request in pending:
+            core.reenter(request, self.now())
         self.sync()
-        self._say_broken()
+        self._report_break()
 
     def recover(self) -> int:
-        """Enter again what an earlier process took and the sequence does not have; how many there were."""
-        if self._intake is None:
+        """Enter again what an earlier process accepted and the sequence does not have; return how many there were."""
+        if self._order_log is None:
             return 0
-        self.gateway.events()  # of the past: whoever was told of them knows its place
+        self.core.events()  # replayed from the journal: each listener knows itself after which event it resumes
         entered, numbers = 0, []
-        for payload in self._intake.waiting():
+        for payload in self._order_log.unplaced():
             request = decode(payload)
             assert isinstance(request, NewOrder | Cancel | Replace)
             numbers.append(request.gateway_number)
-            entered += self.gateway.again(request, self.now()).entered
+            entered += self.core.reenter(request, self.now()).entered
         self.sync()
-        self._intake.place(numbers)
+        self._order_log.mark_placed(numbers)
         return entered
 
     def close(self) -> None:
-        """Let go of the memory."""
-        if self._intake is not None:
-            self._intake.close()
+        if self._order_log is not None:
+            self._order_log.close()
 
-    def _tell(self) -> None:
-        events = self.gateway.events()
+    def _report_events(self) -> None:
+        events = self.core.events()
         if events:
             for listener in self._listeners:
-                listener.happened(events)
+                listener.on_events(events)
 
-    def _say_broken(self) -> None:
+    def _report_break(self) -> None:
         for listener in self._listeners:
-            listener.broke()
+            listener.on_break()
 
 
 def _number(payload: bytes) -> int:

@@ -1,10 +1,13 @@
-"""OUCH 4.2 over SoupBinTCP: a login, requests as unsequenced data, and everything that follows as sequenced data.
+"""OUCH 4.2 over SoupBinTCP: requests as unsequenced data, reports as sequenced data.
 
-What a login was told is numbered from 1 in a session that lasts as long as this process, so a client that comes back
-asks for the number it waits for and gets every later message once. A new process begins a new session, with all that
+The reports of a login are numbered from 1 in a session that lasts as long as this process. A client that reconnects
+asks for the next number it expects and gets every later message once. A new process starts a new session, with all that
 it still knows of the login's orders.
 
 Only the account of the login itself is traded: OUCH has no field for another one.
+
+OUCH has whole shares and prices with four decimals; a market that needs more is refused. It has no tentative trades: an
+Executed is sent when the trade is made, and a Broken Trade in the rare case that a Break revokes it before it commits.
 """
 
 import asyncio
@@ -24,18 +27,14 @@ from fairtape.gateway.servers.order_gateway import OrderGateway
 from fairtape.gateway.servers.streams import StreamWriter
 from fairtape.market.prices import ONE
 
-# OUCH 4.2 as requests to a gateway, and events as the messages that OUCH has for them.
-#
-# OUCH knows whole shares and prices with four decimals; what has no such form here is rejected. It knows nothing of
-# tentative trades: an Executed is sent when the sequence has made the trade, and a Broken Trade in the rare case that a
-# Break takes it away again before it commits.
+# Requests and events as OUCH messages.
 
 PRICE_UNIT: Final = ONE // 10_000
 DAY_PERIOD: Final = 86_400 * SECOND
 U32_MAX: Final = (1 << 32) - 1
 _SIDES: Final[Mapping[str, Side]] = {"B": Side.BUY, "S": Side.SELL}
 _LETTERS: Final[Mapping[Side, str]] = {Side.BUY: "B", Side.SELL: "S"}
-_REASONS: Final[Mapping[Cause, str]] = {  # of Rejected: the letters of the specification, as far as they fit
+_REASONS: Final[Mapping[Cause, str]] = {  # of Rejected: the closest letters of the specification
     Cause.ACCOUNT: "O",
     Cause.SYMBOL: "S",
     Cause.VALUE: "X",
@@ -45,21 +44,21 @@ _REASONS: Final[Mapping[Cause, str]] = {  # of Rejected: the letters of the spec
     Cause.BUSY: "H",
 }
 OTHER: Final = "O"
-# What OUCH says of an order and this market does not know is always the same.
+# Constant values of OUCH fields that this market does not have.
 _NO_FIRM: Final = ""
 _DISPLAYED: Final = "Y"
-_UNKNOWN_HERE: Final = ("O", "N", 0, "N")  # capacity, intermarket sweep, minimum quantity, cross type
+_UNSUPPORTED: Final = ("O", "N", 0, "N")  # capacity, intermarket sweep, minimum quantity, cross type
 _LIVE: Final = "L"
 _NO_WEIGHT: Final = ""
 _Terms: TypeAlias = tuple[str, str, int, str, int, int, str, str, int, str, str, int, str, str]
 
 
 class NotExpressible(ValueError):
-    """A wish that this market does not know, with the letter of its rejection."""
+    """A request that this market does not support; the text is the letter of its rejection."""
 
 
 def order_of(account: str, message: ouch.EnterOrder) -> NewOrder:
-    """The order that a client enters. Raises `NotExpressible` for what this market does not know."""
+    """The order in a message. Raises `NotExpressible` for what this market does not support."""
     if message.side not in _SIDES or message.cross_type != "N" or message.minimum_quantity:
         raise NotExpressible("X")
     immediate = message.time_in_force == ouch.IMMEDIATE
@@ -82,7 +81,7 @@ def order_of(account: str, message: ouch.EnterOrder) -> NewOrder:
     )
 
 
-def check_tellable(terms: OpenMarket) -> None:
+def check_expressible(terms: OpenMarket) -> None:
     """Raise `NotExpressible` for a market whose quantities or prices are finer than OUCH can express."""
     step = terms.rule.step if isinstance(terms.rule, Continuous) and terms.rule.step else terms.tick
     if terms.lot % ONE or step % PRICE_UNIT or terms.price_max > U32_MAX * PRICE_UNIT:
@@ -90,25 +89,24 @@ def check_tellable(terms: OpenMarket) -> None:
 
 
 def replace_of(account: str, message: ouch.ReplaceOrder) -> Replace:
-    """Other terms for an order."""
     names = (account, message.existing_token, message.replacement_token)
     return Replace(0, 0, *names, message.shares * ONE, message.price * PRICE_UNIT)
 
 
 def cancel_of(account: str, message: ouch.CancelOrder) -> Cancel:
-    """Take an order out. Raises `NotExpressible` where some of it should stay: a replace says that better."""
+    """The cancel in a message. Raises `NotExpressible` for a partial cancel: clients use a replace for that."""
     if message.shares:
         raise NotExpressible("X")
     return Cancel(0, 0, account, message.order_token)
 
 
 def rejected(token: str, cause: Cause | None, now: Instant) -> ouch.Outbound:
-    """The gateway's own no."""
+    """The rejection of an order that the gateway refused."""
     return ouch.Rejected(now % DAY_PERIOD, token, OTHER if cause is None else _REASONS.get(cause, OTHER))
 
 
 def message_of(event: OrderEvent) -> ouch.Outbound | None:
-    """What a client is told of an event; None where OUCH has no words for it."""
+    """The message that reports an event; None if OUCH has none for it."""
     at = event.at % DAY_PERIOD
     match event.kind:
         case EventKind.SEQUENCED:
@@ -131,9 +129,9 @@ def message_of(event: OrderEvent) -> ouch.Outbound | None:
 
 
 def _terms(event: OrderEvent, shares: int) -> _Terms:
-    """An order as Accepted and Replaced name it, from its token to its state."""
+    """The fields that Accepted and Replaced share, from the token to the state."""
     ours = (event.client_id, _LETTERS[event.side], _shares(shares), event.symbol, _limit(event), _force(event))
-    return *ours, _NO_FIRM, _DISPLAYED, event.order, *_UNKNOWN_HERE, _LIVE
+    return *ours, _NO_FIRM, _DISPLAYED, event.order, *_UNSUPPORTED, _LIVE
 
 
 def _limit(event: OrderEvent) -> int:
@@ -158,9 +156,9 @@ def _cancel_reason(event: OrderEvent) -> str:
     return "Q" if "own account" in event.reason else "U"
 
 
-FROM_CLIENT_MAX: Final = 256  # bytes of a packet: the longest that has a meaning has 51
-OUTBOX_MAX: Final = 1 << 16  # messages that are kept for one login
-LOGINS_MAX: Final = 10_000  # for whom messages are kept
+FROM_CLIENT_MAX: Final = 256  # bytes of a packet; the longest valid one has 51
+OUTBOX_MAX: Final = 1 << 16  # messages kept per login
+LOGINS_MAX: Final = 10_000  # logins whose messages are kept
 MESSAGES_AT_ONCE: Final = 512
 HEARTBEAT_PERIOD: Final[Duration] = 1 * SECOND
 SILENCE_MAX: Final[Duration] = 15 * SECOND
@@ -173,206 +171,200 @@ class OuchOutbox:
     """The sequenced messages of one login."""
 
     def __init__(self) -> None:
-        self.first = 1  # the number of the first one that is kept
-        self.told = 0  # the number of the last event that is in it
+        self.first = 1  # number of the first message that is kept
+        self.reported = 0  # number of the last event in it
         self._messages: deque[bytes] = deque()
 
     @property
     def following(self) -> int:
-        """The number that the next message will have."""
+        """The number of the next message."""
         return self.first + len(self._messages)
 
     def add(self, message: ouch.Outbound) -> None:
-        """One more."""
         self._messages.append(ouch.encode(message))
         if len(self._messages) > OUTBOX_MAX:
             self._messages.popleft()
             self.first += 1
 
     def since(self, number: int) -> Iterator[bytes]:
-        """From a number on, as far as they are kept."""
+        """The messages from a number on, as far as they are kept."""
         for index in range(number - self.first, len(self._messages)):
             yield self._messages[index]
 
 
 class OuchServer:
-    """All conversations of one server."""
+    """The OUCH server of one gateway, and its sessions."""
 
-    def __init__(self, house: OrderGateway, doorman: Authenticator) -> None:
-        self.house = house
-        self.doorman = doorman
-        self.session = str(house.now() // SECOND % _SESSION_SPAN)
+    def __init__(self, gateway: OrderGateway, authenticator: Authenticator) -> None:
+        self.gateway = gateway
+        self.authenticator = authenticator
+        self.session = str(gateway.now() // SECOND % _SESSION_SPAN)
         self._outboxes: dict[str, OuchOutbox] = {}
-        self._conversations: set[OuchSession] = set()
-        house.listen(self)
+        self._sessions: set[OuchSession] = set()
+        gateway.add_listener(self)
 
-    def converse(self, line: StreamWriter) -> "OuchSession":
-        """Somebody connected."""
-        conversation = OuchSession(self, line)
-        self._conversations.add(conversation)
-        return conversation
+    def open_session(self, writer: StreamWriter) -> "OuchSession":
+        session = OuchSession(self, writer)
+        self._sessions.add(session)
+        return session
 
-    def forget(self, conversation: "OuchSession") -> None:
-        """Somebody is gone."""
-        self._conversations.discard(conversation)
+    def forget(self, session: "OuchSession") -> None:
+        self._sessions.discard(session)
 
     def outbox(self, login: str) -> OuchOutbox | None:
-        """The messages of a login, from the beginning on; None where there is no room for one more login."""
+        """The messages of a login, from the first on; None if the limit of logins is reached."""
         outbox = self._outboxes.get(login)
         if outbox is None and len(self._outboxes) < LOGINS_MAX:
             outbox = self._outboxes[login] = OuchOutbox()
             self._fill(login, outbox)
         return outbox
 
-    def happened(self, events: Sequence[OrderEvent]) -> None:
-        """The sequence has proved these."""
+    def on_events(self, events: Sequence[OrderEvent]) -> None:
         for event in events:
             if event.kind is EventKind.VOIDED and (outbox := self._outboxes.get(event.account)) is not None:
-                _put(outbox, event)
+                _add_event(outbox, event)
         for login, outbox in self._outboxes.items():
             self._fill(login, outbox)
-        for conversation in list(self._conversations):
-            conversation.writable()
+        for session in list(self._sessions):
+            session.writable()
 
-    def broke(self) -> None:
-        """Events were taken back. What was told stays told; Broken Trades have said what is void."""
+    def on_break(self) -> None:
+        """Events were revoked. Messages already sent stay; Broken Trades have reported what is void."""
         for outbox in self._outboxes.values():
-            outbox.told = min(outbox.told, self.house.gateway.blotter.last)
+            outbox.reported = min(outbox.reported, self.gateway.core.blotter.last)
 
     def _fill(self, login: str, outbox: OuchOutbox) -> None:
-        blotter = self.house.gateway.blotter
-        if outbox.told < blotter.last:
-            for event in blotter.since(outbox.told, {login}):
-                _put(outbox, event)
-            outbox.told = blotter.last
+        blotter = self.gateway.core.blotter
+        if outbox.reported < blotter.last:
+            for event in blotter.since(outbox.reported, {login}):
+                _add_event(outbox, event)
+            outbox.reported = blotter.last
 
 
 class OuchSession:
-    """One client."""
+    """The session of one connection."""
 
-    def __init__(self, desk: OuchServer, line: StreamWriter) -> None:
-        self._desk = desk
-        self._line = line
+    def __init__(self, server: OuchServer, writer: StreamWriter) -> None:
+        self._server = server
+        self._writer = writer
         self._stream = soup.SoupStream(allowed=soup.FROM_CLIENT, payload_max=FROM_CLIENT_MAX)
         self._login = ""
         self._outbox: OuchOutbox | None = None
         self._number = 0  # of the next sequenced message
-        self._held: deque[soup.Packet] = deque()
-        self._checking: asyncio.Task[None] | None = None
-        self._beating: asyncio.TimerHandle | None = None
+        self._packets: deque[soup.Packet] = deque()
+        self._login_check: asyncio.Task[None] | None = None
+        self._heartbeat_timer: asyncio.TimerHandle | None = None
 
     @property
-    def welcome(self) -> bool:
-        """Whether the client has logged in."""
+    def logged_in(self) -> bool:
         return self._outbox is not None
 
-    def heard(self, octets: bytes) -> None:
-        """Take packets; whoever breaks the protocol is let go."""
+    def received(self, octets: bytes) -> None:
+        """Handle packets; an invalid one closes the connection."""
         try:
-            self._held.extend(self._stream.feed(octets))
+            self._packets.extend(self._stream.feed(octets))
         except soup.BadSoup:
-            self._line.close()
+            self._writer.close()
             return
-        self._take_all()
+        self._handle_packets()
 
     def writable(self) -> None:
-        """Send what there is, as far as the client reads."""
+        """Send messages, while the client reads them."""
         if self._outbox is None:
             return
         self._number = max(self._number, self._outbox.first)
-        while self._number < self._outbox.following and self._line.can_write:
+        while self._number < self._outbox.following and self._writer.can_write:
             packets = []
             for message in self._outbox.since(self._number):
                 packets.append(soup.encode(soup.SequencedData(message)))
                 if len(packets) >= MESSAGES_AT_ONCE:
                     break
             self._number += len(packets)
-            self._line.write(b"".join(packets))
+            self._writer.write(b"".join(packets))
 
-    def ended(self) -> None:
-        """The client is gone."""
-        if self._checking is not None:
-            self._checking.cancel()
-        if self._beating is not None:
-            self._beating.cancel()
-        self._desk.forget(self)
+    def disconnected(self) -> None:
+        if self._login_check is not None:
+            self._login_check.cancel()
+        if self._heartbeat_timer is not None:
+            self._heartbeat_timer.cancel()
+        self._server.forget(self)
 
-    def _take_all(self) -> None:
-        asked = False
-        while self._held and self._checking is None:
-            packet = self._held.popleft()
+    def _handle_packets(self) -> None:
+        submitted = False
+        while self._packets and self._login_check is None:
+            packet = self._packets.popleft()
             match packet:
                 case soup.Debug() | soup.ClientHeartbeat():
                     pass
                 case soup.LoginRequest() if not self._login:
-                    self._line.pause()
-                    self._checking = asyncio.get_running_loop().create_task(self._check(packet))
+                    self._writer.pause()
+                    self._login_check = asyncio.get_running_loop().create_task(self._check_login(packet))
                 case soup.UnsequencedData(message) if self._outbox is not None:
-                    self._ask(message, self._outbox)
-                    asked = True
+                    self._handle_request(message, self._outbox)
+                    submitted = True
                 case _:
-                    self._line.close()
+                    self._writer.close()
                     return
-        if asked:
-            self._desk.house.sync()
+        if submitted:
+            self._server.gateway.sync()
             self.writable()
 
-    def _ask(self, message: bytes, outbox: OuchOutbox) -> None:
-        """Enter a request. What OUCH cannot say no to is ignored, as it prescribes."""
-        now = self._desk.house.now()
+    def _handle_request(self, message: bytes, outbox: OuchOutbox) -> None:
+        """Submit a request. What OUCH has no rejection for is ignored, as it prescribes."""
+        now = self._server.gateway.now()
         try:
             request = ouch.decode_inbound(message)
         except ouch.BadOuch:
-            self._line.close()
+            self._writer.close()
             return
         match request:
             case ouch.EnterOrder():
                 self._enter(request, outbox, now)
             case ouch.ReplaceOrder():
-                self._desk.house.ask(self._login, replace_of(self._login, request))
+                self._server.gateway.submit(self._login, replace_of(self._login, request))
             case ouch.CancelOrder():
                 try:
-                    self._desk.house.ask(self._login, cancel_of(self._login, request))
+                    self._server.gateway.submit(self._login, cancel_of(self._login, request))
                 except NotExpressible:
                     outbox.add(ouch.CancelReject(now % (86_400 * SECOND), request.order_token))
 
     def _enter(self, request: ouch.EnterOrder, outbox: OuchOutbox, now: Instant) -> None:
-        market = self._desk.house.gateway.floor.markets.get(request.stock)
+        market = self._server.gateway.core.floor.markets.get(request.stock)
         try:
             if market is not None:
-                check_tellable(market.terms)
-            answer = self._desk.house.ask(self._login, order_of(self._login, request))
+                check_expressible(market.terms)
+            answer = self._server.gateway.submit(self._login, order_of(self._login, request))
         except NotExpressible:
             answer = Answer(0, Cause.VALUE)
-        if answer.cause is not None and answer.cause is not Cause.DUPLICATE:  # a token that was used is ignored
+        if answer.cause is not None and answer.cause is not Cause.DUPLICATE:  # a reused token is ignored
             outbox.add(rejected(request.order_token, answer.cause, now))
 
-    async def _check(self, login: soup.LoginRequest) -> None:
-        """Let a client in, or not; what it said meanwhile is heard afterwards."""
-        refusal = await self._desk.doorman.refusal(login.username, login.password)
-        self._checking = None
-        outbox = None if refusal is not None else self._desk.outbox(login.username)
-        if outbox is None or login.session not in ("", self._desk.session):
+    async def _check_login(self, login: soup.LoginRequest) -> None:
+        """Accept or refuse a login; packets received meanwhile are handled afterwards."""
+        refusal = await self._server.authenticator.refusal(login.username, login.password)
+        self._login_check = None
+        outbox = None if refusal is not None else self._server.outbox(login.username)
+        if outbox is None or login.session not in ("", self._server.session):
             reason = _UNAUTHORISED if outbox is None else _NO_SESSION
-            self._line.write(soup.encode(soup.LoginRejected(reason)))
-            self._line.close()
+            self._writer.write(soup.encode(soup.LoginRejected(reason)))
+            self._writer.close()
             return
         number = min(login.number or outbox.following, outbox.following)
         self._login, self._outbox, self._number = login.username, outbox, max(number, outbox.first)
-        self._line.write(soup.encode(soup.LoginAccepted(self._desk.session, self._number)))
-        self._line.resume()
-        self._beat()
+        self._writer.write(soup.encode(soup.LoginAccepted(self._server.session, self._number)))
+        self._writer.resume()
+        self._heartbeat()
         self.writable()
-        self._take_all()
+        self._handle_packets()
 
-    def _beat(self) -> None:
-        if self._beating is not None:
-            self._line.write(soup.encode(soup.ServerHeartbeat()))
-        self._beating = asyncio.get_running_loop().call_later(HEARTBEAT_PERIOD / SECOND, self._beat)
+    def _heartbeat(self) -> None:
+        if self._heartbeat_timer is not None:
+            self._writer.write(soup.encode(soup.ServerHeartbeat()))
+        self._heartbeat_timer = asyncio.get_running_loop().call_later(HEARTBEAT_PERIOD / SECOND, self._heartbeat)
 
 
-def _put(outbox: OuchOutbox, event: OrderEvent) -> None:
-    """An event whose names are too long for OUCH is one of an order that came another way."""
+def _add_event(outbox: OuchOutbox, event: OrderEvent) -> None:
+    """Add the message of an event; ids that are too long for OUCH belong to orders of another protocol."""
     with suppress(ouch.BadOuch):
         if (message := message_of(event)) is not None:
             outbox.add(message)

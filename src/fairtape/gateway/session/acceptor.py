@@ -1,50 +1,48 @@
-"""All FIX sessions of one acceptor. Connections are numbered by the driver; the first message says whose it is.
+"""All FIX sessions of one acceptor. The driver numbers the connections; the first message names the session.
 
-A connection that names nobody whom the market knows is closed without a word, and so is one that names somebody who is
-connected already: a stranger must not learn who trades here, and must not disturb who does.
+A connection that names an unknown client is closed without an answer, and so is one that names a client who is already
+connected: a stranger must neither learn who trades here nor disturb them.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+from fairtape.core.effects import CloseConnection, WriteConnection
 from fairtape.core.instants import NEVER, Instant
-from fairtape.edge.protocol.effects import CloseConnection, WriteConnection
 from fairtape.formats.fix.admin_messages import Logon
 from fairtape.formats.fix.codec import MESSAGE_MAX, FixMessage, FixStream, Flaw
 from fairtape.formats.fix.dictionary import BusinessReason, Tag
 from fairtape.formats.fix.order_messages import OrderEntry
 from fairtape.gateway.session.effects import (
-    DeskEffect,
+    AcceptorEffect,
+    Disconnect,
     FromClient,
-    HangUp,
     LoggedOff,
     LoggedOn,
-    LogonRefused,
+    MessageRejected,
     Received,
     Transmit,
 )
-from fairtape.gateway.session.session import FixOptions, FixRole, FixSession, FixState, Judge
+from fairtape.gateway.session.session import Authenticate, FixOptions, FixRole, FixSession, FixState
 from fairtape.gateway.session.store import FixStore
 
 CONNECTIONS_MAX: Final = 1_024
 CLIENTS_MAX: Final = 100_000
-UNKNOWN_BODY_MAX: Final = 4_096  # bytes of the first message of somebody who has not logged on
+UNKNOWN_BODY_MAX: Final = 4_096  # bytes of the first message, before the logon
 
 StoreOf: TypeAlias = Callable[[str], FixStore | None]
-"""The memory of the session with a client; None where no such client is known."""
+"""The store of the session with a client; None if the client is unknown."""
 
 
 @dataclass(slots=True)
 class AcceptorCounts:
-    """What came of the connections."""
-
     connections: int = 0
-    turned_away: int = 0  # no room for more
-    strangers: int = 0  # named nobody whom we know, or said something else first
-    doubled: int = 0  # named somebody who is connected
-    half_open: int = 0  # said nothing
-    garbled: int = 0  # messages with a wrong length or check sum
+    refused: int = 0  # connection limit reached
+    unknown: int = 0  # named an unknown client, or did not start with a Logon
+    duplicate: int = 0  # named a client who is connected already
+    half_open: int = 0  # sent no Logon in time
+    garbled: int = 0  # messages with a wrong length or checksum
     junk: int = 0  # bytes between messages
 
 
@@ -56,69 +54,68 @@ class _Connection:
 
 
 class FixAcceptor:
-    """The acceptor `ours`, and whoever connects to it."""
+    """The acceptor `ours`, its sessions and its connections."""
 
     def __init__(
         self,
         ours: str,
         *,
         store_of: StoreOf,
-        judge: Judge,
+        authenticate: Authenticate,
         options: FixOptions | None = None,
         connections_max: int = CONNECTIONS_MAX,
     ) -> None:
         self.counts = AcceptorCounts()
         self._ours = ours
         self._store_of = store_of
-        self._judge = judge
+        self._authenticate = authenticate
         self._options = options or FixOptions()
         self._connections_max = connections_max
         self._connections: dict[int, _Connection] = {}
         self._sessions: dict[str, FixSession] = {}
-        self._numbers: dict[str, int] = {}  # of the connections of clients who are here
-        self._due_at: Instant = NEVER  # nobody waits for anything earlier
-        self._effects: list[DeskEffect] = []
+        self._numbers: dict[str, int] = {}  # client -> its connection
+        self._due_at: Instant = NEVER  # no deadline is earlier
+        self._effects: list[AcceptorEffect] = []
 
     def connected(self, connection: int, now: Instant) -> None:
-        """Somebody is at the door."""
         self.counts.connections += 1
         if len(self._connections) >= self._connections_max:
-            self.counts.turned_away += 1
+            self.counts.refused += 1
             self._effects.append(CloseConnection(connection, "no room for more connections"))
             return
         self._connections[connection] = _Connection(now)
         self._due_at = min(self._due_at, now + self._options.logon_delay)
 
     def disconnected(self, connection: int, now: Instant) -> None:
-        """The client is gone, or the driver has closed as it was asked to."""
-        known = self._forget(connection)
-        if known is not None and known.session is not None:
-            known.session.disconnected(now)
-            self._collect(known.session)
+        """The client disconnected, or the driver has closed the connection as requested."""
+        peer = self._forget(connection)
+        if peer is not None and peer.session is not None:
+            peer.session.disconnected(now)
+            self._collect(peer.session)
 
     def receive(self, connection: int, octets: bytes, now: Instant) -> None:
-        """Take bytes of a client. Never raises, whatever they are."""
-        known = self._connections.get(connection)
-        if known is None:
+        """Receive bytes of a client. Never raises, whatever they are."""
+        peer = self._connections.get(connection)
+        if peer is None:
             return
-        for message in known.stream.feed(octets):
+        for message in peer.stream.feed(octets):
             if connection not in self._connections:
-                return  # what comes behind a hang-up is not heard
-            if known.session is None:
-                self._admit(connection, known, message, now)
-            if known.session is not None:
-                known.session.take(message, now)
-                self._collect(known.session)
+                return  # bytes after a disconnect are ignored
+            if peer.session is None:
+                self._admit(connection, peer, message, now)
+            if peer.session is not None:
+                peer.session.receive_message(message, now)
+                self._collect(peer.session)
 
-    def fill_up(self, connection: int, *, full: bool) -> None:
-        """A connection takes no more for now, or takes more again."""
-        known = self._connections.get(connection)
-        if known is not None and known.session is not None:
-            known.session.fill_up(full=full)
-            self._due_at = min(self._due_at, self._next(known))
+    def set_write_blocked(self, connection: int, *, blocked: bool) -> None:
+        """The connection's write buffer is full, or has space again."""
+        peer = self._connections.get(connection)
+        if peer is not None and peer.session is not None:
+            peer.session.set_write_blocked(blocked=blocked)
+            self._due_at = min(self._due_at, self._next(peer))
 
     def send(self, client: str, value: OrderEntry, now: Instant) -> int:
-        """Send a message to a client, or keep it until it asks; the answer is its number."""
+        """Send a message to a client, or store it until the client requests it. Return its number."""
         session = self._session(client)
         assert session is not None
         number = session.send(value, now)
@@ -126,65 +123,62 @@ class FixAcceptor:
         return number
 
     def reject(self, client: str, received: Received, reason: BusinessReason, text: str, now: Instant) -> None:
-        """Tell a client that the application does not take its message."""
+        """Send a BusinessReject: the application does not support the message."""
         session = self._sessions[client]
         session.reject(received, reason, text, now)
         self._collect(session)
 
     def refuse(self, client: str, received: Received, flaw: Flaw, now: Instant) -> None:
-        """Tell a client which field of its message is wrong."""
+        """Send a Reject that names the invalid field."""
         session = self._sessions[client]
         session.refuse(received, flaw, now)
         self._collect(session)
 
     def logout_all(self, text: str, now: Instant) -> None:
-        """The market closes."""
         for client in list(self._numbers):
             self._sessions[client].logout(text, now)
             self._collect(self._sessions[client])
 
     def wake(self, now: Instant) -> None:
-        """See to silence on both sides."""
+        """Send heartbeats, and close connections that are silent for too long."""
         if now < self._due_at:
             return
-        for connection, known in list(self._connections.items()):
-            if known.session is not None:
-                known.session.wake(now)
-                self._collect(known.session)
-            elif now >= known.opened_at + self._options.logon_delay:
+        for connection, peer in list(self._connections.items()):
+            if peer.session is not None:
+                peer.session.wake(now)
+                self._collect(peer.session)
+            elif now >= peer.opened_at + self._options.logon_delay:
                 self.counts.half_open += 1
                 self._close(connection, "no Logon came in time", now)
-        self._due_at = min((self._next(known) for known in self._connections.values()), default=NEVER)
+        self._due_at = min((self._next(peer) for peer in self._connections.values()), default=NEVER)
 
     def deadline(self) -> Instant | None:
-        """The earliest that any connection may wait for."""
         return None if self._due_at == NEVER else self._due_at
 
-    def drain(self) -> list[DeskEffect]:
-        """The effects since the last call."""
+    def drain(self) -> list[AcceptorEffect]:
         effects, self._effects = self._effects, []
         return effects
 
-    def _next(self, known: _Connection) -> Instant:
-        """When this connection wants attention."""
-        if known.session is None:
-            return known.opened_at + self._options.logon_delay
-        return known.session.deadline()
+    def _next(self, peer: _Connection) -> Instant:
+        """The next deadline of this connection."""
+        if peer.session is None:
+            return peer.opened_at + self._options.logon_delay
+        return peer.session.deadline()
 
-    def _admit(self, connection: int, known: _Connection, message: FixMessage, now: Instant) -> None:
-        """Give a connection the session that its first message names."""
+    def _admit(self, connection: int, peer: _Connection, message: FixMessage, now: Instant) -> None:
+        """Attach the session that the first message names."""
         client = (message.get(Tag.SENDER_COMP_ID) or b"").decode("latin-1")
         addressed = message.get(Tag.TARGET_COMP_ID) == self._ours.encode("ascii")
         session = self._session(client) if addressed and message.msg_type == Logon.MSG_TYPE else None
         if session is None:
-            self.counts.strangers += 1
-            self._close(connection, "the first message is no Logon of a known client", now)
+            self.counts.unknown += 1
+            self._close(connection, "the first message is not a Logon of a known client", now)
         elif session.state is not FixState.DISCONNECTED:
-            self.counts.doubled += 1
+            self.counts.duplicate += 1
             self._close(connection, f"{client} is connected already", now)
         else:
-            known.session, self._numbers[client] = session, connection
-            session.connected(now, known.stream)
+            peer.session, self._numbers[client] = session, connection
+            session.connected(now, peer.stream)
 
     def _session(self, client: str) -> FixSession | None:
         session = self._sessions.get(client)
@@ -192,35 +186,37 @@ class FixAcceptor:
             store = self._store_of(client)
             if store is not None and len(self._sessions) < CLIENTS_MAX:
                 role, options = FixRole.ACCEPTOR, self._options
-                session = FixSession(self._ours, client, store, role=role, options=options, judge=self._judge)
+                session = FixSession(
+                    self._ours, client, store, role=role, options=options, authenticate=self._authenticate
+                )
                 self._sessions[client] = session
         return session
 
     def _collect(self, session: FixSession) -> None:
-        """What a session asks for, on its connection."""
+        """Turn the effects of a session into effects on its connection."""
         client = session.theirs
         self._due_at = min(self._due_at, session.deadline())
         for effect in session.drain():
             match effect:
                 case Transmit(octets):
                     self._effects.append(WriteConnection(self._numbers[client], octets))
-                case HangUp(reason):
+                case Disconnect(reason):
                     self._effects.append(CloseConnection(self._numbers[client], reason))
                     self._forget(self._numbers[client])
-                case Received() | LogonRefused() | LoggedOn() | LoggedOff():
+                case Received() | MessageRejected() | LoggedOn() | LoggedOff():
                     self._effects.append(FromClient(client, effect))
                     if isinstance(effect, LoggedOn):
                         self._connections[self._numbers[client]].stream.body_max = MESSAGE_MAX
 
     def _forget(self, connection: int) -> _Connection | None:
-        """The connection is over, so that its client may come by another one."""
-        known = self._connections.pop(connection, None)
-        if known is not None:
-            self.counts.garbled += known.stream.counts.garbled
-            self.counts.junk += known.stream.counts.junk
-            if known.session is not None:
-                del self._numbers[known.session.theirs]
-        return known
+        """Remove a connection, so that its client may connect again."""
+        peer = self._connections.pop(connection, None)
+        if peer is not None:
+            self.counts.garbled += peer.stream.counts.garbled
+            self.counts.junk += peer.stream.counts.junk
+            if peer.session is not None:
+                del self._numbers[peer.session.theirs]
+        return peer
 
     def _close(self, connection: int, reason: str, now: Instant) -> None:
         self._effects.append(CloseConnection(connection, reason))

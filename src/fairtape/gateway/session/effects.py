@@ -1,9 +1,9 @@
-"""What a FIX session asks of the world, and what it tells the application."""
+"""Effects of a FIX session: for its driver, and for the application."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from fairtape.edge.protocol.effects import CloseConnection, WriteConnection
+from fairtape.core.effects import CloseConnection, WriteConnection
 from fairtape.formats.fix.codec import FixMessage
 
 
@@ -15,7 +15,7 @@ class Transmit:
 
 
 @dataclass(frozen=True, slots=True)
-class HangUp:
+class Disconnect:
     """Close the connection, after what was written to it."""
 
     reason: str
@@ -23,17 +23,17 @@ class HangUp:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A message for the application. Each number comes once, and in order."""
+    """A message for the application. Each number is passed on once, in order."""
 
     message: FixMessage
     number: int
-    repeated: bool  # PossDupFlag: the number may have been sent before, to an earlier connection
-    resent: bool  # PossResend: the contents may have been sent before, under another number
+    repeated: bool  # PossDupFlag: this number may have been sent before, on an earlier connection
+    resent: bool  # PossResend: this content may have been sent before, under another number
 
 
 @dataclass(frozen=True, slots=True)
-class LogonRefused:
-    """The other side does not take a message of ours: a Reject (3). Nothing in FIX repairs that, so a person should."""
+class MessageRejected:
+    """The other side rejected a message of ours: a Reject (3). FIX has no repair for that, so an operator must act."""
 
     message: FixMessage
 
@@ -45,21 +45,21 @@ class LoggedOn:
 
 @dataclass(frozen=True, slots=True)
 class LoggedOff:
-    """The session is over for now; its numbers go on."""
+    """The session is disconnected; its numbers continue."""
 
     reason: str
 
 
-SessionEvent: TypeAlias = Received | LogonRefused | LoggedOn | LoggedOff
-SessionEffect: TypeAlias = Transmit | HangUp | SessionEvent
+SessionEvent: TypeAlias = Received | MessageRejected | LoggedOn | LoggedOff
+SessionEffect: TypeAlias = Transmit | Disconnect | SessionEvent
 
 
 @dataclass(frozen=True, slots=True)
 class FromClient:
-    """What happened in the session of one client."""
+    """An event in the session of one client."""
 
     client: str  # its CompID
     event: SessionEvent
 
 
-DeskEffect: TypeAlias = WriteConnection | CloseConnection | FromClient
+AcceptorEffect: TypeAlias = WriteConnection | CloseConnection | FromClient

@@ -1,12 +1,15 @@
-"""One side of one FIX 4.4 session: logon, heartbeats, tests, gaps and their repair, rejects, logout.
+"""One side of one FIX 4.4 session: logon, heartbeats, test requests, gaps and their repair, rejects, logout.
 
-The session outlives its connections: its numbers and what it sent are in a store. A message that is out of order is
-dropped and asked for again together with all that follow it; so nothing needs to be queued, and what the application
-gets is every number once, in order.
+The session outlives its connections: its numbers and what it sent are in a store. A message that arrives too early is
+dropped, and a ResendRequest asks for everything from the gap on. So no message needs to be queued, and the application
+receives every number once, in order.
 
-Whoever has not logged on changes nothing: bytes that are no message, messages of somebody else and logons that are
-refused leave the expected number where it is. A refused logon is told why, which takes a number of ours; that is a gap
-which the rightful owner fills without noticing.
+Before the logon nothing changes: invalid bytes, messages of another client and refused logons leave the expected number
+as it is. A refused logon is answered with the reason, which uses one of our numbers; the legitimate client fills that
+gap in the usual way.
+
+Application messages are resent with their number, PossDupFlag and the original SendingTime. Messages of the session
+itself are never resent but covered by gap fills: an old heartbeat is useless, and an old logon would do harm.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -49,32 +52,26 @@ from fairtape.formats.fix.dictionary import ADMIN_TYPES, APPLICATION_TYPES, HEAD
 from fairtape.formats.fix.fields import POSITIVE, TEXT, format_instant, parse_instant
 from fairtape.formats.fix.order_messages import FROM_TRADERS, OrderEntry, write
 from fairtape.gateway.session.effects import (
-    HangUp,
+    Disconnect,
     LoggedOff,
     LoggedOn,
-    LogonRefused,
+    MessageRejected,
     Received,
     SessionEffect,
     Transmit,
 )
 from fairtape.gateway.session.store import FixStore
 
-# The settings of FIX sessions.
-
-Judge: TypeAlias = Callable[[str, str, str], str | None]
-"""A client's CompID, its user name and its password; the answer is why it may not come in, or None."""
+Authenticate: TypeAlias = Callable[[str, str, str], str | None]
+"""Takes a client's CompID, user name and password; returns why the logon is refused, or None."""
 
 
 class FixRole(Enum):
-    """Who speaks first."""
-
     ACCEPTOR = "acceptor"
     INITIATOR = "initiator"
 
 
 class FixState(Enum):
-    """Where a session stands."""
-
     DISCONNECTED = "disconnected"
     LOGGING_ON = "logging on"
     LOGGED_ON = "logged on"
@@ -83,18 +80,18 @@ class FixState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixOptions:
-    """How a session behaves."""
+    """Options of a session."""
 
-    accepts: frozenset[bytes] = FROM_TRADERS  # types of messages that the application takes
+    accepts: frozenset[bytes] = FROM_TRADERS  # message types that the application supports
     logon_delay: Duration = 10 * SECOND  # from the connection to the logon
     logout_delay: Duration = 5 * SECOND  # for the other side to confirm
-    resend_delay: Duration = 5 * SECOND  # without progress, before a gap is asked for again
+    resend_delay: Duration = 5 * SECOND  # without progress, before a gap is requested again
     sending_time_error_max: Duration = 120 * SECOND
-    heartbeat_min: Duration = SECOND  # that an acceptor agrees to
+    heartbeat_min: Duration = SECOND  # accepted by an acceptor
     heartbeat_max: Duration = 300 * SECOND
-    heartbeat_period: Duration = 30 * SECOND  # that an initiator asks for, in whole seconds
-    reset_on_logon: bool = False  # an initiator begins at 1 each time
-    username: str | None = None  # that an initiator gives
+    heartbeat_period: Duration = 30 * SECOND  # requested by an initiator, in whole seconds
+    reset_on_logon: bool = False  # an initiator starts at 1 each time
+    username: str | None = None  # sent by an initiator
     password: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -105,14 +102,11 @@ class FixOptions:
             )
 
 
-# What is sent again: application messages as they were, and gap fills for all that is not worth repeating.
-#
-# A message that is sent again keeps its number and says so: PossDupFlag, and when it was sent first. Messages of the
-# session itself are never sent again, for an old heartbeat helps nobody and an old logon would do harm.
+# Messages.
 
 
 def header(ours: str, theirs: str, number: int, now: Instant, *, first_sent: bytes | None = None) -> list[Pair]:
-    """The fields behind MsgType that every message has."""
+    """The fields that follow MsgType in every message."""
     pairs: list[Pair] = [
         (Tag.SENDER_COMP_ID, ours.encode("ascii")),
         (Tag.TARGET_COMP_ID, theirs.encode("ascii")),
@@ -125,15 +119,15 @@ def header(ours: str, theirs: str, number: int, now: Instant, *, first_sent: byt
 
 
 def compose(fields: Iterable[Pair], head: Iterable[Pair]) -> bytes:
-    """The bytes of a message: its type, its header, its body."""
+    """The bytes of a message from its type, header and body."""
     kind, *body = fields
     return encode([kind, *head, *body])
 
 
-def repetitions(
+def resent_messages(
     kept: Iterable[tuple[int, bytes]], first: int, last: int, *, ours: str, theirs: str, now: Instant
 ) -> Iterator[bytes]:
-    """The numbers from first to last again: those that are kept, and gap fills between them."""
+    """The numbers from first to last again: stored messages, and gap fills between them."""
 
     def fill(begin: int, end: int) -> bytes:
         gap = SEQUENCE_RESET.write(SequenceReset(gap_fill=True, new_seq_no=end))
@@ -152,11 +146,11 @@ def repetitions(
         yield fill(following, last + 1)
 
 
-# What the header of a FIX message must say, before anybody looks at its body.
+# Header checks.
 
 
 def header_flaw(message: FixMessage, now: Instant, *, ours: str, theirs: str, error_max: Duration) -> Flaw | None:
-    """Why a header is not that of the other side, here and now."""
+    """Return why a header does not belong to this session, or not to the current time."""
     for tag, expected in ((Tag.SENDER_COMP_ID, theirs), (Tag.TARGET_COMP_ID, ours)):
         if message.get(tag) != expected.encode("ascii"):
             return Flaw(RejectReason.COMP_ID_PROBLEM, tag, f"{tag.name} ({tag}) is not that of this session")
@@ -165,7 +159,7 @@ def header_flaw(message: FixMessage, now: Instant, *, ours: str, theirs: str, er
         return Flaw(RejectReason.REQUIRED_TAG_MISSING, Tag.SENDING_TIME, "SendingTime (52) is missing")
     sent_at = parse_instant(sending_time)
     if sent_at is None:
-        return Flaw(RejectReason.INCORRECT_DATA_FORMAT, Tag.SENDING_TIME, "SendingTime (52) is no timestamp")
+        return Flaw(RejectReason.INCORRECT_DATA_FORMAT, Tag.SENDING_TIME, "SendingTime (52) is not a timestamp")
     if abs(now - sent_at) > error_max:
         seconds = error_max // SECOND
         text = f"SendingTime (52) is more than {seconds} s away from the time here"
@@ -177,8 +171,8 @@ def header_flaw(message: FixMessage, now: Instant, *, ours: str, theirs: str, er
     return None
 
 
-def repetition_flaw(message: FixMessage) -> Flaw | None:
-    """A repetition must say when it was first sent; a gap fill was never sent before."""
+def poss_dup_flaw(message: FixMessage) -> Flaw | None:
+    """A repeated message must name its first SendingTime; a gap fill was never sent before."""
     repeated = message.get(Tag.POSS_DUP_FLAG) == b"Y" and message.msg_type != SequenceReset.MSG_TYPE
     if repeated and message.get(Tag.ORIG_SENDING_TIME) is None:
         text = "OrigSendingTime (122) is missing; a message with PossDupFlag (43) must have one"
@@ -186,8 +180,8 @@ def repetition_flaw(message: FixMessage) -> Flaw | None:
     return None
 
 
-AGAIN_AT_ONCE: Final = 256  # numbers that are sent again in one turn: others have theirs in between
-NUMBER_MAX: Final = 1 << 62  # of a message: no store holds much more, and no session comes near
+RESEND_BATCH_MAX: Final = 256  # numbers resent in one turn, so that other sessions get theirs
+NUMBER_MAX: Final = 1 << 62  # of a message; stores hold 63 bits
 
 
 class FixSession:
@@ -201,7 +195,7 @@ class FixSession:
         *,
         role: FixRole,
         options: FixOptions | None = None,
-        judge: Judge | None = None,
+        authenticate: Authenticate | None = None,
     ) -> None:
         self.ours = ours
         self.theirs = theirs
@@ -209,123 +203,120 @@ class FixSession:
         self._store = store
         self._role = role
         self._options = options or FixOptions()
-        self._judge = judge
+        self._authenticate = authenticate
         self._stream = FixStream()
         self._heartbeat_period = self._options.heartbeat_period
-        self._since: Instant = NEVER  # when the state was entered
-        self._heard_at: Instant = NEVER
-        self._spoke_at: Instant = NEVER
-        self._tested_at: Instant = NEVER  # a test waits for its answer
-        self._gap_through = 0  # the highest number that came too early
-        self._asked_at: Instant = NEVER  # when the gap was asked for, or shrank
-        self._again: tuple[int, int] | None = None  # the first and the last number that are to be sent again
-        self._again_at: Instant = NEVER  # the last turn in which some of it was sent
-        self._full = False  # the connection takes no more for now
+        self._state_since: Instant = NEVER
+        self._received_at: Instant = NEVER
+        self._sent_at: Instant = NEVER
+        self._test_sent_at: Instant = NEVER  # NEVER: no test request is unanswered
+        self._gap_through = 0  # highest number that arrived too early
+        self._resend_requested_at: Instant = NEVER  # when the gap was requested, or last shrank
+        self._resend: tuple[int, int] | None = None  # first and last number to resend
+        self._resent_at: Instant = NEVER  # instant of the last turn that resent something
+        self._write_blocked = False  # the connection's write buffer is full
         self._effects: list[SessionEffect] = []
 
     @property
     def counts(self) -> StreamCounts:
-        """What came of the bytes of this connection."""
         return self._stream.counts
 
     def connected(self, now: Instant, stream: FixStream | None = None) -> None:
-        """There is a connection; somebody may have begun to read from it."""
+        """A connection was made; `stream` may have read its first message."""
         assert self.state is FixState.DISCONNECTED
         self._stream = stream or FixStream()
-        self._gap_through, self._asked_at, self._tested_at = 0, NEVER, NEVER
-        self._again, self._full = None, False
+        self._gap_through, self._resend_requested_at, self._test_sent_at = 0, NEVER, NEVER
+        self._resend, self._write_blocked = None, False
         self._heartbeat_period = self._options.heartbeat_period
         self._become(FixState.LOGGING_ON, now)
-        self._heard_at = self._spoke_at = now
+        self._received_at = self._sent_at = now
         if self._role is FixRole.INITIATOR:
             if self._options.reset_on_logon:
                 self._store.reset()
             self._send_logon(reset=self._options.reset_on_logon, now=now)
 
     def disconnected(self, now: Instant) -> None:
-        """The connection is gone."""
-        self._leave("the connection ended", now)
+        self._disconnect("the connection ended", now)
 
     def receive(self, octets: bytes, now: Instant) -> None:
-        """Take bytes of the other side. Never raises, whatever they are."""
+        """Receive bytes of the other side. Never raises, whatever they are."""
         for message in self._stream.feed(octets):
-            self.take(message, now)
+            self.receive_message(message, now)
 
-    def take(self, message: FixMessage, now: Instant) -> None:
-        """Take one message of the other side. What comes after a hang-up is not heard."""
+    def receive_message(self, message: FixMessage, now: Instant) -> None:
+        """Receive one message of the other side. After a disconnect it is ignored."""
         if self.state is FixState.DISCONNECTED:
             return
         number = POSITIVE.read(message.get(Tag.MSG_SEQ_NUM) or b"")
         if number is None:
-            self._fail("MsgSeqNum (34) is missing or no number", now)
+            self._fail("MsgSeqNum (34) is missing or not a number", now)
         elif self._is_trusted(message, number, now):
-            self._heard_at, self._tested_at = now, NEVER
+            self._received_at, self._test_sent_at = now, NEVER
             if message.msg_type == Logon.MSG_TYPE:
-                self._take_logon(message, number, now)
+                self._handle_logon(message, number, now)
             elif self.state is not FixState.LOGGING_ON:
-                self._take_numbered(message, number, now)
+                self._handle_numbered(message, number, now)
             elif message.msg_type == Logout.MSG_TYPE and self._role is FixRole.INITIATOR:
-                self._take_refusal(message, number, now)
+                self._handle_refusal(message, number, now)
             else:
                 self._fail("the first message must be a Logon", now)
 
     def send(self, value: OrderEntry, now: Instant) -> int:
-        """Number a message of the application and send it; without a connection it is sent when it is asked for."""
+        """Number and send an application message; without a connection it is stored until the client requests it."""
         return self._send(write(value), now)
 
     def reject(self, received: Received, reason: BusinessReason, text: str, now: Instant) -> None:
-        """The application does not take this message."""
+        """Send a BusinessReject: the application does not support this message."""
         self._business_reject(received.message, received.number, reason, text, now)
 
     def refuse(self, received: Received, flaw: Flaw, now: Instant) -> None:
-        """The application found a field of this message to be wrong."""
+        """Send a Reject that names an invalid field."""
         self._send_reject(received.message, received.number, flaw, now)
 
     def logout(self, text: str | None, now: Instant) -> None:
-        """Say goodbye, and wait for the answer."""
+        """Send a Logout and wait for the answer."""
         if self.state is FixState.LOGGED_ON:
             self._send(LOGOUT.write(Logout(text=text)), now)
             self._become(FixState.LOGGING_OUT, now)
 
     def wake(self, now: Instant) -> None:
-        """Heartbeats, and the patience with whoever is silent."""
+        """Send heartbeats, and disconnect if the other side is silent for too long."""
         options = self._options
-        if self.state is FixState.LOGGING_ON and now >= self._since + options.logon_delay:
+        if self.state is FixState.LOGGING_ON and now >= self._state_since + options.logon_delay:
             self._fail("no Logon came in time", now)
-        elif self.state is FixState.LOGGING_OUT and now >= self._since + options.logout_delay:
-            self._leave("no answer to Logout came in time", now, hang_up=True)
+        elif self.state is FixState.LOGGING_OUT and now >= self._state_since + options.logout_delay:
+            self._disconnect("no answer to Logout came in time", now, close=True)
         elif self.state is FixState.LOGGED_ON:
-            self._go_on_again(now)
-            self._mind_silence(now)
+            self._continue_resend(now)
+            self._check_liveness(now)
 
-    def fill_up(self, *, full: bool) -> None:
-        """The connection takes no more for now, or takes more again. Only what is sent again waits for that."""
-        self._full = full
+    def set_write_blocked(self, *, blocked: bool) -> None:
+        """The connection's write buffer is full, or has space again. Only resending waits for space."""
+        self._write_blocked = blocked
 
     def deadline(self) -> Instant:
-        """When `wake` is wanted next; 0, at once."""
+        """When `wake` is next due; 0: at once."""
         match self.state:
             case FixState.LOGGING_ON:
-                return self._since + self._options.logon_delay
+                return self._state_since + self._options.logon_delay
             case FixState.LOGGING_OUT:
-                return self._since + self._options.logout_delay
+                return self._state_since + self._options.logout_delay
             case FixState.LOGGED_ON:
-                if self._again is not None and not self._full:
+                if self._resend is not None and not self._write_blocked:
                     return 0
-                listening_since = self._heard_at if self._tested_at == NEVER else self._tested_at
-                return min(self._spoke_at + self._heartbeat_period, listening_since + self._patience)
+                listening_since = self._received_at if self._test_sent_at == NEVER else self._test_sent_at
+                return min(self._sent_at + self._heartbeat_period, listening_since + self._receive_timeout)
             case _:
                 return NEVER
 
     def drain(self) -> list[SessionEffect]:
-        """The effects since the last call."""
         effects, self._effects = self._effects, []
         return effects
 
-    # Who speaks, and whether it is believed.
+    # Header.
 
     def _is_trusted(self, message: FixMessage, number: int, now: Instant) -> bool:
-        """Whether the header is that of the other side, here and now. Otherwise the session ends."""
+        """Whether the header belongs to this session and to the current time. Otherwise the session disconnects."""
         if message.begin_string != BEGIN_STRING:
             self._fail("BeginString (8) must be FIX.4.4", now)
             return False
@@ -339,9 +330,9 @@ class FixSession:
         self._fail(flaw.text, now)
         return False
 
-    # Logging on and off.
+    # Logon and logout.
 
-    def _take_logon(self, message: FixMessage, number: int, now: Instant) -> None:
+    def _handle_logon(self, message: FixMessage, number: int, now: Instant) -> None:
         if message.flaw is not None:
             self._fail(message.flaw.text, now)
             return
@@ -351,11 +342,11 @@ class FixSession:
             self._fail(str(refusal), now)
             return
         if self.state is not FixState.LOGGING_ON:
-            self._take_second_logon(logon, number, now)
+            self._handle_second_logon(logon, number, now)
             return
         refusal_text = self._logon_refusal(logon, number)
         if refusal_text is not None:
-            self._send_logout_and_leave(refusal_text, now)
+            self._send_logout_and_disconnect(refusal_text, now)
             return
         if logon.reset_seq_num and self._role is FixRole.ACCEPTOR:
             self._store.reset()
@@ -373,10 +364,10 @@ class FixSession:
         if number == self._store.next_in:
             self._store.expect(number + 1)
         else:
-            self._ask_again(number, now)
+            self._request_resend(number, now)
 
     def _logon_refusal(self, logon: Logon, number: int) -> str | None:
-        """Why this logon is not taken."""
+        """Return why a logon is refused."""
         options = self._options
         asked_to_reset = self._role is FixRole.INITIATOR and options.reset_on_logon
         if logon.encrypt_method != ENCRYPT_NONE:
@@ -388,17 +379,17 @@ class FixSession:
             return "ResetSeqNumFlag (141) is Y; MsgSeqNum (34) must then be 1"
         if self._role is FixRole.INITIATOR and bool(logon.reset_seq_num) != asked_to_reset:
             return "ResetSeqNumFlag (141) is not what was asked for"
-        if self._judge is None:
+        if self._authenticate is None:
             return None
-        return self._judge(self.theirs, logon.username or "", logon.password or "")
+        return self._authenticate(self.theirs, logon.username or "", logon.password or "")
 
-    def _take_second_logon(self, logon: Logon, number: int, now: Instant) -> None:
-        """A logon within the session asks for a reset, by whoever logged on already."""
+    def _handle_second_logon(self, logon: Logon, number: int, now: Instant) -> None:
+        """A Logon within the session requests a reset."""
         if self.state is not FixState.LOGGED_ON or not logon.reset_seq_num or number != 1:
             self._fail("a second Logon must come with ResetSeqNumFlag (141) and the number 1", now)
             return
         self._store.reset()
-        self._gap_through, self._asked_at = 0, NEVER
+        self._gap_through, self._resend_requested_at = 0, NEVER
         self._send_logon(reset=True, now=now)
         self._store.expect(2)
 
@@ -412,80 +403,80 @@ class FixSession:
         )
         self._send(LOGON.write(logon), now)
 
-    def _take_refusal(self, message: FixMessage, number: int, now: Instant) -> None:
+    def _handle_refusal(self, message: FixMessage, number: int, now: Instant) -> None:
         """A Logout in place of a Logon."""
         if number == self._store.next_in:
             self._store.expect(number + 1)
         text = message.get(58) or b"no reason given"
-        self._leave(f"the logon was refused: {text.decode('ascii', 'backslashreplace')}", now, hang_up=True)
+        self._disconnect(f"the logon was refused: {text.decode('ascii', 'backslashreplace')}", now, close=True)
 
-    def _take_logout(self, now: Instant) -> None:
+    def _handle_logout(self, now: Instant) -> None:
         if self.state is FixState.LOGGED_ON:
             self._send(LOGOUT.write(Logout()), now)
-        self._leave("the other side logged out", now, hang_up=True)
+        self._disconnect("the other side logged out", now, close=True)
 
     def _refuse_low(self, number: int, now: Instant) -> None:
-        """Somebody lost count: nothing that could still be done would be right."""
+        """A number that is too low cannot be repaired within the session."""
         text = f"MsgSeqNum too low, expecting {self._store.next_in} but received {number}"
-        self._send_logout_and_leave(text, now)
+        self._send_logout_and_disconnect(text, now)
 
     def _fail(self, reason: str, now: Instant) -> None:
-        """End the connection; whoever has logged on is told why."""
+        """Disconnect; after the logon, with a Logout that gives the reason."""
         if self.state is FixState.LOGGED_ON:
-            self._send_logout_and_leave(reason, now)
+            self._send_logout_and_disconnect(reason, now)
         else:
-            self._leave(reason, now, hang_up=True)
+            self._disconnect(reason, now, close=True)
 
-    def _send_logout_and_leave(self, reason: str, now: Instant) -> None:
+    def _send_logout_and_disconnect(self, reason: str, now: Instant) -> None:
         self._send(LOGOUT.write(Logout(text=reason)), now)
-        self._leave(reason, now, hang_up=True)
+        self._disconnect(reason, now, close=True)
 
-    def _leave(self, reason: str, now: Instant, *, hang_up: bool = False) -> None:
+    def _disconnect(self, reason: str, now: Instant, *, close: bool = False) -> None:
         if self.state is FixState.DISCONNECTED:
             return
-        if hang_up:
-            self._effects.append(HangUp(reason))
+        if close:
+            self._effects.append(Disconnect(reason))
         if self.state is not FixState.LOGGING_ON or self._role is FixRole.INITIATOR:
             self._effects.append(LoggedOff(reason))
         self._become(FixState.DISCONNECTED, now)
 
     def _become(self, state: FixState, now: Instant) -> None:
-        self.state, self._since = state, now
+        self.state, self._state_since = state, now
 
-    # Numbers.
+    # Sequence numbers.
 
-    def _take_numbered(self, message: FixMessage, number: int, now: Instant) -> None:
+    def _handle_numbered(self, message: FixMessage, number: int, now: Instant) -> None:
         expected = self._store.next_in
         if message.msg_type == SequenceReset.MSG_TYPE and message.get(123) != b"Y" and message.flaw is None:
-            self._take_reset(message, number, now)
+            self._handle_reset(message, number, now)
         elif number > expected:
-            self._take_early(message, number, now)
+            self._handle_early(message, number, now)
         elif number < expected:
             if message.get(Tag.POSS_DUP_FLAG) != b"Y":
                 self._refuse_low(number, now)
         else:
-            self._take_in_order(message, number, now)
+            self._handle_in_order(message, number, now)
 
-    def _take_early(self, message: FixMessage, number: int, now: Instant) -> None:
-        """Something is missing before it. A request to send again is served at once: both sides may be waiting."""
+    def _handle_early(self, message: FixMessage, number: int, now: Instant) -> None:
+        """A message is missing before it. A ResendRequest is served at once: both sides may be waiting."""
         if message.msg_type == Logout.MSG_TYPE:
-            self._take_logout(now)
+            self._handle_logout(now)
             return
         if message.msg_type == ResendRequest.MSG_TYPE and message.flaw is None:
             try:
-                self._send_again(RESEND_REQUEST.read(message), now)
+                self._start_resend(RESEND_REQUEST.read(message), now)
             except BadFix as refusal:
                 self._send_reject(message, number, _flaw_of(refusal), now)
-        self._ask_again(number, now)
+        self._request_resend(number, now)
 
-    def _take_in_order(self, message: FixMessage, number: int, now: Instant) -> None:
-        flaw = message.flaw or repetition_flaw(message) or self._act_or_flaw(message, number, now)
+    def _handle_in_order(self, message: FixMessage, number: int, now: Instant) -> None:
+        flaw = message.flaw or poss_dup_flaw(message) or self._act_or_flaw(message, number, now)
         if flaw is not None:
             self._reject(message, number, flaw, now)
         if self._store.next_in > self._gap_through:
-            self._asked_at = NEVER
-        elif self._asked_at != NEVER:
-            self._asked_at = now
+            self._resend_requested_at = NEVER
+        elif self._resend_requested_at != NEVER:
+            self._resend_requested_at = now
 
     def _act_or_flaw(self, message: FixMessage, number: int, now: Instant) -> Flaw | None:
         try:
@@ -496,7 +487,7 @@ class FixSession:
         return None
 
     def _following(self, message: FixMessage, number: int) -> int:
-        """The number that comes after this message: a gap fill names it."""
+        """The number that follows this message; a gap fill names it."""
         if message.msg_type != SequenceReset.MSG_TYPE:
             return number + 1
         new = SEQUENCE_RESET.read(message).new_seq_no
@@ -506,7 +497,7 @@ class FixSession:
         return new
 
     def _act(self, message: FixMessage, number: int, now: Instant) -> None:
-        """Do what a message asks for that is whole and in order."""
+        """Act on a valid message that is in order."""
         kind = message.msg_type
         if kind in self._options.accepts:
             repeated = message.get(Tag.POSS_DUP_FLAG) == b"Y"
@@ -515,18 +506,20 @@ class FixSession:
             answer = Heartbeat(test_req_id=TEST_REQUEST.read(message).test_req_id)
             self._send(HEARTBEAT.write(answer), now)
         elif kind == ResendRequest.MSG_TYPE:
-            self._send_again(RESEND_REQUEST.read(message), now)
+            self._start_resend(RESEND_REQUEST.read(message), now)
         elif kind in (Reject.MSG_TYPE, BusinessReject.MSG_TYPE):
-            self._effects.append(LogonRefused(message))
+            self._effects.append(MessageRejected(message))
         elif kind == Logout.MSG_TYPE:
-            self._take_logout(now)
+            self._handle_logout(now)
         elif kind in APPLICATION_TYPES:
-            self._business_reject(message, number, BusinessReason.UNSUPPORTED_TYPE, "this type is not taken here", now)
+            self._business_reject(
+                message, number, BusinessReason.UNSUPPORTED_TYPE, "this type is not supported here", now
+            )
         elif kind not in ADMIN_TYPES:
             raise BadFix.of(RejectReason.INVALID_MSG_TYPE, Tag.MSG_TYPE, "MsgType (35) is not defined in FIX 4.4")
 
-    def _take_reset(self, message: FixMessage, number: int, now: Instant) -> None:
-        """A reset without gap fill counts whatever its own number is; it never goes back."""
+    def _handle_reset(self, message: FixMessage, number: int, now: Instant) -> None:
+        """A reset without gap fill is valid whatever its own number is; it never goes back."""
         try:
             new = SEQUENCE_RESET.read(message).new_seq_no
             if not self._store.next_in <= new <= NUMBER_MAX:
@@ -536,40 +529,40 @@ class FixSession:
             self._send_reject(message, number, _flaw_of(refusal), now)
             return
         self._store.expect(new)
-        self._gap_through, self._asked_at = 0, NEVER
+        self._gap_through, self._resend_requested_at = 0, NEVER
 
-    def _ask_again(self, number: int, now: Instant) -> None:
-        """Ask for everything from the gap on, once; again only where nothing comes of it."""
+    def _request_resend(self, number: int, now: Instant) -> None:
+        """Request everything from the gap on, once; again only after `resend_delay` without progress."""
         self._gap_through = max(self._gap_through, number)
-        if self._asked_at == NEVER or now >= self._asked_at + self._options.resend_delay:
-            self._asked_at = now
+        if self._resend_requested_at == NEVER or now >= self._resend_requested_at + self._options.resend_delay:
+            self._resend_requested_at = now
             self._send(RESEND_REQUEST.write(ResendRequest(begin_seq_no=self._store.next_in)), now)
 
-    def _send_again(self, request: ResendRequest, now: Instant) -> None:
+    def _start_resend(self, request: ResendRequest, now: Instant) -> None:
         first, newest = request.begin_seq_no, self._store.next_out - 1
         last = min(request.end_seq_no or newest, newest)
         if first > last:
             text = f"BeginSeqNo (7) is {first}; it must not be more than EndSeqNo (16) or {newest}, the last one sent"
             raise BadFix.of(RejectReason.VALUE_INCORRECT, Tag.BEGIN_SEQ_NO, text)
-        self._again = first, last
-        if now != self._again_at:  # however often it is asked, once in a turn
-            self._go_on_again(now)
+        self._resend = first, last
+        if now != self._resent_at:  # at most one batch per turn, however many requests come
+            self._continue_resend(now)
 
-    def _go_on_again(self, now: Instant) -> None:
-        """Send some more of what was asked for. What is sent for the first time meanwhile comes behind it."""
-        if self._again is None or self._full:
+    def _continue_resend(self, now: Instant) -> None:
+        """Resend the next batch. Messages sent for the first time meanwhile are appended to the range."""
+        if self._resend is None or self._write_blocked:
             return
-        self._again_at = now
-        first, last = self._again
-        end = min(first + AGAIN_AT_ONCE - 1, last)
-        self._again = (end + 1, last) if end < last else None
-        again = repetitions(self._store.kept(first, end), first, end, ours=self.ours, theirs=self.theirs, now=now)
-        self._transmit(b"".join(again), now)
+        self._resent_at = now
+        first, last = self._resend
+        end = min(first + RESEND_BATCH_MAX - 1, last)
+        self._resend = (end + 1, last) if end < last else None
+        resent = resent_messages(self._store.kept(first, end), first, end, ours=self.ours, theirs=self.theirs, now=now)
+        self._transmit(b"".join(resent), now)
 
-    # Speaking.
+    # Sending.
 
     def _reject(self, message: FixMessage, number: int, flaw: Flaw, now: Instant) -> None:
-        """Say what is wrong with a message; its number is used up."""
+        """Reject a message; its number is used up."""
         if number == self._store.next_in:
             self._store.expect(number + 1)
         self._send_reject(message, number, flaw, now)
@@ -578,7 +571,7 @@ class FixSession:
         reject = Reject(
             ref_seq_num=number,
             ref_tag_id=flaw.tag,
-            ref_msg_type=_shown(message.msg_type),
+            ref_msg_type=_printable(message.msg_type),
             reason=flaw.reason,
             text=flaw.text,
         )
@@ -588,42 +581,42 @@ class FixSession:
         self, message: FixMessage, number: int, reason: BusinessReason, text: str, now: Instant
     ) -> None:
         reject = BusinessReject(
-            ref_seq_num=number, ref_msg_type=_shown(message.msg_type) or "?", reason=reason, text=text
+            ref_seq_num=number, ref_msg_type=_printable(message.msg_type) or "?", reason=reason, text=text
         )
         self._send(BUSINESS_REJECT.write(reject), now)
 
     def _send(self, fields: Iterable[Pair], now: Instant) -> int:
-        """Number a message, keep it if it may be asked for again, and write it if somebody is there."""
+        """Number a message, store it if it can be resent, and transmit it if a session is up."""
         fields = list(fields)
         number, kind = self._store.next_out, fields[0][1]
         octets = compose(fields, header(self.ours, self.theirs, number, now))
         admin = kind in ADMIN_TYPES
         self._store.sent(None if admin else octets)
-        if self._again is not None and self.state is FixState.LOGGED_ON and kind != Logout.MSG_TYPE:
-            self._again = self._again[0], number
-            self._spoke_at = now
+        if self._resend is not None and self.state is FixState.LOGGED_ON and kind != Logout.MSG_TYPE:
+            self._resend = self._resend[0], number
+            self._sent_at = now
             return number
-        self._again = None
+        self._resend = None
         if self.state is FixState.LOGGED_ON or (admin and self.state is not FixState.DISCONNECTED):
             self._transmit(octets, now)
         return number
 
     def _transmit(self, octets: bytes, now: Instant) -> None:
-        self._spoke_at = now
+        self._sent_at = now
         self._effects.append(Transmit(octets))
 
     @property
-    def _patience(self) -> Duration:
-        """A heartbeat, and a fifth of it for the network."""
+    def _receive_timeout(self) -> Duration:
+        """A heartbeat period, and a fifth of it for the network."""
         return self._heartbeat_period + self._heartbeat_period // 5
 
-    def _mind_silence(self, now: Instant) -> None:
-        if self._tested_at != NEVER and now >= self._tested_at + self._patience:
-            self._leave("the other side is silent", now, hang_up=True)
-        elif self._tested_at == NEVER and now >= self._heard_at + self._patience:
-            self._tested_at = now
+    def _check_liveness(self, now: Instant) -> None:
+        if self._test_sent_at != NEVER and now >= self._test_sent_at + self._receive_timeout:
+            self._disconnect("the other side is silent", now, close=True)
+        elif self._test_sent_at == NEVER and now >= self._received_at + self._receive_timeout:
+            self._test_sent_at = now
             self._send(TEST_REQUEST.write(TestRequest(test_req_id=f"{self._store.next_out}")), now)
-        elif now >= self._spoke_at + self._heartbeat_period:
+        elif now >= self._sent_at + self._heartbeat_period:
             self._send(HEARTBEAT.write(Heartbeat()), now)
 
 
@@ -631,6 +624,6 @@ def _flaw_of(refusal: BadFix) -> Flaw:
     return refusal.flaw or Flaw(RejectReason.OTHER, None, str(refusal))
 
 
-def _shown(kind: bytes) -> str | None:
-    """A type of message as it may stand in a message of ours."""
+def _printable(kind: bytes) -> str | None:
+    """A message type as it may be quoted in a message of ours."""
     return TEXT.read(kind)

@@ -1,43 +1,43 @@
-"""What a FIX session must remember: its two numbers, and what it sent.
+"""The store of a FIX session: its two numbers, and the messages it sent.
 
-A session lives longer than its connections, and should live longer than its process. The session calls its store within
-a turn; the driver makes the store durable before it writes to the network, so a number that was seen outside is never
-used again for something else.
+A session outlives its connections, and should outlive its process. The session calls its store within a turn; the
+driver makes the store durable before it writes to the network, so a number that was seen outside is never used again
+for another message.
 """
 
 from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Final, Protocol
 
-MESSAGES_MAX: Final = 65_536  # sent messages that are kept to be sent again; a gap fill stands for older ones
+MESSAGES_MAX: Final = 65_536  # sent messages kept for resending; a gap fill replaces older ones
 
 
 class FixStore(Protocol):
-    """The memory of one session."""
+    """The persistent state of one session."""
 
     @property
     def next_in(self) -> int:
-        """The number that is expected from the other side."""
+        """The number expected from the other side."""
 
     @property
     def next_out(self) -> int:
-        """The number of the next message that is sent."""
+        """The number of the next message to send."""
 
     def expect(self, number: int) -> None:
-        """From now on this number is expected."""
+        """Set the number expected next."""
 
     def sent(self, octets: bytes | None) -> None:
-        """The next number is used: for a message that may be asked for again, or (None) for one of the session's."""
+        """Use the next number: for a message that may be resent, or (None) for a session message."""
 
     def kept(self, first: int, last: int) -> Iterable[tuple[int, bytes]]:
-        """The messages with these numbers that may still be sent again, in their order."""
+        """The stored messages with these numbers, in order."""
 
     def reset(self) -> None:
-        """Forget everything: both sides begin at 1."""
+        """Forget everything: both sides start at 1."""
 
 
 class MemoryFixStore:
-    """A memory that ends with the process: for tests, and for sessions that are reset at every logon."""
+    """A store in memory: for tests, and for sessions that are reset at every logon."""
 
     def __init__(self, *, messages_max: int = MESSAGES_MAX) -> None:
         self._messages_max = messages_max
@@ -45,20 +45,16 @@ class MemoryFixStore:
 
     @property
     def next_in(self) -> int:
-        """The number that is expected from the other side."""
         return self._next_in
 
     @property
     def next_out(self) -> int:
-        """The number of the next message that is sent."""
         return self._next_out
 
     def expect(self, number: int) -> None:
-        """From now on this number is expected."""
         self._next_in = number
 
     def sent(self, octets: bytes | None) -> None:
-        """The next number is used."""
         if octets is not None:
             self._messages[self._next_out] = octets
             if len(self._messages) > self._messages_max:
@@ -66,10 +62,8 @@ class MemoryFixStore:
         self._next_out += 1
 
     def kept(self, first: int, last: int) -> Iterable[tuple[int, bytes]]:
-        """The messages with these numbers that may still be sent again, in their order."""
         return [(number, octets) for number, octets in self._messages.items() if first <= number <= last]
 
     def reset(self) -> None:
-        """Forget everything: both sides begin at 1."""
         self._next_in = self._next_out = 1
         self._messages: OrderedDict[int, bytes] = OrderedDict()

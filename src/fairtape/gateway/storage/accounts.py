@@ -1,13 +1,13 @@
-"""Who may trade: logins with their secrets, and the brokers who vouch for customers.
+"""Logins with their secrets, and the brokers who vouch for customers.
 
-A password is kept as its scrypt hash (RFC 7914), which takes 16 MiB and some 50 ms for every guess. It is in Python's
-own library; Argon2 would be one more package with a compiled core for little more resistance. A token is 256 bits of
-chance that a program logs in with instead; nobody can guess one, so a single SHA-256 keeps it, and costs nothing.
+A password is stored as its scrypt hash (RFC 7914), which costs 16 MiB and some 50 ms per guess. scrypt is in Python's
+standard library; Argon2 would be one more compiled dependency for little more resistance. A token is a random 256-bit
+secret for programs. It cannot be guessed, so a single SHA-256 is enough and costs nothing.
 
-A broker is a login like any other. Those who name it as theirs are its customers: it acts for them.
+A broker is a login like any other. The logins that name it as their broker are its customers: it acts for them.
 
-Checking a password takes long on purpose. `verify` may be called from any thread, and should not be called from one
-that serves others.
+Checking a password is slow on purpose. `verify` may be called from any thread, and must not be called from an event
+loop.
 """
 
 import hashlib
@@ -26,9 +26,9 @@ from fairtape.exchange.orders import ACCOUNT_MAX
 from fairtape.storage.database import DatabaseUnavailable, database_errors, opened
 
 LOGINS_MAX: Final = 100_000
-SECRET_MAX: Final = 128  # characters of a password: no more is hashed for anybody
+SECRET_MAX: Final = 128  # characters of a password; limits the work of hashing
 PASSWORD_MIN: Final = 8
-TOKEN_PREFIX: Final = "ft_"  # noqa: S105 - by which a token is known
+TOKEN_PREFIX: Final = "ft_"  # noqa: S105 - marks a secret as a token
 SALT_BYTES: Final = 16
 TOKEN_BYTES: Final = 32
 SCRYPT_N: Final = 1 << 14
@@ -43,7 +43,7 @@ LOGINS: Final = Table(
     Column("name", String(ACCOUNT_MAX), primary_key=True),
     Column("password", String(256), nullable=False),  # scrypt$n$r$p$salt$hash
     Column("token", String(64), nullable=False),  # SHA-256, or empty
-    Column("broker", String(ACCOUNT_MAX), nullable=False),  # who vouches for it, or empty
+    Column("broker", String(ACCOUNT_MAX), nullable=False),  # the broker who vouches for it, or empty
     Column("closed", Boolean, nullable=False),
 )
 
@@ -63,7 +63,7 @@ class TradingAccounts:
     """All logins of a deployment."""
 
     def __init__(self, address: str | Path) -> None:
-        """A path for SQLite, or a URL. A `UserError` where it cannot be had."""
+        """`address` is a path for SQLite, or a URL. Raises `UserError` if it cannot be opened."""
         self._engine: Engine = opened(address, METADATA)
         self._lock = threading.Lock()
         self._logins: dict[str, Login] = {}
@@ -82,14 +82,14 @@ class TradingAccounts:
             self._logins = logins
             self._customers = {broker: frozenset(names) for broker, names in customers.items() if broker}
 
-    # What is asked.
+    # Queries.
 
     def logins(self) -> list[Login]:
-        """Everybody, by name."""
+        """All logins, by name."""
         return [self._logins[name] for name in sorted(self._logins)]
 
     def knows(self, name: str) -> bool:
-        """Whether there is such a login."""
+        """Whether the login exists and is open."""
         login = self._logins.get(name)
         return login is not None and not login.closed
 
@@ -102,9 +102,9 @@ class TradingAccounts:
         return frozenset({name}) | self._customers.get(name, frozenset())
 
     def verify(self, name: str, secret: str) -> bool:
-        """Whether this is the password or the token of a login. As slow for a name that nobody has."""
+        """Whether this is the password or the token of a login. Takes as long for an unknown name."""
         if name not in self._logins:
-            with suppress(DatabaseUnavailable):  # those who are known are let in meanwhile
+            with suppress(DatabaseUnavailable):  # known logins stay usable meanwhile
                 self.refresh()
         login = self._logins.get(name)
         if len(secret) > SECRET_MAX or not _is_text(secret):
@@ -116,13 +116,13 @@ class TradingAccounts:
             right = _matches(secret, self._decoy if login is None else login.password)
         return right and login is not None and not login.closed
 
-    # What an operator does.
+    # Changes by an operator.
 
     def add(self, name: str, password: str, *, broker: str = "") -> None:
-        """Make a login. A `UserError` says why there cannot be one."""
+        """Add a login. Raises `UserError` if that is not possible."""
         _check_name("account", name)
         if not _is_text(password):
-            raise UserError("the password has characters that are no text; leave them out")
+            raise UserError("the password is not valid Unicode text; choose another")
         if not PASSWORD_MIN <= len(password) <= SECRET_MAX or password.startswith(TOKEN_PREFIX):
             raise UserError(
                 f"the password has {len(password)} characters; it must have {PASSWORD_MIN} to {SECRET_MAX}, "
@@ -130,30 +130,29 @@ class TradingAccounts:
             )
         self.refresh()
         if name in self._logins:
-            raise UserError(f"account is {name!r}, which there is already; choose another name")
+            raise UserError(f"account is {name!r}, which exists already; choose another name")
         if broker and not self.knows(broker):
             raise UserError(f"broker is {broker!r}; there is no such login: add it first")
         if broker and self._logins[broker].broker:
-            raise UserError(f"broker is {broker!r}, who is a customer of another; name one who is nobody's customer")
+            raise UserError(f"broker is {broker!r}, who is a customer of another broker; name one that has no broker")
         if len(self._logins) >= LOGINS_MAX:
             raise UserError(f"there are {LOGINS_MAX} logins, which is the limit")
         row = {"name": name, "password": hashed(password), "token": "", "broker": broker, "closed": False}
         self._change(insert(LOGINS).values(row))
 
     def issue_token(self, name: str) -> str:
-        """A new token for a login, which is told once; the one before is worth nothing from now on."""
+        """Create a new token, which is shown once; the previous one becomes invalid."""
         self._check_known(name)
         token = TOKEN_PREFIX + secrets.token_urlsafe(TOKEN_BYTES)
         self._change(update(LOGINS).where(LOGINS.c.name == name).values(token=_digest(token)))
         return token
 
     def close_login(self, name: str) -> None:
-        """Let a login act no more. Its orders stay as they are."""
+        """Close a login. Its open orders stay."""
         self._check_known(name)
         self._change(update(LOGINS).where(LOGINS.c.name == name).values(closed=True))
 
     def close(self) -> None:
-        """Let go of the database."""
         self._engine.dispose()
 
     def _check_known(self, name: str) -> None:
@@ -168,24 +167,24 @@ class TradingAccounts:
 
 
 def hashed(password: str) -> str:
-    """What is kept of a password."""
+    """The stored form of a password."""
     salt = secrets.token_bytes(SALT_BYTES)
     digest = _scrypt(password, salt, SCRYPT_N, SCRYPT_R, SCRYPT_P)
     return f"scrypt${SCRYPT_N}${SCRYPT_R}${SCRYPT_P}${salt.hex()}${digest.hex()}"
 
 
 def _matches(password: str, kept: str) -> bool:
-    _, cost, block, lanes, salt, digest = kept.split("$")
-    found = _scrypt(password, bytes.fromhex(salt), int(cost), int(block), int(lanes))
+    _, cost, block, parallel, salt, digest = kept.split("$")
+    found = _scrypt(password, bytes.fromhex(salt), int(cost), int(block), int(parallel))
     return hmac.compare_digest(found, bytes.fromhex(digest))
 
 
-def _scrypt(password: str, salt: bytes, cost: int, block: int, lanes: int) -> bytes:
-    return hashlib.scrypt(password.encode(), salt=salt, n=cost, r=block, p=lanes, maxmem=_MEMORY_MAX, dklen=32)
+def _scrypt(password: str, salt: bytes, cost: int, block: int, parallel: int) -> bytes:
+    return hashlib.scrypt(password.encode(), salt=salt, n=cost, r=block, p=parallel, maxmem=_MEMORY_MAX, dklen=32)
 
 
 def _is_text(secret: str) -> bool:
-    """Whether it has bytes: JSON can say half of a character."""
+    """Whether it can be encoded: JSON can contain a lone surrogate."""
     try:
         secret.encode()
     except UnicodeEncodeError:

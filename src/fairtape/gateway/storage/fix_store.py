@@ -1,10 +1,10 @@
-"""What FIX sessions must remember, in one SQLite file: their numbers, and what they sent.
+"""The store of FIX sessions in one SQLite file: their numbers, and the messages they sent.
 
 A session changes its store many times within a turn of its driver, and nothing of it may be seen outside before all of
-it is on the disk. So changes wait in one transaction until `sync`, which the driver calls once per turn before it
-writes: however the process ends, the file then holds whole turns, and every one that somebody could have seen.
+it is on disk. So changes stay in one transaction until `sync`, which the driver calls once per turn before it writes.
+However the process ends, the file then holds whole turns, and every turn that could have been seen outside.
 
-One process has the file at a time: numbers that two processes counted would be worth nothing.
+The file is locked by one process at a time: two processes would assign the same numbers.
 """
 
 import sqlite3
@@ -14,10 +14,10 @@ from typing import Final
 
 from fairtape.core.errors import UserError
 
-APPLICATION: Final = int.from_bytes(b"ftfx")  # marks the file as ours: fairtape's FIX sessions
+APPLICATION: Final = int.from_bytes(b"ftfx")  # marks the file as FIX sessions of fairtape
 VERSION: Final = 1
-MESSAGES_MAX: Final = 65_536  # of one session; a gap fill stands for older ones
-PRUNE_PERIOD: Final = 1_024  # numbers between two times that old messages are thrown away
+MESSAGES_MAX: Final = 65_536  # per session; a gap fill replaces older ones
+PRUNE_PERIOD: Final = 1_024  # numbers between two deletions of old messages
 
 _TABLES: Final = (
     "CREATE TABLE session (id INTEGER PRIMARY KEY, ours TEXT, theirs TEXT, next_in INTEGER, next_out INTEGER)",
@@ -36,7 +36,7 @@ _PRUNE: Final = "DELETE FROM message WHERE session = ? AND number < ?"
 
 
 class FixFile:
-    """The sessions of one process. A `UserError` says why a file cannot be theirs."""
+    """The sessions of one process. Raises `UserError` for a file that cannot be used."""
 
     def __init__(self, path: Path, *, messages_max: int = MESSAGES_MAX) -> None:
         self._messages_max = messages_max
@@ -44,7 +44,7 @@ class FixFile:
         self._sessions: dict[tuple[str, str], FixFileStore] = {}
 
     def session(self, ours: str, theirs: str) -> "FixFileStore":
-        """The memory of the session between these two; a new one begins at 1."""
+        """The store of the session between these two; a new one starts at 1."""
         names = (ours, theirs)
         if names not in self._sessions:
             self._connection.execute(_BEGIN, names)
@@ -54,11 +54,11 @@ class FixFile:
         return self._sessions[names]
 
     def clients(self, ours: str) -> list[str]:
-        """Those who have a session with us."""
+        """The clients that have a session with us."""
         return [name for (name,) in self._connection.execute(_CLIENTS, (ours,))]
 
     def sync(self) -> None:
-        """All that was changed is on the disk when this returns."""
+        """Commit all changes to disk."""
         for session in self._sessions.values():
             session.note()
         if self._connection.in_transaction:
@@ -66,12 +66,12 @@ class FixFile:
         self._connection.execute("BEGIN")
 
     def close(self) -> None:
-        """Close the file; what was not synced is forgotten."""
+        """Close the file; changes since the last `sync` are lost."""
         self._connection.close()
 
 
 class FixFileStore:
-    """The memory of one session; a `FixStore`."""
+    """The store of one session; a `FixStore`."""
 
     def __init__(
         self, connection: sqlite3.Connection, row: int, numbers: tuple[int, int], *, messages_max: int
@@ -83,20 +83,16 @@ class FixFileStore:
 
     @property
     def next_in(self) -> int:
-        """The number that is expected from the other side."""
         return self._next_in
 
     @property
     def next_out(self) -> int:
-        """The number of the next message that is sent."""
         return self._next_out
 
     def expect(self, number: int) -> None:
-        """From now on this number is expected."""
         self._next_in = number
 
     def sent(self, octets: bytes | None) -> None:
-        """The next number is used."""
         if octets is not None:
             self._connection.execute(_KEEP, (self._row, self._next_out, octets))
         self._next_out += 1
@@ -104,17 +100,15 @@ class FixFileStore:
             self._connection.execute(_PRUNE, (self._row, self._next_out - self._messages_max))
 
     def kept(self, first: int, last: int) -> Iterable[tuple[int, bytes]]:
-        """The messages with these numbers that may still be sent again, in their order."""
         kept: list[tuple[int, bytes]] = self._connection.execute(_KEPT, (self._row, first, last)).fetchall()
         return kept
 
     def reset(self) -> None:
-        """Forget everything: both sides begin at 1."""
         self._connection.execute("DELETE FROM message WHERE session = ?", (self._row,))
         self._next_in = self._next_out = 1
 
     def note(self) -> None:
-        """Write the numbers down, if they changed."""
+        """Write the numbers, if they changed."""
         numbers = (self._next_in, self._next_out)
         if numbers != self._noted:
             self._connection.execute(_NOTE, (*numbers, self._row))
@@ -143,5 +137,5 @@ def _opened(path: Path) -> sqlite3.Connection:
         ) from None
     if application != APPLICATION:
         connection.close()
-        raise UserError(f"{path} is a database of something else; name another file for FIX sessions")
+        raise UserError(f"{path} is a database of another application; name another file for FIX sessions")
     return connection

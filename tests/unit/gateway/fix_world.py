@@ -1,4 +1,4 @@
-"""Two FIX sessions and the wire between them, or one session and somebody who says whatever a test wants."""
+"""Two FIX sessions and the connection between them, or one session and a client that sends raw messages."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -16,16 +16,16 @@ from fairtape.formats.fix.order_messages import (
     OrdType,
     read,
 )
-from fairtape.gateway.session.effects import HangUp, Received, SessionEffect, SessionEvent, Transmit
+from fairtape.gateway.session.effects import Disconnect, Received, SessionEffect, SessionEvent, Transmit
 from fairtape.gateway.session.session import FixOptions, FixRole, FixSession, FixState
 from fairtape.gateway.session.store import MemoryFixStore
 
 START: Instant = 1_700_000_000 * SECOND
-SECRET = "open sesame"  # noqa: S105 - of nobody
+SECRET = "open sesame"  # noqa: S105 - protects nothing
 ANN_KNOWS = FixOptions(username="ann", password=SECRET, accepts=frozenset({b"8", b"9"}))
 
 
-def judge(client: str, username: str, password: str) -> str | None:
+def authenticate(client: str, username: str, password: str) -> str | None:
     return None if (client, username, password) == ("ANN", "ann", SECRET) else "wrong user name or password"
 
 
@@ -52,27 +52,27 @@ def report(name: str) -> ExecutionReport:
 
 @dataclass
 class End:
-    """One session, what it told its application, and what is on its way to the other side."""
+    """One session, its events for the application, and its bytes on the way to the other side."""
 
     session: FixSession
     store: MemoryFixStore
     events: list[SessionEvent] = field(default_factory=list)
     outgoing: bytearray = field(default_factory=bytearray)
-    hung_up: list[str] = field(default_factory=list)
+    disconnects: list[str] = field(default_factory=list)
 
     def collect(self) -> None:
         for effect in self.session.drain():
             match effect:
                 case Transmit(octets):
                     self.outgoing += octets
-                case HangUp(reason):
-                    self.hung_up.append(reason)
+                case Disconnect(reason):
+                    self.disconnects.append(reason)
                 case _:
                     self.events.append(effect)
 
     @property
     def names(self) -> list[str]:
-        """The orders, or reports, that came."""
+        """The orders, or reports, that were received."""
         values = (read(event.message) for event in self.events if isinstance(event, Received))
         return [name_of(value) for value in values]
 
@@ -83,13 +83,13 @@ def name_of(value: OrderEntry) -> str:
 
 
 class Pair:
-    """Ann, who initiates, and the floor."""
+    """Ann, the initiator, and the floor, the acceptor."""
 
     def __init__(self, *, ann: FixOptions = ANN_KNOWS, messages_max: int = 1_000) -> None:
         self.now = START
         store, other = MemoryFixStore(messages_max=messages_max), MemoryFixStore(messages_max=messages_max)
         self.ann = End(FixSession("ANN", "FLOOR", store, role=FixRole.INITIATOR, options=ann), store)
-        self.floor = End(FixSession("FLOOR", "ANN", other, role=FixRole.ACCEPTOR, judge=judge), other)
+        self.floor = End(FixSession("FLOOR", "ANN", other, role=FixRole.ACCEPTOR, authenticate=authenticate), other)
         self.sides = (self.ann, self.floor)
 
     def connect(self) -> None:
@@ -98,7 +98,7 @@ class Pair:
         self.run()
 
     def run(self) -> None:
-        """Until nobody has anything to say."""
+        """Exchange bytes until both sides are done."""
         self.collect()
         while self.ann.outgoing or self.floor.outgoing:
             self.carry(self.ann, self.floor, len(self.ann.outgoing))
@@ -115,14 +115,14 @@ class Pair:
             side.collect()
 
     def cut(self) -> None:
-        """The connection ends, and what was under way is lost."""
+        """End the connection; bytes on the way are lost."""
         for side in self.sides:
             side.session.disconnected(self.now)
             side.collect()
             side.outgoing.clear()
 
     def wait(self, period: int) -> None:
-        """Time passes, and timers fire when they are due."""
+        """Advance the clock, and fire timers when they are due."""
         end = self.now + period
         while (due_at := min(side.session.deadline() for side in self.sides)) <= end:
             self.now = max(self.now, due_at)
@@ -136,14 +136,19 @@ class Pair:
         return all(side.session.state is FixState.LOGGED_ON for side in self.sides)
 
 
-class Stranger:
-    """Speaks to an acceptor field by field, and reads its answers."""
+class RawClient:
+    """Sends messages to an acceptor field by field, and reads its answers."""
 
     def __init__(self, *, options: FixOptions | None = None) -> None:
         self.now = START
         self.store = MemoryFixStore()
         self.session = FixSession(
-            "FLOOR", "ANN", self.store, role=FixRole.ACCEPTOR, judge=judge, options=options or FixOptions()
+            "FLOOR",
+            "ANN",
+            self.store,
+            role=FixRole.ACCEPTOR,
+            authenticate=authenticate,
+            options=options or FixOptions(),
         )
         self.session.connected(self.now)
         self.stream = FixStream()
@@ -152,7 +157,7 @@ class Stranger:
     def say(
         self, kind: bytes, number: int | None, *body: tuple[int, bytes], header: Iterable[tuple[int, bytes]] = ()
     ) -> list[FixMessage]:
-        """Send one message; the answers to it."""
+        """Send one message. Returns the answers."""
         return self.send(self.octets(kind, number, *body, header=header))
 
     def octets(
@@ -165,9 +170,9 @@ class Stranger:
 
     def send(self, octets: bytes) -> list[FixMessage]:
         self.session.receive(octets, self.now)
-        return self.heard()
+        return self.answers()
 
-    def heard(self) -> list[FixMessage]:
+    def answers(self) -> list[FixMessage]:
         effects = self.session.drain()
         self.effects += effects
         return self.stream.feed(b"".join(effect.octets for effect in effects if isinstance(effect, Transmit)))
@@ -176,8 +181,8 @@ class Stranger:
         return self.say(b"A", number, (98, b"0"), (108, b"30"), (553, b"ann"), (554, SECRET.encode()), *more)
 
     @property
-    def hung_up(self) -> list[str]:
-        return [effect.reason for effect in self.effects if isinstance(effect, HangUp)]
+    def disconnects(self) -> list[str]:
+        return [effect.reason for effect in self.effects if isinstance(effect, Disconnect)]
 
     @property
     def received(self) -> list[Received]:

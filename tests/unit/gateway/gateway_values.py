@@ -1,4 +1,4 @@
-"""One sequence and the gateways that feed it: what each of them enters comes back to all, token by token."""
+"""One sequence and the gateways that feed it: what each of them enters is delivered to all, token by token."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -11,13 +11,13 @@ from fairtape.exchange.order_codec import encode
 from fairtape.exchange.orders import CASH, Cancel, Funding, NewOrder, OpenMarket, OrderType, Replace, Side
 from fairtape.exchange.rules.values import Continuous
 from fairtape.gateway.core.events import OrderEvent
-from fairtape.gateway.core.gateway import Gateway, GatewayLimits
+from fairtape.gateway.core.gateway_core import GatewayCore, GatewayLimits
 from fairtape.market.prices import ONE
 from fairtape.wire.blocks import pack_messages
-from unit.floor_values import fixed
+from unit.exchange.floor_values import fixed
 
 OPERATOR = 1
-BROKERS: Mapping[str, str] = {"cyd": "house", "dan": "house"}
+BROKERS: Mapping[str, str] = {"cyd": "broker", "dan": "broker"}
 NOW: Instant = 1_000 * SECOND
 
 
@@ -25,8 +25,8 @@ def scope(login: str, account: str) -> bool:
     return login == account or BROKERS.get(account) == login
 
 
-def gateway_of(me: int, limits: GatewayLimits | None = None, *, first_number: int = 1) -> Gateway:
-    return Gateway(me, Floor(commit_passes=2), scope=scope, first_number=first_number, limits=limits)
+def gateway_of(me: int, limits: GatewayLimits | None = None, *, first_number: int = 1) -> GatewayCore:
+    return GatewayCore(me, Floor(commit_passes=2), scope=scope, first_number=first_number, limits=limits)
 
 
 def order(account: str, name: str, side: Side, quantity: float, price: float = 0, **other: Any) -> NewOrder:
@@ -53,22 +53,22 @@ def replace(account: str, name: str, new_name: str, quantity: float, price: floa
 
 @dataclass
 class Sequence:
-    """A ring without a ring: one token takes what all gateways have, in the order that is asked for."""
+    """A sequence without a ring: a token takes what all gateways have entered."""
 
-    gateways: list[Gateway]
+    gateways: list[GatewayCore]
     token: int = 0
     number: int = 1
     sent: list[Ordered] = field(default_factory=list)
     events: dict[int, list[OrderEvent]] = field(default_factory=dict)
 
     def open(self, *accounts: str, cash: float = 10_000, shares: float = 1_000) -> "Sequence":
-        """The market XYZ, and these accounts with funds."""
+        """Open the market XYZ, and fund these accounts."""
         messages: list[Any] = [OpenMarket(OPERATOR, 1, "XYZ", Continuous(), ONE // 100, ONE)]
         for account in accounts:
             for asset, amount in ((CASH, cash), ("XYZ", shares)):
                 messages.append(Funding(OPERATOR, len(messages) + 1, account, asset, fixed(amount)))
         self.deliver([(OPERATOR, [encode(each) for each in messages])])
-        self.told()
+        self.new_events()
         return self
 
     def turn(self) -> None:
@@ -76,7 +76,7 @@ class Sequence:
         self.deliver([(gateway.me, gateway.payloads()) for gateway in self.gateways])
 
     def settle(self) -> None:
-        """What is entered has its place, and its trades commit."""
+        """Deliver what was entered, and let its trades commit."""
         self.turn()
         for _ in range(2):
             self.token += 1
@@ -97,7 +97,7 @@ class Sequence:
             for gateway in self.gateways:
                 gateway.apply(ordered)
 
-    def told(self, at: int = 0) -> list[OrderEvent]:
+    def new_events(self, at: int = 0) -> list[OrderEvent]:
         """The events since the last call; equal at every gateway."""
         each = [gateway.events() for gateway in self.gateways]
         assert all(events == each[0] for events in each)

@@ -7,10 +7,10 @@ import pytest
 from fairtape.core.errors import UserError
 from fairtape.gateway.storage.accounts import TradingAccounts, hashed
 
-SECRET = "secret-of-nobody"  # noqa: S105 - of nobody
+SECRET = "secret-of-the-tests"  # noqa: S105 - protects nothing
 
 
-def test_passwords_and_tokens_let_in_and_nothing_else_does(tmp_path: Path) -> None:
+def test_passwords_and_tokens_are_accepted_and_nothing_else_is(tmp_path: Path) -> None:
     accounts = TradingAccounts(tmp_path / "accounts.sqlite")
     accounts.add("ann", SECRET)
     token = accounts.issue_token("ann")
@@ -32,14 +32,14 @@ def test_passwords_and_tokens_let_in_and_nothing_else_does(tmp_path: Path) -> No
 
 def test_a_broker_acts_for_its_own_customers_only(tmp_path: Path) -> None:
     accounts = TradingAccounts(tmp_path / "accounts.sqlite")
-    accounts.add("house", SECRET)
-    accounts.add("ann", SECRET, broker="house")
+    accounts.add("broker", SECRET)
+    accounts.add("ann", SECRET, broker="broker")
     accounts.add("bob", SECRET)
-    assert accounts.scope("house") == {"house", "ann"}
-    assert accounts.acts_for("house", "ann")
+    assert accounts.scope("broker") == {"broker", "ann"}
+    assert accounts.acts_for("broker", "ann")
     assert accounts.acts_for("ann", "ann")
-    assert not accounts.acts_for("house", "bob")
-    assert not accounts.acts_for("ann", "house")
+    assert not accounts.acts_for("broker", "bob")
+    assert not accounts.acts_for("ann", "broker")
     assert not accounts.acts_for("eve", "eve")
     with pytest.raises(UserError, match="who is a customer of another"):
         accounts.add("cyd", SECRET, broker="ann")
@@ -65,10 +65,10 @@ def test_what_another_process_changes_is_noticed(tmp_path: Path) -> None:
         ("n" * 17, SECRET, "1 to 16"),
         ("ann", "short", "the password has 5 characters"),
         ("ann", "ft_" + SECRET, "not begin with ft_"),
-        ("bob", SECRET, "which there is already"),
+        ("bob", SECRET, "which exists already"),
     ],
 )
-def test_a_login_that_cannot_be_is_told_in_one_sentence(tmp_path: Path, name: str, password: str, said: str) -> None:
+def test_an_invalid_login_is_refused_in_one_sentence(tmp_path: Path, name: str, password: str, said: str) -> None:
     accounts = TradingAccounts(tmp_path / "accounts.sqlite")
     accounts.add("bob", SECRET)
     with pytest.raises(UserError, match=said):
@@ -81,9 +81,9 @@ def test_equal_passwords_are_kept_differently() -> None:
     assert hashed(SECRET) != hashed(SECRET)
 
 
-def test_half_a_character_is_no_password_and_no_fault(tmp_path: Path) -> None:
+def test_a_lone_surrogate_is_no_password_and_no_fault(tmp_path: Path) -> None:
     accounts = TradingAccounts(tmp_path / "accounts.sqlite")
     accounts.add("ann", "correct horse battery")
     assert not accounts.verify("ann", "\ud800")
-    with pytest.raises(UserError, match="no text"):
+    with pytest.raises(UserError, match="not valid Unicode text"):
         accounts.add("bob", "correct horse \ud800")

@@ -1,8 +1,8 @@
-"""The sealed auction at the second price against the literature, and its truthfulness by trying everything.
+"""The sealed second-price auction against the literature, and its truthfulness by exhaustion.
 
-Each example names where it comes from. Where a document states a rule without numbers, the numbers are ours and the
-source says "rule"; where it gives the numbers but we did not see its answer, the result is ours and it says "given".
-Where its numbers could not be found again they count as constructed after its rule, not as quoted: it says "after".
+Each example names its source. "rule" means that the document states a rule without numbers, and the numbers are ours;
+"given" means that it has the numbers but we did not see its answer, and the result is ours; "after" means that its
+numbers could not be found again, so the example is constructed after its rule.
 """
 
 from itertools import product
@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairtape.exchange.rules.values import SecondPrice
-from unit.floor_values import Pit, market_of, plain
+from unit.exchange.floor_values import MarketHarness, market_of, plain
 
 BRANDLY = "M. Brandly, Vickrey auctions: high bidder bids more honestly (2012)"
 MITTWEIDA = "Mittweida Blockchain Academy, Second Price Sealed Bid, willingness to pay of A to F (after)"
@@ -24,7 +24,7 @@ KRISHNA = "Krishna, Auction Theory, section 12.1, six units and three bidders, u
 KRISHNA_BIDS = ((50, 1), (47, 1), (40, 1), (32, 1), (15, 1), (5, 1), (42, 1), (28, 1), (20, 1), (12, 1), (7, 1), (3, 1),
                 (45, 1), (35, 1), (24, 1), (14, 1), (9, 1), (6, 1))  # fmt: skip
 
-# (source, reserve, units, bids as (price, quantity), winners as {place of the bid: units}, the price or None)
+# (source, reserve, units, bids as (price, quantity), winners as {index of the bid: units}, the price or None)
 EXAMPLES: list[tuple[str, float, int, tuple[tuple[float, int], ...], dict[int, int], float | None]] = [
     (f"{BRANDLY}: 1,000, 1,250 and 1,500 (given)", 1, 1, ((1_000, 1), (1_250, 1), (1_500, 1)), {2: 1}, 1_250),
     (f"{BRANDLY}: the winner says 2,000", 1, 1, ((1_000, 1), (1_250, 1), (2_000, 1)), {2: 1}, 1_250),
@@ -32,7 +32,7 @@ EXAMPLES: list[tuple[str, float, int, tuple[tuple[float, int], ...], dict[int, i
     (f"{MITTWEIDA}: A, B, C and E are a ring", 1, 1, ((100, 1), (80, 1), (70, 1)), {0: 1}, 80),
     (f"{UCLA}a: 0.5, 0.7, 0.2", 0.01, 1, ((0.5, 1), (0.7, 1), (0.2, 1)), {1: 1}, 0.5),
     (f"{UCLA}c: reserve 0.2, one bid above it", 0.2, 1, ((0.5, 1), (0.1, 1)), {0: 1}, 0.2),
-    (f"{UCLA}c: nobody reaches the reserve", 0.2, 1, ((0.1, 1), (0.15, 1)), {}, None),
+    (f"{UCLA}c: no bid reaches the reserve", 0.2, 1, ((0.1, 1), (0.15, 1)), {}, None),
     (f"{UCLA}e: reserve 0.5, two bids above it", 0.5, 1, ((0.7, 1), (0.6, 1), (0.2, 1)), {0: 1}, 0.6),
     (f"{RESERVE}, i: both exceed r (rule)", 10, 1, ((30, 1), (20, 1)), {0: 1}, 20),
     (f"{RESERVE}, ii: one exceeds r (rule)", 25, 1, ((30, 1), (20, 1)), {0: 1}, 25),
@@ -48,14 +48,14 @@ EXAMPLES: list[tuple[str, float, int, tuple[tuple[float, int], ...], dict[int, i
 
 
 def sold(reserve: float, units: int, bids: tuple[tuple[float, int], ...]) -> tuple[dict[int, int], float | None]:
-    """Who gets how many units, by the place of the bid, and at which price."""
-    pit = Pit(market_of(SecondPrice()))
-    pit.enter("sell", units, reserve)
+    """The units that each bid gets, by the index of the bid, and the price."""
+    harness = MarketHarness(market_of(SecondPrice()))
+    harness.enter("sell", units, reserve)
     for price, quantity in bids:
-        assert pit.enter("buy", quantity, price) == []
-    fills = pit.market.uncross()
+        assert harness.enter("buy", quantity, price) == []
+    fills = harness.market.uncross()
     assert fills is not None
-    assert not list(pit.market.book.orders())
+    assert not list(harness.market.book.orders())
     assert len({fill.price for fill in fills}) <= 1
     return {fill.taker.number - 2: int(plain(fill.quantity)) for fill in fills}, (
         plain(fills[0].price) if fills else None
@@ -77,14 +77,14 @@ def test_the_highest_bids_win_at_the_highest_one_refused(
 
 
 def test_a_round_without_an_offer_ends_without_a_sale() -> None:
-    pit = Pit(market_of(SecondPrice()))
-    pit.enter("buy", 1, 5)
-    assert pit.market.uncross() == []
-    assert [cut.why.name for cut in pit.market.cuts] == ["ROUND_OVER"]
+    harness = MarketHarness(market_of(SecondPrice()))
+    harness.enter("buy", 1, 5)
+    assert harness.market.uncross() == []
+    assert [reduction.reason.name for reduction in harness.market.reductions] == ["ROUND_OVER"]
 
 
-def test_nobody_gains_by_bidding_anything_but_his_value() -> None:
-    """Three bidders, every value and every bid of a small grid: telling the truth is never worse. Vickrey 1961."""
+def test_no_bidder_gains_by_bidding_anything_but_the_value() -> None:
+    """Three bidders, every value and every bid of a small grid: bidding the true value is never worse. Vickrey 1961."""
     grid = range(1, 5)
     outcomes = {bids: sold(2, 1, tuple((bid, 1) for bid in bids)) for bids in product(grid, repeat=3)}
 

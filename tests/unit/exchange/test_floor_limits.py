@@ -1,4 +1,4 @@
-"""What a floor must not do at its edges: half of an all-or-nothing, trades above what was reserved, sums too large."""
+"""Edge cases of a floor: partial fills of fill-or-kill orders, trades above the reservation, sums too large."""
 
 import pytest
 
@@ -9,10 +9,10 @@ from fairtape.exchange.order_codec import encode
 from fairtape.exchange.orders import CASH, Funding, OpenMarket, SelfTrade, TimeInForce
 from fairtape.exchange.outputs import Cancelled, TentativeFill
 from fairtape.exchange.rules.values import CallAuction, Continuous
-from fairtape.gateway.core.gateway import GatewayLimits
+from fairtape.gateway.core.gateway_core import GatewayLimits
 from fairtape.market.prices import FIXED_MAX, ONE
-from unit.floor_values import OPERATOR, fixed, staged, the_rejection
-from unit.gateway_values import NOW, Sequence, buy, gateway_of, replace
+from unit.exchange.floor_values import OPERATOR, fixed, scripted_floor, the_rejection
+from unit.gateway.gateway_values import NOW, Sequence, buy, gateway_of, replace
 
 
 @pytest.mark.parametrize(
@@ -26,11 +26,11 @@ from unit.gateway_values import NOW, Sequence, buy, gateway_of, replace
     ],
 )
 def test_an_order_to_be_filled_whole_is_never_filled_in_part(policy: SelfTrade, whole: bool) -> None:
-    """Its own account's order stands in between, and prevention would end it there."""
-    stage = staged()
-    script = stage.script
-    stage.play(script.sell("bob", "b1", 5, 100), script.sell("ann", "own", 5, 101), script.sell("bob", "b2", 5, 102))
-    outputs = stage.play(script.buy("ann", "fok", 10, 102, time_in_force=TimeInForce.FOK, self_trade=policy))
+    """An order of its own account is in between, where self-trade prevention would stop it."""
+    scripted = scripted_floor()
+    script = scripted.script
+    scripted.play(script.sell("bob", "b1", 5, 100), script.sell("ann", "own", 5, 101), script.sell("bob", "b2", 5, 102))
+    outputs = scripted.play(script.buy("ann", "fok", 10, 102, time_in_force=TimeInForce.FOK, self_trade=policy))
     filled = sum(each.trade.quantity for each in outputs if isinstance(each, TentativeFill))
     assert filled == (fixed(10) if whole else 0)
     assert any(isinstance(each, Cancelled) and each.client_id == "fok" for each in outputs) is not whole
@@ -42,20 +42,20 @@ def test_a_reference_outside_the_bounds_opens_no_market() -> None:
     assert flaw_of(terms._replace(price_max=fixed(200))) is None
 
 
-def test_no_limit_is_as_high_as_that_of_those_who_take_every_price() -> None:
-    stage = staged()
-    script = stage.script
-    stage.play(OpenMarket(OPERATOR, script.next_number(OPERATOR), "FINE", Continuous(), 1, ONE))
+def test_no_limit_reaches_the_price_of_market_orders() -> None:
+    scripted = scripted_floor()
+    script = scripted.script
+    scripted.play(OpenMarket(OPERATOR, script.next_number(OPERATOR), "FINE", Continuous(), 1, ONE))
     order = script.buy("ann", "a1", 1, 1, symbol="FINE")._replace(price=FIXED_MAX)
-    assert "prices are from 0 to 9223372036.854775806" in the_rejection(stage.play(order))
+    assert "it must be from 0 to 9223372036.854775806" in the_rejection(scripted.play(order))
 
 
 def test_an_account_may_be_rich_and_still_lack_something() -> None:
-    stage = staged()
-    script = stage.script
+    scripted = scripted_floor()
+    script = scripted.script
     for _ in range(2):
-        stage.play(Funding(OPERATOR, script.next_number(OPERATOR), "ann", CASH, FIXED_MAX))
-    rejection = the_rejection(stage.play(script.buy("ann", "a1", 9_000_000_000, 9_000_000_000)))
+        scripted.play(Funding(OPERATOR, script.next_number(OPERATOR), "ann", CASH, FIXED_MAX))
+    rejection = the_rejection(scripted.play(script.buy("ann", "a1", 9_000_000_000, 9_000_000_000)))
     assert rejection == "18446754073.709551614 of cash is available; the order may cost more"
 
 
@@ -74,7 +74,7 @@ def test_refused_withdrawals_leave_nothing_behind() -> None:
     assert list(ledger.accounts["ann"].balances) == [CASH]
 
 
-def test_a_replace_frees_nothing_of_the_limit_before_the_floor_has_taken_it() -> None:
+def test_a_replace_frees_nothing_of_the_limit_before_the_floor_accepts_it() -> None:
     gateway = gateway_of(101, GatewayLimits(notional_max=fixed(1_000)))
     sequence = Sequence([gateway]).open("ann")
     assert gateway.enter("ann", buy("ann", "a1", 10, 100), NOW).entered
@@ -85,7 +85,7 @@ def test_a_replace_frees_nothing_of_the_limit_before_the_floor_has_taken_it() ->
     assert gateway.enter("ann", buy("ann", "a3", 9, 100), NOW).entered
 
 
-def test_a_market_order_that_waits_counts_at_the_highest_price() -> None:
+def test_a_resting_market_order_counts_at_the_highest_price() -> None:
     gateway = gateway_of(101, GatewayLimits(notional_max=fixed(1_000)))
     sequence = Sequence([gateway]).open("ann")
     terms = OpenMarket(1, 1_000, "CALL", CallAuction(), fixed(0.01), ONE, 0, fixed(100))
@@ -96,7 +96,7 @@ def test_a_market_order_that_waits_counts_at_the_highest_price() -> None:
     assert gateway.enter("ann", buy("ann", "a3", 1, symbol="CALL"), NOW).entered
 
 
-def test_a_formation_that_takes_applied_tokens_back_makes_a_gateway_stale_though_it_is_not_broken_itself() -> None:
+def test_a_formation_that_revokes_applied_tokens_makes_a_gateway_stale_without_a_break_of_its_own() -> None:
     gateway = gateway_of(101)
     sequence = Sequence([gateway]).open("ann")
     gateway.turn(FormationChange(0, 2, sequence.token + 1, sequence.number, False, b"", 0))

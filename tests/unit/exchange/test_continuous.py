@@ -1,8 +1,8 @@
 """Continuous price–time priority at the maker's, the taker's and the middle price, against published examples.
 
-Each example names where it comes from. Where a document states a rule without numbers, the numbers are ours and the
-source says "rule"; where it gives the numbers but we did not see its answer, the result is ours and it says "given".
-Where its numbers could not be found again they count as constructed after its rule, not as quoted: it says "after".
+Each example names its source. "rule" means that the document states a rule without numbers, and the numbers are ours;
+"given" means that it has the numbers but we did not see its answer, and the result is ours; "after" means that its
+numbers could not be found again, so the example is constructed after its rule.
 """
 
 from fractions import Fraction
@@ -17,7 +17,7 @@ from fairtape.exchange.market import Market
 from fairtape.exchange.orders import SelfTrade, TimeInForce
 from fairtape.exchange.rules.continuous import match
 from fairtape.exchange.rules.values import Continuous, Pricing, Rounding, rounded
-from unit.floor_values import Pit, fixed, market_of, plain
+from unit.exchange.floor_values import MarketHarness, fixed, market_of, plain
 
 Orders: TypeAlias = list[tuple[Any, ...]]
 Trades: TypeAlias = list[tuple[float, float]]
@@ -93,22 +93,22 @@ MIDPOINT: list[tuple[str, Orders, Trades]] = [
 
 
 def last_trades(orders: Orders, rule: Continuous) -> Trades:
-    pit = Pit(market_of(rule))
-    return [(price, quantity) for _, _, price, quantity in pit.enter_all(*orders)[-1]]
+    harness = MarketHarness(market_of(rule))
+    return [(price, quantity) for _, _, price, quantity in harness.enter_all(*orders)[-1]]
 
 
 @pytest.mark.parametrize(("source", "orders", "trades"), MAKER, ids=[row[0] for row in MAKER])
-def test_a_trade_is_made_at_the_price_that_was_there(source: str, orders: Orders, trades: Trades) -> None:
+def test_a_trade_is_made_at_the_resting_price(source: str, orders: Orders, trades: Trades) -> None:
     assert last_trades(orders, Continuous()) == trades, source
 
 
 @pytest.mark.parametrize(("source", "orders", "trades"), TAKER, ids=[row[0] for row in TAKER])
-def test_a_trade_is_made_at_the_price_that_came(source: str, orders: Orders, trades: Trades) -> None:
+def test_a_trade_is_made_at_the_arriving_price(source: str, orders: Orders, trades: Trades) -> None:
     assert last_trades(orders, Continuous(pricing=Pricing.TAKER)) == trades, source
 
 
 @pytest.mark.parametrize(("source", "orders", "trades"), MIDPOINT, ids=[row[0] for row in MIDPOINT])
-def test_a_trade_is_made_half_way(source: str, orders: Orders, trades: Trades) -> None:
+def test_a_trade_is_made_at_the_midpoint(source: str, orders: Orders, trades: Trades) -> None:
     assert last_trades(orders, Continuous(pricing=Pricing.MIDPOINT, step=fixed(0.005))) == trades, source
 
 
@@ -116,7 +116,9 @@ def test_a_trade_is_made_half_way(source: str, orders: Orders, trades: Trades) -
     ("rounding", "first", "second"),
     [(Rounding.DOWN, 10, 10), (Rounding.UP, 10.01, 10.01), (Rounding.MAKER, 10.01, 10), (Rounding.EVEN, 10, 10)],
 )
-def test_the_middle_between_two_ticks_goes_where_the_rule_says(rounding: Rounding, first: float, second: float) -> None:
+def test_a_midpoint_between_two_ticks_is_rounded_as_the_rule_says(
+    rounding: Rounding, first: float, second: float
+) -> None:
     rule = Continuous(pricing=Pricing.MIDPOINT, rounding=rounding)
     assert last_trades([("buy", 1, 10.01), ("sell", 1, 10)], rule) == [(first, 1)]
     assert last_trades([("sell", 1, 10), ("buy", 1, 10.01)], rule) == [(second, 1)]
@@ -129,38 +131,38 @@ def test_rounding_reaches_a_neighbouring_step(doubled: int, step: int, rounding:
     assert abs(Fraction(doubled, 2) - price) < step
 
 
-# Orders that do not wait, that only rest, and that meet themselves.
+# IOC, FOK and post-only orders, and self-trades.
 
 
-def test_an_ioc_takes_what_there_is_and_leaves_nothing() -> None:
-    pit = Pit(market_of(Continuous()))
-    pit.enter("sell", 5, 10)
-    assert pit.enter("buy", 8, 10, wait=TimeInForce.IOC) == [(1, 2, 10, 5)]
-    assert pit.left() == ([], [])
+def test_an_ioc_order_takes_what_is_there_and_never_rests() -> None:
+    harness = MarketHarness(market_of(Continuous()))
+    harness.enter("sell", 5, 10)
+    assert harness.enter("buy", 8, 10, wait=TimeInForce.IOC) == [(1, 2, 10, 5)]
+    assert harness.left() == ([], [])
 
 
-def test_a_fok_takes_all_or_nothing() -> None:
-    pit = Pit(market_of(Continuous()))
-    pit.enter_all(("sell", 5, 10), ("sell", 5, 11))
-    assert pit.enter("buy", 11, 11, wait=TimeInForce.FOK) == []
-    assert pit.enter("buy", 10, 10, wait=TimeInForce.FOK) == []
-    assert pit.enter("buy", 1, 9, wait=TimeInForce.FOK) == []
-    assert [cut.why.name for cut in pit.market.cuts] == ["NOT_WHOLE"] * 3
-    assert pit.enter("buy", 10, 11, wait=TimeInForce.FOK) == [(1, 6, 10, 5), (2, 6, 11, 5)]
+def test_a_fok_order_takes_all_or_nothing() -> None:
+    harness = MarketHarness(market_of(Continuous()))
+    harness.enter_all(("sell", 5, 10), ("sell", 5, 11))
+    assert harness.enter("buy", 11, 11, wait=TimeInForce.FOK) == []
+    assert harness.enter("buy", 10, 10, wait=TimeInForce.FOK) == []
+    assert harness.enter("buy", 1, 9, wait=TimeInForce.FOK) == []
+    assert [reduction.reason.name for reduction in harness.market.reductions] == ["NOT_WHOLE"] * 3
+    assert harness.enter("buy", 10, 11, wait=TimeInForce.FOK) == [(1, 6, 10, 5), (2, 6, 11, 5)]
 
 
-def test_a_fok_does_not_count_on_its_own_account() -> None:
-    pit, me = Pit(market_of(Continuous())), object()
-    pit.enter("sell", 5, 10, owner=me)
-    assert pit.enter("buy", 5, 10, owner=me, wait=TimeInForce.FOK) == []
+def test_a_fok_order_does_not_count_orders_of_its_own_account() -> None:
+    harness, me = MarketHarness(market_of(Continuous())), object()
+    harness.enter("sell", 5, 10, owner=me)
+    assert harness.enter("buy", 5, 10, owner=me, wait=TimeInForce.FOK) == []
 
 
-def test_a_post_only_order_rests_or_is_gone() -> None:
-    pit = Pit(market_of(Continuous()))
-    pit.enter("sell", 5, 10)
-    assert pit.enter("buy", 5, 10, post_only=True) == []
-    assert pit.enter("buy", 5, 9.99, post_only=True) == []
-    assert pit.left() == ([(9.99, 5)], [(10, 5)])
+def test_a_post_only_order_rests_or_is_cancelled() -> None:
+    harness = MarketHarness(market_of(Continuous()))
+    harness.enter("sell", 5, 10)
+    assert harness.enter("buy", 5, 10, post_only=True) == []
+    assert harness.enter("buy", 5, 9.99, post_only=True) == []
+    assert harness.left() == ([(9.99, 5)], [(10, 5)])
 
 
 @pytest.mark.parametrize(
@@ -176,11 +178,11 @@ def test_a_post_only_order_rests_or_is_gone() -> None:
 def test_the_arriving_orders_policy_decides_when_an_account_meets_itself(
     policy: SelfTrade, bids: list[Any], offers: list[Any], traded: list[Any]
 ) -> None:
-    pit, me = Pit(market_of(Continuous())), object()
-    pit.enter("sell", 4, 10, owner=me)
-    pit.enter("sell", 9, 11)
-    assert pit.enter("buy", 6, 11, owner=me, policy=policy) == traded
-    assert pit.left() == (bids, offers)
+    harness, me = MarketHarness(market_of(Continuous())), object()
+    harness.enter("sell", 4, 10, owner=me)
+    harness.enter("sell", 9, 11)
+    assert harness.enter("buy", 6, 11, owner=me, policy=policy) == traded
+    assert harness.left() == (bids, offers)
 
 
 # Properties.
@@ -211,12 +213,12 @@ def test_prices_stay_within_limits_and_priority_is_never_violated(
         assert all(not fill.maker.open for fill in fills[:-1])
         assert not market.book.is_crossed
     for order in entered:
-        assert (order.rung is not None) == (order.open > 0)
+        assert (order.queue is not None) == (order.open > 0)
 
 
 @given(flows)
-def test_the_engine_equals_its_dumb_twin(flow: list[tuple[bool, int, int, int, TimeInForce]]) -> None:
-    """The twin keeps one list and sorts it again for every order."""
+def test_the_engine_equals_a_naive_implementation(flow: list[tuple[bool, int, int, int, TimeInForce]]) -> None:
+    """The naive implementation keeps one list and sorts it again for every order."""
     market = market_of(Continuous(), tick=1)
     waiting: list[tuple[bool, int, int, list[int]]] = []
     for number, (buys, price, quantity, _, _) in enumerate(flow):
@@ -239,6 +241,6 @@ def test_matching_alone_leaves_the_decision_about_the_rest_to_its_caller() -> No
     market.enter(Order(1, object(), -1, fixed(5), fixed(2)))
     taker = Order(2, object(), 1, fixed(5), fixed(3))
     fills: list[Fill] = []
-    match(taker, market.book.asks, Continuous(), fixed(1), fills, market.cuts)
-    assert (taker.open, taker.rung, len(fills)) == (fixed(1), None, 1)
+    match(taker, market.book.asks, Continuous(), fixed(1), fills, market.reductions)
+    assert (taker.open, taker.queue, len(fills)) == (fixed(1), None, 1)
     assert not market.book.asks

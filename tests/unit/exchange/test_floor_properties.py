@@ -1,4 +1,4 @@
-"""Whatever a floor is asked, under every rule: nothing is lost, nothing is owed twice, and every replica agrees."""
+"""Random requests under every rule: nothing is lost, nothing is reserved twice, and all replicas agree."""
 
 from collections import Counter
 from random import Random
@@ -21,7 +21,7 @@ from fairtape.exchange.rules.values import (
     SecondPrice,
 )
 from fairtape.market.prices import ONE
-from unit.floor_values import Stage, fixed, staged
+from unit.exchange.floor_values import ScriptedFloor, fixed, scripted_floor
 
 RULES: list[Rule] = [
     *[
@@ -41,12 +41,12 @@ PRICES = (3, 4, 5, 5, 5.01, 6, 7, 99, 5.001)
 
 
 class Crowd:
-    """Traders and operators who ask for whatever comes to their minds."""
+    """Traders and operators that send random requests."""
 
-    def __init__(self, seed: int, stage: Stage, rule: Rule) -> None:
+    def __init__(self, seed: int, scripted: ScriptedFloor, rule: Rule) -> None:
         self._chance = Random(seed)
-        self._script = stage.script
-        self._floor = stage.floor
+        self._script = scripted.script
+        self._floor = scripted.floor
         self._rule = rule
         self._number = 0
 
@@ -80,8 +80,8 @@ class Crowd:
         return script.control(Action.HALT if draw < 0.95 else Action.UNCROSS)
 
     def _victim(self) -> tuple[str, str]:
-        """An order that waits, if any does."""
-        waiting = [(name, order_id) for name, each in self._floor.customers.items() for order_id in each.orders]
+        """A random open order, if there is one."""
+        waiting = [(name, order_id) for name, each in self._floor.accounts.items() for order_id in each.orders]
         return self._chance.choice(waiting) if waiting else ("ann", "o1")
 
     def _order(self) -> Message:
@@ -100,29 +100,29 @@ class Crowd:
         return enter(chance.choice(TRADERS), f"o{self._number}", chance.choice(QUANTITIES), price, **other)
 
 
-def owed(stage: Stage) -> Counter[tuple[str, str]]:
-    """What each account must have reserved: for what waits, and for trades that have not committed."""
+def owed(scripted: ScriptedFloor) -> Counter[tuple[str, str]]:
+    """What each account must have reserved: for open orders, and for trades that have not committed."""
     sums: Counter[tuple[str, str]] = Counter()
-    for name, customer in stage.floor.customers.items():
-        for market, order in customer.orders.values():
-            assert order.rung is not None
+    for name, account in scripted.floor.accounts.items():
+        for market, order in account.orders.values():
+            assert order.queue is not None
             if order.sign < 0:
                 sums[name, "XYZ"] += order.open
             elif not order.is_market:
                 sums[name, CASH] += order.price * order.open // ONE
             elif not order.stop_price:
                 sums[name, CASH] += market.terms.price_max * order.open // ONE
-    for trade in stage.floor.tentative():
+    for trade in scripted.floor.tentative():
         sums[trade.buyer, CASH] += trade.price * trade.quantity // ONE
         sums[trade.seller, "XYZ"] += trade.quantity
     return sums
 
 
-def reserved(stage: Stage) -> Counter[tuple[str, str]]:
+def reserved(scripted: ScriptedFloor) -> Counter[tuple[str, str]]:
     return Counter(
         {
             (name, asset): balance.reserved
-            for name, account in stage.floor.ledger.accounts.items()
+            for name, account in scripted.floor.ledger.accounts.items()
             for asset, balance in account.balances.items()
             if balance.reserved
         }
@@ -133,31 +133,31 @@ def reserved(stage: Stage) -> Counter[tuple[str, str]]:
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{type(rule).__name__}{RULES.index(rule)}")
 def test_cash_and_shares_are_conserved_and_a_replay_is_equal(rule: Rule, seed: int) -> None:
     commit_passes = seed
-    stage = staged(rule, commit_passes=commit_passes, high=100)
-    crowd = Crowd(seed, stage, rule)
+    scripted = scripted_floor(rule, commit_passes=commit_passes, high=100)
+    crowd = Crowd(seed, scripted, rule)
     said = []
     for _ in range(150):
-        outputs = stage.play(*crowd.asks())
-        assert stage.floor.ledger.imbalance() == {}
-        assert reserved(stage) == owed(stage)
-        said.append((outputs, stage.floor.trades_hash))
-    assert stage.floor.trade_count > (0 if isinstance(rule, SecondPrice | DutchClock) else 5)
+        outputs = scripted.play(*crowd.asks())
+        assert scripted.floor.ledger.imbalance() == {}
+        assert reserved(scripted) == owed(scripted)
+        said.append((outputs, scripted.floor.trades_hash))
+    assert scripted.floor.trade_count > (0 if isinstance(rule, SecondPrice | DutchClock) else 5)
     replica = Floor(commit_passes=commit_passes)
-    first, *rest = stage.script.tokens
+    first, *rest = scripted.script.tokens
     replica.apply(first)
-    for ordered, told in zip(rest, said, strict=True):
-        assert (replica.apply(ordered), replica.trades_hash) == told
-    assert replica.ledger.snapshot() == stage.floor.ledger.snapshot()
+    for ordered, expected in zip(rest, said, strict=True):
+        assert (replica.apply(ordered), replica.trades_hash) == expected
+    assert replica.ledger.snapshot() == scripted.floor.ledger.snapshot()
 
 
 @pytest.mark.parametrize("commit_passes", range(4))
 def test_every_trade_commits_once_after_exactly_n_tokens(commit_passes: int) -> None:
-    stage = staged(commit_passes=commit_passes)
-    crowd = Crowd(7, stage, Continuous())
+    scripted = scripted_floor(commit_passes=commit_passes)
+    crowd = Crowd(7, scripted, Continuous())
     made: dict[int, int] = {}
     committed: dict[int, int] = {}
     for number in range(50):
-        for output in stage.play(*(crowd.asks() if number < 45 else [Pulse()])):
+        for output in scripted.play(*(crowd.asks() if number < 45 else [Pulse()])):
             if isinstance(output, TentativeFill):
                 made[output.trade.trade_id] = output.trade.token
             elif isinstance(output, Committed):

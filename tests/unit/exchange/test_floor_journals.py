@@ -1,4 +1,4 @@
-"""The floor out of journals: read, followed over a Break, reported on by an arbiter, and shown by `fairtape floor`."""
+"""The floor read from journals: across a Break, reported on by an arbiter, and shown by `fairtape floor`."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ from fairtape.nodes.source import Source
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import encode_formation
 from fairtape.wire.seals import Keys
-from unit.floor_values import Script, kinds
+from unit.exchange.floor_values import Script, kinds
 
 SITE, ARBITER = 2, 301
 
@@ -75,7 +75,7 @@ def scribe(directory: Path) -> Iterator[Scribe]:
 
 
 class Recorder(Source):
-    """A source that remembers what it was given."""
+    """A source that records what it publishes."""
 
     given: list[bytes]
 
@@ -85,7 +85,7 @@ class Recorder(Source):
 
 
 def reports(source: Recorder) -> list[TradeReport]:
-    """What an arbiter has reported."""
+    """The reports of an arbiter."""
     decoded = [decode(payload) for payload in source.given]
     return [message for message in decoded if isinstance(message, TradeReport)]
 
@@ -130,7 +130,7 @@ def test_after_a_break_the_reader_names_what_is_void_and_goes_on_from_what_is_le
 
 
 def test_a_reader_that_goes_on_with_another_site_after_a_break_is_rebuilt(tmp_path: Path) -> None:
-    """The first site is gone, and with it the last token that only it had released."""
+    """The first site is gone, and with it the last token, which only it had released."""
     with scribe(tmp_path / "one") as one, scribe(tmp_path / "two") as two:
         for site in (one, two):
             kept = site.trade("1")
@@ -178,9 +178,9 @@ def test_an_arbiter_that_comes_back_reports_what_it_had_not_and_nothing_twice(tm
         again, source = arbiter_of(reader)
         again.wake(2)
         (report,) = reports(source)
-        told = decode(first)
-        assert isinstance(told, TradeReport)
-        assert report.token > told.token
+        reported = decode(first)
+        assert isinstance(reported, TradeReport)
+        assert report.token > reported.token
         assert again.accusations == 0
         reader.close()
 
@@ -204,9 +204,9 @@ def test_replay_prints_digests_and_says_whether_journals_agree(
             site.release(site.script.buy("ann", "a9", 5, 99))
     both = [str(tmp_path / "one"), str(tmp_path / "two")]
     assert run(["floor", "replay", *both, "--commit-passes", "1"]) == 0
-    told = capsys.readouterr().out
-    assert "1 trade, 0 tentative" in told
-    assert "2 floors, at token 3: the same" in told
+    output = capsys.readouterr().out
+    assert "1 trade, 0 tentative" in output
+    assert "2 floors, at token 3: the same" in output
     assert run(["floor", "replay", both[0], "--json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)["floors"]
     assert (found["trades"], found["imbalance"], found["evidence"]) == (1, {}, 0)

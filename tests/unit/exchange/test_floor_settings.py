@@ -1,4 +1,4 @@
-"""The `[floor]` of a deployment file: what replicas must agree on, and every mistake in it one sentence."""
+"""The `[floor]` of a deployment file: what replicas must agree on, and one sentence for every mistake in it."""
 
 from pathlib import Path
 
@@ -25,14 +25,14 @@ def test_a_floor_is_read_as_it_is_written(tmp_path: Path) -> None:
     assert floor == FloorSettings(commit_passes=2, operators=(101,), arbiters={1: 102, 3: 103})
 
 
-def test_without_a_floor_everybody_may_do_everything(tmp_path: Path) -> None:
+def test_without_a_floor_every_source_may_do_everything(tmp_path: Path) -> None:
     floor = read_deployment(made(tmp_path / "d", "")).floor
     assert floor == FloorSettings(commit_passes=COMMIT_PASSES)
     assert floor.new().trade_count == 0
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"),
+    ("text", "sentence"),
     [
         ("commit_passes = 128", "floor.commit_passes is 128; expected from 0 to 127"),
         ('operators = ["XPAR"]', "floor.operators is 'XPAR'; expected one of the sources XNYS, XLON, XTKS"),
@@ -42,7 +42,7 @@ def test_without_a_floor_everybody_may_do_everything(tmp_path: Path) -> None:
         ("passes = 1", "floor.passes is 1; no such field is known"),
     ],
 )
-def test_a_mistake_is_named_with_its_remedy(tmp_path: Path, text: str, complaint: str) -> None:
-    with pytest.raises(UserError) as told:
+def test_a_mistake_is_named_with_its_remedy(tmp_path: Path, text: str, sentence: str) -> None:
+    with pytest.raises(UserError) as refused:
         read_deployment(made(tmp_path / "d", text))
-    assert complaint in str(told.value)
+    assert sentence in str(refused.value)

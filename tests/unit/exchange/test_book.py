@@ -1,4 +1,4 @@
-"""The book: ladders that stay sorted, rungs that are never empty, and the market around it."""
+"""The book: ladders that stay sorted, queues that are never empty, and the market around it."""
 
 import pytest
 from hypothesis import given
@@ -9,7 +9,7 @@ from fairtape.exchange.market import flaw_of
 from fairtape.exchange.orders import OpenMarket
 from fairtape.exchange.rules.values import CallAuction, Continuous, DutchClock, Pricing, Rule, SecondPrice
 from fairtape.market.prices import ONE
-from unit.floor_values import Pit, fixed, market_of
+from unit.exchange.floor_values import MarketHarness, fixed, market_of
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 9), st.integers(0, 40)), max_size=60))
@@ -26,19 +26,23 @@ def test_a_book_equals_a_list_that_is_sorted_every_time(steps: list[tuple[bool, 
         expected = sorted(waiting, key=lambda order: (-order.sign, -order.key, order.number))
         assert list(book.orders()) == expected
         for ladder in (book.bids, book.asks):
-            assert ladder.keys == sorted(ladder.rungs)
-            assert all(ladder.rungs.values())
+            assert ladder.keys == sorted(ladder.queues)
+            assert all(ladder.queues.values())
         assert len(book.bids) + len(book.asks) == len(waiting)
 
 
-def test_the_best_prices_and_the_depth_are_told_from_both_sides() -> None:
-    pit = Pit(market_of(Continuous()))
-    assert (pit.market.book.best_bid, pit.market.book.best_ask, pit.market.book.bids.first()) == (None, None, None)
-    pit.enter_all(("buy", 1, 9), ("buy", 2, 10), ("buy", 3, 10), ("sell", 4, 11), ("sell", 5, 12))
-    book = pit.market.book
+def test_the_best_prices_and_the_depth_cover_both_sides() -> None:
+    harness = MarketHarness(market_of(Continuous()))
+    assert (harness.market.book.best_bid, harness.market.book.best_ask, harness.market.book.bids.first()) == (
+        None,
+        None,
+        None,
+    )
+    harness.enter_all(("buy", 1, 9), ("buy", 2, 10), ("buy", 3, 10), ("sell", 4, 11), ("sell", 5, 12))
+    book = harness.market.book
     assert (book.best_bid, book.best_ask) == (fixed(10), fixed(11))
     assert book.depth(1) == ([(fixed(10), fixed(5))], [(fixed(11), fixed(4))])
-    assert pit.left() == ([(10, 5), (9, 1)], [(11, 4), (12, 5)])
+    assert harness.left() == ([(10, 5), (9, 1)], [(11, 4), (12, 5)])
     assert "buys" in repr(book.bids.first())
 
 

@@ -1,4 +1,4 @@
-"""TLS at the doors of a gateway: FIX and OUCH sessions over it, and what becomes of those who speak plainly."""
+"""TLS at a gateway: FIX and OUCH sessions over it, and clients that speak plain text."""
 
 import asyncio
 import ssl
@@ -14,29 +14,29 @@ from fairtape.gateway.servers.fix_server import FixServer
 from fairtape.gateway.servers.ouch_server import OuchServer
 from fairtape.gateway.servers.streams import StreamServer, server_context
 from fairtape.gateway.session.acceptor import FixAcceptor
-from loopback.belts import Belt, accounts_in
 from loopback.certificates import Authority
+from loopback.gateway_fixture import LocalSequence, accounts_in
 from loopback.test_fix_server import Customer, Market
 from loopback.test_ouch_server import PASSWORD, Client, enter
-from unit.fix_world import SECRET, fields, judge, order
+from unit.gateway.fix_world import SECRET, authenticate, fields, order
 
 PATIENCE = 30
 
 
 def contexts(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """What the gateway proves itself with, and whom its traders trust."""
+    """The TLS contexts of the gateway and of its traders."""
     authority = Authority(folder / "authority")
     gate = authority.identity("gate")
     return server_context(gate.certificate, gate.key), ssl.create_default_context(cafile=str(authority.certificate))
 
 
-def test_a_fix_session_over_tls(tmp_path: Path) -> None:
+def test_a_fix_session_works_over_tls(tmp_path: Path) -> None:
     ours, theirs = contexts(tmp_path)
 
     async def play() -> None:
         market = Market()
-        desk = FixAcceptor("FLOOR", store_of=lambda _client: market.store, judge=judge)
-        market.server = FixServer(desk, market, sync=market.sync, now=time.time_ns, tls=ours)
+        acceptor = FixAcceptor("FLOOR", store_of=lambda _client: market.store, authenticate=authenticate)
+        market.server = FixServer(acceptor, market, sync=market.sync, now=time.time_ns, tls=ours)
         host, port = await market.server.start("127.0.0.1", 0)
         plain = Customer(*await asyncio.open_connection(host, port))
         plain.say(b"A", 1, (98, b"0"), (108, b"30"), (553, b"ann"), (554, SECRET.encode()))
@@ -52,16 +52,16 @@ def test_a_fix_session_over_tls(tmp_path: Path) -> None:
     asyncio.run(asyncio.wait_for(play(), PATIENCE))
 
 
-def test_ouch_over_tls_and_a_trader_who_does_not_know_the_authority(tmp_path: Path) -> None:
+def test_ouch_works_over_tls_unless_the_trader_distrusts_the_authority(tmp_path: Path) -> None:
     ours, theirs = contexts(tmp_path)
 
     async def play() -> None:
         accounts = accounts_in(tmp_path)
         accounts.add("ann", PASSWORD)
-        belt = Belt()
-        belt.open("ann")
-        doorman = Authenticator(accounts, now=time.time_ns)
-        server = StreamServer("ouch", OuchServer(belt.house(101, accounts), doorman).converse, tls=ours)
+        sequence = LocalSequence()
+        sequence.open("ann")
+        authenticator = Authenticator(accounts, now=time.time_ns)
+        server = StreamServer("ouch", OuchServer(sequence.gateway(101, accounts), authenticator).open_session, tls=ours)
         host, port = await server.start("127.0.0.1", 0)
         with pytest.raises(ssl.SSLCertVerificationError):
             await asyncio.open_connection(host, port, ssl=ssl.create_default_context())
@@ -69,9 +69,9 @@ def test_ouch_over_tls_and_a_trader_who_does_not_know_the_authority(tmp_path: Pa
         ann.say(soup.LoginRequest("ann", PASSWORD))
         assert isinstance(await ann.packet(), soup.LoginAccepted)
         ann.ask(enter("a1", "S"))
-        assert await ann.told(1) == ["A"]
+        assert await ann.message_types(1) == ["A"]
         server.close()
-        doorman.close()
+        authenticator.close()
         ann.writer.close()
 
     asyncio.run(asyncio.wait_for(play(), PATIENCE))

@@ -1,4 +1,4 @@
-"""The messages of a floor and their bytes: one form each, and nothing else is read."""
+"""The messages of a floor and their bytes: one encoding each, and no other bytes are accepted."""
 
 import string
 from typing import Any
@@ -212,7 +212,7 @@ def test_sizes_versions_and_kinds_are_exact() -> None:
             decode(bad)
 
 
-def test_a_rule_that_no_market_follows_is_refused() -> None:
+def test_a_rule_with_invalid_parameters_is_refused() -> None:
     for period in (0, -1):
         with pytest.raises(BadRule, match="period"):
             BatchAuction(period=period)

@@ -1,7 +1,7 @@
-"""The call auction against published examples, and against a twin that tries every price.
+"""The call auction against published examples, and against an implementation that tries every price.
 
-Each example names where it comes from. Where a document states a rule without numbers, the numbers are ours and the
-source says "rule"; where it gives the numbers but we did not see its answer, the result is ours and it says "given".
+Each example names its source. "rule" means that the document states a rule without numbers, and the numbers are ours;
+"given" means that it has the numbers but we did not see its answer, and the result is ours.
 """
 
 from typing import Any, TypeAlias
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fairtape.exchange.rules.auctions import Clearing, clear, middle, nearest
 from fairtape.exchange.rules.values import CallAuction, Candidates, Rounding
-from unit.floor_values import Pit, fixed, market_of, plain, told
+from unit.exchange.floor_values import MarketHarness, fixed, market_of, plain, plain_fills
 
 Orders: TypeAlias = list[tuple[Any, ...]]
 
@@ -133,8 +133,10 @@ EXAMPLES: list[tuple[str, Orders, float, float, Candidates, tuple[float, float, 
 ]
 
 
-def opened(reference: float, candidates: Candidates, tick: float = 0.01) -> Pit:
-    return Pit(market_of(CallAuction(candidates=candidates, reference=fixed(reference)), tick=tick, high=20_000))
+def opened(reference: float, candidates: Candidates, tick: float = 0.01) -> MarketHarness:
+    return MarketHarness(
+        market_of(CallAuction(candidates=candidates, reference=fixed(reference)), tick=tick, high=20_000)
+    )
 
 
 @pytest.mark.parametrize(
@@ -143,24 +145,24 @@ def opened(reference: float, candidates: Candidates, tick: float = 0.01) -> Pit:
 def test_the_auction_finds_the_published_price(
     source: str, orders: Orders, tick: float, reference: float, candidates: Candidates, expected: Any
 ) -> None:
-    pit = opened(reference, candidates, tick)
-    assert all(not fills for fills in pit.enter_all(*orders))
-    found = pit.market.indicative()
+    harness = opened(reference, candidates, tick)
+    assert all(not fills for fills in harness.enter_all(*orders))
+    found = harness.market.indicative()
     assert (found and tuple(map(plain, found))) == expected, source
-    fills = pit.market.uncross()
+    fills = harness.market.uncross()
     assert fills is not None
     assert sum(fill.quantity for fill in fills) == (0 if found is None else found.volume)
     assert {fill.price for fill in fills} == (set() if found is None else {found.price})
-    assert not pit.market.book.is_crossed
+    assert not harness.market.book.is_crossed
 
 
 def test_better_prices_and_older_orders_are_filled_first() -> None:
-    pit = opened(0, Candidates.TICKS)
-    pit.enter_all(("buy", 5, 10), ("buy", 5, 10.02), ("buy", 5, 10), ("sell", 8, 10), ("buy", 1))
-    fills = pit.market.uncross()
+    harness = opened(0, Candidates.TICKS)
+    harness.enter_all(("buy", 5, 10), ("buy", 5, 10.02), ("buy", 5, 10), ("sell", 8, 10), ("buy", 1))
+    fills = harness.market.uncross()
     assert fills is not None
-    assert told(fills) == [(4, 5, 10, 1), (2, 4, 10, 5), (1, 4, 10, 2)]
-    assert pit.left() == ([(10, 8)], [])
+    assert plain_fills(fills) == [(4, 5, 10, 1), (2, 4, 10, 5), (1, 4, 10, 2)]
+    assert harness.left() == ([(10, 8)], [])
 
 
 levels = st.lists(st.tuples(st.integers(1, 12), st.integers(1, 9)), min_size=1, max_size=8)
@@ -170,7 +172,7 @@ levels = st.lists(st.tuples(st.integers(1, 12), st.integers(1, 9)), min_size=1, 
 def test_no_price_trades_more_or_leaves_less(
     bids: list[tuple[int, int]], offers: list[tuple[int, int]], reference: int, candidates: Candidates
 ) -> None:
-    """The twin tries every tick there is."""
+    """The reference implementation tries every tick."""
     found = clear(bids, offers, tick=1, candidates=candidates, tie=nearest(reference))
     outcomes = {}
     for price in range(1, 13):
@@ -207,8 +209,8 @@ def test_the_middle_is_rounded_as_declared_and_stays_between() -> None:
 
 
 def test_prices_beyond_the_limits_stay_within_the_bounds() -> None:
-    pit = Pit(market_of(CallAuction(candidates=Candidates.BEYOND), tick=100, high=10_600))
-    pit.enter_all(*KRX_1)
-    found = pit.market.indicative()
+    harness = MarketHarness(market_of(CallAuction(candidates=Candidates.BEYOND), tick=100, high=10_600))
+    harness.enter_all(*KRX_1)
+    found = harness.market.indicative()
     assert found is not None
     assert plain(found.price) == 10_600

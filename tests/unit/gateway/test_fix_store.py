@@ -1,4 +1,4 @@
-"""What FIX sessions remember: the same in memory and in a file, and in the file also tomorrow."""
+"""FIX stores in memory and in a file: the same behaviour, and the file survives a restart."""
 
 import sqlite3
 from collections.abc import Callable
@@ -37,7 +37,7 @@ def test_a_store_counts_and_keeps(tmp_path: Path, make: Make) -> None:
     assert list(store.kept(1, 9)) == [(1, b"one")]
 
 
-def test_what_was_synced_is_there_tomorrow_and_nothing_else(tmp_path: Path) -> None:
+def test_synced_changes_survive_a_restart_and_others_do_not(tmp_path: Path) -> None:
     file = FixFile(tmp_path / "sessions")
     ann, bob = file.session("FLOOR", "ANN"), file.session("FLOOR", "BOB")
     ann.sent(b"one")
@@ -69,7 +69,7 @@ def test_memory_keeps_as_many_messages_as_it_should() -> None:
     assert [number for number, _ in store.kept(1, 9)] == [7, 8, 9]
 
 
-def test_one_process_has_the_file(tmp_path: Path) -> None:
+def test_only_one_process_opens_the_file(tmp_path: Path) -> None:
     file = FixFile(tmp_path / "sessions")
     with pytest.raises(UserError, match="no other process has open"):
         FixFile(tmp_path / "sessions")
@@ -77,12 +77,12 @@ def test_one_process_has_the_file(tmp_path: Path) -> None:
     FixFile(tmp_path / "sessions").close()
 
 
-def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
+def test_a_file_of_another_application_is_refused(tmp_path: Path) -> None:
     other = sqlite3.connect(tmp_path / "other")
     other.execute("CREATE TABLE things (name TEXT)")
     other.commit()
     other.close()
-    with pytest.raises(UserError, match="something else"):
+    with pytest.raises(UserError, match="another application"):
         FixFile(tmp_path / "other")
     (tmp_path / "text").write_text("no database at all, but long enough to be taken for the head of one" * 4)
     with pytest.raises(UserError, match="cannot hold FIX sessions"):

@@ -1,4 +1,4 @@
-"""Small words for tests of the floor: requests that number themselves, tokens that carry them, plain prices."""
+"""Builders for tests of the floor: requests with gateway numbers, tokens that carry them, plain prices."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -46,14 +46,13 @@ def plain(value: int) -> float:
 
 
 def market_of(rule: Rule, *, tick: float = 0.01, lot: float = 1, high: float = 0, low: float = 0) -> Market:
-    """An open market."""
     terms = OpenMarket(OPERATOR, 1, "XYZ", rule, fixed(tick), fixed(lot), fixed(low), fixed(high))
     return Market(terms)
 
 
 @dataclass
-class Pit:
-    """One market and its orders, numbered as they come; an order is (side, quantity, price or None for any)."""
+class MarketHarness:
+    """One market and its orders, numbered from 1; an order is (side, quantity, price or None for a market order)."""
 
     market: Market
     number: int = 0
@@ -71,7 +70,7 @@ class Pit:
         policy: SelfTrade = SelfTrade.CANCEL_NEWEST,
         post_only: bool = False,
     ) -> list[tuple[int, int, float, float]]:
-        """Enter an order; the fills as (maker, taker, price, quantity)."""
+        """Enter an order. Returns its fills as (maker, taker, price, quantity)."""
         self.number += 1
         sign = 1 if side == "buy" else -1
         limit = (ANY_BUY if sign > 0 else ANY_SELL) if price is None else fixed(price)
@@ -80,26 +79,26 @@ class Pit:
         owner = owner if owner is not None else object()
         order = Order(self.number, owner, sign, limit, fixed(quantity), policy, wait, post_only)
         self.orders[self.number] = order
-        return told(self.market.enter(order, at))
+        return plain_fills(self.market.enter(order, at))
 
     def enter_all(self, *orders: tuple[Any, ...]) -> list[list[tuple[int, int, float, float]]]:
-        """Enter several; the fills of each."""
+        """Enter several orders. Returns the fills of each."""
         return [self.enter(*order) for order in orders]
 
     def left(self) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
-        """What waits: bids and offers as (price, quantity), the best first."""
+        """The book: bids and offers as (price, quantity), best first."""
         bids, offers = self.market.book.depth(1_000)
         return [(plain(p), plain(q)) for p, q in bids], [(plain(p), plain(q)) for p, q in offers]
 
 
-def told(fills: Iterable[Fill]) -> list[tuple[int, int, float, float]]:
+def plain_fills(fills: Iterable[Fill]) -> list[tuple[int, int, float, float]]:
     """Fills as (maker, taker, price, quantity), in plain numbers."""
     return [(fill.maker.number, fill.taker.number, plain(fill.price), plain(fill.quantity)) for fill in fills]
 
 
 @dataclass
 class Script:
-    """A sequence in the making: requests get their gateway numbers, tokens their numbers and instants."""
+    """Builds a sequence: requests get their gateway numbers, tokens their numbers and instants."""
 
     token: int = 0
     sequence: int = 1
@@ -175,35 +174,35 @@ class Script:
 
 
 @dataclass
-class Stage:
-    """A floor and the script that it plays."""
+class ScriptedFloor:
+    """A floor, and the script that builds its sequence."""
 
     floor: Floor
     script: Script
 
     def play(self, *messages: Message | bytes, source: int | None = None, at: Instant | None = None) -> list[Output]:
-        """One token with these messages."""
+        """Apply one token with these messages."""
         return self.floor.apply(self.script.ordered(*messages, source=source, at=at))
 
 
-def staged(
+def scripted_floor(
     rule: Rule | None = None, *, commit_passes: int = 2, high: float = 0, limits: FloorLimits | None = None
-) -> Stage:
+) -> ScriptedFloor:
     """A floor with one open market XYZ and four funded accounts: 10,000 of cash and 1,000 shares each."""
-    stage = Stage(Floor(commit_passes=commit_passes, limits=limits), Script())
-    script = stage.script
+    scripted = ScriptedFloor(Floor(commit_passes=commit_passes, limits=limits), Script())
+    script = scripted.script
     opening = script.open(rule, high=high)
     funding = [each for name in ("ann", "bob", "cyd", "dan") for each in script.fund(name, 10_000, 1_000)]
-    stage.play(opening, *funding)
-    return stage
+    scripted.play(opening, *funding)
+    return scripted
 
 
 def kinds(outputs: Iterable[Output]) -> list[str]:
-    """The names of outputs."""
+    """The class names of outputs."""
     return [type(output).__name__ for output in outputs]
 
 
 def the_rejection(outputs: list[Output]) -> str:
-    """The reason of the one request that was rejected."""
+    """The reason of the only rejected request."""
     (rejected,) = [output for output in outputs if isinstance(output, Rejected)]
     return rejected.reason

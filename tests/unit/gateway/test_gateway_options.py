@@ -1,4 +1,4 @@
-"""The `[gateways]` of a deployment file, and the options of `fairtape gateway` before it."""
+"""The `[gateways]` of a deployment file, and the options of `fairtape gateway` that override it."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from fairtape.deployment.config.description import (
 )
 from fairtape.deployment.config.draft import Draft, create_deployment
 from fairtape.deployment.process.local_cluster import floor_names
-from fairtape.gateway.core.gateway import GatewayLimits
+from fairtape.gateway.core.gateway_core import GatewayLimits
 from fairtape.gateway.servers.streams import server_context
 from fairtape.market.prices import ONE
 
@@ -55,7 +55,7 @@ def test_a_deployment_runs_the_floor_that_its_file_lists(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"),
+    ("text", "sentence"),
     [
         ('[gateways.XPAR]\nentry = "127.0.0.1:1"', "gateways.XPAR is 'XPAR'; expected one of the sources XNYS, XLON"),
         ("[gateways.XLON]", "gateways.XLON is 'XLON'; it needs entry, fix or ouch: where traders connect"),
@@ -69,10 +69,10 @@ def test_a_deployment_runs_the_floor_that_its_file_lists(tmp_path: Path) -> None
         ),
     ],
 )
-def test_a_mistake_is_named_with_its_remedy(tmp_path: Path, text: str, complaint: str) -> None:
-    with pytest.raises(UserError) as told:
+def test_a_mistake_is_named_with_its_remedy(tmp_path: Path, text: str, sentence: str) -> None:
+    with pytest.raises(UserError) as refused:
         made(tmp_path / "d", text)
-    assert complaint in str(told.value)
+    assert sentence in str(refused.value)
 
 
 def test_limits_that_are_left_out_stay_as_they_are() -> None:
@@ -81,10 +81,10 @@ def test_limits_that_are_left_out_stay_as_they_are() -> None:
     assert limits_of({"notional": 2}, otherwise=listed) == GatewayLimits(open_orders_max=3, notional_max=2 * ONE)
 
 
-def test_a_certificate_that_cannot_serve_is_one_sentence(tmp_path: Path) -> None:
+def test_an_unusable_certificate_is_refused_in_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"cert_file is .* cannot be read \(No such file or directory\)"):
         server_context(tmp_path / "none.pem", tmp_path / "none.key")
     nonsense = tmp_path / "nonsense.pem"
     nonsense.write_text("nonsense")
-    with pytest.raises(UserError, match="which do not go together"):
+    with pytest.raises(UserError, match="which do not match"):
         server_context(nonsense, nonsense)

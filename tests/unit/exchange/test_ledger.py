@@ -1,4 +1,4 @@
-"""The ledger: reservations, settlement, conservation, and one form of its state."""
+"""The ledger: reservations, settlement, conservation, and the canonical form of its state."""
 
 import json
 
@@ -39,7 +39,7 @@ def test_nothing_is_reserved_beyond_what_is_available() -> None:
     assert (balance.available, balance.reserved) == (1_000, 0)
 
 
-def test_withdrawals_take_only_what_is_available_and_from_somebody_who_exists() -> None:
+def test_withdrawals_take_only_what_is_available_in_an_existing_account() -> None:
     ledger = funded()
     ledger.accounts["ann"].cash.reserve(900)
     assert ledger.fund("ann", CASH, -101) is not None
@@ -92,7 +92,7 @@ def test_every_asset_adds_up_to_zero_and_a_snapshot_gives_the_same_ledger(
     assert again.state_hash == ledger.state_hash
 
 
-def test_a_fault_shows_as_an_imbalance() -> None:
+def test_a_corrupt_ledger_shows_an_imbalance() -> None:
     ledger = funded()
     ledger.accounts["ann"].cash.available += 1
     assert ledger.imbalance() == {CASH: 1}
@@ -113,7 +113,7 @@ def test_a_fault_shows_as_an_imbalance() -> None:
         b'{"accounts":[],"outside":{}}',
     ],
 )
-def test_bytes_that_no_ledger_made_are_refused(snapshot: bytes) -> None:
+def test_bytes_that_are_no_ledger_snapshot_are_refused(snapshot: bytes) -> None:
     with pytest.raises(BadLedger):
         Ledger.restore(snapshot)
 

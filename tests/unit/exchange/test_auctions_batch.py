@@ -1,7 +1,7 @@
-"""Frequent batch auctions against the literature: uniform price, older batches first, equals share by size.
+"""Frequent batch auctions against the literature: uniform price, older batches first, equal orders share by size.
 
-Each example names where it comes from. Where a document states a rule without numbers, the numbers are ours and the
-source says "rule"; where it gives the numbers but we did not see its answer, the result is ours and it says "given".
+Each example names its source. "rule" means that the document states a rule without numbers, and the numbers are ours;
+"given" means that it has the numbers but we did not see its answer, and the result is ours.
 """
 
 from typing import Any, TypeAlias
@@ -14,7 +14,7 @@ from fairtape.core.instants import MILLISECOND
 from fairtape.exchange.book import Order
 from fairtape.exchange.rules.auctions import by_batch, pro_rata
 from fairtape.exchange.rules.values import BadRule, BatchAuction, Rounding
-from unit.floor_values import Pit, fixed, market_of, plain
+from unit.exchange.floor_values import MarketHarness, fixed, market_of, plain
 
 Orders: TypeAlias = list[tuple[Any, ...]]
 PERIOD = 100 * MILLISECOND
@@ -24,7 +24,7 @@ BCS14 = "Budish, Cramton, Shim, Implementation Details for Frequent Batch Auctio
 POWERTAC = "Power TAC wiki, Wholesale market, bidding and clearing"
 DERIVE = "Derive, Matching algorithms, pro-rata example"
 
-# (source, batches of (side, quantity, price), what each order has been filled with after all, the last price)
+# (source, batches of (side, quantity, price), filled quantity of each order after all, last price)
 EXAMPLES: list[tuple[str, list[Orders], list[float], float | None]] = [
     (
         f"{BCS}, case 1: supply and demand do not cross, and all orders are carried over (rule)",
@@ -107,45 +107,45 @@ EXAMPLES: list[tuple[str, list[Orders], list[float], float | None]] = [
 ]
 
 
-def played(batches: list[Orders], rule: BatchAuction) -> Pit:
+def played(batches: list[Orders], rule: BatchAuction) -> MarketHarness:
     """A market after one batch for each list, and the instant at which the last one ends."""
-    pit = Pit(market_of(rule))
+    harness = MarketHarness(market_of(rule))
     for number, orders in enumerate(batches, 1):
         for order in orders:
-            pit.enter(*order, at=number * PERIOD + 1)
-        pit.market.advance((number + 1) * PERIOD)
-    return pit
+            harness.enter(*order, at=number * PERIOD + 1)
+        harness.market.advance((number + 1) * PERIOD)
+    return harness
 
 
 @pytest.mark.parametrize(("source", "batches", "filled", "price"), EXAMPLES, ids=[row[0] for row in EXAMPLES])
 def test_a_batch_comes_to_the_published_result(
     source: str, batches: list[Orders], filled: list[float], price: float | None
 ) -> None:
-    pit = played(batches, BatchAuction(period=PERIOD))
-    assert [plain(order.quantity - order.open) for order in pit.orders.values()] == filled, source
-    assert (plain(pit.market.last) if pit.market.last else None) == price
+    harness = played(batches, BatchAuction(period=PERIOD))
+    assert [plain(order.quantity - order.open) for order in harness.orders.values()] == filled, source
+    assert (plain(harness.market.last) if harness.market.last else None) == price
 
 
 def test_nothing_trades_before_a_batch_ends() -> None:
-    pit = Pit(market_of(BatchAuction(period=PERIOD)))
-    assert pit.enter("buy", 1, 10, at=PERIOD) == []
-    assert pit.enter("sell", 1, 10, at=2 * PERIOD - 1) == []
-    assert pit.market.advance(2 * PERIOD - 1) == ()
-    assert len(pit.market.advance(2 * PERIOD)) == 1
+    harness = MarketHarness(market_of(BatchAuction(period=PERIOD)))
+    assert harness.enter("buy", 1, 10, at=PERIOD) == []
+    assert harness.enter("sell", 1, 10, at=2 * PERIOD - 1) == []
+    assert harness.market.advance(2 * PERIOD - 1) == ()
+    assert len(harness.market.advance(2 * PERIOD)) == 1
 
 
 def test_the_middle_of_an_open_interval_is_that_of_its_ends() -> None:
     for rounding in (Rounding.UP, Rounding.DOWN):
-        pit = played(
+        harness = played(
             [[("buy", 5, 10), ("buy", 5, 11), ("sell", 5, 10)]], BatchAuction(period=PERIOD, rounding=rounding)
         )
-        assert plain(pit.market.last) == 10.5
+        assert plain(harness.market.last) == 10.5
 
 
 def test_the_middle_is_rounded_as_the_rule_says() -> None:
     for rounding, price in ((Rounding.DOWN, 10), (Rounding.UP, 10.01), (Rounding.EVEN, 10)):
-        pit = played([[("buy", 5, 10.01), ("sell", 5, 10)]], BatchAuction(period=PERIOD, rounding=rounding))
-        assert plain(pit.market.last) == price
+        harness = played([[("buy", 5, 10.01), ("sell", 5, 10)]], BatchAuction(period=PERIOD, rounding=rounding))
+        assert plain(harness.market.last) == price
     with pytest.raises(BadRule, match="no maker"):
         BatchAuction(period=PERIOD, rounding=Rounding.MAKER)
 

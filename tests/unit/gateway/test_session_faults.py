@@ -1,4 +1,4 @@
-"""FIX sessions under hostile bytes and connections that end anywhere: nothing raised, nothing lost, nothing doubled."""
+"""FIX sessions under hostile bytes and broken connections: nothing raised, nothing lost, nothing duplicated."""
 
 import random
 
@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from fairtape.core.instants import SECOND
 from fairtape.formats.fix.codec import checksum
 from fairtape.formats.fix.order_messages import write
-from unit.fix_world import Pair, Stranger, order, report
 from unit.formats.itch_values import mutated
+from unit.gateway.fix_world import Pair, RawClient, order, report
 
 ORDER = tuple(write(order("A"))[1:])
 KINDS = {
@@ -26,11 +26,11 @@ KINDS = {
 
 
 def whole(kind: bytes) -> bytes:
-    return Stranger().octets(kind, 2, *KINDS[kind])
+    return RawClient().octets(kind, 2, *KINDS[kind])
 
 
 def resealed(octets: bytes) -> bytes:
-    """Changed bytes with a length and a check sum that fit them, so that they get past the stream."""
+    """Changed bytes with a matching length and checksum, so that they pass the stream."""
     body = octets[octets.find(b"\x0135=") + 1 : -7] if b"\x0135=" in octets[:-7] else octets
     sealed = b"8=FIX.4.4\x019=%d\x01%b" % (len(body), body)
     return sealed + b"10=%03d\x01" % checksum(sealed)
@@ -40,34 +40,34 @@ MESSAGES = st.sampled_from(sorted(KINDS)).map(whole)
 
 
 @given(st.lists(mutated(MESSAGES) | st.binary(max_size=60), max_size=5), st.booleans())
-def test_bytes_that_are_no_message_change_nothing(pieces: list[bytes], logged_on: bool) -> None:
-    stranger = Stranger()
+def test_invalid_bytes_change_nothing_in_a_session(pieces: list[bytes], logged_on: bool) -> None:
+    client = RawClient()
     if logged_on:
-        stranger.log_on()
+        client.log_on()
     for piece in pieces:
-        stranger.session.drain()
-        before, count = (stranger.snapshot, stranger.session.deadline()), stranger.session.counts.messages
-        stranger.session.receive(piece, stranger.now)
-        if stranger.session.counts.messages == count:
-            assert (stranger.snapshot, stranger.session.deadline()) == before
-            assert stranger.session.drain() == []
+        client.session.drain()
+        before, count = (client.snapshot, client.session.deadline()), client.session.counts.messages
+        client.session.receive(piece, client.now)
+        if client.session.counts.messages == count:
+            assert (client.snapshot, client.session.deadline()) == before
+            assert client.session.drain() == []
 
 
 @given(st.lists(mutated(MESSAGES).map(resealed), max_size=5), st.booleans())
 def test_no_message_makes_a_session_raise(pieces: list[bytes], logged_on: bool) -> None:
-    stranger = Stranger()
+    client = RawClient()
     if logged_on:
-        stranger.log_on()
+        client.log_on()
     for piece in pieces:
-        stranger.session.receive(piece, stranger.now)
-        stranger.session.wake(stranger.now + SECOND)
+        client.session.receive(piece, client.now)
+        client.session.wake(client.now + SECOND)
     if not logged_on:
-        assert stranger.store.next_in == 1  # nobody of them knew the password
-    assert stranger.heard() is not None
+        assert client.store.next_in == 1  # none of them had the password
+    assert client.answers() is not None
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_nothing_is_lost_or_doubled_by_connections_that_end_anywhere(seed: int) -> None:
+def test_nothing_is_lost_or_duplicated_by_broken_connections(seed: int) -> None:
     chance = random.Random(seed)
     pair = Pair()
     orders = [f"O{number}" for number in range(60)]
