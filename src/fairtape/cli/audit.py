@@ -8,7 +8,7 @@ from html import escape
 from math import isinf
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 from rich.console import Console
@@ -18,8 +18,10 @@ from rich.table import Table
 from fairtape.cli.terminal import check_within
 from fairtape.core.errors import UserError
 from fairtape.simulation.campaign import cores
-from fairtape.simulation.cities import City
 from fairtape.simulation.fair_entry import CLOCK_BOUND, LOSS, REGIONS_MAX, REGIONS_MIN, EntryPath, race, regions
+
+if TYPE_CHECKING:
+    from fairtape.simulation.cities import City
 
 RATIO_MAX: Final = 1.1  # what the rotating portal promises
 RACES_MIN: Final = 1_000  # fewer say nothing about a tenth
@@ -105,7 +107,7 @@ def _with_bar(worlds: Iterable[tuple[EntryPath, ...]], total: int, *, quiet: boo
             bar.advance(task)
 
 
-def _show(ways: tuple[EntryPath, ...], cities: tuple[City, ...]) -> None:
+def _show(ways: tuple[EntryPath, ...], cities: tuple["City", ...]) -> None:
     table = Table(box=None, pad_edge=False)
     table.add_column("first, in % of the races")
     for way in ways:
@@ -130,7 +132,7 @@ def _told(ratio: float) -> str:
     return "∞" if isinf(ratio) else f"{ratio:,.3f}"
 
 
-def _fields(ways: tuple[EntryPath, ...], cities: tuple[City, ...], seed: int, *, fair: bool) -> dict[str, object]:
+def _fields(ways: tuple[EntryPath, ...], cities: tuple["City", ...], seed: int, *, fair: bool) -> dict[str, object]:
     return {
         "races": ways[0].races,
         "regions": [city.name for city in cities],
@@ -153,7 +155,7 @@ def _fields(ways: tuple[EntryPath, ...], cities: tuple[City, ...], seed: int, *,
     }
 
 
-def _drawn(ways: tuple[EntryPath, ...], cities: tuple[City, ...]) -> str:
+def _drawn(ways: tuple[EntryPath, ...], cities: tuple["City", ...]) -> str:
     """A bar for each region and way; the line is an equal share."""
     group = BAR_WIDTH * (len(ways) + 1)
     width, height = group * len(cities) + BAR_WIDTH, PLOT_HEIGHT + 40 + 18 * len(ways)

@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 from rich.console import Console
@@ -14,7 +14,9 @@ from rich.table import Table
 from fairtape.cli.terminal import EXIT_BROKEN, check_within
 from fairtape.simulation.campaign import campaign, cores, replay_command
 from fairtape.simulation.failover import PROMISES, Kept, run_failover
-from fairtape.simulation.ring_run import RunOutcome
+
+if TYPE_CHECKING:
+    from fairtape.simulation.ring_run import RunOutcome
 
 SEEDS_MAX: Final = 10**9
 JOBS_MAX: Final = 256
@@ -32,7 +34,7 @@ EXPLANATIONS: Final = {
 class FailoverFindings:
     """What became of all these worlds."""
 
-    outcomes: Sequence[RunOutcome]
+    outcomes: Sequence["RunOutcome"]
     seconds: float
 
     @property
@@ -41,7 +43,7 @@ class FailoverFindings:
         return [kept for name in PROMISES if (kept := Kept.of(name, self.outcomes)) is not None]
 
     @property
-    def failures(self) -> list[RunOutcome]:
+    def failures(self) -> list["RunOutcome"]:
         """Worlds in which a promise, or any other guarantee, was broken."""
         return [outcome for outcome in self.outcomes if outcome.failed]
 
@@ -73,7 +75,7 @@ def failover(ctx: click.Context, *, seeds: int, jobs: int | None, as_json: bool)
     ctx.exit(EXIT_BROKEN if findings.failures else 0)
 
 
-def _with_bar(outcomes: Iterator[RunOutcome], total: int, *, quiet: bool) -> Iterator[RunOutcome]:
+def _with_bar(outcomes: Iterator["RunOutcome"], total: int, *, quiet: bool) -> Iterator["RunOutcome"]:
     columns = (TextColumn("worlds"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
@@ -123,7 +125,7 @@ def _bars(kept: Kept) -> Iterator[str]:
         yield f"  {within} {count:>6,} {bar}".rstrip()
 
 
-def _again(outcome: RunOutcome) -> str:
+def _again(outcome: "RunOutcome") -> str:
     return replay_command(outcome, "--failover")
 
 

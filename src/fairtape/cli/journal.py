@@ -82,7 +82,7 @@ def _read(journal: "JournalReader") -> tuple["Numbers", "Trades", int]:
     return numbers.astype(np.uint64), trades, others
 
 
-def _deliveries(journal: JournalReader) -> Iterator[object]:
+def _deliveries(journal: "JournalReader") -> Iterator[object]:
     from fairtape.journal.follow import JournalFollower, first_sequence
     from fairtape.tape.batches import ROWS_MAX
     from fairtape.tape.decoding import EntryDecoder

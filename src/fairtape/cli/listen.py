@@ -13,21 +13,22 @@ import click
 from click.core import ParameterSource
 
 from fairtape.cli.output_thread import OutputThread
+from fairtape.cli.tape import Progress, TapePrinter
 from fairtape.cli.terminal import EXIT_BROKEN, check_within, counted
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND, Duration
 from fairtape.core.timing import PROFILES, Timing
 from fairtape.deployment.config.capacity import cores_here, refuse_overload
-from fairtape.deployment.follow.site_failover import SiteEvent
+from fairtape.deployment.follow.site_failover import SiteFailover
+from fairtape.deployment.process.children import Interrupts
 from fairtape.net.clock import SharedClock
 from fairtape.wire.frames import NUMBER_MAX, NodeId
 
 if TYPE_CHECKING:
-    from fairtape.cli.tape import Progress, TapePrinter
     from fairtape.deployment.config.description import Deployment
     from fairtape.deployment.config.ring_folder import RingFolder
-    from fairtape.deployment.follow.site_failover import SiteFailover
-    from fairtape.deployment.process.children import ChildProcesses, Interrupts
+    from fairtape.deployment.follow.site_failover import SiteEvent
+    from fairtape.deployment.process.children import ChildProcesses
     from fairtape.net.transports import AddressBook, Groups
 
 # Hearing a deployment that others run: the lines of one site, and of another when that one fails.
@@ -90,7 +91,7 @@ class TapeListener:
         return []
 
 
-def _event_text(event: SiteEvent, names: Mapping[NodeId, str]) -> str:
+def _event_text(event: "SiteEvent", names: Mapping[NodeId, str]) -> str:
     from fairtape.deployment.follow.site_failover import SiteChanged, SiteRestored, SiteSilent
 
     name = names[event.site]

@@ -10,11 +10,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from fairtape.cli.journal import format_instant
-from fairtape.cli.output_thread import OutputThread
-from fairtape.core.effects import FormationChange, Release
 from fairtape.journal import FormationChanged, JournalEntry, JournalFollower
 from fairtape.market.notices import Notice, VenueStatus, in_words, notice_in
 from fairtape.market.prices import format_fixed
@@ -22,6 +20,10 @@ from fairtape.market.trades import TRADE_SIZE, BadTrade, records
 from fairtape.ring.membership.layout import decode_formation
 from fairtape.wire.blocks import unpack_messages
 from fairtape.wire.frames import Malformed, NodeId
+
+if TYPE_CHECKING:
+    from fairtape.cli.output_thread import OutputThread
+    from fairtape.core.effects import FormationChange, Release
 
 # The lines of the tape: a trade or a change of formation, for a person or as one JSON object.
 
@@ -47,7 +49,7 @@ class TextLines:
         """`names` are those of sources and sites; whoever has none is a number."""
         self._names = names
 
-    def trade(self, sequence: int, committed_at: str, release: Release, source: NodeId, trade: TradeRecord) -> str:
+    def trade(self, sequence: int, committed_at: str, release: "Release", source: NodeId, trade: TradeRecord) -> str:
         """A trade in its place in the order, and when it was due."""
         mark = "  late" if release.late else ""
         name, venue, symbol = _name(source, self._names), trade.venue.decode(), trade.symbol.decode()
@@ -56,12 +58,12 @@ class TextLines:
             f" {format_fixed(trade.price):>14} {format_fixed(trade.quantity):>14}{mark}\n"
         )
 
-    def notice(self, sequence: int, committed_at: str, release: Release, source: NodeId, notice: Notice) -> str:
+    def notice(self, sequence: int, committed_at: str, release: "Release", source: NodeId, notice: Notice) -> str:
         """What a venue says beside its trades."""
         mark = "  late" if release.late else ""
         return f"{sequence:>9}  {committed_at}  {_name(source, self._names):<5} {in_words(notice)}{mark}\n"
 
-    def change(self, change: FormationChange) -> str:
+    def change(self, change: "FormationChange") -> str:
         """A change of formation, where it stands in the order."""
         members = " ".join(_members(change, self._names))
         told = f"formation {change.formation}{members and f' of {members}'}, from number {change.sequence} on"
@@ -78,7 +80,7 @@ class JsonLines:
     def __init__(self, names: Mapping[NodeId, str]) -> None:
         self._names = names
 
-    def trade(self, sequence: int, _committed_at: str, release: Release, source: NodeId, trade: TradeRecord) -> str:
+    def trade(self, sequence: int, _committed_at: str, release: "Release", source: NodeId, trade: TradeRecord) -> str:
         """A trade in its place in the order."""
         return _packed(
             {
@@ -92,7 +94,7 @@ class JsonLines:
             }
         )
 
-    def notice(self, sequence: int, _committed_at: str, release: Release, source: NodeId, notice: Notice) -> str:
+    def notice(self, sequence: int, _committed_at: str, release: "Release", source: NodeId, notice: Notice) -> str:
         """What a venue says beside its trades."""
         return _packed(
             {
@@ -102,7 +104,7 @@ class JsonLines:
             }
         )
 
-    def change(self, change: FormationChange) -> str:
+    def change(self, change: "FormationChange") -> str:
         """A change of formation, with the fields that `fairtape journal cat` gives it."""
         return _packed(
             {
@@ -116,7 +118,7 @@ class JsonLines:
             }
         )
 
-    def _place(self, kind: str, sequence: int, release: Release, source: NodeId) -> dict[str, object]:
+    def _place(self, kind: str, sequence: int, release: "Release", source: NodeId) -> dict[str, object]:
         """What every message has."""
         return {
             "kind": kind,
@@ -135,7 +137,7 @@ def _name(node: NodeId, names: Mapping[NodeId, str]) -> str:
     return names.get(node) or str(node)
 
 
-def _members(change: FormationChange, names: Mapping[NodeId, str]) -> list[str]:
+def _members(change: "FormationChange", names: Mapping[NodeId, str]) -> list[str]:
     """Who is in it; nobody is named where the layout is of a version that this program does not read."""
     try:
         return [_name(member, names) for member in decode_formation(change.layout).members]
@@ -178,7 +180,7 @@ class Count:
 class TapePrinter:
     """Prints what one site has released, and can go on with another: the order is the same at all of them."""
 
-    def __init__(self, following: JournalFollower, outlet: OutputThread, lines: TextLines | JsonLines) -> None:
+    def __init__(self, following: JournalFollower, outlet: "OutputThread", lines: TextLines | JsonLines) -> None:
         self._following = following
         self._outlet = outlet
         self._lines = lines

@@ -9,7 +9,7 @@ import pytest
 from tidy.rules import ROOT
 from unit.client.tape_values import order, write
 
-PAGE = ROOT / "docs" / "client.md"
+PAGE = ROOT / "docs" / "reference" / "client.md"
 EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
 
 

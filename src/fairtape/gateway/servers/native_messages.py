@@ -1,4 +1,4 @@
-"""The messages of the native protocol: JSON objects, one per line. `docs/trading.md` documents them for clients.
+"""The messages of the native protocol: JSON objects, one per line. `docs/how-to/trade.md` documents them for clients.
 
 Prices and quantities are decimal text, because a JSON number is a float in most languages. Fields have the names of the
 values' fields; a missing field has the value's default.
