@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, Instant
+from fairtape.storage.files import write_atomically
 from fairtape.wire.frames import NodeId
 
 RUN: Final = "run"
@@ -76,7 +77,8 @@ class RunFolder:
 
     def order(self, name: str, orders: Orders) -> None:
         """Tell a process what to do."""
-        write_whole(self.path / f"{name}.orders.json", asdict(orders))
+        content = json.dumps(asdict(orders)).encode()
+        write_atomically(self.path / f"{name}.orders.json", content, concurrent=True)
 
     def withdraw_orders(self, name: str) -> None:
         """Let it be as it was."""
@@ -151,14 +153,7 @@ class StatusFile:
 
 def _write_quietly(path: Path, content: Mapping[str, Any]) -> None:
     with suppress(OSError):
-        write_whole(path, content)
-
-
-def write_whole(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a file so that it is there whole or not at all."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}.part")
-    partial.write_text(json.dumps(content))
-    partial.replace(path)
+        write_atomically(path, json.dumps(content).encode(), concurrent=True)
 
 
 def incarnation_of(pid: int) -> str:

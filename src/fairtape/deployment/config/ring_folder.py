@@ -11,11 +11,10 @@ keys of the sites are in no file: the program that runs the ring hands them to i
 A ring that is started again in the same folder is a new ring: new keys, new ports, a new folder for its journals.
 """
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +25,7 @@ from fairtape.deployment.ring_plan import RingPlan
 from fairtape.market.symbols import VENUES, Venue
 from fairtape.net.transports import Groups, Peer, Role
 from fairtape.ring.membership.formation import Formation
+from fairtape.storage.files import LockHeld, is_locked, lock_file, write_atomically
 from fairtape.wire.frames import NodeId
 from fairtape.wire.seals import Keys
 
@@ -52,37 +52,24 @@ class RingFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             if not (self.path / LOCK).exists() and any(self.path.iterdir()):
                 raise UserError(f"folder {str(self.path)!r} holds other files and no ring; name a new or empty folder")
-            lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(lock)
-            raise UserError(
-                f"folder {str(self.path)!r} holds a ring that is running; stop it or name another folder"
-            ) from None
-        try:
+        with ExitStack() as held:
+            try:
+                with self._refusals():
+                    lock = held.enter_context(lock_file(self.path / LOCK))
+            except LockHeld:
+                raise UserError(
+                    f"folder {str(self.path)!r} holds a ring that is running; stop it or name another folder"
+                ) from None
             with self._refusals():
                 (self.path / RING).unlink(missing_ok=True)  # of an earlier ring, into which nobody can publish any more
                 os.ftruncate(lock, 0)
                 os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)  # and a full disk is noticed before any site starts
             yield
-        finally:
-            os.close(lock)
 
     @property
     def running(self) -> bool:
         """Whether somebody runs the ring of this folder."""
-        try:
-            lock = os.open(self.path / LOCK, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            return False
-        try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            return True
-        finally:
-            os.close(lock)
-        return False
+        return is_locked(self.path / LOCK)
 
     def new_journals(self, run: str, sites: tuple[NodeId, ...]) -> dict[NodeId, Path]:
         """A journal for each site in a folder of this run."""
@@ -143,13 +130,7 @@ class RingFolder:
 
 
 def _replace(path: Path, content: object, *, mode: int) -> None:
-    """Write a file so that it is there whole or not at all, and never readable to more people than it may be."""
-    partial = path.with_name(path.name + ".part")
-    partial.unlink(missing_ok=True)
-    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as file:
-        json.dump(content, file, indent=2)
-        file.write("\n")
-    partial.replace(path)
+    write_atomically(path, json.dumps(content, indent=2).encode(), b"\n", mode=mode)
 
 
 def _described(plan: RingPlan) -> dict[str, Any]:
