@@ -16,10 +16,10 @@ from subprocess import Popen
 import pytest
 
 from fairtape.core.timing import PROFILES
-from fairtape.deployment.config.loopback import loopback_book
 from fairtape.deployment.config.ring_folder import SOURCES, RingFolder
 from fairtape.deployment.ring_plan import RingPlan
 from fairtape.journal import verify
+from fairtape.net.loopback import loopback_book
 from fairtape.net.udp import bind
 from fairtape.ring.membership.formation import Formation
 from fairtape.wire.seals import KEY_SIZE, Keys

@@ -8,7 +8,7 @@ import pytest
 
 from fairtape.core.errors import UserError
 from fairtape.demo.world import DemoWorld
-from fairtape.deployment.config.loopback import PORTS, free_ports, ports_from
+from fairtape.net.loopback import PORTS, free_ports, ports_from
 
 
 def mesh_world() -> DemoWorld:

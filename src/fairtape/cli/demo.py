@@ -26,9 +26,9 @@ from fairtape.demo.tally import DemoTally
 from fairtape.demo.trading_floor import COMMIT_PASSES, Closing, TradingFloor
 from fairtape.demo.view import counted, line, percent, screen
 from fairtape.demo.world import FLOORS, REGIONS, RESILIENCE, SITES, TIMING, DemoWorld
-from fairtape.deployment.config.loopback import loopback_groups, transport_text
 from fairtape.journal import Damaged
 from fairtape.net.clock import SharedClock
+from fairtape.net.loopback import loopback_groups, transport_text
 from fairtape.simulation.facts import Violation
 
 # The end of `fairtape demo`: its own journals go through the pipeline, and a page tells what they say.

@@ -20,7 +20,6 @@ from fairtape.core.instants import MILLISECOND, SECOND, Duration
 from fairtape.core.timing import PROFILES, Timing
 from fairtape.deployment.config.capacity import cores_here, refuse_overload
 from fairtape.deployment.config.description import FILE, Deployment, read_deployment
-from fairtape.deployment.config.loopback import loopback_book, loopback_groups, transport_text
 from fairtape.deployment.config.ring_folder import SOURCES, RingFolder
 from fairtape.deployment.follow.journal_follower import JournalFollower
 from fairtape.deployment.follow.site_failover import Changed, Restored, Silenced, SiteFailover, Tiding
@@ -30,6 +29,7 @@ from fairtape.deployment.process.temporary_site import SiteNews, run_site
 from fairtape.deployment.ring_plan import RingPlan
 from fairtape.journal import Damaged
 from fairtape.net.clock import SharedClock
+from fairtape.net.loopback import loopback_book, loopback_groups, transport_text
 from fairtape.net.transports import AddressBook, Groups
 from fairtape.ring.membership.formation import Formation
 from fairtape.wire.frames import NUMBER_MAX, NodeId

@@ -14,12 +14,12 @@ from fairtape.core.timing import PROFILES
 from fairtape.deployment.config.capacity import cores_here, refuse_overload, sites_max
 from fairtape.deployment.config.description import COMMIT_PASSES, FILE, Deployment, understand
 from fairtape.deployment.config.keys import write_keys
-from fairtape.deployment.config.loopback import free_ports
 from fairtape.deployment.config.toml_table import TomlTable
 from fairtape.deployment.process.edge import stripe_plans_of
 from fairtape.market.stripe_planning import plan_by_rate
 from fairtape.market.stripes import DAY, Endpoint, StripePlan
 from fairtape.market.symbols import VENUES, universe
+from fairtape.net.loopback import free_ports
 from fairtape.net.transports import LOOPBACK, multicast_works
 
 FIRST_SOURCE: Final = 100  # the first venue is 101

@@ -28,9 +28,9 @@ from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration
 from fairtape.core.timing import PROFILES
 from fairtape.deployment.config.capacity import cores_here, sites_max
 from fairtape.deployment.config.description import FILE, Deployment
-from fairtape.deployment.config.loopback import PORTS, free_ports
 from fairtape.net.clock import kernel_bound
 from fairtape.net.driver import WATCHED_MAX, may_run_in_real_time
+from fairtape.net.loopback import PORTS, free_ports
 from fairtape.net.transports import LOOPBACK, multicast_works
 from fairtape.net.udp import BUFFER_SIZE, UdpSocket, bind
 from fairtape.storage.formation_stores import open_store
