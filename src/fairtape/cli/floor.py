@@ -23,6 +23,7 @@ from fairtape.deployment.config.description import (
     COMMIT_PASSES,
     COMMIT_PASSES_MAX,
     FILE,
+    JOURNALS,
     Deployment,
     FloorSettings,
     Node,
@@ -34,12 +35,12 @@ from fairtape.deployment.follow.journal_follower import JournalFollower
 from fairtape.deployment.follow.site_selection import SiteSelection
 from fairtape.deployment.process.arbiter import Arbiter
 from fairtape.deployment.process.children import Interrupts
-from fairtape.deployment.process.node import JOURNALS, exit_with
+from fairtape.deployment.process.node import exit_with
 from fairtape.deployment.process.supervisor import ARBITER
 from fairtape.deployment.publish.floor_request import FloorAnswer, Making, enter, fills_of
 from fairtape.deployment.publish.source_thread import source_named
 from fairtape.deployment.publish.target import publish_target
-from fairtape.deployment.ring_plan import source_of, source_runtime
+from fairtape.deployment.ring_runtime import source_of, source_runtime
 from fairtape.deployment.status_files import RunFolder, Status, StatusFile
 from fairtape.exchange.floor import Floor
 from fairtape.exchange.market import Market
@@ -354,7 +355,7 @@ def _show_replayed(each: _Replayed) -> None:
 
 def arbitrate(deployment: Deployment, node: Node, source: NodeId, *, patient: bool = False) -> None:
     """Report what a site's tokens trade, until SIGINT or SIGTERM. A patient one waits for the site's journal."""
-    journal = deployment.folder / JOURNALS / node.name
+    journal = deployment.journal_of(node)
     with Interrupts() as interrupts:
         while patient and not interrupts.count and not journal.exists():
             time.sleep(LIVE_PERIOD)

@@ -14,7 +14,7 @@ from fairtape.cli.journal import format_instant
 from fairtape.cli.terminal import check_within
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND
-from fairtape.deployment.config.description import FILE, Deployment, interface_at, read_deployment
+from fairtape.deployment.config.description import FILE, Deployment, read_deployment
 from fairtape.deployment.process.children import Interrupts
 from fairtape.deployment.process.edge import edge_names, edge_of, stripe_plans_of
 from fairtape.deployment.status_files import RunFolder
@@ -30,7 +30,7 @@ from fairtape.formats.itch.ticker import CanceledPrint, PrintedTrade
 from fairtape.market.prices import format_fixed
 from fairtape.market.stripes import StripePlan
 from fairtape.net.clock import SharedClock
-from fairtape.net.transports import LOOPBACK
+from fairtape.net.transports import LOOPBACK, interface_at
 from fairtape.net.udp import PORT_MAX, Address
 
 EXIT_MISSED: Final = 1

@@ -13,7 +13,7 @@ from fairtape.demo.world import REFORMER, REGIONS, EdgePlan, WorldPlan
 from fairtape.deployment.process.children import ChildLink, Ready
 from fairtape.deployment.process.site_traces import SiteTraces
 from fairtape.deployment.process.temporary_site import Rounds, SiteLog
-from fairtape.deployment.ring_plan import gather_period
+from fairtape.deployment.ring_runtime import faults_at, gather_period, ring_transport
 from fairtape.edge.protocol.effects import SendMulticast
 from fairtape.edge.protocol.feed_assignment import feeds_of
 from fairtape.edge.protocol.remulticast import Remulticaster, RemulticastOptions
@@ -63,7 +63,7 @@ def run_receiver(link: ChildLink, me: NodeId, journal: Path, shows: bool = False
     seat.reporter = diary.reported
     if screen is not None:
         speaker.also(screen)
-    driver = Driver([seat], clock, gather_period=gather_period(plan.ring))
+    driver = Driver([seat], clock, gather_period=gather_period(plan.ring.formation.timing))
     rounds = Rounds(plan.ring.formation, turn=0, turns=1)
 
     def ended() -> bool:
@@ -111,8 +111,8 @@ def _seat(
     )
     seat = NodeRuntime(
         site,
-        ring.transport(me),
-        link_faults=ring.faults_at(me),
+        ring_transport(ring, me),
+        link_faults=faults_at(ring, me),
         journal=writer,
         archive=History(journal),
         producer=speaker,

@@ -108,7 +108,7 @@ class DemoWorld:
                 book=loopback_book(SITES, FLOORS, (REFORMER,)),
                 groups=self.groups,
                 link_faults={node: self._weather_at(node, nodes) for node in nodes},
-                weather_seed=self.seed,
+                fault_seed=self.seed,
             ),
             topology=Topology(loops=(LoopTopology(number=0, tour=members, timing=TIMING),), resilience=RESILIENCE),
             edge=_edge_plan(folder / ".edge", self.groups),

@@ -1,7 +1,6 @@
 """A deployment as its file describes it: who there is, in which loops, at which addresses, and by which rules."""
 
 import re
-import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -20,8 +19,7 @@ from fairtape.journal import SyncPolicy
 from fairtape.journal.writer import SYNC_PERIOD
 from fairtape.market.prices import ONE
 from fairtape.market.stripes import FEED_NAME_MAX, VERSION_MAX
-from fairtape.net.clock import SharedClock, SystemClock
-from fairtape.net.transports import TTL_MAX, AddressBook, Groups, IpMulticast, Mesh, Peer, Role, Transport
+from fairtape.net.transports import TTL_MAX, AddressBook, Groups, Peer, Role
 from fairtape.net.udp import PORT_MAX, Address, is_host
 from fairtape.ring.membership.formation import LOOPS_MAX, MEMBERS_MAX, STRIDE_MAX
 from fairtape.ring.membership.topology import BadTopology, Excess, LoopTopology, Remedy, Topology
@@ -100,6 +98,7 @@ class FloorSettings:
 
 VERSION: Final = 1
 FILE: Final = "deployment.toml"
+JOURNALS: Final = "journals"
 DATAGRAM_MIN: Final = 576
 LEADER_LEASE_MIN: Final = 300 * MILLISECOND  # a leader renews it five times, and the store's disk must keep up
 
@@ -212,20 +211,9 @@ class Deployment:
         """Where everyone listens."""
         return {node.number: Peer(node.host, node.port, _ROLES[node.kind]) for node in self.nodes.values()}
 
-    def transport(self, node: Node) -> Transport:
-        """The way into the network for one node."""
-        if self.groups is None:
-            return Mesh(node.number, self.book(), self._loop_hearers())
-        return IpMulticast(node.number, self.book(), replace(self.groups, interface=interface_at(node.host)))
-
-    def _loop_hearers(self) -> dict[int, set[NodeId]]:
-        """Who may ever belong to a secondary loop: its own sites, and any of the loop above as its junction."""
-        tours = {loop.number: loop.tour for loop in self.topology.loops}
-        return {loop.number: {*loop.tour, *tours[loop.parent]} for loop in self.topology.loops[1:]}
-
-    def clock(self) -> SharedClock | SystemClock:
-        """The clock of a node on this machine."""
-        return SharedClock() if self.shared_clock else SystemClock(declared_bound=self.declared_bound)
+    def journal_of(self, site: Node) -> Path:
+        """The folder of a site's journal."""
+        return self.folder / JOURNALS / site.name
 
 
 def read_deployment(folder: Path) -> Deployment:
@@ -347,14 +335,6 @@ def _address(fields: TomlTable, name: str) -> Address:
     if not is_host(host) or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= PORT_MAX:
         raise fields.wrong(name, text, f"expected HOST:PORT, a name or an IPv4 address and a port from 1 to {PORT_MAX}")
     return host, int(port)
-
-
-def interface_at(host: str) -> str:
-    """The interface behind a host's name, by its address: it leads to the others."""
-    try:
-        return str(socket.getaddrinfo(host, None, family=socket.AF_INET, type=socket.SOCK_DGRAM)[0][4][0])
-    except (OSError, UnicodeError):
-        return host  # the carrier will say what is wrong with it
 
 
 def _groups(network: TomlTable) -> Groups | None:

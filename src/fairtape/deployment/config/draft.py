@@ -15,7 +15,7 @@ from fairtape.deployment.config.capacity import cores_here, refuse_overload, sit
 from fairtape.deployment.config.description import COMMIT_PASSES, FILE, Deployment, understand
 from fairtape.deployment.config.keys import write_keys
 from fairtape.deployment.config.toml_table import TomlTable
-from fairtape.deployment.process.edge import stripe_plans_of
+from fairtape.edge.service.stripe_plans import StripePlanStore
 from fairtape.market.stripe_planning import plan_by_rate
 from fairtape.market.stripes import DAY, Endpoint, StripePlan
 from fairtape.market.symbols import VENUES, universe
@@ -92,7 +92,7 @@ def create_deployment(folder: Path, draft: Draft) -> Deployment:
         (folder / FILE).write_text(text)
         write_keys(deployment)
         if draft.edge:
-            stripe_plans_of(deployment).add(_first_plan(draft))
+            StripePlanStore(folder, deployment.stripe).add(_first_plan(draft))
     except OSError as error:
         raise UserError(
             f"folder is {str(folder)!r}, where nothing can be written ({error.strerror}); name another folder"

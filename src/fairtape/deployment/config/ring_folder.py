@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from fairtape.core.errors import UserError
 from fairtape.core.timing import Timing
+from fairtape.deployment.config.description import JOURNALS
 from fairtape.deployment.ring_plan import RingPlan
 from fairtape.market.symbols import VENUES, Venue
 from fairtape.net.transports import Groups, Peer, Role
@@ -33,7 +34,6 @@ VERSION: Final = 1
 RING: Final = "ring.json"
 KEYS: Final = "keys"
 LOCK: Final = "lock"
-JOURNALS: Final = "journals"
 
 SOURCES: Final[Mapping[NodeId, Venue]] = {100 + venue.number: venue for venue in VENUES[:8]}
 """The places that a ring keeps for sources; whoever publishes takes one of them."""

@@ -9,7 +9,6 @@ from typing import Final
 from fairtape.core.instants import SECOND, Duration, Instant
 from fairtape.deployment.config.description import Deployment, NodeKind
 from fairtape.deployment.lock_file import is_running
-from fairtape.deployment.process.node import JOURNALS
 from fairtape.deployment.status_files import FRESH_PERIOD_MAX, RunFolder, Status
 from fairtape.wire.frames import NodeId
 
@@ -29,7 +28,7 @@ class SiteSelection:
     @property
     def journals(self) -> dict[NodeId, Path]:
         """Where the sites write, those that run on this machine."""
-        return {number: self._deployment.folder / JOURNALS / node.name for number, node in self._nodes.items()}
+        return {number: self._deployment.journal_of(node) for number, node in self._nodes.items()}
 
     @property
     def names(self) -> dict[NodeId, str]:

@@ -28,12 +28,12 @@ from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration
 from fairtape.core.timing import PROFILES
 from fairtape.deployment.config.capacity import cores_here, sites_max
 from fairtape.deployment.config.description import FILE, Deployment
+from fairtape.deployment.process.resources import open_formation_store
 from fairtape.net.clock import kernel_bound
 from fairtape.net.driver import WATCHED_MAX, may_run_in_real_time
 from fairtape.net.loopback import PORTS, free_ports
 from fairtape.net.transports import LOOPBACK, multicast_works
 from fairtape.net.udp import BUFFER_SIZE, UdpSocket, bind
-from fairtape.storage.formation_stores import open_store
 
 GROUP: Final = "239.195.0.1"  # any group of our range: the route is looked up and nothing is sent
 PORTS_WANTED: Final = 256
@@ -427,4 +427,4 @@ def check_ready(deployment: Deployment) -> None:
                     f"{deployment.folder / FILE}: {field} cannot be used here: {complaint}; "
                     "sites of other machines are started there, with: fairtape node DIR NAME"
                 ) from None
-    open_store(deployment.store, access=deployment.access).close()
+    open_formation_store(deployment).close()

@@ -19,7 +19,7 @@ from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.deployment.config.description import Deployment, Node, NodeKind, with_names
 from fairtape.deployment.process.local_cluster import LocalCluster
-from fairtape.deployment.process.node import JOURNALS
+from fairtape.deployment.process.resources import clock_of
 from fairtape.deployment.process.supervisor import Supervisor, Wrapping
 from fairtape.deployment.status_files import Orders, RunFolder, Status
 from fairtape.journal import compare
@@ -135,7 +135,7 @@ class DrillTarget:
 
     def one_order(self) -> bool:
         """Whether all journals are the same, as far as each of them goes."""
-        folders = [self.deployment.folder / JOURNALS / node.name for node in self.deployment.sites]
+        folders = [self.deployment.journal_of(node) for node in self.deployment.sites]
         return not self.unequal() or compare([folder for folder in folders if folder.is_dir()]).same
 
     def resolve(self, names: Iterable[str]) -> list[Node]:
@@ -158,7 +158,7 @@ class DrillTarget:
         if page is None:
             raise UserError(f"SITE is {TOKEN_SITE!r}, and there is no formation yet; name a site")
         schedule = page["schedule"]
-        now = self.deployment.clock().now() + MILLISECOND
+        now = clock_of(self.deployment).now() + MILLISECOND
         passed = (now - schedule["starts_at_ns"]) // schedule["token_period_ns"]
         members: list[str] = page["members"]
         return members[int(passed + further) % len(members)]
@@ -252,7 +252,7 @@ class DrillResult:
         with suppress(UserError):
             field.wait_until(absent, SETTLING_MAX, "a whole deployment")
             self.rejoined = True
-        self.waited_until = self.whole_at if self.whole_at and self.rejoined else field.deployment.clock().now()
+        self.waited_until = self.whole_at if self.whole_at and self.rejoined else clock_of(field.deployment).now()
 
     def told(self, field: DrillTarget, sources: dict[str, Status]) -> dict[str, Any]:
         """The figures."""
@@ -344,10 +344,10 @@ def _inject(field: DrillTarget, plan: DrillPlan, means: Means) -> DrillResult:
     with _struck(field, plan, means, victims, account):
         field.rest(plan.period)
         account.meanwhile = field.sites()
-    account.healed_at = field.deployment.clock().now()
+    account.healed_at = clock_of(field.deployment).now()
     with suppress(UserError):  # a busy machine: it will be whole when the traffic has ended, and the account says so
         field.wait_until(lambda: _not_whole(field, account), RETURN_MAX, "a whole deployment")
-        account.whole_at = field.deployment.clock().now()
+        account.whole_at = clock_of(field.deployment).now()
     return account
 
 
@@ -365,7 +365,7 @@ def _struck(
     field: DrillTarget, plan: DrillPlan, means: Means, victims: list[Node], account: DrillResult
 ) -> Iterator[None]:
     strike, undo = means
-    account.struck_at = field.deployment.clock().now()
+    account.struck_at = clock_of(field.deployment).now()
     try:
         strike(field, plan, victims)
         yield

@@ -7,6 +7,7 @@ from fairtape.core.errors import UserError
 from fairtape.deployment.config.description import Deployment, NodeKind
 from fairtape.deployment.config.keys import keys_of
 from fairtape.deployment.process.edge import edge_of, stripe_plans_of
+from fairtape.deployment.process.resources import clock_of, open_transport
 from fairtape.deployment.status_files import RunFolder, Status
 from fairtape.edge.service.stripe_plans import mark_of
 from fairtape.market.stripes import StripePlan
@@ -24,13 +25,13 @@ def give_order(deployment: Deployment, verb: OperatorVerb, site: NodeId) -> str:
     (operator,) = deployment.of_kind(NodeKind.OPERATOR)
     keys = keys_of(deployment, operator)
     authenticator = MessageAuthenticator(
-        me=operator.number, keys=keys, peers=keys.sites, first_serial=deployment.clock().now()
+        me=operator.number, keys=keys, peers=keys.sites, first_serial=clock_of(deployment).now()
     )
     name = deployment.name_of(site)
     before = _leader(deployment, run)
     if before is None:
         raise UserError(f"no reformation server of {str(deployment.folder)!r} leads; start it with: fairtape up")
-    transport = deployment.transport(operator)
+    transport = open_transport(deployment, operator)
     give_up_at = time.monotonic() + PATIENCE
     try:
         while time.monotonic() < give_up_at:

@@ -7,8 +7,9 @@ from typing import Any, Final
 from fairtape.core.effects import Deliver, FormationChange
 from fairtape.core.errors import UserError
 from fairtape.core.instants import Instant
-from fairtape.deployment.config.description import Deployment, Node, interface_at
+from fairtape.deployment.config.description import Deployment, Node
 from fairtape.deployment.process.children import Interrupts
+from fairtape.deployment.process.resources import clock_of
 from fairtape.deployment.process.supervisor import BESIDE
 from fairtape.deployment.status_files import RunFolder, Status, StatusFile
 from fairtape.edge.service.checkpoints import checkpoint_path, memory_path
@@ -18,8 +19,8 @@ from fairtape.edge.service.retransmit_server import RetransmitServer
 from fairtape.edge.service.settings import EdgeSettings
 from fairtape.edge.service.stripe_plans import PlanUnknown, StripePlanStore
 from fairtape.net.driver import allow_files
+from fairtape.net.transports import interface_at
 
-JOURNALS: Final = "journals"
 FILES_NEEDED: Final = 2_048  # open files of a retransmit server: replays, and the journals that they read
 
 
@@ -103,10 +104,10 @@ def run_edge(deployment: Deployment, node: Node) -> None:
     place = settings.stations.get(node.name)
     if place is None:
         raise UserError(f"SITE is {node.name!r}; stations are {', '.join(settings.stations)}")
-    journal = deployment.folder / JOURNALS / node.name
+    journal = deployment.journal_of(node)
     journal.mkdir(parents=True, exist_ok=True)
     allow_files(FILES_NEEDED)
-    clock = deployment.clock()
+    clock = clock_of(deployment)
     try:
         memory = memory_path(deployment.folder, node.name)
         library = ReplayArchive(journal, settings, stripe_plans_of(deployment), memory=memory)

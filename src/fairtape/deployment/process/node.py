@@ -13,12 +13,14 @@ from typing import Any, Final
 
 from fairtape.core.effects import Deliver, FormationChange, Report
 from fairtape.core.errors import UserError
-from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
+from fairtape.core.instants import MILLISECOND, SECOND, Instant
 from fairtape.core.link_faults import LinkFaults
 from fairtape.deployment.config.description import FILE, Deployment, Node, NodeKind, RealTime, with_names
 from fairtape.deployment.config.keys import keys_of
 from fairtape.deployment.process.edge import SilencedPublisher, open_publisher
+from fairtape.deployment.process.resources import clock_of, open_formation_store, open_journal, open_transport
 from fairtape.deployment.process.site_traces import SiteTraces
+from fairtape.deployment.ring_runtime import gather_period
 from fairtape.deployment.status_files import Orders, RunFolder, Status, StatusFile
 from fairtape.edge.protocol.feed_assignment import feeds_of
 from fairtape.edge.service.publisher import EdgePublisher
@@ -32,7 +34,7 @@ from fairtape.nodes.coordinator.server import Reformer, ReformerConfig
 from fairtape.nodes.site import Site, SiteConfig
 from fairtape.nodes.source import Source
 from fairtape.ring.membership.formation import Formation
-from fairtape.storage.formation_stores import StoreThread, open_store
+from fairtape.storage.formation_stores import StoreThread
 from fairtape.wire.frames import NUMBER_MAX, NodeId
 from fairtape.wire.membership import MembershipState
 
@@ -131,12 +133,10 @@ def load_status(source: Source, metronome: PacedLoad) -> Status:
     }
 
 
-JOURNALS: Final = "journals"
 ORDERS_PERIOD: Final = 50 * MILLISECOND  # between two looks at what a drill wants
 SILENCE_MIN: Final = 50 * MILLISECOND  # a shorter pause between two releases is nothing to tell
 SILENCES_MAX: Final = 64
 NEAR_PERIOD: Final = 1 * SECOND  # a site that lags by no more has caught up in a moment
-GATHER_PERIOD_MAX: Final = 1 * MILLISECOND
 BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -145,10 +145,10 @@ _PR_SET_PDEATHSIG: Final = 1
 def run_site(deployment: Deployment, node: Node) -> None:
     """The life of a site, until SIGINT or SIGTERM."""
     scheduling = Scheduling(deployment)
-    clock = deployment.clock()
+    clock = clock_of(deployment)
     run = RunFolder(deployment.folder)
-    directory = deployment.folder / JOURNALS / node.name
-    writer, bulletin = _open_journal(deployment, node, directory), StatusFile(run, node.name)
+    directory = deployment.journal_of(node)
+    writer, bulletin = open_journal(deployment, node), StatusFile(run, node.name)
     with ExitStack() as closing:
         closing.callback(writer.close)
         # Sites note a formation together with its first messages: one that stands alone at the end is a torn note.
@@ -169,7 +169,7 @@ def run_site(deployment: Deployment, node: Node) -> None:
             closing.callback(station.close)
         seat = NodeRuntime(
             site,
-            deployment.transport(node),
+            open_transport(deployment, node),
             journal=writer,
             archive=History(directory),
             producer=station,
@@ -178,7 +178,7 @@ def run_site(deployment: Deployment, node: Node) -> None:
             on_formation=_herald(bulletin, station),
             log=bulletin.note,
         )
-        driver = Driver([seat], clock, gather_period=_gather_period(deployment))
+        driver = Driver([seat], clock, gather_period=gather_period(deployment.timing))
         closing.pop_all()
     errand = _Housekeeping(
         run,
@@ -198,16 +198,6 @@ def run_site(deployment: Deployment, node: Node) -> None:
         traces.close(clock.now())
         if station is not None:
             station.close()
-
-
-def _open_journal(deployment: Deployment, node: Node, directory: Path) -> JournalWriter:
-    return JournalWriter.open(
-        directory,
-        stripe=deployment.stripe,
-        site=node.number,
-        sync=deployment.sync,
-        sync_period=deployment.sync_period,
-    )
 
 
 def _traces(deployment: Deployment, node: Node, directory: Path, bulletin: StatusFile) -> SiteTraces:
@@ -290,9 +280,9 @@ def _serves(site: Site, now: Instant) -> bool:
 def run_reformer(deployment: Deployment, node: Node) -> None:
     """The life of a reformation server, until SIGINT or SIGTERM."""
     scheduling = Scheduling(deployment)
-    clock = deployment.clock()
+    clock = clock_of(deployment)
     run = RunFolder(deployment.folder)
-    store = open_store(deployment.store, access=deployment.access)
+    store = open_formation_store(deployment)
     operator = deployment.of_kind(NodeKind.OPERATOR)[0]
     reformer = Reformer(
         ReformerConfig(
@@ -308,7 +298,7 @@ def run_reformer(deployment: Deployment, node: Node) -> None:
     )
     bulletin = StatusFile(run, node.name)
     bulletin.note(scheduling.words)
-    seat = NodeRuntime(reformer, deployment.transport(node), log=bulletin.note)
+    seat = NodeRuntime(reformer, open_transport(deployment, node), log=bulletin.note)
     driver = Driver([seat], clock)
     seat.desk = StoreThread(store, driver.nudge)
     scheduling.prefer(serving=True)
@@ -319,7 +309,7 @@ def run_reformer(deployment: Deployment, node: Node) -> None:
 
 def run_load(deployment: Deployment, node: Node, *, rate: float, size: int) -> None:
     """The life of a source that publishes so many messages per second, until it is told to be quiet, or to end."""
-    clock = deployment.clock()
+    clock = clock_of(deployment)
     run = RunFolder(deployment.folder)
     topology = deployment.topology
     source = Source(
@@ -333,7 +323,7 @@ def run_load(deployment: Deployment, node: Node, *, rate: float, size: int) -> N
     )
     metronome = PacedLoad(source, rate=rate, size=size)
     bulletin = StatusFile(run, node.name)
-    seat = NodeRuntime(source, deployment.transport(node), producer=metronome, log=bulletin.note)
+    seat = NodeRuntime(source, open_transport(deployment, node), producer=metronome, log=bulletin.note)
     driver = Driver([seat], clock)
     errand = _Housekeeping(run, node, seat, clock, bulletin, lambda _now: load_status(source, metronome))
     errand.heed = lambda orders: metronome.be_quiet(quiet=orders.quiet)
@@ -347,10 +337,6 @@ def _live(driver: Driver, errand: "_Housekeeping") -> None:
     finally:
         errand.end()
         driver.close()
-
-
-def _gather_period(deployment: Deployment) -> Duration:
-    return min(deployment.timing.token_period // 2, GATHER_PERIOD_MAX)
 
 
 def _same_boot(path: Path) -> bool:

@@ -9,7 +9,8 @@ from fairtape.core.effects import Deliver, Ordered, Release, Report
 from fairtape.core.instants import MILLISECOND, Instant
 from fairtape.deployment.process.children import ChildLink, Ready
 from fairtape.deployment.process.site_traces import SiteTraces
-from fairtape.deployment.ring_plan import RingPlan, gather_period, site_runtime
+from fairtape.deployment.ring_plan import RingPlan
+from fairtape.deployment.ring_runtime import gather_period, site_runtime
 from fairtape.net.clock import SharedClock
 from fairtape.net.driver import Driver, tune_gc
 from fairtape.nodes.receiver import Receiver
@@ -56,7 +57,7 @@ def run_site(link: ChildLink, me: NodeId, journal: Path, shows: bool = False) ->
         reporter=diary.reported,
         tracer=traces.tracer,
     )
-    driver = Driver([seat], clock, gather_period=gather_period(plan))
+    driver = Driver([seat], clock, gather_period=gather_period(plan.formation.timing))
     rounds = Rounds(plan.formation, turn=plan.formation.members.index(me), turns=len(plan.formation.members))
 
     def ended() -> bool:

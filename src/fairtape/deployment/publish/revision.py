@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from fairtape.core.errors import UserError
-from fairtape.deployment.config.ring_folder import JOURNALS
+from fairtape.deployment.config.description import JOURNALS
 from fairtape.journal.format import SUFFIX
 from fairtape.journal.reader import JournalReader
 from fairtape.market.notices import Cancel, Correction, notice_in

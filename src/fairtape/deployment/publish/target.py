@@ -4,11 +4,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fairtape.deployment.config.description import FILE, Deployment, NodeKind, interface_at, read_deployment
+from fairtape.deployment.config.description import FILE, Deployment, NodeKind, read_deployment
 from fairtape.deployment.config.keys import keys_of
 from fairtape.deployment.config.ring_folder import SOURCES, RingFolder
 from fairtape.deployment.ring_plan import RingPlan
 from fairtape.deployment.status_files import RunFolder
+from fairtape.net.transports import interface_at
 from fairtape.ring.membership.formation import Formation
 from fairtape.wire.frames import NodeId
 from fairtape.wire.seals import Keys
