@@ -11,6 +11,7 @@ from fairtape.deployment.config.draft import Draft, create_deployment
 from fairtape.deployment.follow.site_selection import FRESH_PERIOD, SiteSelection
 from fairtape.deployment.lock_file import folder_lock
 from fairtape.deployment.status_files import RunFolder, StatusFile
+from unit.deployment.status_values import site_status
 
 NOW = 1_000 * SECOND
 
@@ -24,11 +25,10 @@ def audience(folder: Path, *, wanted: str | None = None) -> SiteSelection:
     return SiteSelection(read_deployment(folder), wanted=wanted)
 
 
-def page(folder: Path, number: int, *, released: int, membership_state: str = "member", **others: object) -> None:
+def page(folder: Path, number: int, *, released: int, written_at: int = NOW, **others: object) -> None:
     """What a site of this process says."""
-    status = {"node": number, "posture": membership_state, "loops": {}, "released_sequence": released}
-    usual = {"written_at_ns": NOW, "lease_left_ms": 150.0}
-    StatusFile(RunFolder(folder), f"s{number}").close(status | usual | others)
+    status = site_status(f"s{number}", number, written_at=written_at, released_sequence=released, **others)
+    StatusFile(RunFolder(folder), f"s{number}").close(status)
 
 
 def test_nobody_is_heard_where_nobody_runs(folder: Path) -> None:
@@ -49,13 +49,13 @@ def test_the_site_that_has_released_most_is_heard_first(folder: Path) -> None:
 
 
 def test_a_seat_in_a_secondary_loop_is_as_good(folder: Path) -> None:
-    page(folder, 4, released=5, membership_state="observer", loops={"1": ["s1", "s4"]})
+    page(folder, 4, released=5, membership_state="observer", loops={1: ("s1", "s4")})
     assert audience(folder).choose(None, NOW) == 4
 
 
 def test_a_site_that_stands_still_or_has_ended_is_left_for_another(folder: Path) -> None:
     page(folder, 1, released=9)
-    page(folder, 2, released=5, written_at_ns=NOW + FRESH_PERIOD)
+    page(folder, 2, released=5, written_at=NOW + FRESH_PERIOD)
     assert audience(folder).choose(1, NOW + FRESH_PERIOD) == 2
     page(folder, 1, released=9, ended=True)
     assert audience(folder).choose(1, NOW) == 2

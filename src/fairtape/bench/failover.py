@@ -73,9 +73,9 @@ def _round(profile: str) -> dict[str, Any]:
             senders=survivors,
         )
         with folder_lock(deployment.folder):
-            field.company = LocalCluster(deployment)
+            field.cluster = LocalCluster(deployment)
             try:
-                field.company.start()
+                field.cluster.start()
                 return run_drill(field, plan)
             finally:
-                field.company.stop()
+                field.cluster.stop()

@@ -41,7 +41,8 @@ from fairtape.deployment.publish.floor_request import FloorAnswer, Making, enter
 from fairtape.deployment.publish.source_thread import source_named
 from fairtape.deployment.publish.target import publish_target
 from fairtape.deployment.ring_runtime import source_of, source_runtime
-from fairtape.deployment.status_files import RunFolder, Status, StatusFile
+from fairtape.deployment.status import ArbiterStatus
+from fairtape.deployment.status_files import RunFolder, StatusFile
 from fairtape.exchange.floor import Floor
 from fairtape.exchange.market import Market
 from fairtape.exchange.orders import (
@@ -376,28 +377,27 @@ def _arbitrate(deployment: Deployment, node: Node, source: NodeId, journal: Path
         name = f"{node.name}{ARBITER}"
         bulletin = StatusFile(RunFolder(deployment.folder), name)
 
-        def page(now: Instant) -> Status:
-            return {
-                "name": name,
-                "kind": "arbiter",
-                "node": source,
-                "written_at_ns": now,
-                "reports": arbiter.reports,
-                "accusations": arbiter.accusations,
-                "token": reader.floor.token,
-                "trades": reader.floor.trade_count,
-                "tentative": sum(1 for _ in reader.floor.tentative()),
-            }
+        def status(now: Instant) -> ArbiterStatus:
+            return ArbiterStatus(
+                name=name,
+                node=source,
+                written_at=now,
+                reports=arbiter.reports,
+                accusations=arbiter.accusations,
+                token=reader.floor.token,
+                trades=reader.floor.trade_count,
+                tentative=sum(1 for _ in reader.floor.tentative()),
+            )
 
         def ends() -> bool:
-            bulletin.keep_posted(clock.now(), page)
+            bulletin.keep_posted(clock.now(), status)
             return ended()
 
         try:
             driver.run(ends)
         finally:
             driver.close()
-            bulletin.close({**page(clock.now()), "ended": True})
+            bulletin.close(replace(status(clock.now()), ended=True))
             click.echo(f"{arbiter.reports:,} reports, {arbiter.accusations:,} accusations", err=True)
 
 

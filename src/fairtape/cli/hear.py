@@ -17,6 +17,7 @@ from fairtape.core.instants import MILLISECOND
 from fairtape.deployment.config.description import FILE, Deployment, read_deployment
 from fairtape.deployment.process.children import Interrupts
 from fairtape.deployment.process.edge import edge_names, edge_of, stripe_plans_of
+from fairtape.deployment.status import EdgeStatus, SiteStatus
 from fairtape.deployment.status_files import RunFolder
 from fairtape.edge.protocol.customer import CustomerOptions
 from fairtape.edge.protocol.customer_records import Delivered, Record
@@ -231,9 +232,11 @@ def _deployed(deployment: Deployment, interface: str | None) -> EdgeTarget:
     def later(version: int) -> StripePlan | None:
         return _plan_or_none(catalogue.path(version))
 
-    statuses = RunFolder(deployment.folder).statuses([*settings.stations, *edge_names(deployment)])
-    pages = [page.get("edge") or page for page in statuses.values()]
-    version = max((page.get("plan") or 0 for page in pages), default=0) or settings.first_plan
+    run = RunFolder(deployment.folder)
+    publishers = [site.edge for site in run.statuses_of(SiteStatus, list(settings.stations)).values()]
+    servers_here = [edge.server for edge in run.statuses_of(EdgeStatus, edge_names(deployment)).values()]
+    versions = [each.plan or 0 for each in (*publishers, *servers_here) if each is not None]
+    version = max(versions, default=0) or settings.first_plan
     plan = later(version) if version else None
     if plan is None:
         raise UserError(f"no plan is in force in {deployment.folder}; order one with: fairtape operate")

@@ -131,12 +131,12 @@ def field_of(deployment: Deployment) -> Iterator[DrillTarget]:
         yield field
         return
     with folder_lock(deployment.folder):
-        field.company = LocalCluster(deployment)
+        field.cluster = LocalCluster(deployment)
         try:
-            field.company.start()
+            field.cluster.start()
             yield field
         finally:
-            field.company.stop()
+            field.cluster.stop()
 
 
 def account_text(account: dict[str, Any]) -> str:

@@ -9,7 +9,8 @@ from typing import Final
 from fairtape.core.instants import SECOND, Duration, Instant
 from fairtape.deployment.config.description import Deployment, NodeKind
 from fairtape.deployment.lock_file import is_running
-from fairtape.deployment.status_files import FRESH_PERIOD_MAX, RunFolder, Status
+from fairtape.deployment.status import SiteStatus
+from fairtape.deployment.status_files import FRESH_PERIOD_MAX, RunFolder
 from fairtape.wire.frames import NodeId
 
 FRESH_PERIOD: Final[Duration] = round(FRESH_PERIOD_MAX * SECOND)
@@ -46,7 +47,7 @@ class SiteSelection:
         serving = {number: page for number, page in pages.items() if _serves(page, now)}
         if present is not None and (present in serving or not serving):
             return present
-        return max(serving or pages, key=lambda number: pages[number]["released_sequence"], default=None)
+        return max(serving or pages, key=lambda number: pages[number].released_sequence, default=None)
 
     def serves(self, site: NodeId, now: Instant) -> bool:
         """Whether this site releases what the others release."""
@@ -56,17 +57,17 @@ class SiteSelection:
     def released_through(self, site: NodeId) -> int:
         """The last number that a site has said to have released."""
         page = self._pages().get(site)
-        return 0 if page is None else int(page["released_sequence"])
+        return 0 if page is None else page.released_sequence
 
-    def _pages(self) -> dict[NodeId, Status]:
-        found = self._run.statuses([node.name for node in self._nodes.values()])
-        return {page["node"]: page for page in found.values() if not page.get("ended")}
+    def _pages(self) -> dict[NodeId, SiteStatus]:
+        found = self._run.statuses_of(SiteStatus, [node.name for node in self._nodes.values()])
+        return {page.node: page for page in found.values() if not page.ended}
 
 
-def _serves(page: Status, now: Instant) -> bool:
+def _serves(page: SiteStatus, now: Instant) -> bool:
     """Whether a site takes part and says so.
 
     One that only follows, without a seat in any loop, may be far behind; one that is cut off loses its lease first.
     """
-    active = (page["posture"] == "member" and page["lease_left_ms"] > 0) or bool(page["loops"])
-    return active and now - page["written_at_ns"] < FRESH_PERIOD
+    active = (page.is_member and page.lease_left_ms > 0) or bool(page.loops)
+    return active and now - page.written_at < FRESH_PERIOD

@@ -25,7 +25,8 @@ from fairtape.deployment.process.supervisor import GATEWAY
 from fairtape.deployment.publish.source_thread import SourceThread
 from fairtape.deployment.publish.target import publish_target
 from fairtape.deployment.ring_plan import RingPlan
-from fairtape.deployment.status_files import RunFolder, Status, StatusFile
+from fairtape.deployment.status import EndedStatus, GatewayStatus
+from fairtape.deployment.status_files import RunFolder, StatusFile
 from fairtape.exchange.order_codec import encode
 from fairtape.exchange.orders import Pulse
 from fairtape.exchange.transfers import Bookkeeper, TransferBatch
@@ -116,22 +117,21 @@ class GatewayProcess:
             opening.callback(self._house.close)
             self._closing = opening.pop_all()
 
-    def _page(self, now: Instant) -> Status:
+    def _status(self, now: Instant) -> GatewayStatus:
         gateway = self._house.gateway
-        return {
-            "name": f"{self._name}{GATEWAY}",
-            "kind": "gateway",
-            "node": self._me,
-            "written_at_ns": now,
-            "addresses": {kind: f"{host}:{port}" for kind, (host, port) in self.addresses.items()},
-            "token": gateway.floor.token,
-            "trades": gateway.floor.trade_count,
-            "tentative": sum(1 for _ in gateway.floor.tentative()),
-            "pending": len(gateway.pending),
-            "ledger_stopped": self._projector is not None and self._projector.stopped,
-            "ledger_waiting": None if self._projector is None else self._projector.waiting,
-            "logins_old": self._logins_old,
-        }
+        return GatewayStatus(
+            name=f"{self._name}{GATEWAY}",
+            node=self._me,
+            written_at=now,
+            addresses={kind: f"{host}:{port}" for kind, (host, port) in self.addresses.items()},
+            token=gateway.floor.token,
+            trades=gateway.floor.trade_count,
+            tentative=sum(1 for _ in gateway.floor.tentative()),
+            pending=len(gateway.pending),
+            ledger_stopped=self._projector is not None and self._projector.stopped,
+            ledger_waiting=None if self._projector is None else self._projector.waiting,
+            logins_old=self._logins_old,
+        )
 
     async def run(self, started: Callable[[dict[str, Address]], None]) -> None:
         """Catch up, serve until SIGINT or SIGTERM, and go when what was taken has its place."""
@@ -169,7 +169,7 @@ class GatewayProcess:
                 await asyncio.sleep(LOOK_PERIOD / SECOND)
             if self._fix_end is not None and self._fix_end.done():
                 self._fix_end.result()
-            self._bulletin.keep_posted(self._now(), self._page)
+            self._bulletin.keep_posted(self._now(), self._status)
             if self._now() >= refresh_at:
                 refresh_at = self._now() + REFRESH_PERIOD
                 await self._refresh()
@@ -310,4 +310,4 @@ def run_gateway(
         if not interrupts.count:
             process = GatewayProcess(deployment, door.plan_for(me), me, name, options, bulletin)
             asyncio.run(process.run(tell))
-    bulletin.close({"name": f"{name}{GATEWAY}", "ended": True})
+    bulletin.close(EndedStatus(name=f"{name}{GATEWAY}"))
