@@ -90,7 +90,11 @@ def test_a_profile_is_overridden_field_by_field(tmp_path: Path) -> None:
         ("resilience = 1", "resilience = true", r"order\.resilience is True; expected a number from 0 to 127"),
         ("resilience = 1", 'resilience = "most"', r"order\.resilience is 'most'; expected a number from 0 to 127"),
         ('excess = "continue"', 'excess = "stop"', r"order\.excess is 'stop'; expected one of halt, continue"),
-        ('carrier = "multicast"', 'carrier = "pigeon"', r"network\.carrier is 'pigeon'; expected one of multicast"),
+        ('transport = "multicast"', 'transport = "tcp"', r"network\.transport is 'tcp'; expected one of multicast"),
+        ('transport = "multicast"', 'carrier = "tcp"', r"network\.carrier is 'tcp'; expected one of multicast, mesh"),
+        ('transport = "multicast"', "", r"lacks network\.transport; give a text there"),
+        ('transport = "multicast"', 'transport = "mesh"\ncarrier = "mesh"',
+         r"network\.carrier is 'mesh'; it is the former name of network\.transport, which is there: take it out"),
         ("ttl = 1", "ttl = 256", r"network\.ttl is 256; expected from 0 to 255"),
         ('data_group = "', 'data_group = "1', r"network\.data_group is '1239.*'; expected HOST:PORT, a name or"),
         ('data_group = "239', 'data_group = "10', r"network: data group is '10\..*'; it must be an IPv4 multicast"),
@@ -169,6 +173,14 @@ def test_a_way_into_a_store_that_cannot_be_is_one_sentence(
     file.write_text(file.read_text().replace("[store]", f"[store]\n{given}", 1))
     with pytest.raises(UserError, match=complaint):
         read_deployment(tmp_path / "new")
+
+
+def test_a_file_of_an_earlier_version_may_call_the_transport_carrier(tmp_path: Path) -> None:
+    deployment = changed(tmp_path, 'transport = "multicast"', 'carrier = "multicast"')
+    assert deployment.groups is not None
+    file = tmp_path / "new" / FILE
+    file.write_text(file.read_text().replace('carrier = "multicast"', 'carrier = "mesh"'))
+    assert read_deployment(tmp_path / "new").groups is None
 
 
 def test_a_folder_without_a_deployment_is_told_how_to_get_one(tmp_path: Path) -> None:

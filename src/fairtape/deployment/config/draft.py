@@ -1,4 +1,4 @@
-"""A new deployment: the file that describes it, with a word on everything that can be changed, and everybody's keys."""
+"""New deployments: the deployment file with a comment on every option, the keys of all nodes, the first stripe plan."""
 
 import json
 import time
@@ -12,7 +12,7 @@ from typing import Final
 from fairtape.core.errors import UserError
 from fairtape.core.timing import PROFILES
 from fairtape.deployment.config.capacity import cores_here, refuse_overload, sites_max
-from fairtape.deployment.config.description import COMMIT_PASSES, FILE, Deployment, understand
+from fairtape.deployment.config.description import COMMIT_PASSES, FILE, Deployment, parse_deployment
 from fairtape.deployment.config.keys import write_keys
 from fairtape.deployment.config.toml_table import TomlTable
 from fairtape.edge.service.stripe_plans import StripePlanStore
@@ -22,22 +22,22 @@ from fairtape.market.symbols import VENUES, universe
 from fairtape.net.loopback import free_ports
 from fairtape.net.transports import LOOPBACK, multicast_works
 
-FIRST_SOURCE: Final = 100  # the first venue is 101
+FIRST_SOURCE: Final = 101
 FIRST_REFORMER: Final = 901
 OPERATOR: Final = 999
 SITES_MAX: Final = 96
 REFORMERS_MAX: Final = 9
 SOURCES_MAX: Final = len(VENUES)
 EDGE_STRIPES_MAX: Final = 32
-EDGE_SYMBOLS: Final = 256  # that the first plan names
-EDGE_BITS_PER_S: Final = 100_000_000  # of one edge stripe
+EDGE_SYMBOLS: Final = 256  # in the first plan
+EDGE_BITS_PER_S: Final = 100_000_000  # rate of one edge stripe
 FEEDS: Final = ("A", "B")
-PORTS_FROM: Final = 17_200  # where each host has its own ports
+PORTS_FROM: Final = 17_200  # the first port on hosts that are not this machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """What a user asked for; what they left open is chosen."""
+    """The options of `fairtape init`. What is None is chosen."""
 
     loops: tuple[int, ...]  # sites of the primary loop, and of each secondary one
     profile: str | None = None
@@ -47,22 +47,22 @@ class Draft:
     resilience: str = "1"
     excess: str = "continue"
     remedy: str = "bypass"
-    hosts: tuple[str, ...] = ()  # of the sites, in turn; none: this machine alone
+    hosts: tuple[str, ...] = ()  # used in turn; none: only this machine
     mesh: bool = False
-    edge: int = 0  # stripes that customers hear; 0: there are no customers
+    edge: int = 0  # stripes for customers; 0: no edge
 
     @property
     def sites(self) -> int:
-        """In all loops."""
+        """The number of sites in all loops."""
         return sum(self.loops)
 
     @property
     def local(self) -> bool:
-        """Whether everything is on this machine."""
+        """Whether all nodes are on this machine."""
         return all(_is_loopback(host) for host in self.hosts)
 
     def chosen_profile(self) -> str:
-        """The one that was asked for, or the fastest that this machine can carry."""
+        """The given profile, or the fastest that this machine can run."""
         if self.profile is not None:
             if self.local:
                 refuse_overload(sites=self.sites, profile=self.profile, cores=cores_here())
@@ -80,11 +80,11 @@ def _is_loopback(host: str) -> bool:
 
 
 def create_deployment(folder: Path, draft: Draft) -> Deployment:
-    """Write a deployment into a new or empty folder. One that is there already is never touched."""
+    """Write a deployment into a new or empty folder. Never overwrites one. Raises `UserError`."""
     if (folder / FILE).exists():
         raise UserError(f"folder {str(folder)!r} holds a deployment already; name another folder, or remove that one")
     text = "\n".join(_text(draft)) + "\n"
-    deployment = understand(folder, TomlTable.parse(folder / FILE, text.encode()))  # before anything is written
+    deployment = parse_deployment(folder, TomlTable.parse(folder / FILE, text.encode()))  # before anything is written
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
@@ -104,10 +104,10 @@ def _text(draft: Draft) -> Iterator[str]:
     profile = draft.chosen_profile()
     names = [f"s{number}" for number in range(1, draft.sites + 1)]
     sources = [venue.name for venue in VENUES[: draft.sources]]
-    stations = 2 * len(names) if draft.edge else 0
-    places = _places(draft, len(names) + draft.reformers + len(sources) + 1 + stations)
+    edge_addresses = 2 * len(names) if draft.edge else 0
+    addresses = _addresses(draft, len(names) + draft.reformers + len(sources) + 1 + edge_addresses)
     yield "# A fairtape deployment. Every site, server and source reads this same file; nothing in it is secret."
-    yield "# Whatever is left out has the value that is shown here. After a change, start the processes again."
+    yield "# A field that is left out has the value shown here. Restart the processes after a change."
     yield "version = 1"
     yield "stripe = 0"
     yield ""
@@ -115,63 +115,62 @@ def _text(draft: Draft) -> Iterator[str]:
     yield from _network(draft)
     yield from _surroundings(draft)
     yield from _loop_tables(draft, profile, names)
-    yield "[floor]  # what all replicas of the trading floor must agree on before the first message"
-    yield f"commit_passes = {COMMIT_PASSES}  # N: a trade commits when so many tokens have passed"
-    yield '# operators = ["XNYS"]  # sources that may open markets and let money in; without it, all may'
-    yield '# arbiters = { s1 = "XTKS" }  # as which source a site reports its trades; `fairtape up` runs them'
+    yield "[floor]  # the rules of the trading floor, the same for all replicas"
+    yield f"commit_passes = {COMMIT_PASSES}  # N: a trade commits after N token passes"
+    yield '# operators = ["XNYS"]  # sources that may open markets and deposit money; without it, all may'
+    yield '# arbiters = { s1 = "XTKS" }  # the source that reports the trades of a site; `fairtape up` runs them'
     yield ""
-    yield "# [gateways]  # order entry, by the source through which it speaks; `fairtape up` runs them"
+    yield "# [gateways]  # order entry, by the source that it publishes as; `fairtape up` runs them"
     yield '# XLON = { entry = "127.0.0.1:9101", fix = "127.0.0.1:9102", ouch = "127.0.0.1:9103" }'
     yield "# More fields: ledger, cert_file and key_file (TLS), comp_id, accounts, orders_per_s, open_orders, notional."
     yield ""
-    yield "# Every node has a number of its own, from 1 on, and an address at which it listens (UDP)."
+    yield "# Every node has its own number, from 1 on, and its own UDP address."
     yield "[sites]"
-    yield from (_member(name, number, next(places)) for number, name in enumerate(names, 1))
+    yield from (_member(name, number, next(addresses)) for number, name in enumerate(names, 1))
     yield ""
-    yield "[reformers]  # reformation servers: one leads, the others stand by"
+    yield "[reformers]  # reformation servers: one leads, the others are on standby"
     for number in range(draft.reformers):
-        yield _member(f"x{number + 1}", FIRST_REFORMER + number, next(places))
+        yield _member(f"x{number + 1}", FIRST_REFORMER + number, next(addresses))
     yield ""
-    yield "[sources]  # who may publish; each has its own key in keys/"
-    for number, name in enumerate(sources, FIRST_SOURCE + 1):
-        yield _member(name, number, next(places))
+    yield "[sources]  # publishers; each has its own key in keys/"
+    for number, name in enumerate(sources, FIRST_SOURCE):
+        yield _member(name, number, next(addresses))
     yield ""
-    yield "[operator]  # who retires and admits sites"
+    yield "[operator]  # sends the commands that retire and admit sites"
     yield f"node = {OPERATOR}"
-    yield f'address = "{next(places)}"'
+    yield f'address = "{next(addresses)}"'
     if draft.edge:
-        yield from _edge(draft, names, places)
+        yield from _edge(draft, names, list(addresses))
 
 
-def _edge(draft: Draft, names: Sequence[str], places: Iterator[str]) -> Iterator[str]:
-    """Every site is a station, on the feeds in turn. Its addresses follow its host's: as many places as there are."""
-    listed = list(places)
+def _edge(draft: Draft, names: Sequence[str], addresses: Sequence[str]) -> Iterator[str]:
+    """Every site publishes, on the feeds in turn. Its two addresses are on its own host, with the ports of these."""
     hosts = draft.hosts or (LOOPBACK,)
     yield ""
-    yield "[edge]  # customers hear what sites release, on the stripes of the plans in plans/"
-    yield 'tag = "FT"  # 1 or 2 letters and digits, which begin the names of sessions'
-    yield "first_plan = 1  # in force from the first message on; 0: none, until `fairtape operate DIR plan FILE`"
-    yield f"ttl = {0 if draft.local else 1}  # networks that a stripe may cross"
-    yield "guaranteed = []  # addresses of customers whose repairs come first"
-    yield '# customers_file = "keys/customers.json"  # {"name": "password"} of those who may replay; without it, all'
+    yield "[edge]  # sites publish to customers, on the stripes of the plans in plans/"
+    yield 'tag = "FT"  # 1 or 2 letters and digits: the prefix of session names'
+    yield "first_plan = 1  # the plan in force from the first message on; 0: none until `fairtape operate DIR plan FILE`"
+    yield f"ttl = {0 if draft.local else 1}  # TTL of the multicast to customers: 0 stays on this machine, 1 in its network"
+    yield "guaranteed = []  # addresses of customers whose repairs have priority"
+    yield '# customers_file = "keys/customers.json"  # {"name": "password"} of the customers that may replay; without it, all'
     yield ""
-    yield "[edge.stations]  # where a site's customers ask for what they missed (UDP), and where they replay (TCP)"
+    yield "[edge.stations]  # addresses for the requests of customers (UDP) and for replays (TCP)"
     for place, name in enumerate(names):
         host = hosts[place % len(hosts)]
-        ports = [each.rpartition(":")[2] for each in listed[2 * place : 2 * place + 2]]
+        ports = [each.rpartition(":")[2] for each in addresses[2 * place : 2 * place + 2]]
         feed = FEEDS[place % len(FEEDS)]
         yield f'{name} = {{ feed = "{feed}", requests = "{host}:{ports[0]}", replays = "{host}:{ports[1]}" }}'
     near = ", ".join(f'"{name}"' for name in names[:3])
     yield ""
-    yield "# [edge.regions]  # two sites speak to each of them, and the next one takes over from one that fails"
+    yield "# [edge.regions]  # two sites publish to each region; the next one replaces a site that fails"
     yield f'# here = {{ feeds = ["A", "B"], sites = [{near}] }}'
 
 
 def _first_plan(draft: Draft) -> StripePlan:
-    """The symbols that `fairtape publish --generate` makes, spread evenly; other symbols find their place by rule."""
+    """The symbols of `fairtape publish --generate`, spread evenly. Other symbols are assigned by hash."""
     today = time.time_ns() // DAY * DAY
-    chance = SystemRandom()
-    base = Endpoint(f"239.196.{chance.randrange(1, 255)}.1", free_ports(1)[0])
+    random = SystemRandom()
+    base = Endpoint(f"239.196.{random.randrange(1, 255)}.1", free_ports(1)[0])
     rates = dict.fromkeys(universe(EDGE_SYMBOLS), 1)
     venues = [venue.name for venue in VENUES[: draft.sources]]
     return plan_by_rate(
@@ -179,12 +178,12 @@ def _first_plan(draft: Draft) -> StripePlan:
     ).plan
 
 
-def _member(name: str, number: int, place: str) -> str:
-    return f'{name} = {{ node = {number}, address = "{place}" }}'
+def _member(name: str, number: int, address: str) -> str:
+    return f'{name} = {{ node = {number}, address = "{address}" }}'
 
 
-def _places(draft: Draft, count: int) -> Iterator[str]:
-    """Addresses: sites take the hosts in turn, and so does everyone else."""
+def _addresses(draft: Draft, count: int) -> Iterator[str]:
+    """Addresses on the hosts in turn."""
     hosts = draft.hosts or (LOOPBACK,)
     if draft.local:
         ports = free_ports(count)
@@ -197,48 +196,48 @@ def _rules(draft: Draft) -> Iterator[str]:
     resilience = draft.resilience if draft.resilience.isdigit() else f'"{draft.resilience}"'
     yield "[order]"
     yield f'resilience = {resilience}  # K: a message is released when K + 1 sites hold it; or "majority", or "all"'
-    yield f'excess = "{draft.excess}"  # when more than K are silent: "halt", or "continue" with a Break in the order'
-    yield f'remedy = "{draft.remedy}"  # a failed site is passed by, or "replace"d by one of its secondary loop'
+    yield f'excess = "{draft.excess}"  # when more than K sites fail: "halt", or "continue" with a Break in the order'
+    yield f'remedy = "{draft.remedy}"  # a failed site is left out, or with "replace" replaced by a site of its secondary loop'
     yield ""
 
 
 def _network(draft: Draft) -> Iterator[str]:
-    chance = SystemRandom()
-    host = f"239.195.{chance.randrange(1, 255)}.{chance.randrange(1, 127)}"
+    random = SystemRandom()
+    host = f"239.195.{random.randrange(1, 255)}.{random.randrange(1, 127)}"
     data, control = free_ports(2)
     mesh = draft.mesh or (draft.local and not multicast_works(LOOPBACK))
     yield "[network]"
     transport = "mesh" if mesh else "multicast"
-    yield f'carrier = "{transport}"  # "multicast", or "mesh": a unicast to each, where there is none'
+    yield f'transport = "{transport}"  # "multicast", or "mesh": unicast copies, for networks without multicast'
     if not mesh:
         yield f'data_group = "{host}:{data}"'
-        yield f'control_group = "{host}:{control}"  # secondary loops use the addresses after this one'
-        yield f"ttl = {0 if draft.local else 1}  # networks that a multicast may cross"
+        yield f'control_group = "{host}:{control}"  # secondary loops use the addresses behind this one'
+        yield f"ttl = {0 if draft.local else 1}  # TTL: 0 stays on this machine, 1 in its network"
     yield ""
 
 
 def _surroundings(draft: Draft) -> Iterator[str]:
     yield "[clock]"
     source = "shared" if draft.local else "system"
-    yield f'source = "{source}"  # "shared": all sites on one machine; "system": each its own'
-    yield "# declared_bound_us = 500  # how wrong a clock may be where the kernel does not know"
+    yield f'source = "{source}"  # "shared": all sites are on one machine; "system": each uses its own clock'
+    yield "# declared_bound_us = 500  # bound of the clock error where the kernel does not know it"
     yield ""
     yield "[process]"
-    yield "# The kernel can prefer sites and servers to ordinary programs; it grants that to root and CAP_SYS_NICE."
-    yield 'real_time = "auto"  # "auto": where it is granted; true: nothing runs without it; false: never'
+    yield "# Real-time scheduling of sites and servers needs root or CAP_SYS_NICE."
+    yield 'real_time = "auto"  # "auto": where it is granted; true: required; false: never'
     yield ""
     yield "[journal]"
-    yield 'sync = "interval"  # "token" survives the loss of power at every site; "interval" and "never" do not'
+    yield 'sync = "interval"  # "token" survives a power failure at every site; "interval" and "never" do not'
     yield "sync_period_ms = 100"
-    yield "# trace_mib = 256    # traces of each site, for planning; 0: none"
+    yield "# trace_mib = 256    # limit of the traces of each site, for planning; 0: none"
     yield ""
-    yield "[store]  # where reformation servers agree; sqlite for one machine, etcd for several"
+    yield "[store]  # the formation store; sqlite for one machine, etcd for several"
     yield f"url = {json.dumps(draft.store, ensure_ascii=False)}"
     if draft.store.startswith("etcd:"):
-        yield "# For a cluster with TLS (https) or users; files are named from this folder on, and only reformation"
-        yield "# servers need them:"
-        yield '# ca_file = "keys/etcd-ca.pem"  # who vouches for the cluster, where this machine does not know it'
-        yield '# cert_file = "keys/etcd-client.pem"  # who we are, where the cluster asks'
+        yield "# For a cluster with TLS (https) or users. Relative paths count from this folder; only reformation servers"
+        yield "# need the files:"
+        yield '# ca_file = "keys/etcd-ca.pem"  # the CA of the cluster, where this machine does not trust it already'
+        yield '# cert_file = "keys/etcd-client.pem"  # our certificate, where the cluster requires one'
         yield '# key_file = "keys/etcd-client.key"'
         yield '# user = "fairtape"'
         yield '# password_file = "keys/etcd-password"'
@@ -246,8 +245,8 @@ def _surroundings(draft: Draft) -> Iterator[str]:
 
 
 def _loop_tables(draft: Draft, profile: str, names: Sequence[str]) -> Iterator[str]:
-    yield "# Loops: 0 is the primary one. A tour names a loop's own sites in the order in which the token travels."
-    yield "# A profile can be overridden: retry_period_us, retries_max, token_period_us, commit_delay_us,"
+    yield "# Loops: 0 is the primary one. A tour lists the sites of a loop in token order."
+    yield "# Fields of a profile can be overridden: retry_period_us, retries_max, token_period_us, commit_delay_us,"
     yield "# clock_error_max_us."
     rest = list(names)
     primary = rest[: draft.loops[0]]
@@ -259,8 +258,8 @@ def _loop_tables(draft: Draft, profile: str, names: Sequence[str]) -> Iterator[s
         yield f"tour = {json.dumps(tour)}"
         if number:
             yield "parent = 0"
-            yield f'junction = "{primary[(number - 1) % len(primary)]}"  # joins it to its parent while it is there'
-            yield "stride = 1  # passes its token for every so many of the primary one"
+            yield f'junction = "{primary[(number - 1) % len(primary)]}"  # the site that is also in the parent loop'
+            yield "stride = 1  # token passes of the primary loop for each pass of this one"
         else:
-            yield "request_sets = 1  # above 1, sites take turns in asking for what all of them missed"
+            yield "request_sets = 1  # above 1, sites take turns in requesting what all of them missed"
         yield ""
