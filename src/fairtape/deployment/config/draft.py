@@ -149,10 +149,10 @@ def _edge(draft: Draft, names: Sequence[str], addresses: Sequence[str]) -> Itera
     yield ""
     yield "[edge]  # sites publish to customers, on the stripes of the plans in plans/"
     yield 'tag = "FT"  # 1 or 2 letters and digits: the prefix of session names'
-    yield "first_plan = 1  # the plan in force from the first message on; 0: none until `fairtape operate DIR plan FILE`"
-    yield f"ttl = {0 if draft.local else 1}  # TTL of the multicast to customers: 0 stays on this machine, 1 in its network"
+    yield "first_plan = 1  # in force from the first message on; 0: none until `fairtape operate DIR plan FILE`"
+    yield f"ttl = {0 if draft.local else 1}  # TTL of this multicast: 0 stays on this machine, 1 in its network"
     yield "guaranteed = []  # addresses of customers whose repairs have priority"
-    yield '# customers_file = "keys/customers.json"  # {"name": "password"} of the customers that may replay; without it, all'
+    yield '# customers_file = "keys/customers.json"  # {"name": "password"} who may replay; without it, all'
     yield ""
     yield "[edge.stations]  # addresses for the requests of customers (UDP) and for replays (TCP)"
     for place, name in enumerate(names):
@@ -197,7 +197,7 @@ def _rules(draft: Draft) -> Iterator[str]:
     yield "[order]"
     yield f'resilience = {resilience}  # K: a message is released when K + 1 sites hold it; or "majority", or "all"'
     yield f'excess = "{draft.excess}"  # when more than K sites fail: "halt", or "continue" with a Break in the order'
-    yield f'remedy = "{draft.remedy}"  # a failed site is left out, or with "replace" replaced by a site of its secondary loop'
+    yield f'remedy = "{draft.remedy}"  # a failed site is left out, or "replace"d by a site of its secondary loop'
     yield ""
 
 
@@ -234,8 +234,8 @@ def _surroundings(draft: Draft) -> Iterator[str]:
     yield "[store]  # the formation store; sqlite for one machine, etcd for several"
     yield f"url = {json.dumps(draft.store, ensure_ascii=False)}"
     if draft.store.startswith("etcd:"):
-        yield "# For a cluster with TLS (https) or users. Relative paths count from this folder; only reformation servers"
-        yield "# need the files:"
+        yield "# For a cluster with TLS (https) or users. Paths count from this folder; only reformation servers need"
+        yield "# the files:"
         yield '# ca_file = "keys/etcd-ca.pem"  # the CA of the cluster, where this machine does not trust it already'
         yield '# cert_file = "keys/etcd-client.pem"  # our certificate, where the cluster requires one'
         yield '# key_file = "keys/etcd-client.key"'
