@@ -15,7 +15,7 @@ from fairtape.cli.pipeline_jobs import needed
 from fairtape.cli.terminal import EXIT_BROKEN, steps
 from fairtape.core.errors import UserError
 from fairtape.core.timing import PROFILES
-from fairtape.deployment.process.children import ParentGone
+from fairtape.deployment.process.children import ChildExited
 
 ROUNDS_MAX: Final = 100
 ROUNDS: Final = 3
@@ -177,7 +177,7 @@ def ring(
     try:
         with steps(quiet=as_json) as step:
             figures = ring_figures(receivers=receivers, size=size, seconds=seconds, rounds=rounds, only=only, step=step)
-    except ParentGone as desertion:
+    except ChildExited as desertion:
         raise UserError(str(desertion)) from None
     click.echo(json.dumps(figures) if as_json else _table(figures, LABELS))
     _end(ctx, figures, "problems")
@@ -257,7 +257,7 @@ def edge(ctx: click.Context, *, customers: int, seconds: float, messages: int, o
     try:
         with steps(quiet=as_json) as step:
             figures = edge_figures(customers=customers, seconds=seconds, messages=messages, only=only, step=step)
-    except ParentGone as desertion:
+    except ChildExited as desertion:
         raise UserError(str(desertion)) from None
     click.echo(json.dumps(figures) if as_json else _table(figures, EDGE_LABELS))
     _end(ctx, figures, "problems", "shortfalls")

@@ -24,7 +24,7 @@ from fairtape.deployment.config.ring_folder import SOURCES, RingFolder
 from fairtape.deployment.follow.journal_follower import JournalFollower
 from fairtape.deployment.follow.site_failover import Changed, Restored, Silenced, SiteFailover, Tiding
 from fairtape.deployment.follow.site_selection import SiteSelection
-from fairtape.deployment.process.children import ChildProcesses, Interrupts, ParentGone
+from fairtape.deployment.process.children import ChildExited, ChildProcesses, Interrupts
 from fairtape.deployment.process.temporary_site import SiteNews, run_site
 from fairtape.deployment.ring_plan import RingPlan
 from fairtape.journal import Damaged
@@ -285,7 +285,7 @@ class Watch:
             try:
                 heard = crew.hear(0 if progress is Progress.BUSY else LOOK_PERIOD)
                 progress = tape.advance()
-            except ParentGone as desertion:
+            except ChildExited as desertion:
                 self._failures.append(str(desertion))
                 self._ends_at = min(self._ends_at, time.monotonic() + self._aftermath)
                 continue

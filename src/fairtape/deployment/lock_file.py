@@ -1,4 +1,4 @@
-"""Who runs the deployment of a folder: one command at a time, known by a lock that ends with it."""
+"""The lock of a deployment folder: one command at a time runs the deployment."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,7 +13,7 @@ LOCK: Final = "lock"
 
 @contextmanager
 def folder_lock(folder: Path) -> Iterator[None]:
-    """Be the one who runs this deployment."""
+    """Hold the lock of this deployment. Raises `UserError` where another process holds it."""
     with ExitStack() as held:
         try:
             held.enter_context(lock_file(folder / LOCK))
@@ -21,11 +21,11 @@ def folder_lock(folder: Path) -> Iterator[None]:
             raise UserError(f"the deployment in {str(folder)!r} is running already; stop it first") from None
         except OSError as error:
             raise UserError(
-                f"folder {str(folder)!r} cannot be written ({error.strerror}); name one that is yours"
+                f"folder {str(folder)!r} cannot be written ({error.strerror}); name one that you can write"
             ) from None
         yield
 
 
 def is_running(folder: Path) -> bool:
-    """Whether somebody does."""
+    """Whether a process runs the deployment of this folder."""
     return is_locked(folder / LOCK)
