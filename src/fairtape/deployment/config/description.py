@@ -382,7 +382,7 @@ def _edge(folder: Path, edge: TomlTable, nodes: Mapping[str, Node], core: int) -
 
 
 def _floor(floor: TomlTable, nodes: Mapping[str, Node]) -> FloorSettings:
-    """The trading floor. Without the table every source may open markets, for first trials."""
+    """The trading floor. Without the table every source may open markets, for first experiments."""
     passes = floor.number("commit_passes", 0, COMMIT_PASSES_MAX, COMMIT_PASSES)
     operators = tuple(_source(floor, "operators", name, nodes) for name in floor.names("operators", optional=True))
     arbiters = floor.table("arbiters", optional=True)

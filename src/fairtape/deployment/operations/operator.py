@@ -87,11 +87,11 @@ def change_plan(deployment: Deployment, plan: StripePlan) -> str:
     settings = edge_of(deployment)
     for site, place in settings.stations.items():
         if place.feed not in plan.feeds:
-            raise UserError(f"station {site} speaks on feed {place.feed}; plan {plan.version} has {plan.feeds}: add it")
+            raise UserError(f"site {site} publishes on feed {place.feed}; plan {plan.version} has {plan.feeds}: add it")
     for region in settings.regions:
         if not set(region.feeds) <= set(plan.feeds):
             named = ", ".join(region.feeds)
-            raise UserError(f"region {region.name} hears feeds {named}; plan {plan.version} has {plan.feeds}: add them")
+            raise UserError(f"region {region.name} has feeds {named}; plan {plan.version} has {plan.feeds}: add them")
     if not plan.of_core(deployment.stripe):
         raise UserError(f"plan {plan.version} has no core stripe {deployment.stripe}, which this deployment is; add it")
     run = RunFolder(deployment.folder)
