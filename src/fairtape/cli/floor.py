@@ -37,7 +37,7 @@ from fairtape.deployment.process.arbiter import Arbiter
 from fairtape.deployment.process.children import Interrupts
 from fairtape.deployment.process.node import exit_with
 from fairtape.deployment.process.supervisor import ARBITER
-from fairtape.deployment.publish.floor_request import FloorAnswer, Making, enter, fills_of
+from fairtape.deployment.publish.floor_request import FloorAnswer, MakeRequest, enter, fills_of
 from fairtape.deployment.publish.source_thread import source_named
 from fairtape.deployment.publish.target import publish_target
 from fairtape.deployment.ring_runtime import source_of, source_runtime
@@ -618,7 +618,7 @@ def arbiter(*, directory: Path, site: str, parent: int | None) -> None:
     arbitrate(deployment, node, source, patient=parent is not None)
 
 
-def entered(directory: Path, source: str | None, making: Making) -> tuple[FloorAnswer, Floor]:
+def entered(directory: Path, source: str | None, making: MakeRequest) -> tuple[FloorAnswer, Floor]:
     """Enter a request: the answer to it, and the floor as it was at that place."""
     door = publish_target(directory)
     if not door.is_open():
