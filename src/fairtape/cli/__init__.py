@@ -37,7 +37,7 @@ COMMANDS: Final = {
         "A deployment", "fairtape.cli.run", "up", "Run the sites and servers of a deployment on this machine."
     ),
     "node": CommandEntry("A deployment", "fairtape.cli.run", "node", "Run one node of a deployment."),
-    "status": CommandEntry("A deployment", "fairtape.cli.status", "status", "Show how a deployment fares."),
+    "status": CommandEntry("A deployment", "fairtape.cli.status", "status", "Show the state of a deployment."),
     "operate": CommandEntry(
         "A deployment",
         "fairtape.cli.operate",
