@@ -1,4 +1,4 @@
-"""Operating a deployment.
+"""Operating a deployment: checks, drills and commands.
 
 doctor    checks of a machine, and whether it can run a deployment
 drills    faults injected into a running deployment, and their effects

@@ -357,7 +357,7 @@ def _not_whole(target: DrillTarget, result: DrillResult) -> str:
     statuses: Mapping[str, SiteStatus | ReformerStatus] = {**target.sites(), **target.reformers()}
     for node in result.victims:
         if node.name not in statuses or statuses[node.name].written_at < result.healed_at:
-            return f"{node.name} has not been heard of"
+            return f"{node.name} has not reported since"
     return target.unsettled()
 
 
