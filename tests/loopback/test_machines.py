@@ -12,8 +12,8 @@ import pytest
 
 from fairtape.core.instants import SECOND
 from fairtape.deployment.config.description import FILE, Node, read_deployment
-from fairtape.deployment.config.draft import Draft, create_deployment
 from fairtape.deployment.lock_file import folder_lock
+from fairtape.deployment.operations.draft import Draft, create_deployment
 from fairtape.deployment.operations.drills import (
     LEADER,
     NEXT_SITE,

@@ -11,7 +11,7 @@ import pytest
 
 from fairtape.core.errors import UserError
 from fairtape.deployment.config.description import Deployment, RealTime
-from fairtape.deployment.config.draft import Draft, create_deployment
+from fairtape.deployment.operations.draft import Draft, create_deployment
 from fairtape.deployment.process.idle_guard import keep_processors_awake
 from fairtape.deployment.process.node import THREADS, Scheduling
 from fairtape.net.driver import may_run_in_real_time

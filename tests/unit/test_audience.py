@@ -7,9 +7,9 @@ import pytest
 from fairtape.core.errors import UserError
 from fairtape.core.instants import SECOND
 from fairtape.deployment.config.description import read_deployment
-from fairtape.deployment.config.draft import Draft, create_deployment
 from fairtape.deployment.follow.site_selection import FRESH_PERIOD, SiteSelection
 from fairtape.deployment.lock_file import folder_lock
+from fairtape.deployment.operations.draft import Draft, create_deployment
 from fairtape.deployment.status_files import RunFolder, StatusFile
 from unit.deployment.status_values import site_status
 

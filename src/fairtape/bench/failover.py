@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from fairtape.core.instants import SECOND
-from fairtape.deployment.config.draft import Draft, create_deployment
 from fairtape.deployment.lock_file import folder_lock
+from fairtape.deployment.operations.draft import Draft, create_deployment
 from fairtape.deployment.operations.drills import TOKEN_SITE, DrillPlan, DrillTarget, Fault, run_drill
 from fairtape.deployment.process.local_cluster import LocalCluster
 

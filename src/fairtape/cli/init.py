@@ -10,7 +10,7 @@ from fairtape.cli.terminal import check_within, counted
 from fairtape.core.errors import UserError
 from fairtape.core.timing import PROFILES
 from fairtape.deployment.config.description import FILE
-from fairtape.deployment.config.draft import (
+from fairtape.deployment.operations.draft import (
     EDGE_STRIPES_MAX,
     REFORMERS_MAX,
     SITES_MAX,

@@ -2,7 +2,7 @@
 
 Layers, the highest first; each imports only from those below it.
 
-- `operations`: checks of a machine, drills, commands of the operator
+- `operations`: new deployments, checks of a machine, drills, commands of the operator
 - `process`: the processes: nodes, edge, gateway, arbiter, and their supervision
 - `publish`: publishing into a ring as one of its sources
 - `follow`: reading the journals of a deployment, with failover between sites

@@ -12,7 +12,6 @@ from fairtape.client import Break, ClientError, Fresh, Stale, Trade
 from fairtape.client.journal_feed import notices
 from fairtape.core.instants import SECOND
 from fairtape.deployment.config.description import read_deployment
-from fairtape.deployment.config.draft import Draft, create_deployment
 from fairtape.deployment.follow.journal_follower import JournalFollower
 from fairtape.deployment.follow.site_failover import (
     CHOICE_PERIOD,
@@ -24,6 +23,7 @@ from fairtape.deployment.follow.site_failover import (
 )
 from fairtape.deployment.follow.site_selection import FRESH_PERIOD, SiteSelection
 from fairtape.deployment.lock_file import folder_lock
+from fairtape.deployment.operations.draft import Draft, create_deployment
 from fairtape.deployment.status_files import RunFolder, StatusFile
 from fairtape.journal import JournalReader
 from fairtape.tape.records import Record

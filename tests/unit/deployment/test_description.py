@@ -10,8 +10,8 @@ from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND
 from fairtape.core.timing import PROFILES
 from fairtape.deployment.config.description import FILE, Deployment, NodeKind, RealTime, read_deployment, with_names
-from fairtape.deployment.config.draft import Draft, create_deployment
 from fairtape.deployment.config.keys import keys_of
+from fairtape.deployment.operations.draft import Draft, create_deployment
 from fairtape.ring.membership.topology import Excess, Remedy
 from fairtape.storage.formation_stores import EtcdAccess
 

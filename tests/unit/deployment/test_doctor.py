@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from fairtape.core.errors import UserError
-from fairtape.deployment.config.draft import Draft, create_deployment
 from fairtape.deployment.operations.doctor import check_ready
+from fairtape.deployment.operations.draft import Draft, create_deployment
 from fairtape.net.udp import bind
 
 

@@ -6,7 +6,7 @@ import pytest
 
 import unit.journal_values as values
 from fairtape.core.instants import MILLISECOND, SECOND
-from fairtape.deployment.config.draft import Draft, create_deployment
+from fairtape.deployment.operations.draft import Draft, create_deployment
 from fairtape.deployment.operations.drills import DrillPlan, DrillResult, DrillTarget, Fault
 from fairtape.deployment.status import DecisionStatus, SiteStatus
 from fairtape.deployment.status_files import RunFolder, StatusFile

@@ -1,9 +1,8 @@
 """The configuration of a deployment, as plain values.
 
-description  the deployment file, read and checked
-draft        new deployments: `fairtape init`
-keys         the key files of nodes
-ring_folder  the folder of a temporary ring: `fairtape listen`
-capacity     how many sites this machine can run
-toml_table   strict reading of TOML
+- `description`: the deployment file, read and checked
+- `keys`: the key files of nodes
+- `ring_folder`: the folder of a temporary ring: `fairtape listen`
+- `capacity`: how many sites this machine can run
+- `toml_table`: strict reading of TOML
 """

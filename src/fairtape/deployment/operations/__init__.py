@@ -1,6 +1,7 @@
-"""Operating a deployment: checks, drills and commands.
+"""Operating a deployment: creation, checks, drills and commands.
 
-doctor    checks of a machine, and whether it can run a deployment
-drills    faults injected into a running deployment, and their effects
-operator  commands to the reformation servers, changes of the stripe plan
+- `draft`: new deployments: `fairtape init`
+- `doctor`: checks of a machine, and whether it can run a deployment
+- `drills`: faults injected into a running deployment, and their effects
+- `operator`: commands to the reformation servers, changes of the stripe plan
 """
