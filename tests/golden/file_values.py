@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fairtape.core.effects import Ordered, Release
-from fairtape.deployment.config.draft import Draft, create_deployment
 from fairtape.deployment.config.ring_folder import RingFolder
+from fairtape.deployment.operations.draft import Draft, create_deployment
 from fairtape.deployment.ring_plan import RingPlan
 from fairtape.gateway.storage.order_log import OrderLog
 from fairtape.journal import JournalWriter, SyncPolicy

@@ -1,4 +1,4 @@
-"""`fairtape …` as a user runs it: a process of its own, its output, and what it leaves behind."""
+"""Run `fairtape …` as a process, and read its output."""
 
 import os
 import signal
@@ -6,11 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-PATIENCE = 60.0  # seconds, for a machine that is busy with other things
+PATIENCE = 60.0  # seconds, for a busy machine
 
 
 def start(*arguments: object) -> subprocess.Popen[str]:
-    """Start a command. Its children share its pipes, so their end is the end of all of them."""
+    """Start a command. Its children inherit its pipes: end of file means that all of them have ended."""
     command = [sys.executable, "-m", "fairtape", *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
 
@@ -25,21 +25,21 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 
 def run(*arguments: object) -> tuple[int, str, str]:
-    """Start a command and wait for it."""
+    """Start a command and wait for it: (exit code, standard output, standard error)."""
     return finish(start(*arguments))
 
 
 def await_line(process: subprocess.Popen[str], text: str) -> str:
-    """The first line on standard error that holds this text."""
+    """The first line on standard error that contains this text."""
     assert process.stderr is not None
     for line in process.stderr:
         if text in line:
             return line
-    raise AssertionError(f"the command ended without saying {text!r}")
+    raise AssertionError(f"the command ended without printing {text!r}")
 
 
 def interrupt(process: subprocess.Popen[str]) -> None:
-    """Ctrl-C, as a terminal sends it: to the command and to all of its children."""
+    """SIGINT as a terminal sends it: to the command and to its children."""
     os.killpg(process.pid, signal.SIGINT)
 
 
@@ -51,4 +51,4 @@ def holder_of(path: Path) -> int:
                 return int(link.parts[2])
         except OSError:
             continue
-    raise AssertionError(f"nobody holds {path}")
+    raise AssertionError(f"no process holds {path}")

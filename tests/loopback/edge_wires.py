@@ -6,10 +6,10 @@ import socket
 import time
 from collections.abc import Callable
 
-from fairtape.deployment.config.loopback import free_ports
 from fairtape.formats import moldudp64
 from fairtape.market.stripe_planning import plan_by_rate
 from fairtape.market.stripes import Endpoint, StripePlan
+from fairtape.net.loopback import free_ports
 from fairtape.net.transports import LOOPBACK, Interface
 from fairtape.net.udp import UdpSocket
 from unit.edge.edge_values import MIDNIGHT, SYMBOLS

@@ -1,4 +1,4 @@
-"""A deployment as its operator meets it: made, run, looked at, published into, struck, healed and stopped."""
+"""Deployments through their commands: created, run, inspected, published into, drilled and stopped."""
 
 import json
 import os
@@ -14,18 +14,18 @@ import pytest
 
 from loopback.commands import await_line, finish, interrupt, run, start
 
-PATIENCE = 60.0  # seconds, for a machine that is busy with other things
+PATIENCE = 60.0  # seconds, for a busy machine
 
 
 @contextmanager
 def deployment(folder: Path, *options: object) -> Iterator["Popen[str]"]:
-    """One that was just made, and runs."""
+    """A new deployment that runs."""
     code, output, _ = run("init", folder, *options)
     assert code == 0
     assert f"fairtape up {folder}" in output
     process = start("up", folder)
     try:
-        await_line(process, "see their status")
+        await_line(process, "fairtape status")
         yield process
     finally:
         process.kill()
@@ -42,12 +42,12 @@ def await_members(folder: Path, *names: str) -> dict[str, Any]:
     """Wait until these sites, and no others, are members of one formation."""
     give_up_at = time.monotonic() + PATIENCE
     while time.monotonic() < give_up_at:
-        pages = status(folder)
-        leading = [page for page in pages.values() if page.get("leads")]
-        active = {name for name, page in pages.items() if page.get("posture") == "member"}
+        nodes = status(folder)
+        leading = [node for node in nodes.values() if node.get("leads")]
+        active = {name for name, node in nodes.items() if node.get("posture") == "member"}
         if leading and set(leading[0]["members"]) == active == set(names):
-            return pages
-    raise AssertionError(f"{names} are not the members: {pages}")
+            return nodes
+    raise AssertionError(f"{names} are not the members: {nodes}")
 
 
 @pytest.mark.alone
@@ -57,10 +57,10 @@ def test_a_killed_site_comes_back_and_every_journal_is_the_same(tmp_path: Path) 
     assert run("init", folder, "--sites", 3, "--profile", "metro", "--reformers", 1)[0] == 0
     code, output, errors = run("drill", folder, "kill", "token", "--seconds", 1, "--rate", 2_000, "--json")
     assert code == 0, errors
-    account = json.loads(output)
-    assert (account["lost"], account["one_order"], account["breaks"]) == (0, True, 0)
-    assert account["published"] > 0
-    assert account["formations"][0]["silent"] == account["sites"]
+    result = json.loads(output)
+    assert (result["lost"], result["one_order"], result["breaks"]) == (0, True, 0)
+    assert result["published"] > 0
+    assert result["formations"][0]["silent"] == result["sites"]
     assert run("journal", "verify", *sorted((folder / "journals").iterdir()))[0] == 0
 
 
@@ -69,8 +69,8 @@ def test_a_killed_site_comes_back_and_every_journal_is_the_same(tmp_path: Path) 
 def test_an_operator_retires_and_admits_a_site_while_trades_are_published(tmp_path: Path) -> None:
     folder = tmp_path / "deployment"
     with deployment(folder, "--loops", "2,1", "--profile", "metro", "--reformers", 2) as process:
-        pages = await_members(folder, "s1", "s2")
-        assert pages["s1"]["clock_bound_us"] >= 0
+        nodes = await_members(folder, "s1", "s2")
+        assert nodes["s1"]["clock_bound_us"] >= 0
         code, output, _ = run("operate", folder, "retire", "s2")
         assert (code, output.startswith("s2 is retired: formation ")) == (0, True)
         await_members(folder, "s1")
@@ -78,8 +78,8 @@ def test_an_operator_retires_and_admits_a_site_while_trades_are_published(tmp_pa
         assert code == 0
         assert output.startswith("2,000 trades acknowledged, published as XLON")
         assert run("operate", folder, "admit", "s2")[0] == 0
-        pages = await_members(folder, "s1", "s2")
-        assert {page["sequence"] for page in pages.values() if page["kind"] == "site"} == {2_000}
+        nodes = await_members(folder, "s1", "s2")
+        assert {node["sequence"] for node in nodes.values() if node["kind"] == "site"} == {2_000}
         assert run("operate", folder, "resume")[1].startswith("nothing had halted")
         assert run("up", folder)[2].endswith("is running already; stop it first\n")
         interrupt(process)
@@ -106,17 +106,17 @@ def test_no_process_outlives_the_command_that_runs_it(tmp_path: Path) -> None:
 
 @pytest.mark.alone
 @pytest.mark.timeout(300)
-def test_a_listener_hears_one_order_though_the_site_that_it_hears_is_killed(tmp_path: Path) -> None:
+def test_a_listener_reads_one_order_although_its_site_is_killed(tmp_path: Path) -> None:
     folder = tmp_path / "deployment"
     with deployment(folder, "--sites", 3, "--profile", "metro", "--reformers", 1) as process:
-        pages = await_members(folder, "s1", "s2", "s3")
-        listener, sluggard = start("listen", folder, "--json", "--from-seq", 1), start("listen", folder)
-        heard = await_line(listener, "this is what site").split()[4]
-        await_line(sluggard, "this is what site")
+        nodes = await_members(folder, "s1", "s2", "s3")
+        listener, blocked = start("listen", folder, "--json", "--from-seq", 1), start("listen", folder)
+        followed = await_line(listener, "this is what site").split()[4]
+        await_line(blocked, "this is what site")
         assert run("publish", folder, "--generate", 2_000)[0] == 0
-        os.kill(pages[heard]["pid"], signal.SIGKILL)
-        await_line(listener, f"site {heard} no longer serves; this is what site")
-        assert run("publish", folder, "--generate", 20_000)[0] == 0  # more lines than a pipe has room for
+        os.kill(nodes[followed]["pid"], signal.SIGKILL)
+        await_line(listener, f"site {followed} no longer serves; this is what site")
+        assert run("publish", folder, "--generate", 20_000)[0] == 0  # more lines than fit into a pipe
         lines = [json.loads(line) for line in lines_of(listener, 22_000, '"kind":"trade"')]
         interrupt(listener)
         code, output, errors = finish(listener)
@@ -126,12 +126,12 @@ def test_a_listener_hears_one_order_though_the_site_that_it_hears_is_killed(tmp_
         assert numbers == list(range(1, 22_001))
         formations = [line for line in lines if line["kind"] == "formation"]
         assert formations[0]["members"] == ["s1", "s2", "s3"]
-        assert set(formations[1]["members"]) == {"s1", "s2", "s3"} - {heard}
+        assert set(formations[1]["members"]) == {"s1", "s2", "s3"} - {followed}
         assert not any(line["broken"] for line in formations)
-        interrupt(sluggard)
-        assert sluggard.wait(PATIENCE) == 0
-        sluggard.communicate()
-        late = start("listen", folder, "--site", "s1" if heard != "s1" else "s2")
+        interrupt(blocked)
+        assert blocked.wait(PATIENCE) == 0
+        blocked.communicate()
+        late = start("listen", folder, "--site", "s1" if followed != "s1" else "s2")
         await_line(late, "this is what site")
         interrupt(process)
         finish(process)
@@ -140,20 +140,20 @@ def test_a_listener_hears_one_order_though_the_site_that_it_hears_is_killed(tmp_
         assert errors.endswith("fairtape: the deployment has stopped\n")
 
 
-def lines_of(process: "Popen[str]", count: int, marked: str) -> list[str]:
-    """The lines of a command up to so many that have this mark."""
+def lines_of(process: "Popen[str]", count: int, text: str) -> list[str]:
+    """The lines of a command, until `count` of them contain this text."""
     assert process.stdout is not None
     lines: list[str] = []
     for line in process.stdout:
         lines.append(line)
-        count -= marked in line
+        count -= text in line
         if not count:
             return lines
     raise AssertionError(f"{count} lines are missing")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
+    ("arguments", "error"),
     [
         (("init", "{new}", "--sites", 0), "--sites is 0; give from 1 to 96"),
         (("init", "{new}", "--sites", 3, "--loops", "3"), "--sites is 3 and --loops is '3'; give one of them"),
@@ -176,10 +176,10 @@ def lines_of(process: "Popen[str]", count: int, marked: str) -> list[str]:
         (("publish", "{made}", "--generate", 1), "the ring in '{made}' is not running; start it with: fairtape up"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_one_sentence(tmp_path: Path, arguments: tuple[object, ...], complaint: str) -> None:
+def test_a_mistake_is_one_sentence(tmp_path: Path, arguments: tuple[object, ...], error: str) -> None:
     places = {"new": tmp_path / "new", "made": tmp_path / "made"}
     assert run("init", places["made"], "--sites", 1)[0] == 0
     code, output, errors = run(*(str(word).format(**places) for word in arguments))
     assert (code, output) == (2, "")
-    assert errors.startswith(f"fairtape: {complaint.format(**places)}")
+    assert errors.startswith(f"fairtape: {error.format(**places)}")
     assert errors.count("\n") == 1

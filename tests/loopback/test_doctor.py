@@ -1,4 +1,4 @@
-"""`fairtape doctor` on the machine that runs the tests, whatever that machine is like."""
+"""`fairtape doctor` on the machine that runs the tests, whatever its features."""
 
 import json
 import os
@@ -28,8 +28,8 @@ CHECKS: list[Callable[[], Finding]] = [
 ]
 
 
-def is_well_said(finding: Finding) -> bool:
-    """Something was found, in one line, and there is one sentence about what to do."""
+def is_complete(finding: Finding) -> bool:
+    """One line says what was found, and one sentence what to do."""
     return (
         bool(finding.name)
         and bool(finding.found)
@@ -40,8 +40,8 @@ def is_well_said(finding: Finding) -> bool:
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_a_check_finds_something_and_says_what_to_do(check: Callable[[], Finding]) -> None:
-    assert is_well_said(check())
+def test_a_check_has_a_finding_and_advice(check: Callable[[], Finding]) -> None:
+    assert is_complete(check())
 
 
 @pytest.mark.parametrize("check", [doctor.java, doctor.etcd, doctor.namespaces], ids=lambda check: check.__name__)
@@ -52,11 +52,11 @@ def test_a_program_that_is_not_there_is_only_a_note(
     monkeypatch.delenv("JAVA_HOME", raising=False)
     finding = check()
     assert finding.status is CheckStatus.NOTE
-    assert is_well_said(finding)
+    assert is_complete(finding)
 
 
 @pytest.mark.parametrize(
-    ("said", "status"),
+    ("output", "status"),
     [
         ('openjdk version "21.0.1" 2023-10-17', CheckStatus.GOOD),
         ('openjdk version "17" 2021-09-14', CheckStatus.GOOD),
@@ -66,34 +66,34 @@ def test_a_program_that_is_not_there_is_only_a_note(
     ],
 )
 def test_java_is_good_from_version_17_on(
-    said: str, status: CheckStatus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    output: str, status: CheckStatus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "bin" / "java"
     program.parent.mkdir()
-    program.write_text(f"#!/bin/sh\necho '{said}' >&2\n")
+    program.write_text(f"#!/bin/sh\necho '{output}' >&2\n")
     program.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     finding = doctor.java()
     assert finding.status is status
-    assert is_well_said(finding)
+    assert is_complete(finding)
 
 
-def test_a_folder_is_measured_and_left_as_it_was(tmp_path: Path) -> None:
+def test_a_folder_is_measured_and_not_changed(tmp_path: Path) -> None:
     finding = doctor.disk(tmp_path)
-    assert is_well_said(finding)
+    assert is_complete(finding)
     assert "GiB free" in finding.found
     assert "a sync takes" in finding.found
     assert not any(tmp_path.iterdir())
 
 
-def test_a_folder_that_is_not_there_is_bad_and_no_error(tmp_path: Path) -> None:
+def test_a_missing_folder_is_a_bad_finding_and_no_error(tmp_path: Path) -> None:
     finding = doctor.disk(tmp_path / "none")
     assert finding.status is CheckStatus.BAD
-    assert is_well_said(finding)
+    assert is_complete(finding)
 
 
 def test_a_folder_in_memory_is_noted() -> None:
-    memory = Path("/dev/shm")  # noqa: S108 - a folder in memory is what is asked for
+    memory = Path("/dev/shm")  # noqa: S108 - a folder in memory is needed
     if not os.access(memory, os.W_OK):
         pytest.skip("this machine has no folder in memory that can be written")
     finding = doctor.disk(memory)

@@ -15,6 +15,7 @@ import pytest
 
 from fairtape.deployment.config.description import read_deployment
 from fairtape.deployment.process.edge import edge_names
+from fairtape.deployment.status import encode_status
 from fairtape.deployment.status_files import RunFolder
 from fairtape.edge.service.stripe_plans import read_plan
 from fairtape.formats import soupbintcp as soup
@@ -48,7 +49,8 @@ def publish(folder: Path, count: int, *options: object) -> None:
 def pages_of(folder: Path) -> dict[str, Any]:
     """What `fairtape status` shows, without a process for each look."""
     found = read_deployment(folder)
-    return RunFolder(folder).statuses([*found.nodes, *edge_names(found)])
+    statuses = RunFolder(folder).statuses([*found.nodes, *edge_names(found)])
+    return {name: encode_status(status) for name, status in statuses.items()}
 
 
 def await_stations(folder: Path, *names: str, plan: int = 1) -> dict[str, Any]:

@@ -17,7 +17,6 @@ import fairtape
 from fairtape.client import Gap as TapeGap
 from fairtape.client import Skipped, Tape, Trade
 from fairtape.deployment.config.description import read_deployment
-from fairtape.deployment.config.loopback import free_ports
 from fairtape.deployment.process.edge import edge_of, stripe_plans_of
 from fairtape.edge.protocol.customer import CustomerOptions
 from fairtape.edge.protocol.customer_records import Break, Delivered, Gap
@@ -26,6 +25,7 @@ from fairtape.edge.service.subscriber import MulticastSubscriber
 from fairtape.formats import soupbintcp as soup
 from fairtape.market.stripes import StripePlan
 from fairtape.net.clock import SharedClock
+from fairtape.net.loopback import free_ports
 from fairtape.net.transports import LOOPBACK
 from loopback.commands import await_line, finish, run, start
 from loopback.edge_wires import until

@@ -32,7 +32,7 @@ def test_the_file_of_a_plan_a_tag_and_a_server_are_all_that_a_customer_needs(tmp
         process = start("hear", plans.path(1), "--tag", "FT", "--feeds", "A", "--trades", 240, "--json", *asked)
         try:
             await_line(process, "receiving 3 stripes of plan 1")
-            until(lambda: len(site.station.status()["marks"]) == 2 and site.speaks, site.wake)
+            until(lambda: len(site.station.status().marks) == 2 and site.speaks, site.wake)
             for each in told:
                 site.tell(each)
             until(lambda: process.poll() is not None, site.wake, server.turn)

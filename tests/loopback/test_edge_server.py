@@ -135,14 +135,14 @@ def test_malformed_absurd_and_flooding_requests_are_counted_and_the_server_goes_
         for number, count in ((made.following + 1, 1), (1 << 63, 65_535), (made.following + 10**6, 9)):
             stranger.sendto(encode_request(MoldRequest(made.session, number, count)), made.requests)
         stranger.sendto(encode_request(MoldRequest("ZZ99999999", 1, 1)), made.requests)
-        until(lambda: made.server.status()["requests"]["requests"] >= 204, made.server.turn)
-        counts = made.server.status()["requests"]
-        assert counts["malformed"] >= 190
-        assert counts["strangers"] >= 1
-        assert counts["absurd"] >= 2
+        until(lambda: made.server.status().requests.requests >= 204, made.server.turn)
+        counts = made.server.status().requests
+        assert counts.malformed >= 190
+        assert counts.strangers >= 1
+        assert counts.absurd >= 2
         for _ in range(3_000):
             stranger.sendto(encode_request(MoldRequest(made.session, 1, 65_000)), made.requests)
-        until(lambda: made.server.status()["requests"]["floods"] > 100, made.server.turn)
+        until(lambda: made.server.status().requests.floods > 100, made.server.turn)
         with suppress(BlockingIOError):
             while True:
                 stranger.recv(65_536)
@@ -192,8 +192,8 @@ def test_absurd_logins_and_ranges_over_a_stream_are_refused_and_counted(tmp_path
         with made.customer() as client:
             client.send(soup.encode(soup.UnsequencedData(struct.pack(">cQ", b"E", 3))))
             assert made.packets(client, 1) == []
-        counts = made.server.status()["replays"]
-        assert (counts["rejected"], counts["breaches"]) == (3, 1)
+        counts = made.server.status().replays
+        assert (counts.rejected, counts.breaches) == (3, 1)
 
 
 def test_half_open_and_senseless_connections_are_shown_the_door(tmp_path: Path) -> None:
@@ -201,11 +201,11 @@ def test_half_open_and_senseless_connections_are_shown_the_door(tmp_path: Path) 
     with stand(tmp_path, options=options) as made:
         clients = [made.customer() for _ in range(12)]
         clients[0].send(b"GET / HTTP/1.1\r\n\r\n")
-        until(lambda: made.server.status()["replays"]["half_open"] >= 6, made.server.turn)
-        until(lambda: made.server.status()["connections"] == 0, made.server.turn)
-        counts = made.server.status()["replays"]
-        assert counts["turned_away"] == 4
-        assert counts["malformed"] + counts["breaches"] + counts["half_open"] == 8
+        until(lambda: made.server.status().replays.half_open >= 6, made.server.turn)
+        until(lambda: made.server.status().connections == 0, made.server.turn)
+        counts = made.server.status().replays
+        assert counts.turned_away == 4
+        assert counts.malformed + counts.breaches + counts.half_open == 8
         for client in clients:
             client.close()
         with made.customer() as good:
@@ -225,10 +225,10 @@ def test_a_client_that_does_not_read_costs_little_holds_up_nobody_and_can_go_on_
         sluggard.send(soup.encode(soup.LoginRequest("slow", "", made.session, 1)))
         with made.customer() as good:
             good.send(soup.encode(soup.LoginRequest("bob", "", made.session, 1)))
-            found = made.packets(good, made.following, lambda: waited.append(made.server.status()["waiting_bytes"]))
+            found = made.packets(good, made.following, lambda: waited.append(made.server.status().waiting_bytes))
         everything = made.wanted(1, made.following)
         assert data_of(found) == everything
-        until(lambda: made.server.status()["replays"]["stalled"] == 1, made.server.turn)
+        until(lambda: made.server.status().replays.stalled == 1, made.server.turn)
         assert 0 < max(waited) < 2 * (buffer_max + chunk * 64)
         sluggard.settimeout(0)
         late = data_of(made.packets(sluggard, made.following))

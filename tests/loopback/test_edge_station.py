@@ -61,7 +61,7 @@ class Post:
 
     @property
     def speaks(self) -> bool:
-        return bool(self.station.status()["speaks"])
+        return bool(self.station.status().speaks)
 
     def close(self) -> None:
         self.station.close()
@@ -135,7 +135,7 @@ def test_a_customer_hears_everything_that_a_site_releases(tmp_path: Path) -> Non
         until(lambda: complete(heard, wanted), site.wake, heard.hear)
         check(heard, wanted)
         until(lambda: any(not packet.messages for packet in heard.packets), site.wake, heard.hear)
-        assert site.station.status()["unsent"] == 0
+        assert site.station.status().unsent == 0
 
 
 def test_a_restarted_site_goes_on_with_the_same_numbers(tmp_path: Path) -> None:
@@ -161,11 +161,11 @@ def test_another_plan_takes_over_without_a_lost_or_doubled_message(tmp_path: Pat
     told = history(second=second)
     wanted = expected(plan, told, second)
     with post(tmp_path, catalogue(tmp_path, plan, second)) as site, hearer(second) as heard:
-        until(lambda: len(site.station.status()["marks"]) == 2 and site.speaks, site.wake)
+        until(lambda: len(site.station.status().marks) == 2 and site.speaks, site.wake)
         for each in told:
             site.tell(each)
             heard.hear(0)
-        assert site.station.status()["plan"] == 2
+        assert site.station.status().plan == 2
         until(lambda: complete(heard, wanted), site.wake, heard.hear)
         check(heard, wanted)
 
@@ -186,14 +186,14 @@ def test_a_site_without_the_plan_is_silent_until_it_has_it_and_then_says_all_tha
         assert not [name for name in heard.messages() if name.startswith("FT002")]
         plans.add(second)
         until(lambda: site.speaks, site.wake)
-        assert site.station.status()["plan"] == 2
+        assert site.station.status().plan == 2
         until(lambda: complete(heard, wanted), site.wake, heard.hear)
         check(heard, wanted)
 
 
 def test_an_interface_without_a_socket_leaves_the_site_alone(tmp_path: Path) -> None:
     from fairtape.deployment.config.description import read_deployment
-    from fairtape.deployment.config.draft import Draft, create_deployment
+    from fairtape.deployment.operations.draft import Draft, create_deployment
     from fairtape.deployment.process.edge import SilencedPublisher, open_publisher
 
     folder = tmp_path / "new"
@@ -206,7 +206,7 @@ def test_an_interface_without_a_socket_leaves_the_site_alone(tmp_path: Path) -> 
     station = open_publisher(deployment, deployment.sites[0], tmp_path, said.append)
     assert isinstance(station, SilencedPublisher)
     station.delivered(delivery(next(each for each in history() if not isinstance(each, FormationChange))))
-    assert station.status()["unsent"] == 4
+    assert station.status().unsent == 4
     assert "192.0.2.1" in said[0]
 
 
@@ -231,7 +231,7 @@ def test_a_site_speaks_on_the_feeds_that_a_formation_leaves_to_it(tmp_path: Path
         other.hear(0)
         assert other.packets == []
         site.station.assign(("A", "B"), 1)
-        assert site.station.status()["feeds"] == ["A", "B"]
+        assert site.station.status().feeds == ("A", "B")
         for each in told[50:]:
             site.tell(each)
             site.wake()

@@ -176,7 +176,7 @@ def test_the_stream_with_heartbeats_and_ends_of_sessions_is_moldudp64(tmp_path: 
     told = history(second=second)
     wanted = expected(plan, told, second)
     with post(tmp_path, catalogue(tmp_path, plan, second)) as site, hearer(second) as heard:
-        until(lambda: len(site.station.status()["marks"]) == 2 and site.speaks, site.wake)
+        until(lambda: len(site.station.status().marks) == 2 and site.speaks, site.wake)
         for each in told:
             site.tell(each)
         until(

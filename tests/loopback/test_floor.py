@@ -9,10 +9,10 @@ import pytest
 
 import fairtape
 from fairtape.cli import run as run_here
-from fairtape.deployment.config.loopback import free_ports
 from fairtape.exchange.order_codec import TRADE_REPORT_KIND
 from fairtape.gateway.core.events import EventKind, OrderEvent
 from fairtape.journal import JournalReader
+from fairtape.net.loopback import free_ports
 from loopback.certificates import Authority
 from loopback.commands import await_line, finish, interrupt, run, start
 

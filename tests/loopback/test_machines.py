@@ -12,8 +12,8 @@ import pytest
 
 from fairtape.core.instants import SECOND
 from fairtape.deployment.config.description import FILE, Node, read_deployment
-from fairtape.deployment.config.draft import Draft, create_deployment
 from fairtape.deployment.lock_file import folder_lock
+from fairtape.deployment.operations.draft import Draft, create_deployment
 from fairtape.deployment.operations.drills import (
     LEADER,
     NEXT_SITE,
@@ -21,7 +21,7 @@ from fairtape.deployment.operations.drills import (
     DrillPlan,
     DrillTarget,
     Fault,
-    Means,
+    FaultActions,
     run_drill,
 )
 from fairtape.deployment.process.local_cluster import LocalCluster
@@ -59,12 +59,12 @@ def field(network: Machines, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
     field = DrillTarget(deployment, wrapping=wrapping)
     with folder_lock(folder):
-        field.company = LocalCluster(deployment, wrapping=wrapping)
+        field.cluster = LocalCluster(deployment, wrapping=wrapping)
         try:
-            field.company.start()
+            field.cluster.start()
             yield field
         finally:
-            field.company.stop()
+            field.cluster.stop()
     comparison = compare([folder / "journals" / node.name for node in deployment.sites])
     assert comparison.same
     assert comparison.level
@@ -83,7 +83,7 @@ def test_a_cable_is_pulled(field: DrillTarget, network: Machines) -> None:
         for node in victims:
             network.cable(node.host, plugged=True)
 
-    means: Means = pull, put_back
+    means: FaultActions = pull, put_back
     expect_one_order(run_drill(field, drill(Fault.PARTITION, "s5"), means))
 
 

@@ -25,7 +25,7 @@ from fairtape.client import (
     Trade,
 )
 from fairtape.client import remote_feed as remote
-from fairtape.deployment.config.loopback import free_ports
+from fairtape.net.loopback import free_ports
 from fairtape.tape.records import Record
 from fairtape.web.broadcast import Limits
 from fairtape.web.customer import QUEUE_MIN

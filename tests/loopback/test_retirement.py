@@ -1,4 +1,4 @@
-"""Who was retired on purpose stays retired, whichever reformation server leads and however the last one ended."""
+"""Retired sites stay retired, whichever reformation server leads and however the last one ended."""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -27,59 +27,58 @@ OPERATOR = 999
 LEASE = 300 * MILLISECOND
 STEP = 20 * MILLISECOND
 KEYS = Keys.from_secret(b"servers", (*SITES, 101, OPERATOR), ())
-CHARTER = Topology(loops=(LoopTopology(number=0, tour=SITES, timing=TIMING),))
+TOPOLOGY = Topology(loops=(LoopTopology(number=0, tour=SITES, timing=TIMING),))
 STORES = count()
 
-Orders = list[tuple[OperatorVerb, int] | None]  # None: the server ends as by kill -9, and a new one opens the store
+Commands = list[tuple[OperatorVerb, int] | None]  # None: the server is killed, and a new one opens the store
 
-orders: st.SearchStrategy[Orders] = st.lists(
+commands: st.SearchStrategy[Commands] = st.lists(
     st.none() | st.tuples(st.sampled_from([OperatorVerb.RETIRE, OperatorVerb.ADMIT]), st.sampled_from(SITES)),
     max_size=10,
 )
 
 
-class Life:
-    """One server after another over the same store, in a time of their own."""
+class Servers:
+    """One server after another over the same store, in simulated time."""
 
-    def __init__(self, opened: Callable[[], FormationStore]) -> None:
-        self._opened = opened
+    def __init__(self, open_again: Callable[[], FormationStore]) -> None:
+        self._open = open_again
         self.now: Instant = 100 * SECOND
-        self.lossy = False  # records are carried out, and the answer is lost
-        self.store = opened()
+        self.lossy = False  # a record is written, and its answer is lost
+        self.store = open_again()
         self.server = self._new()
 
     def _new(self) -> Reformer:
-        bench = ReformerConfig(me=101, operator=OPERATOR, leader_lease=LEASE)
-        return Reformer(bench, CHARTER, keys=KEYS, born_at=self.now)
+        config = ReformerConfig(me=101, operator=OPERATOR, leader_lease=LEASE)
+        return Reformer(config, TOPOLOGY, keys=KEYS, born_at=self.now)
 
     def close(self) -> None:
         self.store.close()
 
     def restart(self) -> None:
-        """A new process: nothing is left of the old one but the store."""
+        """Start a new process: only the store is left of the old one."""
         self.store.close()
-        self.store = self._opened()
+        self.store = self._open()
         self.server = self._new()
 
     def lead(self) -> None:
-        """Let time pass until it leads."""
+        """Wait until the server leads."""
         for _ in range(200):
             if self.server.leads(self.now):
                 return
-            self.rest(STEP)
-        raise AssertionError("nobody leads")
+            self.wait(STEP)
+        raise AssertionError("no server leads")
 
-    def rest(self, period: int) -> None:
-        """Let time pass."""
+    def wait(self, period: int) -> None:
         ends_at = self.now + period
         while self.now < ends_at:
             self.now += STEP
             self.server.wake(self.now)
             self._turn()
 
-    def hear(self, message: MembershipMessage) -> None:
-        box = MessageAuthenticator(me=message.sender, keys=KEYS, peers=(), first_serial=self.now)
-        self.server.receive(box.govern(message), self.now)
+    def receive(self, message: MembershipMessage) -> None:
+        sender = MessageAuthenticator(me=message.sender, keys=KEYS, peers=(), first_serial=self.now)
+        self.server.receive(sender.govern(message), self.now)
         self._turn()
 
     def _turn(self) -> None:
@@ -95,57 +94,57 @@ class Life:
         self.server.answered(answer, self.now)
 
     def register(self) -> LogEntry | None:
-        """What the log says."""
+        """The last record of retired sites."""
         recalled = self.store.answer(Recall())
         assert isinstance(recalled, Recalled)
         return next((entry for entry in recalled.latest if entry.loop == REGISTER), None)
 
 
-def live_through(drawn: Orders, opened: Callable[[], FormationStore], *, lossy: bool) -> None:
-    """After any orders and restarts the present leader keeps out whom the operator retired last, and nobody else."""
-    with closing(Life(opened)) as life:
-        life.lead()
+def check_retired(drawn: Commands, open_store: Callable[[], FormationStore], *, lossy: bool) -> None:
+    """After any commands and restarts, the leader leaves out exactly the sites that the operator has retired."""
+    with closing(Servers(open_store)) as servers:
+        servers.lead()
         retired: set[int] = set()
-        for order in drawn:
-            if order is None:
-                before = life.register()
-                life.restart()
-                life.lead()
-                assert life.register() == before  # a restart records nothing
+        for command in drawn:
+            if command is None:
+                before = servers.register()
+                servers.restart()
+                servers.lead()
+                assert servers.register() == before  # a restart records nothing
             else:
-                verb, site = order
+                verb, site = command
                 (retired.add if verb is OperatorVerb.RETIRE else retired.discard)(site)
-                life.lossy = lossy
-                life.hear(OperatorCommand(0, 0, OPERATOR, verb, site))
-                life.lead()
-                life.rest(LEASE)
-                life.lossy = False
-            assert life.server.primary.retired == retired
-        life.restart()
-        life.lead()
+                servers.lossy = lossy
+                servers.receive(OperatorCommand(0, 0, OPERATOR, verb, site))
+                servers.lead()
+                servers.wait(LEASE)
+                servers.lossy = False
+            assert servers.server.primary.retired == retired
+        servers.restart()
+        servers.lead()
         for site in SITES:
-            life.hear(
+            servers.receive(
                 standing_of(site, formation=0, membership_state=MembershipState.NEWBORN, complete_through=0, sequence=1)
             )
-        life.rest(FOUNDING_DELAY + STEP)  # it waits so long for whoever is not there, and so for the retired
-        formation = life.server.primary.formation
+        servers.wait(FOUNDING_DELAY + STEP)  # it waits as long for absent sites, and so for retired ones
+        formation = servers.server.primary.formation
         assert set(formation.members if formation is not None else ()) == set(SITES) - retired
 
 
-@given(drawn=orders, lossy=st.booleans())
+@given(drawn=commands, lossy=st.booleans())
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_restart_changes_nothing_about_who_is_retired_in_sqlite(drawn: Orders, lossy: bool, tmp_path: Path) -> None:
+def test_a_restart_changes_nothing_about_who_is_retired_in_sqlite(drawn: Commands, lossy: bool, tmp_path: Path) -> None:
     url = f"sqlite:{tmp_path / f'{next(STORES)}.db'}"
-    live_through(drawn, lambda: open_store(url, patience=PATIENCE), lossy=lossy)
+    check_retired(drawn, lambda: open_store(url, patience=PATIENCE), lossy=lossy)
 
 
 def test_a_restart_changes_nothing_about_who_is_retired_in_etcd(tmp_path: Path) -> None:
     with running_etcd(tmp_path) as etcd:
 
-        @given(drawn=orders, lossy=st.booleans())
+        @given(drawn=commands, lossy=st.booleans())
         @settings(max_examples=10, deadline=None)
-        def live(drawn: Orders, lossy: bool) -> None:
+        def check(drawn: Commands, lossy: bool) -> None:
             url = f"etcd:http://{etcd.endpoint}/{next(STORES)}"
-            live_through(drawn, lambda: open_store(url, patience=PATIENCE), lossy=lossy)
+            check_retired(drawn, lambda: open_store(url, patience=PATIENCE), lossy=lossy)
 
-        live()
+        check()

@@ -1,4 +1,4 @@
-"""`fairtape revise`: a venue takes a trade back, puts one right, halts and opens, in the one order."""
+"""`fairtape revise`: a venue cancels and corrects trades and halts, at places in the one order."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ CSV = """time,symbol,price,quantity,venue,trade_id
 
 
 @pytest.mark.alone
-def test_a_venue_revises_what_it_published_and_everybody_hears_it_in_the_order(tmp_path: Path) -> None:
+def test_a_venue_revises_what_it_published_and_listeners_see_it_in_the_order(tmp_path: Path) -> None:
     folder, trades = tmp_path / "ring", tmp_path / "trades.csv"
     trades.write_text(CSV)
     with ring(folder) as listen:
@@ -40,8 +40,8 @@ def test_a_venue_revises_what_it_published_and_everybody_hears_it_in_the_order(t
             assert sentence in errors
         interrupt(listen)
         _, output, _ = finish(listen)
-    told = [line.split(maxsplit=3)[3] for line in output.splitlines()[2:]]
-    assert told == [
+    revisions = [line.split(maxsplit=3)[3] for line in output.splitlines()[2:]]
+    assert revisions == [
         "number 1 is canceled: ETH@XLON",
         "number 2 is corrected: BTC@XLON 2 at 61804.5",
         "number 4 is corrected: BTC@XLON 3 at 61804.5",

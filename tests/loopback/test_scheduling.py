@@ -11,7 +11,7 @@ import pytest
 
 from fairtape.core.errors import UserError
 from fairtape.deployment.config.description import Deployment, RealTime
-from fairtape.deployment.config.draft import Draft, create_deployment
+from fairtape.deployment.operations.draft import Draft, create_deployment
 from fairtape.deployment.process.idle_guard import keep_processors_awake
 from fairtape.deployment.process.node import THREADS, Scheduling
 from fairtape.net.driver import may_run_in_real_time
@@ -42,7 +42,7 @@ def policies() -> set[int]:
 @pytest.mark.usefixtures("another_thread")
 def test_all_threads_of_a_process_that_serves_are_preferred_and_of_no_other(deployment: Deployment) -> None:
     scheduling = Scheduling(deployment)
-    assert "real-time scheduling while it serves" in scheduling.words
+    assert "real-time scheduling while it serves" in scheduling.description
     before = policies()
     try:
         scheduling.prefer(serving=True)
@@ -57,12 +57,12 @@ def test_what_is_not_wanted_is_not_asked_for(deployment: Deployment) -> None:
     before = policies()
     scheduling.prefer(serving=True)
     assert policies() == before
-    assert scheduling.words == "ordinary scheduling, as the deployment says"
+    assert scheduling.description == "ordinary scheduling, as the deployment says"
 
 
 @pytest.mark.skipif(may_run_in_real_time(), reason="the kernel grants real-time scheduling here")
 def test_what_is_refused_is_told_and_ends_whoever_cannot_do_without(deployment: Deployment) -> None:
-    assert "as the kernel grants no other" in Scheduling(deployment).words
+    assert "as the kernel grants no other" in Scheduling(deployment).description
     with pytest.raises(UserError, match=r"process\.real_time is true, and the kernel refuses it"):
         Scheduling(replace(deployment, real_time=RealTime.ALWAYS))
 

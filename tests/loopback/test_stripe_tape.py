@@ -45,7 +45,7 @@ def test_stripes_are_heard_as_a_tape_though_the_plan_changes(tmp_path: Path) -> 
     plan, second = groups.plan(), groups.plan(2, stripes=3)
     plans = catalogue(tmp_path, plan, second)
     with post(tmp_path, plans) as site, server_of(tmp_path) as server:
-        until(lambda: len(site.station.status()["marks"]) == 2 and site.speaks, site.wake)
+        until(lambda: len(site.station.status().marks) == 2 and site.speaks, site.wake)
         host, port = server.addresses[0]
         target = f"mold://FT@{plans.path(1)}?servers={host}:{port}&feeds=A"
         with fairtape.connect(target, start="beginning") as tape:

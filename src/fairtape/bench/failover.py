@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from fairtape.core.instants import SECOND
-from fairtape.deployment.config.draft import Draft, create_deployment
 from fairtape.deployment.lock_file import folder_lock
+from fairtape.deployment.operations.draft import Draft, create_deployment
 from fairtape.deployment.operations.drills import TOKEN_SITE, DrillPlan, DrillTarget, Fault, run_drill
 from fairtape.deployment.process.local_cluster import LocalCluster
 
@@ -73,9 +73,9 @@ def _round(profile: str) -> dict[str, Any]:
             senders=survivors,
         )
         with folder_lock(deployment.folder):
-            field.company = LocalCluster(deployment)
+            field.cluster = LocalCluster(deployment)
             try:
-                field.company.start()
+                field.cluster.start()
                 return run_drill(field, plan)
             finally:
-                field.company.stop()
+                field.cluster.stop()

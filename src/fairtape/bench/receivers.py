@@ -16,7 +16,8 @@ from fairtape.bench.setting import Setting
 from fairtape.core.effects import Deliver
 from fairtape.core.instants import MILLISECOND, Instant
 from fairtape.deployment.process.children import ChildLink, Ready
-from fairtape.deployment.ring_plan import RingPlan, gather_period, site_runtime
+from fairtape.deployment.ring_plan import RingPlan
+from fairtape.deployment.ring_runtime import gather_period, site_runtime
 from fairtape.journal import JournalWriter
 from fairtape.net.clock import Clock, SharedClock
 from fairtape.net.driver import Driver, run_in_real_time, tune_gc
@@ -153,7 +154,7 @@ def receiver_process(link: ChildLink, me: NodeId, journal: Path, setting: Settin
     receiver, seat = site_runtime(plan, me, clock, journal=journal)
     witness = DeliveryRecorder(clock, tally, link, receiver)
     seat.consumer = witness.take
-    driver = Driver([seat], clock, gather_period=gather_period(plan))
+    driver = Driver([seat], clock, gather_period=gather_period(plan.formation.timing))
     tune_gc()
     driver.run(until=witness.done)
     link.tell(_account(me, tally, receiver, seat, real_time=real_time))

@@ -25,12 +25,12 @@ from fairtape.bench.setting import PATIENCE, WARM_PERIOD, Setting
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration, Instant
 from fairtape.core.link_faults import LinkFaults
-from fairtape.deployment.config.loopback import free_ports, loopback_book, loopback_groups
 from fairtape.deployment.process.children import ChildLink, ChildProcesses, Ready
 from fairtape.deployment.ring_plan import RingPlan
 from fairtape.journal.format import SUFFIX
 from fairtape.net.clock import SharedClock
 from fairtape.net.driver import run_in_real_time
+from fairtape.net.loopback import free_ports, loopback_book, loopback_groups
 from fairtape.net.transports import LOOPBACK
 from fairtape.net.udp import Address
 from fairtape.ring.membership.formation import Formation

@@ -8,7 +8,8 @@ from typing import Final
 from fairtape.bench.setting import PATIENCE, Setting
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Instant
 from fairtape.deployment.process.children import ChildLink, Ready
-from fairtape.deployment.ring_plan import RingPlan, source_of, source_runtime
+from fairtape.deployment.ring_plan import RingPlan
+from fairtape.deployment.ring_runtime import source_of, source_runtime
 from fairtape.net.clock import Clock, SharedClock
 from fairtape.net.driver import Driver, run_in_real_time, tune_gc
 from fairtape.nodes.source import Source

@@ -39,9 +39,7 @@ COMMANDS: Final = {
         "A deployment", "fairtape.cli.processes", "up", "Run the sites and servers of a deployment on this machine."
     ),
     "node": CommandEntry("A deployment", "fairtape.cli.processes", "node", "Run one node of a deployment."),
-    "status": CommandEntry(
-        "A deployment", "fairtape.cli.status", "status", "Show the state of a deployment's processes."
-    ),
+    "status": CommandEntry("A deployment", "fairtape.cli.status", "status", "Show the state of a deployment."),
     "operate": CommandEntry(
         "A deployment",
         "fairtape.cli.operate",

@@ -169,14 +169,14 @@ def ring(
     not one or a site declared a failure.
     """
     from fairtape.bench.report import ring_figures
-    from fairtape.deployment.process.children import ParentGone
+    from fairtape.deployment.process.children import ChildExited
 
     if rounds is None:
         rounds = ROUNDS if seconds <= LONG_SECONDS else 1
     try:
         with steps(quiet=as_json) as step:
             figures = ring_figures(receivers=receivers, size=size, seconds=seconds, rounds=rounds, only=only, step=step)
-    except ParentGone as desertion:
+    except ChildExited as desertion:
         raise UserError(str(desertion)) from None
     click.echo(json.dumps(figures) if as_json else _table(figures, LABELS))
     _end(ctx, figures, "problems")
@@ -256,12 +256,12 @@ def edge(ctx: click.Context, *, customers: int, seconds: float, messages: int, o
     The exit code is 1 when the figures mean nothing. A figure below its promise is said on standard error.
     """  # noqa: D301 - click means the one character \b
     from fairtape.bench.edge import edge_figures
-    from fairtape.deployment.process.children import ParentGone
+    from fairtape.deployment.process.children import ChildExited
 
     try:
         with steps(quiet=as_json) as step:
             figures = edge_figures(customers=customers, seconds=seconds, messages=messages, only=only, step=step)
-    except ParentGone as desertion:
+    except ChildExited as desertion:
         raise UserError(str(desertion)) from None
     click.echo(json.dumps(figures) if as_json else _table(figures, EDGE_LABELS))
     _end(ctx, figures, "problems", "shortfalls")

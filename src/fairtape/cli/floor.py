@@ -15,6 +15,7 @@ from fairtape.cli.terminal import check_within, counted
 from fairtape.core.effects import Ordered
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, Instant
+from fairtape.deployment.publish.floor_request import MakeRequest
 from fairtape.exchange.orders import Action, Side, TimeInForce
 from fairtape.exchange.rules.values import (
     BadRule,
@@ -36,8 +37,7 @@ if TYPE_CHECKING:
 
     from fairtape.deployment.config.description import Deployment, FloorSettings, Node
     from fairtape.deployment.follow.floor_reader import FloorReader, FloorStep
-    from fairtape.deployment.publish.floor_request import FloorAnswer, Making
-    from fairtape.deployment.status_files import Status
+    from fairtape.deployment.publish.floor_request import FloorAnswer
     from fairtape.exchange.floor import Floor
     from fairtape.exchange.market import Market
     from fairtape.exchange.outputs import Execution
@@ -276,8 +276,7 @@ def _agree(replayed: list[_Replayed], place: _Place | None) -> bool:
 
 def _expanded(paths: tuple[Path, ...]) -> Iterator[Path]:
     """A deployment's folder stands for the journals of all its sites here."""
-    from fairtape.deployment.config.description import FILE
-    from fairtape.deployment.process.node import JOURNALS
+    from fairtape.deployment.config.description import FILE, JOURNALS
 
     for path in paths:
         if (path / FILE).exists():
@@ -349,9 +348,8 @@ def _show_replayed(each: _Replayed) -> None:
 def arbitrate(deployment: "Deployment", node: "Node", source: "NodeId", *, patient: bool = False) -> None:
     """Report what a site's tokens trade, until SIGINT or SIGTERM. A patient one waits for the site's journal."""
     from fairtape.deployment.process.children import Interrupts
-    from fairtape.deployment.process.node import JOURNALS
 
-    journal = deployment.folder / JOURNALS / node.name
+    journal = deployment.journal_of(node)
     with Interrupts() as interrupts:
         while patient and not interrupts.count and not journal.exists():
             time.sleep(LIVE_PERIOD)
@@ -366,7 +364,8 @@ def _arbitrate(
     from fairtape.deployment.process.arbiter import Arbiter
     from fairtape.deployment.process.supervisor import ARBITER
     from fairtape.deployment.publish.target import publish_target
-    from fairtape.deployment.ring_plan import source_of, source_runtime
+    from fairtape.deployment.ring_runtime import source_of, source_runtime
+    from fairtape.deployment.status import ArbiterStatus
     from fairtape.deployment.status_files import RunFolder, StatusFile
     from fairtape.net.driver import Driver
 
@@ -382,28 +381,27 @@ def _arbitrate(
         name = f"{node.name}{ARBITER}"
         bulletin = StatusFile(RunFolder(deployment.folder), name)
 
-        def page(now: Instant) -> "Status":
-            return {
-                "name": name,
-                "kind": "arbiter",
-                "node": source,
-                "written_at_ns": now,
-                "reports": arbiter.reports,
-                "accusations": arbiter.accusations,
-                "token": reader.floor.token,
-                "trades": reader.floor.trade_count,
-                "tentative": sum(1 for _ in reader.floor.tentative()),
-            }
+        def status(now: Instant) -> ArbiterStatus:
+            return ArbiterStatus(
+                name=name,
+                node=source,
+                written_at=now,
+                reports=arbiter.reports,
+                accusations=arbiter.accusations,
+                token=reader.floor.token,
+                trades=reader.floor.trade_count,
+                tentative=sum(1 for _ in reader.floor.tentative()),
+            )
 
         def ends() -> bool:
-            bulletin.keep_posted(clock.now(), page)
+            bulletin.keep_posted(clock.now(), status)
             return ended()
 
         try:
             driver.run(ends)
         finally:
             driver.close()
-            bulletin.close({**page(clock.now()), "ended": True})
+            bulletin.close(replace(status(clock.now()), ended=True))
             click.echo(f"{arbiter.reports:,} reports, {arbiter.accusations:,} accusations", err=True)
 
 
@@ -636,7 +634,7 @@ def arbiter(*, directory: Path, site: str, parent: int | None) -> None:
     arbitrate(deployment, node, source, patient=parent is not None)
 
 
-def entered(directory: Path, source: str | None, making: "Making") -> tuple["FloorAnswer", "Floor"]:
+def entered(directory: Path, source: str | None, making: "MakeRequest") -> tuple["FloorAnswer", "Floor"]:
     """Enter a request: the answer to it, and the floor as it was at that place."""
     from fairtape.deployment.publish.floor_request import enter
     from fairtape.deployment.publish.source_thread import source_named

@@ -237,9 +237,10 @@ def _target(target: Path, tag: str | None, servers: tuple[str, ...], interface: 
 
 
 def _deployed(deployment: "Deployment", interface: str | None) -> EdgeTarget:
-    from fairtape.deployment.config.description import interface_at
     from fairtape.deployment.process.edge import edge_names, edge_of, stripe_plans_of
+    from fairtape.deployment.status import EdgeStatus, SiteStatus
     from fairtape.deployment.status_files import RunFolder
+    from fairtape.net.transports import interface_at
 
     settings = edge_of(deployment)
     plans = stripe_plans_of(deployment)
@@ -247,9 +248,11 @@ def _deployed(deployment: "Deployment", interface: str | None) -> EdgeTarget:
     def later(version: int) -> "StripePlan | None":
         return _plan_or_none(plans.path(version))
 
-    statuses = RunFolder(deployment.folder).statuses([*settings.stations, *edge_names(deployment)])
-    pages = [page.get("edge") or page for page in statuses.values()]
-    version = max((page.get("plan") or 0 for page in pages), default=0) or settings.first_plan
+    run = RunFolder(deployment.folder)
+    publishers = [site.edge for site in run.statuses_of(SiteStatus, list(settings.stations)).values()]
+    servers_here = [edge.server for edge in run.statuses_of(EdgeStatus, edge_names(deployment)).values()]
+    versions = [each.plan or 0 for each in (*publishers, *servers_here) if each is not None]
+    version = max(versions, default=0) or settings.first_plan
     plan = later(version) if version else None
     if plan is None:
         raise UserError(

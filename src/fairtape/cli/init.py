@@ -68,7 +68,7 @@ def init(
     sustain is chosen, and the file names it.
     """
     from fairtape.deployment.config.description import FILE
-    from fairtape.deployment.config.draft import (
+    from fairtape.deployment.operations.draft import (
         EDGE_STRIPES_MAX,
         REFORMERS_MAX,
         SITES_MAX,
@@ -112,7 +112,7 @@ def init(
 
 
 def _sizes(loops: str) -> tuple[int, ...]:
-    from fairtape.deployment.config.draft import SITES_MAX
+    from fairtape.deployment.operations.draft import SITES_MAX
 
     try:
         sizes = tuple(map(int, loops.split(",")))

@@ -292,7 +292,7 @@ class Watch:
     def follow(self, crew: "ChildProcesses", tape: "TapePrinter") -> list[str]:
         """Print until the end is asked for or a site fails; the sentences of a failure if there is one."""
         from fairtape.cli.tape import Progress
-        from fairtape.deployment.process.children import ParentGone
+        from fairtape.deployment.process.children import ChildExited
         from fairtape.deployment.process.temporary_site import SiteNews
         from fairtape.journal.follow import POLL_PERIOD
 
@@ -301,7 +301,7 @@ class Watch:
             try:
                 heard = crew.hear(0 if progress is Progress.BUSY else POLL_PERIOD)
                 progress = tape.advance()
-            except ParentGone as desertion:
+            except ChildExited as desertion:
                 self._failures.append(str(desertion))
                 self._ends_at = min(self._ends_at, time.monotonic() + self._aftermath)
                 continue

@@ -136,12 +136,12 @@ def target_of(deployment: "Deployment") -> Iterator["DrillTarget"]:
         yield target
         return
     with folder_lock(deployment.folder):
-        target.company = LocalCluster(deployment)
+        target.cluster = LocalCluster(deployment)
         try:
-            target.company.start()
+            target.cluster.start()
             yield target
         finally:
-            target.company.stop()
+            target.cluster.stop()
 
 
 def account_text(account: dict[str, Any]) -> str:

@@ -1,8 +1,8 @@
-"""`fairtape status`: how the nodes of a deployment fare that run on this machine."""
+"""`fairtape status`: the state of the processes of a deployment that run on this machine."""
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,31 +16,45 @@ from fairtape.deployment.config.description import Deployment, Node, NodeKind, r
 from fairtape.deployment.process.edge import edge_names
 from fairtape.deployment.process.local_cluster import floor_names
 from fairtape.deployment.process.supervisor import ARBITER, BESIDE, GATEWAY
-from fairtape.deployment.status_files import RunFolder, Status
+from fairtape.deployment.status import (
+    ArbiterStatus,
+    EdgeStatus,
+    GatewayStatus,
+    LoadStatus,
+    ReformerStatus,
+    SiteStatus,
+    Status,
+    encode_status,
+)
+from fairtape.deployment.status_files import RunFolder
+from fairtape.edge.protocol.remulticast import RemulticastCounts
+from fairtape.edge.service.status import PublisherStatus
 
 EXIT_DOWN: Final = 1
 WATCH_PERIOD: Final = 0.5  # seconds
+
+Statuses = Mapping[str, Status]  # by name of the process
 
 
 @click.command()
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
-@click.option("--watch", is_flag=True, help="Again and again, until Ctrl-C.")
+@click.option("--watch", is_flag=True, help="Refresh until Ctrl-C.")
 @click.pass_context
 def status(ctx: click.Context, *, directory: Path, as_json: bool, watch: bool) -> None:
-    """Show how a deployment fares.
+    """Show the state of a deployment.
 
-    Formations, tokens, leases, clocks, and what came late.
+    Formations, tokens, leases, clocks and late messages.
 
-    Seen are the processes of this machine, as they describe themselves every half second. The exit code is 1 when none
+    Only processes of this machine are shown, as they report themselves every half second. The exit code is 1 when none
     of them runs.
     """
     deployment = read_deployment(directory)
     run = RunFolder(deployment.folder)
     if as_json:
         while True:
-            pages = _pages(deployment, run)
-            click.echo(json.dumps({"nodes": pages}))
+            statuses = _statuses(deployment, run)
+            click.echo(json.dumps({"nodes": {name: encode_status(each) for name, each in statuses.items()}}))
             if not watch:
                 break
             time.sleep(WATCH_PERIOD)
@@ -52,120 +66,124 @@ def status(ctx: click.Context, *, directory: Path, as_json: bool, watch: bool) -
     else:
         console = Console()
         console.print(_view(deployment, run), soft_wrap=not console.is_terminal)
-    ctx.exit(0 if _pages(deployment, run) else EXIT_DOWN)
+    ctx.exit(0 if _statuses(deployment, run) else EXIT_DOWN)
 
 
-def _pages(deployment: Deployment, run: RunFolder) -> dict[str, Status]:
+def _statuses(deployment: Deployment, run: RunFolder) -> Statuses:
     return run.statuses([*deployment.nodes, *edge_names(deployment), *_floor_processes(deployment)])
 
 
 def _view(deployment: Deployment, run: RunFolder) -> Group:
-    pages = _pages(deployment, run)
+    statuses = _statuses(deployment, run)
     sites = Table("site", "formation", "does", "loops", "token", "behind", "sequence", "lease", "clock", "late",
                   box=None, pad_edge=False)  # fmt: skip
     for node in deployment.sites:
-        sites.add_row(*_site_row(node, pages.get(node.name)))
+        sites.add_row(*_site_row(node, statuses.get(node.name)))
     servers = Table("server", "does", "term", "formation", "members", box=None, pad_edge=False)
     for node in deployment.reformers:
-        servers.add_row(*_server_row(node, pages.get(node.name)))
+        servers.add_row(*_server_row(node, statuses.get(node.name)))
     parts: list[Any] = [sites, Text(), servers]
     if deployment.edge is not None:
-        parts += [Text(), _edge_table(deployment, pages)]
+        parts += [Text(), _edge_table(deployment, statuses)]
     listed = floor_names(deployment)
-    shown = [name for name in _floor_processes(deployment) if name in listed or name in pages]
+    shown = [name for name in _floor_processes(deployment) if name in listed or name in statuses]
     if shown:
-        parts += [Text(), _floor_table(shown, pages)]
-    sources = [pages[node.name] for node in deployment.of_kind(NodeKind.SOURCE) if node.name in pages]
-    if sources:
-        parts += [Text(), *(Text(_source_line(page)) for page in sources)]
+        parts += [Text(), _floor_table(shown, statuses)]
+    sources = [statuses.get(node.name) for node in deployment.of_kind(NodeKind.SOURCE)]
+    lines = [Text(_source_line(source)) for source in sources if isinstance(source, LoadStatus)]
+    if lines:
+        parts += [Text(), *lines]
     return Group(*parts)
 
 
 def _floor_processes(deployment: Deployment) -> list[str]:
-    """All that there may be: an arbiter of each site, and a gateway of each source."""
+    """All that may run: an arbiter of each site, and a gateway of each source."""
     arbiters = [f"{node.name}{ARBITER}" for node in deployment.sites]
     return [*arbiters, *(f"{node.name}{GATEWAY}" for node in deployment.of_kind(NodeKind.SOURCE))]
 
 
-def _floor_table(names: list[str], pages: dict[str, Status]) -> Table:
+def _floor_table(names: list[str], statuses: Statuses) -> Table:
     table = Table("floor", "token", "trades", "tentative", "does", box=None, pad_edge=False)
     for name in names:
-        page = pages.get(name)
-        if page is None:
-            table.add_row(name, "-", "-", "-", "does not run")
+        process = statuses.get(name)
+        if isinstance(process, ArbiterStatus | GatewayStatus):
+            numbers = (process.token, process.trades, process.tentative)
+            table.add_row(name, *(f"{each:,}" for each in numbers), _floor_activity(process))
         else:
-            table.add_row(name, *(f"{page[each]:,}" for each in ("token", "trades", "tentative")), _floor_words(page))
+            table.add_row(name, "-", "-", "-", "does not run")
     return table
 
 
-def _floor_words(page: Status) -> str:
-    if page["kind"] == "arbiter":
-        return f"{page['reports']:,} reports, {page['accusations']:,} accusations"
-    words = [", ".join(f"{kind} at {address}" for kind, address in page["addresses"].items()) or "catches up"]
-    if page["pending"]:
-        words.append(f"{page['pending']:,} requests wait for their place")
-    if page["ledger_stopped"]:
-        words.append("the ledger's tables cannot hold what came: see the log")
-    if page["ledger_waiting"]:
-        words.append(f"{page['ledger_waiting']:,} tokens wait for the ledger")
-    return "; ".join(words)
+def _floor_activity(process: ArbiterStatus | GatewayStatus) -> str:
+    if isinstance(process, ArbiterStatus):
+        return f"{process.reports:,} reports, {process.accusations:,} accusations"
+    parts = [", ".join(f"{kind} at {address}" for kind, address in process.addresses.items()) or "catches up"]
+    if process.pending:
+        parts.append(f"{process.pending:,} requests wait for their place")
+    if process.ledger_stopped:
+        parts.append("the ledger's tables cannot hold what came: see the log")
+    if process.ledger_waiting:
+        parts.append(f"{process.ledger_waiting:,} tokens wait for the ledger")
+    return "; ".join(parts)
 
 
-def _edge_table(deployment: Deployment, pages: dict[str, Status]) -> Table:
+def _edge_table(deployment: Deployment, statuses: Statuses) -> Table:
     table = Table("station", "feed", "plan", "messages", "overruns", "repairs", "replays", "refused", "does",
                   box=None, pad_edge=False)  # fmt: skip
     assert deployment.edge is not None
-    for site in deployment.edge.stations:
-        station, beside = (pages.get(site) or {}).get("edge"), pages.get(f"{site}{BESIDE}")
-        table.add_row(site, *_edge_cells(station, beside))
+    for name in deployment.edge.stations:
+        site, edge = statuses.get(name), statuses.get(f"{name}{BESIDE}")
+        publisher = site.edge if isinstance(site, SiteStatus) else None
+        table.add_row(name, *_edge_cells(publisher, edge if isinstance(edge, EdgeStatus) else None))
     return table
 
 
-def _edge_cells(station: Status | None, beside: Status | None) -> Iterator[str]:
-    """What its outlet does, and what the retransmit server beside it does."""
-    if station is None:
+def _edge_cells(publisher: PublisherStatus | None, edge: EdgeStatus | None) -> Iterator[str]:
+    """The publisher of a site, and the retransmit server beside it."""
+    if publisher is None:
         yield from ("-", "-", "-", "-")
     else:
-        yield from (station["feed"], str(station["plan"] or "-"))
-        yield from (f"{station.get('messages', 0):,}", f"{station.get('overruns', 0):,}")
-    if beside is None:
+        counts = publisher.counts or RemulticastCounts()
+        yield from (publisher.feed, str(publisher.plan or "-"), f"{counts.messages:,}", f"{counts.overruns:,}")
+    if edge is None:
         yield from ("-", "-", "-")
     else:
-        asked, replayed = beside["requests"], beside["replays"]
-        refused = sum(asked[name] for name in ("malformed", "strangers", "absurd", "floods", "refused"))
-        refused += sum(replayed[name] for name in ("turned_away", "malformed", "breaches", "rejected", "half_open"))
-        yield from (f"{asked['messages']:,}", f"{replayed['messages']:,}", f"{refused:,}")
-    if station is None:
+        asked, replayed = edge.server.requests, edge.server.replays
+        refused = asked.malformed + asked.strangers + asked.absurd + asked.floods + asked.refused
+        refused += replayed.turned_away + replayed.malformed + replayed.breaches + replayed.rejected
+        refused += replayed.half_open
+        yield from (f"{asked.messages:,}", f"{replayed.messages:,}", f"{refused:,}")
+    if publisher is None:
         yield "does not run"
     else:
-        yield "speaks" if station["speaks"] else station["words"]
+        yield "speaks" if publisher.speaks else publisher.reason
 
 
-def _site_row(node: Node, page: Status | None) -> tuple[str, ...]:
-    if page is None:
+def _site_row(node: Node, site: Status | None) -> tuple[str, ...]:
+    if not isinstance(site, SiteStatus):
         return node.name, "-", "does not run"
-    suspicion = f", suspects {page['suspect']}" if page["suspect"] else ""
+    suspicion = f", suspects {site.suspect}" if site.suspect else ""
     return (
         node.name,
-        str(page["formation"]),
-        page["posture"] + suspicion,
-        " ".join(page["loops"]) or "-",
-        f"{page['token']:,}",
-        str(page["behind"]),
-        f"{page['released_sequence']:,}",
-        f"{max(page['lease_left_ms'], 0):.0f} ms",
-        f"±{page['clock_bound_us']:,.0f} µs",
-        f"{page['late']:,}",
+        str(site.formation),
+        site.membership_state + suspicion,
+        " ".join(map(str, site.loops)) or "-",
+        f"{site.token:,}",
+        str(site.behind),
+        f"{site.released_sequence:,}",
+        f"{max(site.lease_left_ms, 0):.0f} ms",
+        f"±{site.clock_bound_us:,.0f} µs",
+        f"{site.late:,}",
     )
 
 
-def _server_row(node: Node, page: Status | None) -> tuple[str, ...]:
-    if page is None:
+def _server_row(node: Node, server: Status | None) -> tuple[str, ...]:
+    if not isinstance(server, ReformerStatus):
         return node.name, "does not run"
-    if not page["leads"]:
-        return node.name, "stands by", str(page["term"])
-    return node.name, f"leads: {page['phase']}", str(page["term"]), str(page["formation"]), " ".join(page["members"])
+    if not server.leads:
+        return node.name, "stands by", str(server.term)
+    return node.name, f"leads: {server.phase}", str(server.term), str(server.formation), " ".join(server.members)
 
 
-def _source_line(page: Status) -> str:
-    return f"{page['name']}: {page['published']:,} messages published, {page['acknowledged']:,} acknowledged"
+def _source_line(source: LoadStatus) -> str:
+    return f"{source.name}: {source.published:,} messages published, {source.acknowledged:,} acknowledged"

@@ -11,7 +11,8 @@ from fairtape.demo.reformers import Rhythm
 from fairtape.demo.world import FLOORS, SITES, WorldPlan
 from fairtape.deployment.process.children import ChildLink, Ready
 from fairtape.deployment.process.temporary_site import Rounds
-from fairtape.deployment.ring_plan import RingPlan, source_of, source_runtime
+from fairtape.deployment.ring_plan import RingPlan
+from fairtape.deployment.ring_runtime import source_of, source_runtime
 from fairtape.market.flow import Flow, batches, by_venue
 from fairtape.market.trades import TRADE_SIZE, Trades, blank_trades
 from fairtape.net.clock import Clock, SharedClock

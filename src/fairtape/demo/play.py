@@ -15,7 +15,7 @@ from fairtape.demo.reformers import FormationNews, Rhythm, run_reformer
 from fairtape.demo.retransmitters import run_retransmitters
 from fairtape.demo.tally import DemoTally
 from fairtape.demo.world import REFORMER, REGIONS, SITES, TIMING, VICTIM, DemoWorld, WorldPlan, name_of
-from fairtape.deployment.process.children import ChildProcesses, Interrupts, ParentGone
+from fairtape.deployment.process.children import ChildExited, ChildProcesses, Interrupts
 from fairtape.edge.service.stripe_plans import StripePlanStore
 from fairtape.net.clock import SharedClock
 
@@ -175,7 +175,7 @@ class _Director:
                 self._tally.hear(news)
                 if isinstance(news, FormationNews):
                     self._crew.tell_all(Rhythm(news.formation))
-        except ParentGone as desertion:
+        except ChildExited as desertion:
             self._tally.fail(str(desertion), settled_at=self._clock.now() + DESERTION_PERIOD)
 
 
@@ -186,5 +186,5 @@ def _accounts(crew: ChildProcesses, tally: DemoTally) -> list[RegionAccounts]:
         crew.tell(name, Inquiry())
     try:
         return list(crew.collect(RegionAccounts, names, ACCOUNTS_PERIOD_MAX).values())
-    except (ParentGone, UserError):
+    except (ChildExited, UserError):
         return []

@@ -11,9 +11,10 @@ from fairtape.core.effects import Deliver, FormationChange
 from fairtape.core.instants import MILLISECOND, Duration, Instant
 from fairtape.demo.world import REFORMER, REGIONS, EdgePlan, WorldPlan
 from fairtape.deployment.process.children import ChildLink, Ready
+from fairtape.deployment.process.release_log import ReleaseLog
 from fairtape.deployment.process.site_traces import SiteTraces
-from fairtape.deployment.process.temporary_site import Rounds, SiteLog
-from fairtape.deployment.ring_plan import gather_period
+from fairtape.deployment.process.temporary_site import Rounds, site_news
+from fairtape.deployment.ring_runtime import faults_at, gather_period, ring_transport
 from fairtape.edge.protocol.effects import SendMulticast
 from fairtape.edge.protocol.feed_assignment import feeds_of
 from fairtape.edge.protocol.remulticast import Remulticaster, RemulticastOptions
@@ -55,15 +56,15 @@ def run_receiver(link: ChildLink, me: NodeId, journal: Path, shows: bool = False
     if plan is None:
         return
     clock = SharedClock()
-    diary = SiteLog(shows=shows)
-    speaker = Speaker(plan.edge, diary.delivered)
+    log = ReleaseLog(keeps_messages=shows)
+    speaker = Speaker(plan.edge, log.delivered)
     screen = TickerScreen() if shows else None
     traces = SiteTraces(journal, stripe=plan.ring.stripe, site=me, note=lambda _text: None)
     site, seat = _seat(plan, me, journal, clock, speaker, traces.tracer)
-    seat.reporter = diary.reported
+    seat.reporter = log.reported
     if screen is not None:
         speaker.also(screen)
-    driver = Driver([seat], clock, gather_period=gather_period(plan.ring))
+    driver = Driver([seat], clock, gather_period=gather_period(plan.ring.formation.timing))
     rounds = Rounds(plan.ring.formation, turn=0, turns=1)
 
     def ended() -> bool:
@@ -81,8 +82,8 @@ def run_receiver(link: ChildLink, me: NodeId, journal: Path, shows: bool = False
             if screen is not None:
                 link.offer(screen.news())
             lost = seat.link_faults.lost if seat.link_faults else 0
-            if site.receiver is not None and link.offer(diary.news(site.receiver, lost=lost)):
-                diary.told()
+            if site.receiver is not None and link.offer(site_news(log, site.receiver, lost=lost)):
+                log.clear_recent()
         return link.stopped
 
     try:
@@ -111,8 +112,8 @@ def _seat(
     )
     seat = NodeRuntime(
         site,
-        ring.transport(me),
-        link_faults=ring.faults_at(me),
+        ring_transport(ring, me),
+        link_faults=faults_at(ring, me),
         journal=writer,
         archive=History(journal),
         producer=speaker,

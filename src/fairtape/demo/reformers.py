@@ -6,6 +6,7 @@ from fairtape.core.instants import Instant
 from fairtape.demo.world import OPERATOR, REFORMER, WorldPlan
 from fairtape.deployment.process.children import ChildLink, Ready
 from fairtape.deployment.process.temporary_site import Rounds
+from fairtape.deployment.ring_runtime import faults_at, ring_transport
 from fairtape.net.clock import SharedClock
 from fairtape.net.driver import Driver, run_in_real_time
 from fairtape.net.node_runtime import NodeRuntime
@@ -40,7 +41,7 @@ def run_reformer(link: ChildLink) -> None:
     ring = plan.ring
     bench = ReformerConfig(me=REFORMER, operator=OPERATOR, leader_lease=ring.formation.timing.lease_period)
     reformer = Reformer(bench, plan.topology, keys=ring.keys, born_at=clock.now(), clock_bound=clock.bound)
-    seat = NodeRuntime(reformer, ring.transport(REFORMER), link_faults=ring.faults_at(REFORMER))
+    seat = NodeRuntime(reformer, ring_transport(ring, REFORMER), link_faults=faults_at(ring, REFORMER))
     driver = Driver([seat], clock)
     seat.desk = StoreThread(open_store(plan.store), driver.nudge)
     rounds = Rounds(ring.formation, turn=0, turns=1)

@@ -10,13 +10,13 @@ from typing import Final
 
 from fairtape.core.link_faults import LinkFaults
 from fairtape.core.timing import PROFILES
-from fairtape.deployment.config.loopback import free_ports, loopback_book
 from fairtape.deployment.ring_plan import RingPlan
 from fairtape.edge.protocol.feed_assignment import Region
 from fairtape.edge.service.settings import EdgeSettings, PublisherPlace
 from fairtape.market.stripe_planning import plan_by_rate
 from fairtape.market.stripes import DAY, Endpoint, StripePlan
 from fairtape.market.symbols import VENUES, Venue, universe
+from fairtape.net.loopback import free_ports, loopback_book
 from fairtape.net.transports import LOOPBACK, Groups
 from fairtape.net.udp import Address
 from fairtape.ring.membership.formation import Formation
@@ -108,7 +108,7 @@ class DemoWorld:
                 book=loopback_book(SITES, FLOORS, (REFORMER,)),
                 groups=self.groups,
                 link_faults={node: self._weather_at(node, nodes) for node in nodes},
-                weather_seed=self.seed,
+                fault_seed=self.seed,
             ),
             topology=Topology(loops=(LoopTopology(number=0, tour=members, timing=TIMING),), resilience=RESILIENCE),
             edge=_edge_plan(folder / ".edge", self.groups),

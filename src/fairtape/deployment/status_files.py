@@ -1,42 +1,34 @@
-"""The run folder of a deployment: how its processes tell the people of this machine how they fare, and are told things.
+"""The run folder of a deployment: status and control files of its processes on this machine.
 
-    run/NAME.json         how one process fares, written anew every half second, whole or not at all
-    run/NAME.orders.json  what a drill wants of it: whom not to hear, a clock that is set wrong, silence
-    run/NAME.start        a wish that whoever runs the deployment start this process again
-    run/notices.log       one line for everything that an operator wants to read
+    run/NAME.json         the status of one process, replaced every half second
+    run/NAME.orders.json  what a drill demands of it: a partition, a wrong clock, no traffic
+    run/NAME.start        a request to the supervisor to start this process again
+    run/notices.log       the log of all processes, one line each
 
-Nothing here is part of the protocol. A process that cannot write its news goes on without.
+Nothing here is part of the protocol. A process that cannot write its status goes on without.
 """
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, TypeVar
 
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, Instant
-from fairtape.wire.frames import NodeId
+from fairtape.deployment.status import Orders, Status, decode_orders, decode_status, encode_orders, encode_status
+from fairtape.storage.files import write_atomically
 
 RUN: Final = "run"
 NOTICES: Final = "notices.log"
 STATUS_PERIOD: Final = 500 * MILLISECOND
-FRESH_PERIOD_MAX: Final = 5.0  # seconds: a status that is older tells of a process that stands still
+FRESH_PERIOD_MAX: Final = 5.0  # seconds: a process whose status is older does not make progress
 
-Status = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Orders:
-    """What a drill wants of a process."""
-
-    deaf_to: tuple[NodeId, ...] = ()  # a partition: nothing from these nodes is heard
-    skew_ns: int = 0  # as if somebody had set the system clock by this
-    quiet: bool = False  # a load source: publish no more
+Kind = TypeVar("Kind", bound=Status)
 
 
 class RunFolder:
@@ -48,121 +40,116 @@ class RunFolder:
             self.path.mkdir(exist_ok=True)
         except OSError as error:
             raise UserError(
-                f"{self.path} cannot be made ({error.strerror}); name a deployment whose folder is yours"
+                f"{self.path} cannot be created ({error.strerror}); name a deployment whose folder you can write"
             ) from None
 
     def status(self, name: str) -> Status | None:
-        """What a process said last, if it is still running."""
+        """The last status of a process; None where it does not run or its file is damaged."""
         try:
-            status: Status = json.loads((self.path / f"{name}.json").read_text())
+            status = decode_status(json.loads((self.path / f"{name}.json").read_text()))
         except (OSError, ValueError):
             return None
-        return status if incarnation_of(status.get("pid", 0)) == status.get("life", "") else None
+        return status if incarnation_of(status.pid) == status.process_incarnation else None
 
     def statuses(self, names: Sequence[str]) -> dict[str, Status]:
-        """The same for several, without those that do not run."""
+        """The same for several processes, without those that do not run."""
         found = {name: self.status(name) for name in names}
         return {name: status for name, status in found.items() if status is not None}
 
+    def statuses_of(self, kind: type[Kind], names: Sequence[str]) -> dict[str, Kind]:
+        """Those of one kind of process."""
+        return {name: status for name, status in self.statuses(names).items() if isinstance(status, kind)}
+
     def orders(self, name: str) -> Orders:
-        """What this process is to do; whatever is wrong with the file means nothing special."""
+        """What this process is to do. A file that is missing or damaged demands nothing."""
         try:
-            fields = json.loads((self.path / f"{name}.orders.json").read_text())
-            return Orders(
-                deaf_to=tuple(map(int, fields["deaf_to"])), skew_ns=int(fields["skew_ns"]), quiet=bool(fields["quiet"])
-            )
-        except (OSError, ValueError, KeyError, TypeError):
+            return decode_orders(json.loads((self.path / f"{name}.orders.json").read_text()))
+        except (OSError, ValueError):
             return Orders()
 
     def order(self, name: str, orders: Orders) -> None:
-        """Tell a process what to do."""
-        write_whole(self.path / f"{name}.orders.json", asdict(orders))
+        content = json.dumps(encode_orders(orders)).encode()
+        write_atomically(self.path / f"{name}.orders.json", content, concurrent=True)
 
     def withdraw_orders(self, name: str) -> None:
-        """Let it be as it was."""
         (self.path / f"{name}.orders.json").unlink(missing_ok=True)
 
     def ask_for_start(self, name: str) -> None:
-        """Ask whoever runs the deployment to start a process again."""
+        """Ask the supervisor of the deployment to start a process again."""
         (self.path / f"{name}.start").touch()
 
     def take_starts(self) -> list[str]:
-        """Whom to start, each once."""
+        """The processes that are to be started. Each request is taken once."""
         found = sorted(self.path.glob("*.start"))
         for path in found:
             path.unlink(missing_ok=True)
         return [path.stem for path in found]
 
     def notices_from(self, offset: int) -> tuple[list[str], int]:
-        """The lines that were logged since, and where to go on."""
+        """The complete lines of the log from this offset on, and the offset behind them."""
         try:
             with (self.path / NOTICES).open("rb") as file:
                 file.seek(offset)
-                text = file.read()
+                content = file.read()
         except OSError:
             return [], offset
-        whole = text[: text.rfind(b"\n") + 1]
-        return whole.decode(errors="replace").splitlines(), offset + len(whole)
+        complete = content[: content.rfind(b"\n") + 1]
+        return complete.decode(errors="replace").splitlines(), offset + len(complete)
 
     def notices_end(self) -> int:
-        """Where the log ends now."""
         with suppress(OSError):
             return (self.path / NOTICES).stat().st_size
         return 0
 
 
 class StatusFile:
-    """One process's own page and its lines in the log. A thread writes the page, so that no token waits for a disk."""
+    """The status file of one process, and its lines in the log. A thread writes it: no token waits for a disk."""
 
     def __init__(self, run: RunFolder, name: str) -> None:
         self._name = name
         self._path = run.path / f"{name}.json"
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="bulletin")
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="status")
         self._writing: Future[None] | None = None
         self._post_at: Instant = 0
         self._log = os.open(run.path / NOTICES, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
-    def post(self, status: Mapping[str, Any]) -> None:
-        """Put a new page in the place of the old one; while one is being written, this one is left out."""
+    def post(self, status: Status) -> None:
+        """Replace the status. It is dropped while the one before is still being written."""
         if self._writing is not None and not self._writing.done():
             return
-        page = {"pid": os.getpid(), "life": incarnation_of(os.getpid()), **status}
-        self._writing = self._writer.submit(_write_quietly, self._path, page)
+        self._writing = self._writer.submit(_write, self._path, _of_this_process(status))
 
-    def keep_posted(self, now: Instant, page: Callable[[Instant], Status]) -> None:
-        """Post a page when it is time for a new one. To be called often."""
+    def keep_posted(self, now: Instant, status: Callable[[Instant], Status]) -> None:
+        """Post a status when the next one is due. To be called often."""
         if now >= self._post_at:
             self._post_at = now + STATUS_PERIOD
-            self.post(page(now))
+            self.post(status(now))
 
     def note(self, text: str) -> None:
-        """One line for the operator."""
+        """Append one line to the log."""
         line = f"{datetime.now(UTC).isoformat(timespec='milliseconds')} {self._name}: {text}\n"
         with suppress(OSError):
             os.write(self._log, line.encode())
 
-    def close(self, status: Mapping[str, Any]) -> None:
-        """The last page."""
+    def close(self, status: Status) -> None:
+        """Write the last status."""
         self._writer.shutdown()
         self._writing = None
-        _write_quietly(self._path, {"pid": os.getpid(), "life": incarnation_of(os.getpid()), **status})
+        _write(self._path, _of_this_process(status))
         os.close(self._log)
 
 
-def _write_quietly(path: Path, content: Mapping[str, Any]) -> None:
+def _of_this_process(status: Status) -> Status:
+    return replace(status, pid=os.getpid(), process_incarnation=incarnation_of(os.getpid()))
+
+
+def _write(path: Path, status: Status) -> None:
     with suppress(OSError):
-        write_whole(path, content)
-
-
-def write_whole(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a file so that it is there whole or not at all."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}.part")
-    partial.write_text(json.dumps(content))
-    partial.replace(path)
+        write_atomically(path, json.dumps(encode_status(status)).encode(), concurrent=True)
 
 
 def incarnation_of(pid: int) -> str:
-    """What tells a process from another one that has its number later: when it started; "" where there is none."""
+    """The start time of a process, which tells it from a later one with the same number; "" where none runs."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -393,3 +393,11 @@ def _is_group(host: str) -> bool:
 
 def _text(address: Address) -> str:
     return f"{address[0]}:{address[1]}"
+
+
+def interface_at(host: str) -> str:
+    """The address of the interface behind a host name. A name that does not resolve is returned as it is."""
+    try:
+        return str(socket.getaddrinfo(host, None, family=socket.AF_INET, type=socket.SOCK_DGRAM)[0][4][0])
+    except (OSError, UnicodeError):
+        return host  # opening the transport reports what is wrong with it

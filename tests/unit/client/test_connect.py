@@ -15,7 +15,7 @@ import pytest
 import fairtape
 import unit.journal_values as values
 from fairtape.client import Break, ClientError, Gap, Message, Record, Reformation, Snapshot, Tape, Trade
-from fairtape.deployment.config.draft import Draft, create_deployment
+from fairtape.deployment.operations.draft import Draft, create_deployment
 from fairtape.formats.dbn import write_dbn
 from fairtape.formats.framing import frame
 from fairtape.formats.itch import messages as itch

@@ -10,13 +10,14 @@ import fairtape
 import unit.journal_values as values
 from fairtape.client import Break, ClientError, Fresh, Stale, Trade
 from fairtape.client.journal_feed import notices
-from fairtape.deployment.config.draft import Draft, create_deployment
 from fairtape.deployment.follow.site_failover import SiteChanged, SiteRestored, SiteSilent
 from fairtape.deployment.lock_file import folder_lock
+from fairtape.deployment.operations.draft import Draft, create_deployment
 from fairtape.deployment.status_files import RunFolder, StatusFile
 from fairtape.journal import JournalReader
 from fairtape.tape.records import Record
 from unit.client.tape_values import append, order, write
+from unit.deployment.status_values import site_status
 from unit.test_tape import change
 
 
@@ -27,9 +28,8 @@ def folder(tmp_path: Path) -> Path:
 
 def page(folder: Path, number: int, *, released: int, at: int, **others: object) -> None:
     """Write the status file of a site, as this process."""
-    status = {"node": number, "posture": "member", "loops": {}, "released_sequence": released}
-    usual = {"written_at_ns": at, "lease_left_ms": 150.0}
-    StatusFile(RunFolder(folder), f"s{number}").close(status | usual | others)
+    status = site_status(f"s{number}", number, written_at=at, released_sequence=released, **others)
+    StatusFile(RunFolder(folder), f"s{number}").close(status)
 
 
 def numbers(records: list[Record]) -> list[int]:
@@ -63,7 +63,7 @@ def test_a_tape_begins_with_what_comes_next_and_ends_with_the_deployment(folder:
         received = numbers(list(islice(live, 3)))
         assert received == [7, 8, 9], "the status file of a site is older than its journal"
     with fairtape.connect(folder, start="snapshot") as late:
-        page(folder, 1, released=9, at=time.time_ns(), ended=True, pid=0)
+        (RunFolder(folder).path / "s1.json").unlink()
         assert numbers(list(late)) == [6, 7, 8, 9]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from fairtape.core.errors import UserError
 from fairtape.deployment.config.description import FILE, Deployment, read_deployment
-from fairtape.deployment.config.draft import Draft, create_deployment
+from fairtape.deployment.operations.draft import Draft, create_deployment
 from fairtape.edge.service.stripe_plans import PlanUnknown, StripePlanStore, mark_in, mark_of, read_plan, version_of
 from fairtape.market.stripe_files import to_toml
 from unit.edge.edge_values import plan, turning

@@ -6,7 +6,7 @@ import pytest
 
 from fairtape.core.errors import UserError
 from fairtape.deployment.config.description import COMMIT_PASSES, FILE, FloorSettings, read_deployment
-from fairtape.deployment.config.draft import Draft, create_deployment
+from fairtape.deployment.operations.draft import Draft, create_deployment
 
 
 def made(folder: Path, fields: str) -> Path:

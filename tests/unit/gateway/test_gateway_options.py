@@ -13,7 +13,7 @@ from fairtape.deployment.config.description import (
     limits_of,
     read_deployment,
 )
-from fairtape.deployment.config.draft import Draft, create_deployment
+from fairtape.deployment.operations.draft import Draft, create_deployment
 from fairtape.deployment.process.local_cluster import floor_names
 from fairtape.gateway.core.gateway_core import GatewayLimits
 from fairtape.gateway.servers.streams import server_context

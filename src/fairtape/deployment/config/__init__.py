@@ -1,1 +1,8 @@
-"""What a deployment is: its file, its keys, the addresses it uses on one machine."""
+"""The configuration of a deployment, as plain values.
+
+- `description`: the deployment file, read and checked
+- `keys`: the key files of nodes
+- `ring_folder`: the folder of a temporary ring: `fairtape listen`
+- `capacity`: how many sites this machine can run
+- `toml_table`: strict reading of TOML
+"""

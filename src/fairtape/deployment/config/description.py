@@ -1,7 +1,10 @@
-"""A deployment as its file describes it: who there is, in which loops, at which addresses, and by which rules."""
+"""The deployment file: nodes, loops, addresses, rules, edge, trading floor and gateways of one deployment.
+
+Reading is strict. Every mistake is a `UserError` of one sentence with the field, its value and the remedy. The values
+here are plain: what a process opens for them is in `deployment/process`.
+"""
 
 import re
-import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -20,8 +23,7 @@ from fairtape.journal import SyncPolicy
 from fairtape.journal.writer import SYNC_PERIOD
 from fairtape.market.prices import ONE
 from fairtape.market.stripes import FEED_NAME_MAX, VERSION_MAX
-from fairtape.net.clock import SharedClock, SystemClock
-from fairtape.net.transports import TTL_MAX, AddressBook, Groups, IpMulticast, Mesh, Peer, Role, Transport
+from fairtape.net.transports import TTL_MAX, AddressBook, Groups, Peer, Role
 from fairtape.net.udp import PORT_MAX, Address, is_host
 from fairtape.ring.membership.formation import LOOPS_MAX, MEMBERS_MAX, STRIDE_MAX
 from fairtape.ring.membership.topology import BadTopology, Excess, LoopTopology, Remedy, Topology
@@ -29,9 +31,7 @@ from fairtape.storage.formation_stores import EtcdAccess, check_store
 from fairtape.storage.trace_files import TOTAL_BYTES_MAX
 from fairtape.wire.frames import DATAGRAM_MAX, NODE_MAX, STRIPE_MAX, NodeId
 
-# How a gateway is run, as its command or the deployment's file says it.
-
-LIMITS: Final[Mapping[str, tuple[int, int]]] = {  # by the names that users know: the least and the most
+LIMITS: Final[Mapping[str, tuple[int, int]]] = {  # of one account, by the names in the file: the least and the most
     "orders_per_s": (1, 1_000_000),
     "open_orders": (1, 10_000),
     "notional": (1, 9_000_000_000),
@@ -41,31 +41,31 @@ USUAL_LIMITS: Final = GatewayLimits(notional_max=100_000_000 * ONE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayOptions:
-    """Where traders connect, what is kept where, and how much of it one account may have."""
+    """One gateway: its addresses, its files and databases, and the limits of one account."""
 
-    entry: Address | None = None  # where the native protocol is spoken
+    entry: Address | None = None  # of the native protocol
     fix: Address | None = None
     ouch: Address | None = None
-    cert_file: Path | None = None  # with it and its key, all three are spoken over TLS
+    cert_file: Path | None = None  # with it and its key, all three protocols use TLS
     key_file: Path | None = None
-    comp_id: str = "FAIRTAPE"  # what FIX clients call us
-    accounts: str | None = None  # a URL instead of the file in the folder
-    ledger: str | None = None  # where the ledger is projected to; None: nowhere
+    comp_id: str = "FAIRTAPE"  # the TargetCompID of FIX clients
+    accounts: str | None = None  # a database URL; None: a file in the folder
+    ledger: str | None = None  # the database of the ledger tables; None: no tables
     limits: GatewayLimits = USUAL_LIMITS
 
     @property
     def tls_files(self) -> tuple[Path, Path] | None:
-        """Certificate and key, where both are given."""
+        """Certificate and key; None: no TLS."""
         return None if self.cert_file is None or self.key_file is None else (self.cert_file, self.key_file)
 
     @property
     def serves(self) -> bool:
-        """Whether there is any place where traders connect."""
+        """Whether it has any address."""
         return any((self.entry, self.fix, self.ouch))
 
 
 def limits_of(wanted: Mapping[str, int | None], *, otherwise: GatewayLimits = USUAL_LIMITS) -> GatewayLimits:
-    """Limits by the names and in the units of `LIMITS`; those that are left out, or None, stay as they are."""
+    """Limits by the names and in the units of `LIMITS`; one that is None or left out has its value in `otherwise`."""
     chosen = {name: value for name, value in wanted.items() if value is not None}
     return replace(
         otherwise,
@@ -75,22 +75,19 @@ def limits_of(wanted: Mapping[str, int | None], *, otherwise: GatewayLimits = US
     )
 
 
-# The floor of a deployment as its file describes it: what every replica must agree on before the first message.
-
 COMMIT_PASSES: Final = 3
-COMMIT_PASSES_MAX: Final = 127  # one below the members that a loop may have
+COMMIT_PASSES_MAX: Final = 127  # one below the most members of a loop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FloorSettings:
-    """Replicas that differ in any of this compute different floors."""
+    """The rules of the trading floor. Replicas with different settings compute different floors."""
 
-    commit_passes: int = COMMIT_PASSES  # N: a trade commits when so many tokens have passed
-    operators: tuple[NodeId, ...] | None = None  # sources that may open markets and let money in; None: all
-    arbiters: Mapping[NodeId, NodeId] = field(default_factory=dict)  # of a site, the source through which it reports
+    commit_passes: int = COMMIT_PASSES  # N: a trade commits after N token passes
+    operators: tuple[NodeId, ...] | None = None  # sources that may open markets and deposit money; None: all
+    arbiters: Mapping[NodeId, NodeId] = field(default_factory=dict)  # by site: the source that reports its trades
 
     def new(self) -> Floor:
-        """An empty floor."""
         return Floor(
             commit_passes=self.commit_passes,
             operators=self.operators,
@@ -100,8 +97,9 @@ class FloorSettings:
 
 VERSION: Final = 1
 FILE: Final = "deployment.toml"
+JOURNALS: Final = "journals"
 DATAGRAM_MIN: Final = 576
-LEADER_LEASE_MIN: Final = 300 * MILLISECOND  # a leader renews it five times, and the store's disk must keep up
+LEADER_LEASE_MIN: Final = 300 * MILLISECOND  # a leader renews it five times in this time, and each is a disk write
 
 _TAG: Final = re.compile(r"[A-Za-z0-9]{1,2}")
 _FEED: Final = re.compile(rf"[A-Za-z0-9_-]{{1,{FEED_NAME_MAX}}}")
@@ -111,7 +109,7 @@ _PERIODS: Final = ("retry_period", "token_period", "commit_delay", "clock_error_
 
 
 class NodeKind(Enum):
-    """What a node of a deployment is."""
+    """The role of a node."""
 
     SITE = "site"
     REFORMER = "reformer"
@@ -120,10 +118,10 @@ class NodeKind(Enum):
 
 
 class RealTime(Enum):
-    """Whether sites and servers ask the kernel to prefer them to ordinary programs."""
+    """Whether sites and servers use real-time scheduling."""
 
     AUTO = "auto"  # where the kernel grants it
-    ALWAYS = "true"  # or do not run at all
+    ALWAYS = "true"  # they refuse to run without it
     NEVER = "false"
 
 
@@ -137,7 +135,7 @@ _ROLES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One process to be, by the name that people use."""
+    """One node, by the name that users give it."""
 
     name: str
     kind: NodeKind
@@ -148,56 +146,54 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """Everything that its file says, checked."""
+    """The content of a deployment file, checked."""
 
     folder: Path
     topology: Topology
     nodes: Mapping[str, Node]
-    groups: Groups | None  # None: a mesh; the interface is each node's own
+    groups: Groups | None  # None: a mesh. The interface is that of each node's address
     shared_clock: bool  # all sites are on one machine
     declared_bound: Duration | None
     sync: SyncPolicy
     sync_period: Duration
-    trace_bytes: int  # of the traces of one site, at most; 0: none are written
+    trace_bytes: int  # limit of the traces of one site; 0: none are written
     store: str  # its URL
     access: EtcdAccess  # to the store
     real_time: RealTime
-    edge: EdgeSettings | None  # None: no site speaks to customers
+    edge: EdgeSettings | None  # None: no site publishes to customers
     gateways: Mapping[str, GatewayOptions]  # by the names of their sources
     floor: FloorSettings = _ANY_FLOOR
     stripe: int = 0
     datagram_max: int = DATAGRAM_MAX
 
     def of_kind(self, kind: NodeKind) -> tuple[Node, ...]:
-        """All nodes of one kind, in the order of the file."""
+        """The nodes of one kind, in the order of the file."""
         return tuple(node for node in self.nodes.values() if node.kind is kind)
 
     @property
     def sites(self) -> tuple[Node, ...]:
-        """In the order of the file."""
         return self.of_kind(NodeKind.SITE)
 
     @property
     def reformers(self) -> tuple[Node, ...]:
-        """In the order of the file."""
         return self.of_kind(NodeKind.REFORMER)
 
     @property
     def timing(self) -> Timing:
-        """Of the primary loop."""
+        """The timing of the primary loop."""
         return self.topology.primary.timing
 
     @property
     def leader_lease(self) -> Duration:
-        """How long a reformation server may act on one sign of life in the store."""
+        """How long a reformation server may lead on one renewal of its lease in the store."""
         return max(self.timing.lease_period, LEADER_LEASE_MIN)
 
     def name_of(self, number: NodeId) -> str:
-        """What people call a node."""
+        """The name of a node; its number where the file does not list it."""
         return next((node.name for node in self.nodes.values() if node.number == number), str(number))
 
     def node(self, name: str, *kinds: NodeKind, field: str = "NAME") -> Node:
-        """The node of this name, which must be of one of these kinds."""
+        """The node of this name and of one of these kinds. Raises `UserError`, which calls the option `field`."""
         found = self.nodes.get(name)
         if found is None or (kinds and found.kind not in kinds):
             known = ", ".join(each.name for each in self.nodes.values() if not kinds or each.kind in kinds)
@@ -205,38 +201,26 @@ class Deployment:
         return found
 
     def home_of(self, site: NodeId) -> int:
-        """The loop that a site belongs to."""
         return self.topology.homes()[site]
 
     def book(self) -> AddressBook:
-        """Where everyone listens."""
+        """The address and the role of every node."""
         return {node.number: Peer(node.host, node.port, _ROLES[node.kind]) for node in self.nodes.values()}
 
-    def transport(self, node: Node) -> Transport:
-        """The way into the network for one node."""
-        if self.groups is None:
-            return Mesh(node.number, self.book(), self._loop_hearers())
-        return IpMulticast(node.number, self.book(), replace(self.groups, interface=interface_at(node.host)))
-
-    def _loop_hearers(self) -> dict[int, set[NodeId]]:
-        """Who may ever belong to a secondary loop: its own sites, and any of the loop above as its junction."""
-        tours = {loop.number: loop.tour for loop in self.topology.loops}
-        return {loop.number: {*loop.tour, *tours[loop.parent]} for loop in self.topology.loops[1:]}
-
-    def clock(self) -> SharedClock | SystemClock:
-        """The clock of a node on this machine."""
-        return SharedClock() if self.shared_clock else SystemClock(declared_bound=self.declared_bound)
+    def journal_of(self, site: Node) -> Path:
+        """The folder of a site's journal."""
+        return self.folder / JOURNALS / site.name
 
 
 def read_deployment(folder: Path) -> Deployment:
-    """The deployment of a folder; a `UserError` says what is wrong with its file."""
+    """Read the deployment file of a folder. Raises `UserError`."""
     if not (folder / FILE).exists():
         raise UserError(f"folder {str(folder)!r} holds no deployment; make one with: fairtape init {folder}")
-    return understand(folder, TomlTable.load(folder / FILE))
+    return parse_deployment(folder, TomlTable.load(folder / FILE))
 
 
-def understand(folder: Path, table: TomlTable) -> Deployment:
-    """The deployment that a file describes."""
+def parse_deployment(folder: Path, table: TomlTable) -> Deployment:
+    """The deployment in a TOML document. Raises `UserError`."""
     version = table.number("version", 0, 1 << 16)
     if version != VERSION:
         raise table.wrong("version", version, f"this program reads version {VERSION}")
@@ -285,19 +269,19 @@ def _url(store: TomlTable) -> str:
     url = store.take("url", str)
     try:
         check_store(url)
-    except UserError as complaint:
-        raise UserError(f"{store.file}: {complaint}") from None
+    except UserError as error:
+        raise UserError(f"{store.file}: {error}") from None
     return url
 
 
 def _store(folder: Path, url: str) -> str:
-    """A file is named from the folder on, so that a deployment can be moved."""
+    """A relative path counts from the folder, so that a deployment can be moved."""
     kind, _, place = url.partition(":")
     return f"sqlite:{folder / place}" if kind == "sqlite" and place else url
 
 
 def _access(folder: Path, store: TomlTable, url: str) -> EtcdAccess:
-    """Files are named from the folder on. Whether they are there concerns only the machines of reformation servers."""
+    """Relative paths count from the folder. Only the machines of reformation servers need the files."""
     names = {name: store.take(name, str, "") for name in ("ca_file", "cert_file", "key_file", "user", "password_file")}
     given = [name for name, value in names.items() if value]
     if given and not url.startswith("etcd:"):
@@ -349,16 +333,14 @@ def _address(fields: TomlTable, name: str) -> Address:
     return host, int(port)
 
 
-def interface_at(host: str) -> str:
-    """The interface behind a host's name, by its address: it leads to the others."""
-    try:
-        return str(socket.getaddrinfo(host, None, family=socket.AF_INET, type=socket.SOCK_DGRAM)[0][4][0])
-    except (OSError, UnicodeError):
-        return host  # the carrier will say what is wrong with it
-
-
 def _groups(network: TomlTable) -> Groups | None:
-    mesh = network.choice("carrier", {"multicast": False, "mesh": True})
+    """The multicast groups; None for a mesh. Files of earlier versions call the field `carrier`."""
+    if "carrier" in network and "transport" in network:
+        carrier = network.take("carrier", object)
+        raise network.wrong(
+            "carrier", carrier, "it is the former name of network.transport, which is there: take it out"
+        )
+    mesh = network.choice("carrier" if "carrier" in network else "transport", {"multicast": False, "mesh": True})
     if mesh:
         for name in ("data_group", "control_group"):
             network.take(name, str, "")
@@ -370,20 +352,20 @@ def _groups(network: TomlTable) -> Groups | None:
     network.finish()
     try:
         return Groups(data=data, control=control, ttl=ttl)
-    except UserError as complaint:
-        raise UserError(f"{network.file}: network: {complaint}") from None
+    except UserError as error:
+        raise UserError(f"{network.file}: network: {error}") from None
 
 
 def _edge(folder: Path, edge: TomlTable, nodes: Mapping[str, Node], core: int) -> EdgeSettings | None:
-    """Sites that speak to customers. Without any there is no edge, and nothing is asked for."""
-    stations = edge.table("stations", optional=True)
-    places = {name: _station(stations, name, fields, nodes) for name, fields in stations.items()}
+    """The sites that publish to customers. Without any there is no edge, and its other fields may be left out."""
+    publishers = edge.table("stations", optional=True)
+    places = {name: _publisher(publishers, name, fields, nodes) for name, fields in publishers.items()}
     if not places:
         edge.finish()
         return None
     tag = edge.take("tag", str)
     if not _TAG.fullmatch(tag):
-        raise edge.wrong("tag", tag, "expected 1 or 2 letters and digits, which begin the names of sessions")
+        raise edge.wrong("tag", tag, "expected 1 or 2 letters and digits: the prefix of session names")
     customers = edge.take("customers_file", str, "")
     settings = EdgeSettings(
         tag=tag,
@@ -400,7 +382,7 @@ def _edge(folder: Path, edge: TomlTable, nodes: Mapping[str, Node], core: int) -
 
 
 def _floor(floor: TomlTable, nodes: Mapping[str, Node]) -> FloorSettings:
-    """What replicas must agree on. Without a table everybody may do everything, which is good for trying it out."""
+    """The trading floor. Without the table every source may open markets, for first experiments."""
     passes = floor.number("commit_passes", 0, COMMIT_PASSES_MAX, COMMIT_PASSES)
     operators = tuple(_source(floor, "operators", name, nodes) for name in floor.names("operators", optional=True))
     arbiters = floor.table("arbiters", optional=True)
@@ -414,7 +396,7 @@ def _floor(floor: TomlTable, nodes: Mapping[str, Node]) -> FloorSettings:
 
 
 def _gateways(folder: Path, gateways: TomlTable, nodes: Mapping[str, Node]) -> dict[str, GatewayOptions]:
-    """Order entry, by the sources through which it speaks. Files are named from the folder on."""
+    """The gateways, by the names of their sources. Relative paths count from the folder."""
     found = {}
     for name, fields in gateways.items():
         _source(gateways, name, name, nodes)
@@ -439,7 +421,7 @@ def _gateways(folder: Path, gateways: TomlTable, nodes: Mapping[str, Node]) -> d
 
 
 def _refuse_shared_sources(table: TomlTable, deployment: Deployment) -> None:
-    """A source is one process: whoever reports for a site cannot be a gateway, too."""
+    """A source is one process: it cannot be both an arbiter and a gateway, nor the arbiter of two sites."""
     holders: dict[str, str] = {name: f"gateways.{name}" for name in deployment.gateways}
     for site, source in deployment.floor.arbiters.items():
         name, place = deployment.name_of(source), f"floor.arbiters.{deployment.name_of(site)}"
@@ -468,10 +450,10 @@ def _regions(regions: TomlTable, places: Mapping[str, PublisherPlace], nodes: Ma
             raise UserError(f"{regions.file}: edge.regions: {bad}") from None
 
 
-def _station(stations: TomlTable, name: str, fields: TomlTable, nodes: Mapping[str, Node]) -> PublisherPlace:
+def _publisher(publishers: TomlTable, name: str, fields: TomlTable, nodes: Mapping[str, Node]) -> PublisherPlace:
     if name not in nodes or nodes[name].kind is not NodeKind.SITE:
         known = ", ".join(node.name for node in nodes.values() if node.kind is NodeKind.SITE)
-        raise stations.wrong(name, name, f"expected one of the sites {known}")
+        raise publishers.wrong(name, name, f"expected one of the sites {known}")
     feed = fields.take("feed", str)
     if not _FEED.fullmatch(feed):
         raise fields.wrong("feed", feed, "expected the name of a feed of the stripe plans, such as A")
@@ -554,12 +536,10 @@ def _timing(table: TomlTable) -> Timing:
 
 
 def _with_names(sentence: str, nodes: Mapping[str, Node]) -> str:
-    """The charter speaks of numbers; the file of names."""
+    """Replace the numbers of sites, which errors of `Topology` name, by the names in the file."""
     names = {str(node.number): node.name for node in nodes.values()}
     return re.sub(r"\bsite (\d+)", lambda found: f"site {names.get(found[1], found[1])}", sentence)
 
-
-# Notices speak of node numbers, because machines know no others; people get names.
 
 _NAMED: Final = re.compile(r"\b(site|server|reports|suspects) (\d+)\b")
 _MOVING: Final = re.compile(r"\b(\d+)(?=(?:, \d+)* (?:joins|leaves|is gone)\b)")
@@ -567,7 +547,7 @@ _LISTED: Final = re.compile(r"\((\d+(?:, \d+)*),?\)")
 
 
 def with_names(text: str, deployment: Deployment) -> str:
-    """The same notice, with the names of the deployment's file."""
+    """Replace the numbers of nodes in a notice by their names. The protocol machines know only numbers."""
     text = _NAMED.sub(lambda found: f"{found[1]} {deployment.name_of(int(found[2]))}", text)
     text = _MOVING.sub(lambda found: deployment.name_of(int(found[1])), text)
     return _LISTED.sub(lambda found: " ".join(deployment.name_of(int(n)) for n in found[1].split(", ")), text)

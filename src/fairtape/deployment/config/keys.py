@@ -1,7 +1,7 @@
-"""The keys of a deployment: each node gets its own file, readable by its owner alone, with no more keys than it needs.
+"""The keys of a deployment: one file for each node, readable only by its owner, with no more keys than the node needs.
 
-A site holds those of all sites and sources; a reformation server and the operator those of the sites, the servers and
-the operator; a source only its own.
+A site holds the keys of all nodes; a reformation server and the operator those of the sites, the servers and the
+operator; a source only its own.
 """
 
 import json
@@ -20,10 +20,10 @@ KEYS: Final = "keys"
 
 
 def write_keys(deployment: Deployment) -> None:
-    """New keys for everyone."""
-    governance = [node.number for node in deployment.nodes.values() if node.kind is not NodeKind.SOURCE]
+    """Generate keys for all nodes."""
+    members = [node.number for node in deployment.nodes.values() if node.kind is not NodeKind.SOURCE]
     sources = [node.number for node in deployment.of_kind(NodeKind.SOURCE)]
-    keys = Keys.from_secret(secrets.token_bytes(KEY_SIZE), governance, sources)
+    keys = Keys.from_secret(secrets.token_bytes(KEY_SIZE), members, sources)
     (deployment.folder / KEYS).mkdir(mode=0o700, exist_ok=True)
     for node in deployment.nodes.values():
         _write_private(_key_path(deployment.folder, node), _held_by(node, keys))
@@ -55,7 +55,7 @@ def _key_path(folder: Path, node: Node) -> Path:
 
 
 def keys_of(deployment: Deployment, node: Node) -> Keys:
-    """What one node holds."""
+    """Read the keys of one node. Raises `UserError`."""
     path = _key_path(deployment.folder, node)
     try:
         held = json.loads(path.read_text())
@@ -65,7 +65,7 @@ def keys_of(deployment: Deployment, node: Node) -> Keys:
             {int(number): bytes.fromhex(key) for number, key in held[kind].items()} for kind in ("sites", "sources")
         )
     except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}); every node needs its own file of keys") from None
+        raise UserError(f"{path} cannot be read ({error.strerror}); every node needs its own key file") from None
     except (ValueError, KeyError, TypeError, AttributeError):
         raise UserError(f"{path} holds no keys; take the file that `fairtape init` wrote") from None
     return Keys(sites, sources)

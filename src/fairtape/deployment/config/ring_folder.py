@@ -1,31 +1,32 @@
-"""The folder of a ring on this machine: what a source has to know to take part, kept beside the ring's journals.
+"""The folder of a temporary ring on this machine: what a source needs to take part, beside the ring's journals.
 
     ring.json         formation, addresses and groups: nothing secret
-    keys/XNYS.json    the key of one source and nothing else, readable by its owner alone; so for each source
-    lock              held by the program that runs the ring, for as long as it runs
+    keys/XNYS.json    the key of one source, readable only by its owner
+    lock              locked by the program that runs the ring
     journals/         one folder per run, one journal per site in it
 
-Whoever publishes reads the key of the one source that it is, so that no publisher can read another or speak as one. The
-keys of the sites are in no file: the program that runs the ring hands them to its sites.
+A publisher reads only the key of its own source, so that it can neither read nor impersonate another. The keys of the
+sites are in no file: the program that runs the ring passes them to its sites.
 
-A ring that is started again in the same folder is a new ring: new keys, new ports, a new folder for its journals.
+A ring that is started again in the same folder is a new ring: new keys, new ports, new journals.
 """
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from fairtape.core.errors import UserError
 from fairtape.core.timing import Timing
+from fairtape.deployment.config.description import JOURNALS
 from fairtape.deployment.ring_plan import RingPlan
 from fairtape.market.symbols import VENUES, Venue
 from fairtape.net.transports import Groups, Peer, Role
 from fairtape.ring.membership.formation import Formation
+from fairtape.storage.files import LockHeld, is_locked, lock_file, write_atomically
 from fairtape.wire.frames import NodeId
 from fairtape.wire.seals import Keys
 
@@ -33,59 +34,45 @@ VERSION: Final = 1
 RING: Final = "ring.json"
 KEYS: Final = "keys"
 LOCK: Final = "lock"
-JOURNALS: Final = "journals"
 
 SOURCES: Final[Mapping[NodeId, Venue]] = {100 + venue.number: venue for venue in VENUES[:8]}
-"""The places that a ring keeps for sources; whoever publishes takes one of them."""
+"""The sources of every ring. A publisher chooses one of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class RingFolder:
-    """A folder that holds, or will hold, a ring."""
+    """A folder that holds a ring, or an empty one."""
 
     path: Path
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
-        """Be the one who runs the ring of this folder, which is made if need be."""
+        """Hold the lock of this folder, which is created if need be. Raises `UserError`."""
         with self._refusals():
             self.path.mkdir(parents=True, exist_ok=True)
             if not (self.path / LOCK).exists() and any(self.path.iterdir()):
                 raise UserError(f"folder {str(self.path)!r} holds other files and no ring; name a new or empty folder")
-            lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(lock)
-            raise UserError(
-                f"folder {str(self.path)!r} holds a ring that is running; stop it or name another folder"
-            ) from None
-        try:
+        with ExitStack() as held:
+            try:
+                with self._refusals():
+                    lock = held.enter_context(lock_file(self.path / LOCK))
+            except LockHeld:
+                raise UserError(
+                    f"folder {str(self.path)!r} holds a ring that is running; stop it or name another folder"
+                ) from None
             with self._refusals():
-                (self.path / RING).unlink(missing_ok=True)  # of an earlier ring, into which nobody can publish any more
+                (self.path / RING).unlink(missing_ok=True)  # of an earlier ring
                 os.ftruncate(lock, 0)
-                os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)  # and a full disk is noticed before any site starts
+                os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)  # a full disk fails here, before any site starts
             yield
-        finally:
-            os.close(lock)
 
     @property
     def running(self) -> bool:
-        """Whether somebody runs the ring of this folder."""
-        try:
-            lock = os.open(self.path / LOCK, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            return False
-        try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            return True
-        finally:
-            os.close(lock)
-        return False
+        """Whether the ring of this folder runs."""
+        return is_locked(self.path / LOCK)
 
     def new_journals(self, run: str, sites: tuple[NodeId, ...]) -> dict[NodeId, Path]:
-        """A journal for each site in a folder of this run."""
+        """Create a journal folder for each site of this run."""
         journals = {site: self.path / JOURNALS / run / f"site-{site}" for site in sites}
         with self._refusals():
             for path in journals.values():
@@ -93,20 +80,20 @@ class RingFolder:
         return journals
 
     def write(self, plan: RingPlan) -> None:
-        """Tell sources how to take part. The keys come first: whoever finds the ring finds its keys."""
+        """Publish the plan and the keys of sources. The plan comes last: a publisher that finds it finds its key."""
         with self._refusals():
             (self.path / KEYS).mkdir(mode=0o755, exist_ok=True)
             for source, key in plan.keys.sources.items():
-                _replace(self._key_path(source), {"source": source, "key": key.hex()}, mode=0o600)
-            _replace(self.path / RING, _described(plan), mode=0o644)
+                _write_json(self._key_path(source), {"source": source, "key": key.hex()}, mode=0o600)
+            _write_json(self.path / RING, _encode(plan), mode=0o644)
 
     def read(self) -> RingPlan:
-        """The plan of the ring in this folder, without any key."""
+        """Read the plan of the ring, without keys. Raises `UserError`."""
         with self._readings():
-            return _plan(json.loads((self.path / RING).read_text()))
+            return _decode(json.loads((self.path / RING).read_text()))
 
     def keys_of(self, source: NodeId) -> Keys:
-        """What one source is given."""
+        """Read the key of one source. Raises `UserError`."""
         with self._readings():
             held = json.loads(self._key_path(source).read_text())
             if held["source"] != source:
@@ -142,17 +129,11 @@ class RingFolder:
             ) from None
 
 
-def _replace(path: Path, content: object, *, mode: int) -> None:
-    """Write a file so that it is there whole or not at all, and never readable to more people than it may be."""
-    partial = path.with_name(path.name + ".part")
-    partial.unlink(missing_ok=True)
-    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as file:
-        json.dump(content, file, indent=2)
-        file.write("\n")
-    partial.replace(path)
+def _write_json(path: Path, content: object, *, mode: int) -> None:
+    write_atomically(path, json.dumps(content, indent=2).encode(), b"\n", mode=mode)
 
 
-def _described(plan: RingPlan) -> dict[str, Any]:
+def _encode(plan: RingPlan) -> dict[str, Any]:
     return {
         "version": VERSION,
         "formation": asdict(plan.formation),
@@ -167,7 +148,7 @@ def _described(plan: RingPlan) -> dict[str, Any]:
     }
 
 
-def _plan(ring: dict[str, Any]) -> RingPlan:
+def _decode(ring: dict[str, Any]) -> RingPlan:
     if ring["version"] != VERSION:
         raise ValueError(f"version is {ring['version']}; expected {VERSION}")
     formation = _with_tuples(ring["formation"])
@@ -183,5 +164,5 @@ def _plan(ring: dict[str, Any]) -> RingPlan:
 
 
 def _with_tuples(fields: dict[str, Any]) -> dict[str, Any]:
-    """What JSON keeps as lists was a tuple."""
+    """JSON has lists in the place of tuples."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}

@@ -1,4 +1,4 @@
-"""Strict reading of TOML: every field is asked for by name and kind, and what nobody asked for is refused.
+"""Strict reading of TOML: every field is read by name and type, and a field that was not read is an error.
 
 A mistake is one sentence that names the file, the field, what was found there, and what is expected.
 """
@@ -11,11 +11,11 @@ from typing import Any, Final, TypeVar
 from fairtape.core.errors import UserError
 
 FILE_SIZE_MAX: Final = 1 << 20
-SHOWN_MAX: Final = 60  # characters of a value: enough to recognise it
+SHOWN_MAX: Final = 60  # characters of a value in an error
 
 Kind = TypeVar("Kind")
 
-_WORDS: Final[Mapping[type, str]] = {
+_TYPE_NAMES: Final[Mapping[type, str]] = {
     str: "a text",
     int: "a whole number",
     list: "a list",
@@ -26,7 +26,7 @@ _MISSING: Final = object()
 
 
 class TomlTable:
-    """One table of a file, and where it stands."""
+    """One table of a file, and its path in the file."""
 
     def __init__(self, file: Path, fields: Mapping[str, Any], *, at: str = "") -> None:
         self.file = file
@@ -35,7 +35,7 @@ class TomlTable:
 
     @classmethod
     def load(cls, file: Path) -> "TomlTable":
-        """The whole file."""
+        """Read a file. Raises `UserError`."""
         try:
             with file.open("rb") as opened:
                 return cls.parse(file, opened.read(FILE_SIZE_MAX))
@@ -44,39 +44,39 @@ class TomlTable:
 
     @classmethod
     def parse(cls, file: Path, content: bytes) -> "TomlTable":
-        """What a file of this content holds."""
+        """Parse the content of `file`. Raises `UserError`."""
         try:
             return cls(file, tomllib.loads(content.decode()))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise UserError(f"{file} is no TOML: {error}; correct that line") from None
 
     def take(self, name: str, kind: type[Kind], default: Any = _MISSING) -> Kind:
-        """The field of this name; `default` where it is left out, if it may be."""
+        """Read a field; `default` where it is left out. Without a default it is required."""
         value = self._fields.pop(name, default)
         if value is _MISSING:
-            raise UserError(f"{self.file} lacks {self._path(name)}; give {_WORDS.get(kind, 'a value')} there")
+            raise UserError(f"{self.file} lacks {self._path(name)}; give {_TYPE_NAMES.get(kind, 'a value')} there")
         if value is default:
             return default  # type: ignore[no-any-return]
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            raise self.wrong(name, value, f"expected {_WORDS.get(kind, 'something else')}")
+            raise self.wrong(name, value, f"expected {_TYPE_NAMES.get(kind, 'something else')}")
         return value
 
     def number(self, name: str, least: int, most: int, default: Any = _MISSING) -> int:
-        """A whole number within limits."""
+        """Read a whole number within limits."""
         value = self.take(name, int, default)
         if value is not default and not least <= value <= most:
             raise self.wrong(name, value, f"expected from {least:,} to {most:,}")
         return value
 
     def choice(self, name: str, choices: Mapping[str, Kind], default: str | None = None) -> Kind:
-        """One of these words."""
+        """Read one of these texts; returns what it stands for."""
         value = self.take(name, str, _MISSING if default is None else default)
         if value not in choices:
             raise self.wrong(name, value, f"expected one of {', '.join(choices)}")
         return choices[value]
 
     def names(self, name: str, *, optional: bool = False) -> tuple[str, ...]:
-        """A list of texts."""
+        """Read a list of texts."""
         values: list[Any] = self.take(name, list, [] if optional else _MISSING)
         for value in values:
             if not isinstance(value, str):
@@ -84,12 +84,11 @@ class TomlTable:
         return tuple(values)
 
     def table(self, name: str, *, optional: bool = False) -> "TomlTable":
-        """A table inside this one."""
         fields: dict[str, Any] = self.take(name, dict, {} if optional else _MISSING)
         return TomlTable(self.file, fields, at=self._path(name))
 
     def tables(self, name: str) -> list["TomlTable"]:
-        """A list of tables, as `[[name]]` writes it."""
+        """Read a list of tables, written as `[[name]]`."""
         values: list[Any] = self.take(name, list)
         for value in values:
             if not isinstance(value, dict):
@@ -97,7 +96,7 @@ class TomlTable:
         return [TomlTable(self.file, value, at=f"{self._path(name)}[{place}]") for place, value in enumerate(values)]
 
     def items(self) -> Iterator[tuple[str, "TomlTable"]]:
-        """All that is left, each a table under a name of the user's choice."""
+        """Read all remaining fields, each a table under a name that the user chose."""
         for name in list(self._fields):
             yield name, self.table(name)
 
@@ -105,12 +104,12 @@ class TomlTable:
         return name in self._fields
 
     def finish(self) -> None:
-        """Refuse what nobody asked for."""
+        """Refuse the fields that were not read."""
         for name, value in self._fields.items():
             raise self.wrong(name, value, "no such field is known: correct its name or take it out")
 
     def wrong(self, name: str, value: object, remedy: str) -> UserError:
-        """The sentence about a field."""
+        """The error about the value of a field."""
         shown = repr(value)
         shown = shown if len(shown) <= SHOWN_MAX else f"{shown[:SHOWN_MAX]}…"
         return UserError(f"{self.file}: {self._path(name)} is {shown}; {remedy}")

@@ -13,8 +13,8 @@ from typing import Final, TypeAlias
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.deployment.config.description import Deployment, NodeKind
 from fairtape.deployment.lock_file import is_running
-from fairtape.deployment.process.node import JOURNALS
-from fairtape.deployment.status_files import FRESH_PERIOD_MAX, RunFolder, Status
+from fairtape.deployment.status import SiteStatus
+from fairtape.deployment.status_files import FRESH_PERIOD_MAX, RunFolder
 from fairtape.journal import JournalFollower
 from fairtape.journal.follow import REPAIR_PERIOD_MAX
 from fairtape.net.clock import Clock, SharedClock
@@ -70,7 +70,7 @@ class SiteFailover:
     @property
     def journals(self) -> dict[NodeId, Path]:
         """The journal of each site, whether it exists here or not."""
-        return {number: self._deployment.folder / JOURNALS / node.name for number, node in self._nodes.items()}
+        return {number: self._deployment.journal_of(node) for number, node in self._nodes.items()}
 
     @property
     def names(self) -> dict[NodeId, str]:
@@ -83,7 +83,7 @@ class SiteFailover:
         serving = {number: page for number, page in pages.items() if self._serves(page)}
         if present is not None and (present in serving or not serving):
             return present
-        return max(serving or pages, key=lambda number: pages[number]["released_sequence"], default=None)
+        return max(serving or pages, key=lambda number: pages[number].released_sequence, default=None)
 
     def serves(self, site: NodeId) -> bool:
         """Whether this site releases what the others release."""
@@ -93,11 +93,11 @@ class SiteFailover:
     def released_through(self, site: NodeId) -> int:
         """The last number that a site has reported as released."""
         page = self._pages().get(site)
-        return 0 if page is None else int(page["released_sequence"])
+        return 0 if page is None else page.released_sequence
 
     def runs(self) -> bool:
         """Whether any site of the deployment runs here, or the program that starts them."""
-        sites = self._run.statuses([node.name for node in self._deployment.sites])
+        sites = self._run.statuses_of(SiteStatus, [node.name for node in self._deployment.sites])
         return bool(sites) or is_running(self._deployment.folder)
 
     def watch(self, site: NodeId) -> None:
@@ -136,11 +136,11 @@ class SiteFailover:
             self.is_silent = True
             yield SiteSilent(self.site, self._served_at)
 
-    def _pages(self) -> dict[NodeId, Status]:
-        found = self._run.statuses([node.name for node in self._nodes.values()])
-        return {page["node"]: page for page in found.values() if not page.get("ended")}
+    def _pages(self) -> dict[NodeId, SiteStatus]:
+        found = self._run.statuses_of(SiteStatus, [node.name for node in self._nodes.values()])
+        return {page.node: page for page in found.values() if not page.ended}
 
-    def _serves(self, page: Status) -> bool:
+    def _serves(self, page: SiteStatus) -> bool:
         """A site that takes part in no loop may be far behind. A site that is cut off loses its lease first."""
-        active = (page["posture"] == "member" and page["lease_left_ms"] > 0) or bool(page["loops"])
-        return active and self._clock.now() - page["written_at_ns"] < FRESH_PERIOD
+        active = (page.is_member and page.lease_left_ms > 0) or bool(page.loops)
+        return active and self._clock.now() - page.written_at < FRESH_PERIOD

@@ -1,1 +1,7 @@
-"""Operating a deployment: machine checks, drills, operator orders, plan changes."""
+"""Operating a deployment: creation, checks, drills and commands.
+
+- `draft`: new deployments: `fairtape init`
+- `doctor`: checks of a machine, and whether it can run a deployment
+- `drills`: faults injected into a running deployment, and their effects
+- `operator`: commands to the reformation servers, changes of the stripe plan
+"""

@@ -1,8 +1,7 @@
-"""What a machine must offer to a site, checked one thing at a time.
+"""Checks of a machine: what a site needs, and what this deployment needs.
 
-Each check tries the thing itself rather than reading about it, takes a bounded time, and survives the absence of what
-it checks: it returns a `Finding` in any case. *Bad* means that a site cannot serve here; a *note* costs speed,
-exactness or an option.
+Each check tries the feature itself where it can, takes a bounded time, and returns a `Finding` also where the feature
+is absent. *Bad* means that a site cannot run here; a *note* costs speed, accuracy or an optional feature.
 """
 
 import errno
@@ -28,14 +27,14 @@ from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration
 from fairtape.core.timing import PROFILES
 from fairtape.deployment.config.capacity import cores_here, sites_max
 from fairtape.deployment.config.description import FILE, Deployment
-from fairtape.deployment.config.loopback import PORTS, free_ports
+from fairtape.deployment.process.resources import open_formation_store
 from fairtape.net.clock import kernel_bound
 from fairtape.net.driver import WATCHED_MAX, may_run_in_real_time
+from fairtape.net.loopback import PORTS, free_ports
 from fairtape.net.transports import LOOPBACK, multicast_works
 from fairtape.net.udp import BUFFER_SIZE, UdpSocket, bind
-from fairtape.storage.formation_stores import open_store
 
-GROUP: Final = "239.195.0.1"  # any group of our range: the route is looked up and nothing is sent
+GROUP: Final = "239.195.0.1"  # any group: its route is looked up and nothing is sent
 PORTS_WANTED: Final = 256
 CORES_WANTED: Final = 2
 CLOCK_BOUND_WANTED: Final = 1 * MILLISECOND
@@ -49,12 +48,12 @@ PROGRAM_WAIT_MAX: Final = 20.0  # seconds
 
 _KIB: Final = 1 << 10
 _GIB: Final = 1 << 30
-_IDLE_GOVERNOR: Final = "/sys/devices/system/cpu/cpuidle/current_governor"
+_CPUIDLE: Final = "/sys/devices/system/cpu/cpuidle/current_governor"
 _HALT_POLL: Final = "/sys/module/haltpoll/parameters/guest_halt_poll_ns"
 _UDP_SEGMENT: Final = 103  # <linux/udp.h>
 _UDP_GRO: Final = 104
 _REFUSES_TRAINS: Final = frozenset((errno.EINVAL, errno.EIO, errno.ENOPROTOOPT, errno.EOPNOTSUPP))
-_TRIAL_WAIT: Final = 1.0  # seconds
+_PROBE_WAIT: Final = 1.0  # seconds
 
 
 class CheckStatus(StrEnum):
@@ -67,7 +66,7 @@ class CheckStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at, and what to do about it."""
+    """The result of one check, and what to do about it."""
 
     name: str
     status: CheckStatus
@@ -76,14 +75,14 @@ class Finding:
 
 
 def examine(directory: Path) -> Iterator[Finding]:
-    """Every check, one after another; journals would be written in `directory`."""
+    """Run every check. Journals would be written in `directory`."""
     yield from (cores(), clock(), real_time(), idle_states())
     yield from (multicast(), multicast_route(), socket_buffers(), trains(), ports())
     yield from (descriptors(), disk(directory), java(), etcd(), namespaces())
 
 
 def cores() -> Finding:
-    """Sites take turns on a core, and whoever waits for one is late."""
+    """Sites share the cores, and a site that waits for a core is late."""
     count = cores_here()
     found = f"{count}, enough for a ring of {sites_max(PROFILES['lan'], count)} sites with the lan profile here"
     if count >= CORES_WANTED:
@@ -92,28 +91,28 @@ def cores() -> Finding:
 
 
 def clock() -> Finding:
-    """A site is as fair as its clock is right, and one that cannot tell withdraws."""
+    """Releases are as fair as clocks are accurate. A site that does not know its clock error leaves the ring."""
     bound = kernel_bound()
     if bound is None:
         return Finding(
             "clock",
             CheckStatus.BAD,
-            "nobody keeps it, so its error has no bound",
-            "Run chrony or a PTP daemon; only sites that share this one machine can do without.",
+            "not synchronised, so its error has no bound",
+            "Run chrony or a PTP daemon; only deployments on one machine can do without.",
         )
-    found = f"kept, at most {_shown(bound)} wrong"
+    found = f"synchronised, with an error of at most {_shown(bound)}"
     if bound <= CLOCK_BOUND_WANTED:
         return Finding("clock", CheckStatus.GOOD, found)
     return Finding(
         "clock",
         CheckStatus.NOTE,
         found,
-        f"Use PTP or a nearer time server where releases must agree to {_shown(CLOCK_BOUND_WANTED)}.",
+        f"Use PTP or a nearer time server where releases must agree within {_shown(CLOCK_BOUND_WANTED)}.",
     )
 
 
 def real_time() -> Finding:
-    """A release waits for the scheduler like everything else."""
+    """Ordinary scheduling delays releases on a busy machine."""
     if may_run_in_real_time():
         return Finding("real time", CheckStatus.GOOD, "real-time scheduling is permitted")
     return Finding(
@@ -125,25 +124,23 @@ def real_time() -> Finding:
 
 
 def idle_states() -> Finding:
-    """A processor that has gone to sleep wakes late, and on a virtual machine the host decides when."""
-    governor, polls = _read(_IDLE_GOVERNOR).strip(), _read(_HALT_POLL).strip()
-    if governor != "haltpoll" or polls != "0":
-        return Finding(
-            "wakefulness", CheckStatus.GOOD, f"processors fall asleep by the rule {governor or 'of the kernel'}"
-        )
+    """An idle processor wakes late, and on a virtual machine the host decides when."""
+    policy, polls = _read(_CPUIDLE).strip(), _read(_HALT_POLL).strip()
+    if policy != "haltpoll" or polls != "0":
+        return Finding("idle states", CheckStatus.GOOD, f"the idle policy is {policy or 'that of the kernel'}")
     return Finding(
-        "wakefulness",
+        "idle states",
         CheckStatus.NOTE,
-        "processors of this virtual machine sleep as soon as they have nothing to do",
-        "Boot with idle=poll or use `fairtape up --keep-awake` where releases must be exact to a millisecond.",
+        "processors of this virtual machine halt as soon as they are idle",
+        "Boot with idle=poll or use `fairtape up --keep-awake` where releases must be accurate to a millisecond.",
     )
 
 
 def multicast() -> Finding:
-    """One datagram to a group on the loopback interface, sent and heard."""
+    """Send one datagram to a group on the loopback interface, and receive it."""
     try:
         works = multicast_works(LOOPBACK)
-    except UserError:  # no group can even be joined
+    except UserError:  # no group can be joined
         works = False
     if works:
         return Finding("multicast", CheckStatus.GOOD, "a datagram to a group came back on the loopback interface")
@@ -156,11 +153,11 @@ def multicast() -> Finding:
 
 
 def multicast_route() -> Finding:
-    """Connecting a UDP socket asks the kernel for the way and sends nothing."""
+    """Connecting a UDP socket looks up the route and sends nothing."""
     try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as trial:
-            trial.connect((GROUP, 9))
-            return Finding("multicast route", CheckStatus.GOOD, f"groups are reached from {trial.getsockname()[0]}")
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((GROUP, 9))
+            return Finding("multicast route", CheckStatus.GOOD, f"groups are reached from {probe.getsockname()[0]}")
     except OSError as error:
         return Finding(
             "multicast route",
@@ -171,16 +168,16 @@ def multicast_route() -> Finding:
 
 
 def socket_buffers() -> Finding:
-    """What a socket is really granted, beside the limits that the kernel sets."""
+    """The buffers that a socket gets, and the limits of the kernel."""
     limits = ", ".join(f"{name} {_kernel_limit(name)}" for name in ("rmem_max", "wmem_max"))
     try:
-        trial = UdpSocket(bind(LOOPBACK, 0))
-    except (UserError, OSError) as refusal:
+        probe = UdpSocket(bind(LOOPBACK, 0))
+    except (UserError, OSError) as error:
         return Finding(
-            "socket buffers", CheckStatus.BAD, f"no socket can be made ({refusal})", "Bring up interface lo."
+            "socket buffers", CheckStatus.BAD, f"no socket can be opened ({error})", "Bring up interface lo."
         )
-    granted = min(trial.receive_buffer, trial.send_buffer)
-    trial.close()
+    granted = min(probe.receive_buffer, probe.send_buffer)
+    probe.close()
     found = f"{granted // _KIB:,} KiB of {BUFFER_SIZE // _KIB:,} KiB granted ({limits})"
     if granted >= BUFFER_SIZE:
         return Finding("socket buffers", CheckStatus.GOOD, found)
@@ -188,49 +185,49 @@ def socket_buffers() -> Finding:
         "socket buffers",
         CheckStatus.NOTE,
         found,
-        "Bursts would be lost and repaired; raise the limits with: "
+        "Bursts may be lost and retransmitted; raise the limits with: "
         f"sysctl -w net.core.rmem_max={BUFFER_SIZE} net.core.wmem_max={BUFFER_SIZE}",
     )
 
 
 def trains() -> Finding:
-    """A train of four datagrams in one call, and how it arrives."""
+    """Send a train of four datagrams in one call, and see how it arrives."""
     name = "trains"
     try:
         together = _train_of_four()
     except OSError as error:
         if error.errno not in _REFUSES_TRAINS:
-            found = f"no datagram passes on the loopback interface ({error.strerror or error})"
+            found = f"no datagram passes the loopback interface ({error.strerror or error})"
             return Finding(name, CheckStatus.BAD, found, "Bring it up with: ip link set lo up")
         together = 0
     if together == 4:
         return Finding(name, CheckStatus.GOOD, "UDP_SEGMENT and UDP_GRO move many datagrams in one call")
     missing = "UDP_GRO" if together else "UDP_SEGMENT"
     return Finding(
-        name, CheckStatus.NOTE, f"{missing} is not there", "Use Linux 5.0 or newer for more messages per second."
+        name, CheckStatus.NOTE, f"{missing} is not supported", "Use Linux 5.0 or newer for more messages per second."
     )
 
 
 def ports() -> Finding:
-    """Rings on one machine take their ports from a range below the kernel's own."""
+    """Rings on one machine take their ports from a range below the ephemeral ports."""
     named = f"{PORTS.start} to {PORTS.stop - 1}"
     try:
         free_ports(PORTS_WANTED)
-    except UserError as complaint:
-        return Finding("ports", CheckStatus.BAD, str(complaint).partition(";")[0], f"Free some of the ports {named}.")
+    except UserError as error:
+        return Finding("ports", CheckStatus.BAD, str(error).partition(";")[0], f"Free some of the ports {named}.")
     first = _kernel_ports_from()
     if first is not None and first < PORTS.stop:
         return Finding(
             "ports",
             CheckStatus.NOTE,
-            f"{named} are free, but the kernel gives those from {first} to anybody",
-            f"Set them apart with: sysctl -w net.ipv4.ip_local_port_range='{PORTS.stop + 768} 60999'",
+            f"{named} are free, but ephemeral ports begin at {first}",
+            f"Separate them with: sysctl -w net.ipv4.ip_local_port_range='{PORTS.stop + 768} 60999'",
         )
     return Finding("ports", CheckStatus.GOOD, f"at least {PORTS_WANTED} of {named} are free")
 
 
 def descriptors() -> Finding:
-    """Each site keeps some sockets and files open."""
+    """Each process keeps sockets and files open."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     found = "no limit" if limit == resource.RLIM_INFINITY else f"{limit:,} files at once in a process"
     if limit == resource.RLIM_INFINITY or limit >= WATCHED_MAX:
@@ -239,7 +236,7 @@ def descriptors() -> Finding:
 
 
 def disk(directory: Path) -> Finding:
-    """Room for journals, and how long the disk takes to keep what it was given."""
+    """Space for journals, and how long a sync takes."""
     name = "disk"
     try:
         free = shutil.disk_usage(directory).free
@@ -259,10 +256,10 @@ def disk(directory: Path) -> Finding:
         )
     if (kind := _file_system(directory)) in ("tmpfs", "ramfs"):
         return Finding(
-            name, CheckStatus.NOTE, f"{found}; it is a {kind}", "Use a real disk: this one forgets at a restart."
+            name, CheckStatus.NOTE, f"{found}; it is a {kind}", "Use a real disk: this one is lost at a restart."
         )
     if free < FREE_WANTED:
-        return Finding(name, CheckStatus.NOTE, found, f"Plan for {FREE_WANTED // _GIB} GiB; journals are never cut.")
+        return Finding(name, CheckStatus.NOTE, found, f"Plan for {FREE_WANTED // _GIB} GiB: journals only grow.")
     if usual > SYNC_WANTED:
         return Finding(name, CheckStatus.NOTE, found, "Use a faster disk, or journals that sync at an interval.")
     return Finding(name, CheckStatus.GOOD, found)
@@ -275,30 +272,29 @@ def java() -> Finding:
     advice = f"Install Java {JAVA_MIN} or newer for the pipeline, or set JAVA_HOME to it; nothing else needs it."
     if program is None:
         return Finding("java", CheckStatus.NOTE, f"none in JAVA_HOME={home}" if home else "none on the PATH", advice)
-    said = _said(program, "-version")
-    version = _java_version(said)
+    version = _java_version(_output(program, "-version"))
     if version is None:
-        return Finding("java", CheckStatus.NOTE, f"{program} does not tell its version", advice)
+        return Finding("java", CheckStatus.NOTE, f"{program} does not print its version", advice)
     status = CheckStatus.GOOD if version >= JAVA_MIN else CheckStatus.NOTE
     return Finding("java", status, f"version {version}, {program}", "Nothing to do." if version >= JAVA_MIN else advice)
 
 
 def etcd() -> Finding:
-    """The store of a deployment on several machines; SQLite is built in."""
+    """The formation store of a deployment on several machines. SQLite is built in."""
     program = shutil.which("etcd")
-    version = re.search(r"etcd Version: (\S+)", _said(program, "--version")) if program else None
+    version = re.search(r"etcd Version: (\S+)", _output(program, "--version")) if program else None
     if version:
         return Finding("etcd", CheckStatus.GOOD, f"version {version[1]}, {program}")
     return Finding(
         "etcd",
         CheckStatus.NOTE,
-        "not here",
-        "Install etcd-server here or elsewhere if reformation servers run on several machines; else SQLite will do.",
+        "not installed",
+        "Install etcd-server here or elsewhere if reformation servers run on several machines; else SQLite suffices.",
     )
 
 
 def namespaces() -> Finding:
-    """Drills that cut links between sites want a network for each."""
+    """Drills that cut links between sites need a network namespace for each."""
     unshare = shutil.which("unshare")
     permitted = unshare is not None and _succeeds(unshare, "--net", "true")
     if permitted and shutil.which("ip") is not None:
@@ -307,28 +303,28 @@ def namespaces() -> Finding:
         "network namespaces",
         CheckStatus.NOTE,
         "permitted, but there is no ip command" if permitted else "not permitted",
-        "Install iproute2 and be root for drills that cut the links between sites for real; nothing else needs it.",
+        "Install iproute2 and be root for drills that cut real links between sites; nothing else needs it.",
     )
 
 
 def _train_of_four() -> int:
-    """How many of four datagrams, sent in one call, came in the first call that received."""
+    """Of four datagrams, sent in one call, the number that the first receive call returned."""
     size = 100
     with (
-        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listener,
-        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as speaker,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender,
     ):
-        listener.bind((LOOPBACK, 0))
-        listener.settimeout(_TRIAL_WAIT)
-        with suppress(OSError):  # then the datagrams come one by one, and that is what we find
-            listener.setsockopt(socket.IPPROTO_UDP, _UDP_GRO, 1)
+        receiver.bind((LOOPBACK, 0))
+        receiver.settimeout(_PROBE_WAIT)
+        with suppress(OSError):  # not supported: the datagrams arrive one by one
+            receiver.setsockopt(socket.IPPROTO_UDP, _UDP_GRO, 1)
         segment = [(socket.IPPROTO_UDP, _UDP_SEGMENT, struct.pack("=H", size))]
-        speaker.sendmsg([bytes(4 * size)], segment, 0, listener.getsockname())
-        return len(listener.recv(1 << 16)) // size
+        sender.sendmsg([bytes(4 * size)], segment, 0, receiver.getsockname())
+        return len(receiver.recv(1 << 16)) // size
 
 
 def _sync_periods(directory: Path) -> list[Duration]:
-    """How long each of some syncs took; fewer of them on a disk that is very slow."""
+    """How long syncs took; fewer of them on a very slow disk."""
     periods: list[Duration] = []
     with tempfile.TemporaryFile(dir=directory) as file:
         while len(periods) < SYNCS and sum(periods) < SYNCS_PERIOD_MAX:
@@ -341,7 +337,7 @@ def _sync_periods(directory: Path) -> list[Duration]:
 
 
 def _file_system(directory: Path) -> str:
-    """The kind of file system, from the longest mount point above the folder; empty where the kernel does not say."""
+    """The file system at the longest mount point above the folder; empty where the kernel does not list it."""
     resolved = directory.resolve()
     kinds = {}
     for line in _read("/proc/self/mounts").splitlines():
@@ -356,7 +352,7 @@ def _kernel_limit(name: str) -> str:
 
 
 def _kernel_ports_from() -> int | None:
-    """The first port that the kernel gives to whoever asks for any."""
+    """The first ephemeral port."""
     numbers = _read("/proc/sys/net/ipv4/ip_local_port_range").split()
     return int(numbers[0]) if numbers else None
 
@@ -368,14 +364,14 @@ def _read(path: str) -> str:
         return ""
 
 
-def _java_version(said: str) -> int | None:
+def _java_version(output: str) -> int | None:
     """17 of `openjdk version "17.0.9"`, and 8 of the older `java version "1.8.0_392"`."""
-    numbers = re.search(r'version "(?:1\.)?(\d+)', said)
+    numbers = re.search(r'version "(?:1\.)?(\d+)', output)
     return int(numbers[1]) if numbers else None
 
 
-def _said(program: str, *arguments: str) -> str:
-    """What a program prints; nothing where it cannot be run or takes too long."""
+def _output(program: str, *arguments: str) -> str:
+    """What a program prints; empty where it cannot be run or takes too long."""
     finished = _run(program, *arguments)
     return "" if finished is None else finished.stdout
 
@@ -387,7 +383,7 @@ def _succeeds(program: str, *arguments: str) -> bool:
 
 def _run(program: str, *arguments: str) -> "subprocess.CompletedProcess[str] | None":
     try:
-        return subprocess.run(  # noqa: S603 - a program that the user has installed, with arguments of ours
+        return subprocess.run(  # noqa: S603 - an installed program with our arguments
             [program, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -407,24 +403,23 @@ def _shown(period: Duration) -> str:
     return f"{period / MILLISECOND:,.1f} ms"
 
 
-# Whether this machine can run a deployment: asked before anything is started, so that one sentence tells what cannot.
-#
-# Each process would find out by itself; but then every one of them says so, one after the other, while others run.
-
-
 def check_ready(deployment: Deployment) -> None:
-    """Every address can be listened at, and the store answers; a `UserError` names the first that does not."""
-    stations = {} if deployment.edge is None else deployment.edge.stations
+    """Raise `UserError` where this machine cannot run all processes of a deployment.
+
+    Every address must be free and the store must answer. It is checked before anything is started: otherwise each
+    process would report the same error by itself, while others already run.
+    """
+    publishers = {} if deployment.edge is None else deployment.edge.stations
     nodes = (*deployment.sites, *deployment.reformers)
-    places = {f"{node.kind.value}s.{node.name}.address": (node.host, node.port) for node in nodes}
-    places |= {f"edge.stations.{name}.requests": place.requests for name, place in stations.items()}
+    addresses = {f"{node.kind.value}s.{node.name}.address": (node.host, node.port) for node in nodes}
+    addresses |= {f"edge.stations.{name}.requests": place.requests for name, place in publishers.items()}
     with ExitStack() as bound:
-        for field, address in places.items():
+        for field, address in addresses.items():
             try:
                 bound.enter_context(bind(*address))
-            except UserError as complaint:
+            except UserError as error:
                 raise UserError(
-                    f"{deployment.folder / FILE}: {field} cannot be used here: {complaint}; "
-                    "sites of other machines are started there, with: fairtape node DIR NAME"
+                    f"{deployment.folder / FILE}: {field} cannot be used here: {error}; "
+                    "start the sites of other machines there, with: fairtape node DIR NAME"
                 ) from None
-    open_store(deployment.store, access=deployment.access).close()
+    open_formation_store(deployment).close()

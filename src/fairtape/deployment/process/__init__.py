@@ -1,1 +1,16 @@
-"""The processes of a deployment: nodes, edge, gateway, arbiter, and their supervision."""
+"""The processes of a deployment, and their supervision.
+
+- `node`: a site, a reformation server, or a load source
+- `edge`: the publisher of a site, and its retransmit server
+- `gateway`: order entry of a source
+- `ledger_projection`: the ledger tables of a gateway
+- `arbiter`: trade reports of a site
+- `resources`: what a process opens: clock, sockets, journal, store
+- `release_log`: what a site has released
+- `site_traces`: trace files of a site
+- `supervisor`: starts and stops processes by name
+- `local_cluster`: all processes of a deployment on this machine
+- `temporary_site`: a site of a temporary ring as a child process
+- `children`: child processes that are connected by pipes
+- `idle_guard`: keeps processors out of idle states
+"""

@@ -1,11 +1,11 @@
-"""Children of a command: started together, spoken with over pipes, and never left behind.
+"""Child processes of one command, connected by pipes.
 
-A child runs one function with a `ChildLink` to its parent. The parent decides when it ends, so a child does not hear
-the Ctrl-C of the terminal that both share; but a child whose parent is gone, however it went, reads the end of its
-pipe and ends by itself. News may be dropped when the parent is slow: no site ever waits for a screen.
+A child runs one function with a `ChildLink` to its parent. The parent decides when a child ends, so SIGINT of the
+shared terminal is blocked in children. A child whose parent is gone, for whatever reason, reads the end of its pipe and
+ends. Messages to a slow parent may be dropped: no site waits for a screen.
 
-Children are forked from one server that has imported what they need, which on a small machine is the difference
-between one second and five before nine sites are there.
+Children are forked from one server that has imported their modules. On a small machine nine sites start in one second
+that way, and in five without.
 """
 
 import multiprocessing
@@ -24,8 +24,8 @@ from typing import Any, Final, Self, TypeAlias, TypeVar
 from fairtape.core.errors import UserError
 from fairtape.core.instants import SECOND, Duration
 
-START_PERIOD_MAX: Final = 60 * SECOND  # for all interpreters to start, on a machine that is busy with other things
-STOP_PERIOD_MAX: Final = 5 * SECOND  # for a child to close its files before it is ended by force
+START_PERIOD_MAX: Final = 60 * SECOND  # for all interpreters to start on a busy machine
+STOP_PERIOD_MAX: Final = 5 * SECOND  # for a child to close its files before it is killed
 CHILDREN_MAX: Final = 64
 
 Order = TypeVar("Order")
@@ -33,23 +33,23 @@ Order = TypeVar("Order")
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The child has started and waits for its first order."""
+    """Child to parent: started, and waiting for the first order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The order to end."""
+    """Parent to child: end."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChildFailed:
-    """A complaint that ended the child: the parent's user has to hear it."""
+    """Child to parent: a `UserError` ended the child. The parent raises it again."""
 
     sentence: str
 
 
-class ParentGone(Exception):
-    """A child ended although nobody had asked it to."""
+class ChildExited(Exception):
+    """A child ended although it was not stopped."""
 
 
 class ChildLink:
@@ -57,15 +57,15 @@ class ChildLink:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self.stopped = False  # told to stop, or the parent is gone
+        self.stopped = False  # by the parent, or the parent is gone
 
     def tell(self, news: object) -> None:
-        """Send, and wait until it is sent."""
+        """Send, and block until it is sent."""
         with suppress(OSError):
             self._connection.send(news)
 
     def offer(self, news: object) -> bool:
-        """Send if that needs no waiting; whether it was sent."""
+        """Send if that does not block; whether it was sent."""
         try:
             if not select.select((), (self._connection,), (), 0)[1]:
                 return False
@@ -76,7 +76,7 @@ class ChildLink:
         return True
 
     def expect(self, kind: type[Order]) -> Order | None:
-        """Wait for an order of this kind; None when the child is to end instead."""
+        """Wait for an order of this type; None when the child is stopped instead."""
         while not self.stopped:
             order = self._take()
             if isinstance(order, kind):
@@ -84,12 +84,12 @@ class ChildLink:
         return None
 
     def rest(self) -> None:
-        """Wait for the order to end: a child that ends before it would seem to have deserted."""
+        """Wait until the child is stopped. A child that ends earlier counts as failed."""
         while not self.stopped:
             self._take()
 
     def orders(self) -> Iterator[object]:
-        """What has been ordered since the last look."""
+        """The orders that have arrived since the last call."""
         while not self.stopped and self._connection.poll():
             order = self._take()
             if order is not None:
@@ -107,7 +107,7 @@ class ChildLink:
 
 
 class Interrupts:
-    """How often the user asked for the end, by Ctrl-C or a polite kill. While it lasts, nothing is torn by either."""
+    """Counts SIGINT and SIGTERM. While the context lasts, neither interrupts the process."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -125,14 +125,14 @@ class Interrupts:
         self.count += 1
 
 
-Work: TypeAlias = Callable[..., None]  # takes a Link, then the arguments it was started with
+Work: TypeAlias = Callable[..., None]  # takes a ChildLink, then the arguments it was started with
 
 
 class ChildProcesses:
-    """The children of one command, by name. Leaving the context ends all of them."""
+    """The children of one command, by name. Leaving the context stops all of them."""
 
     def __init__(self, *, imports: Sequence[str] = ()) -> None:
-        """`imports` names the modules that the children have in common."""
+        """`imports` names modules that the fork server imports once for all children."""
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(list(imports))
         self._children: dict[str, tuple[ForkServerProcess, Connection]] = {}
@@ -150,7 +150,7 @@ class ChildProcesses:
         assert len(self._children) < CHILDREN_MAX
         ours, theirs = self._context.Pipe()
         process = self._context.Process(target=_run, args=(work, theirs, arguments), name=f"fairtape {name}")
-        with _interrupts_held_back():
+        with _interrupts_blocked():
             process.start()
         theirs.close()
         self._children[name] = process, ours
@@ -160,39 +160,38 @@ class ChildProcesses:
         self.collect(Ready, names, START_PERIOD_MAX)
 
     def collect(self, kind: type[Order], names: set[str], wait_period_max: Duration) -> dict[str, Order]:
-        """Wait until each of these children has told something of this kind."""
+        """Wait until each of these children has sent a message of this type. Raises `UserError` on timeout."""
         give_up_at = time.monotonic_ns() + wait_period_max
-        told: dict[str, Order] = {}
-        while len(told) < len(names):
+        received: dict[str, Order] = {}
+        while len(received) < len(names):
             left = give_up_at - time.monotonic_ns()
             if left <= 0:
                 raise UserError(
-                    f"{len(names) - len(told)} of {len(names)} processes gave no answer within"
+                    f"{len(names) - len(received)} of {len(names)} processes gave no answer within"
                     f" {wait_period_max // SECOND} s; try again when the machine is less busy"
                 )
-            told |= {name: news for name, news in self.hear(left) if isinstance(news, kind) and name in names}
-        return told
+            received |= {name: news for name, news in self.hear(left) if isinstance(news, kind) and name in names}
+        return received
 
     def tell(self, name: str, order: object) -> None:
-        """Give an order. A child that has gone is noticed when it is next listened to."""
+        """Send an order. That a child has exited is noticed by the next `hear`."""
         with suppress(OSError):
             self._children[name][1].send(order)
 
     def tell_all(self, order: object) -> None:
-        """Give the same order to everyone."""
         for name in self._children:
             self.tell(name, order)
 
     def kill(self, name: str) -> None:
-        """End a child at once, as a power failure would; nobody is told, and it counts as no desertion."""
+        """Kill a child at once, as a power failure would. Its exit is expected from then on."""
         process, _ = self._children[name]
         self._gone.add(name)
         process.kill()
 
     def hear(self, wait_period: Duration) -> list[tuple[str, object]]:
-        """News, at most one from each child, once there is any or the period is over.
+        """Messages, at most one of each child, as soon as there are any or the period is over.
 
-        Raises `UserError` with what a child complains of, and `ParentGone` where one ended unasked.
+        Raises the `UserError` that ended a child, and `ChildExited` where one ended without being stopped.
         """
         names = {id(ours): name for name, (_, ours) in self._children.items() if name not in self._gone}
         open_ends = [ours for name, (_, ours) in self._children.items() if name not in self._gone]
@@ -204,7 +203,7 @@ class ChildProcesses:
                 news = ready.recv()
             except (EOFError, OSError):
                 self._gone.add(name)
-                raise ParentGone(f"the process of {name} ended unasked, with {self._how(name)}") from None
+                raise ChildExited(f"the process of {name} ended unasked, with {self._exit_text(name)}") from None
             if isinstance(news, ChildFailed):
                 self._gone.add(name)
                 raise UserError(news.sentence)
@@ -212,12 +211,12 @@ class ChildProcesses:
         return heard
 
     def dismiss(self) -> None:
-        """Order everyone to stop, and see to it that they do."""
+        """Stop all children; kill those that do not end in time."""
         self.tell_all(Stop())
         give_up_at = time.monotonic() + STOP_PERIOD_MAX / SECOND
         for process, ours in self._children.values():
             while process.is_alive() and time.monotonic() < give_up_at:
-                _read_away(ours)  # a child that is telling something must not wait for us
+                _drain(ours)  # a child that is sending must not block
                 process.join(0.02)
             for end in (process.terminate, process.kill):
                 if process.is_alive():
@@ -226,33 +225,33 @@ class ChildProcesses:
             ours.close()
         self._children.clear()
 
-    def _how(self, name: str) -> str:
+    def _exit_text(self, name: str) -> str:
         process, _ = self._children[name]
         process.join(1)
         return "no exit code" if process.exitcode is None else f"exit code {process.exitcode}"
 
 
 def _run(work: Work, connection: Connection, arguments: tuple[Any, ...]) -> None:
-    """What a child does. The terminal's Ctrl-C is for the parent alone, which then tells its children."""
+    """The main function of a child. SIGINT of the terminal is for the parent, which then stops its children."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     link = ChildLink(connection)
     try:
         work(link, *arguments)
-    except UserError as complaint:
-        link.tell(ChildFailed(str(complaint)))
+    except UserError as error:
+        link.tell(ChildFailed(str(error)))
 
 
-def _read_away(connection: Connection) -> None:
+def _drain(connection: Connection) -> None:
     with suppress(EOFError, OSError):
         while connection.poll():
             connection.recv_bytes()
 
 
 @contextmanager
-def _interrupts_held_back() -> Iterator[None]:
-    """A child keeps the signal mask under which it was started, so it never hears the terminal's Ctrl-C.
+def _interrupts_blocked() -> Iterator[None]:
+    """Block SIGINT. A child inherits the signal mask, so it never receives SIGINT of the terminal.
 
-    The tracker of multiprocessing lifts the mask when it starts, so it has to be there before.
+    The resource tracker of multiprocessing clears the mask when it starts, so it is started before.
     """
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

@@ -1,25 +1,29 @@
 """The edge of a deployment: a site's station in its process, and the retransmit server that is a process beside it."""
 
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from fairtape.core.effects import Deliver, FormationChange
 from fairtape.core.errors import UserError
 from fairtape.core.instants import Instant
-from fairtape.deployment.config.description import Deployment, Node, interface_at
+from fairtape.deployment.config.description import Deployment, Node
 from fairtape.deployment.process.children import Interrupts
+from fairtape.deployment.process.resources import clock_of
 from fairtape.deployment.process.supervisor import BESIDE
-from fairtape.deployment.status_files import RunFolder, Status, StatusFile
+from fairtape.deployment.status import EdgeStatus
+from fairtape.deployment.status_files import RunFolder, StatusFile
 from fairtape.edge.service.checkpoints import checkpoint_path, memory_path
 from fairtape.edge.service.publisher import EdgePublisher
 from fairtape.edge.service.replay_archive import ReplayArchive
 from fairtape.edge.service.retransmit_server import RetransmitServer
 from fairtape.edge.service.settings import EdgeSettings
+from fairtape.edge.service.status import PublisherStatus
 from fairtape.edge.service.stripe_plans import PlanUnknown, StripePlanStore
 from fairtape.net.driver import allow_files
+from fairtape.net.transports import interface_at
 
-JOURNALS: Final = "journals"
 FILES_NEEDED: Final = 2_048  # open files of a retransmit server: replays, and the journals that they read
 
 
@@ -47,7 +51,8 @@ class SilencedPublisher:
     """Stands in for a station that has no socket: the site goes on, and its status says why it is not heard."""
 
     def __init__(self, feed: str, words: str) -> None:
-        self._status = {"feed": feed, "speaks": False, "words": words, "plan": None, "marks": []}
+        self._feed = feed
+        self._words = words
         self._unsent = 0
 
     def delivered(self, delivery: Deliver) -> None:
@@ -67,9 +72,11 @@ class SilencedPublisher:
     def wake(self, now: Instant) -> None:
         """Nothing to do."""
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> PublisherStatus:
         """Why it is silent."""
-        return {**self._status, "unsent": self._unsent}
+        return PublisherStatus(
+            feed=self._feed, speaks=False, reason=self._words, plan=None, marks=(), unsent=self._unsent
+        )
 
     def close(self) -> None:
         """Nothing to give back."""
@@ -103,10 +110,10 @@ def run_edge(deployment: Deployment, node: Node) -> None:
     place = settings.stations.get(node.name)
     if place is None:
         raise UserError(f"SITE is {node.name!r}; stations are {', '.join(settings.stations)}")
-    journal = deployment.folder / JOURNALS / node.name
+    journal = deployment.journal_of(node)
     journal.mkdir(parents=True, exist_ok=True)
     allow_files(FILES_NEEDED)
-    clock = deployment.clock()
+    clock = clock_of(deployment)
     try:
         memory = memory_path(deployment.folder, node.name)
         library = ReplayArchive(journal, settings, stripe_plans_of(deployment), memory=memory)
@@ -116,17 +123,17 @@ def run_edge(deployment: Deployment, node: Node) -> None:
     name = f"{node.name}{BESIDE}"
     bulletin = StatusFile(RunFolder(deployment.folder), name)
 
-    def page(now: Instant) -> Status:
-        return {"name": name, "kind": "edge", "node": node.number, "written_at_ns": now, **server.status()}
+    def status(now: Instant) -> EdgeStatus:
+        return EdgeStatus(name=name, node=node.number, written_at=now, server=server.status())
 
     with Interrupts() as interrupts:
 
         def ended() -> bool:
-            bulletin.keep_posted(clock.now(), page)
+            bulletin.keep_posted(clock.now(), status)
             return interrupts.count > 0
 
         try:
             server.run(ended)
         finally:
-            bulletin.close({**page(clock.now()), "ended": True})
+            bulletin.close(replace(status(clock.now()), ended=True))
             server.close()

@@ -23,7 +23,8 @@ from fairtape.deployment.process.supervisor import GATEWAY
 from fairtape.deployment.publish.source_thread import SourceThread
 from fairtape.deployment.publish.target import publish_target
 from fairtape.deployment.ring_plan import RingPlan
-from fairtape.deployment.status_files import RunFolder, Status, StatusFile
+from fairtape.deployment.status import EndedStatus, GatewayStatus
+from fairtape.deployment.status_files import RunFolder, StatusFile
 from fairtape.exchange.order_codec import encode
 from fairtape.exchange.orders import Pulse
 from fairtape.exchange.transfers import Bookkeeper, TransferBatch
@@ -117,22 +118,21 @@ class GatewayProcess:
             opening.callback(self._gateway.close)
             self._closing = opening.pop_all()
 
-    def _status(self, now: Instant) -> Status:
+    def _status(self, now: Instant) -> GatewayStatus:
         core = self._gateway.core
-        return {
-            "name": f"{self._name}{GATEWAY}",
-            "kind": "gateway",
-            "node": self._me,
-            "written_at_ns": now,
-            "addresses": {kind: f"{host}:{port}" for kind, (host, port) in self.addresses.items()},
-            "token": core.floor.token,
-            "trades": core.floor.trade_count,
-            "tentative": sum(1 for _ in core.floor.tentative()),
-            "pending": len(core.pending),
-            "ledger_stopped": self._projector is not None and self._projector.stopped,
-            "ledger_waiting": None if self._projector is None else self._projector.waiting,
-            "logins_old": self._logins_old,
-        }
+        return GatewayStatus(
+            name=f"{self._name}{GATEWAY}",
+            node=self._me,
+            written_at=now,
+            addresses={kind: f"{host}:{port}" for kind, (host, port) in self.addresses.items()},
+            token=core.floor.token,
+            trades=core.floor.trade_count,
+            tentative=sum(1 for _ in core.floor.tentative()),
+            pending=len(core.pending),
+            ledger_stopped=self._projector is not None and self._projector.stopped,
+            ledger_waiting=None if self._projector is None else self._projector.waiting,
+            logins_old=self._logins_old,
+        )
 
     async def run(self, started: Callable[[dict[str, Address]], None]) -> None:
         """Catch up, serve until SIGINT or SIGTERM, and exit when accepted requests are in the sequence."""
@@ -311,4 +311,4 @@ def run_gateway(
         if not interrupts.count:
             process = GatewayProcess(deployment, target.plan_for(me), me, name, options, status_file)
             asyncio.run(process.run(announce))
-    status_file.close({"name": f"{name}{GATEWAY}", "ended": True})
+    status_file.close(EndedStatus(name=f"{name}{GATEWAY}"))

@@ -1,4 +1,4 @@
-"""A deployment that runs on this machine: all of its sites and servers under one supervisor, and what they say."""
+"""A deployment on this machine: all of its processes under one supervisor, and their log."""
 
 import signal
 import time
@@ -10,8 +10,8 @@ from fairtape.deployment.process.edge import edge_names
 from fairtape.deployment.process.supervisor import ARBITER, GATEWAY, ProcessEnded, Supervisor, Wrapping
 from fairtape.deployment.status_files import RunFolder
 
-LOOK_PERIOD: Final = 0.1  # seconds
-RESTART_DELAY: Final = 1.0  # seconds: one that dies at once must not keep a machine busy
+POLL_PERIOD: Final = 0.1  # seconds
+RESTART_DELAY: Final = 1.0  # seconds: a process that fails at once must not keep the machine busy
 
 
 def floor_names(deployment: Deployment) -> list[str]:
@@ -21,7 +21,7 @@ def floor_names(deployment: Deployment) -> list[str]:
 
 
 class LocalCluster:
-    """Everyone of a deployment. `say` hears each line of the log, with names, and of each process that ends."""
+    """All processes of a deployment. `say` gets each line of the log, with names, and each process that ends."""
 
     def __init__(
         self,
@@ -34,15 +34,14 @@ class LocalCluster:
         self.deployment = deployment
         self.run = RunFolder(deployment.folder)
         self.supervisor = Supervisor(deployment.folder, self.run, wrapping=wrapping)
-        self.lost: set[str] = set()  # who ended unasked and was not started again
+        self.lost: set[str] = set()  # processes that ended unexpectedly and were not restarted
         self._say = say
         self._restart = restart
         self._start_at: dict[str, float] = {}
         self._read_from = self.run.notices_end()
-        self._expected: set[str] = set()  # who is to end
 
     def start(self) -> None:
-        """Everyone; the reformation servers first, for the sites will ask for them."""
+        """Start all processes, reformation servers first: the sites need them."""
         self.run.take_starts()
         for node in (*self.deployment.reformers, *self.deployment.sites):
             self.supervisor.start(node.name)
@@ -50,15 +49,15 @@ class LocalCluster:
             self.supervisor.start(name)
 
     def stop(self) -> None:
-        """End all of them cleanly; the floor first, while there is a ring that takes what it has taken."""
+        """Stop all processes. The floor goes first, so that gateways can still publish what they have accepted."""
         for ended in (*self.supervisor.stop(*floor_names(self.deployment)), *self.supervisor.stop()):
-            if ended.code not in (0, -signal.SIGTERM):  # one that was told to end before it could listen has ended well
+            if ended.code not in (0, -signal.SIGTERM):  # SIGTERM: stopped before its handler was set
                 self.lost.add(ended.name)
                 self._say(str(ended))
         self._read_log()
 
     def look(self) -> None:
-        """Tell what happened since, and start again whom somebody asked for."""
+        """Report what has happened since the last call, and restart what is due."""
         self._read_log()
         for ended in self.supervisor.ended():
             self._note_end(ended)
@@ -75,10 +74,10 @@ class LocalCluster:
                 self.supervisor.start(name)
 
     def watch(self, done: Callable[[], bool]) -> None:
-        """Look again and again, until it is done."""
+        """Call `look` until it is done."""
         while not done():
             self.look()
-            time.sleep(LOOK_PERIOD)
+            time.sleep(POLL_PERIOD)
 
     def _note_end(self, ended: ProcessEnded) -> None:
         self.lost.add(ended.name)

@@ -1,25 +1,40 @@
-"""One node of a deployment as a process: a site, a reformation server, or a source that makes traffic for a drill."""
+"""One node of a deployment as a process: a site, a reformation server, or a source that publishes load for drills.
+
+A process is stopped by SIGINT or SIGTERM. Beside its driver it does housekeeping: it obeys the orders of drills and
+writes its status.
+"""
 
 import ctypes
 import os
 import signal
 import struct
-from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Final, TypeAlias
 
 from fairtape.core.effects import Deliver, FormationChange, Report
 from fairtape.core.errors import UserError
-from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
+from fairtape.core.instants import MILLISECOND, SECOND, Instant
 from fairtape.core.link_faults import LinkFaults
 from fairtape.deployment.config.description import FILE, Deployment, Node, NodeKind, RealTime, with_names
 from fairtape.deployment.config.keys import keys_of
 from fairtape.deployment.process.edge import SilencedPublisher, open_publisher
+from fairtape.deployment.process.release_log import ReleaseLog
+from fairtape.deployment.process.resources import clock_of, open_formation_store, open_journal, open_transport
 from fairtape.deployment.process.site_traces import SiteTraces
-from fairtape.deployment.status_files import Orders, RunFolder, Status, StatusFile
+from fairtape.deployment.ring_runtime import gather_period
+from fairtape.deployment.status import (
+    DecisionStatus,
+    LoadStatus,
+    Orders,
+    ReformerStatus,
+    SiteStatus,
+    TokenSchedule,
+)
+from fairtape.deployment.status_files import RunFolder, StatusFile
 from fairtape.edge.protocol.feed_assignment import feeds_of
 from fairtape.edge.service.publisher import EdgePublisher
 from fairtape.journal import History, JournalWriter, SyncPolicy
@@ -32,267 +47,87 @@ from fairtape.nodes.coordinator.server import Reformer, ReformerConfig
 from fairtape.nodes.site import Site, SiteConfig
 from fairtape.nodes.source import Source
 from fairtape.ring.membership.formation import Formation
-from fairtape.storage.formation_stores import StoreThread, open_store
+from fairtape.storage.formation_stores import StoreThread
 from fairtape.wire.frames import NUMBER_MAX, NodeId
 from fairtape.wire.membership import MembershipState
 
-# Real-time scheduling of the processes of a deployment: those that serve are preferred to ordinary programs.
-#
-# A site that is far behind has much to compute and nobody waits for it: it runs as an ordinary program until it is
-# near, or it would take the processors from the sites that serve, and from the kernel's own threads that write to the
-# disk.
-
+ORDERS_PERIOD: Final = 50 * MILLISECOND  # between two reads of the orders file
+NEAR_PERIOD: Final = 1 * SECOND  # a site that is behind by less catches up at once
 THREADS: Final = Path("/proc/self/task")
-
-
-class Scheduling:
-    """How the kernel schedules this process, all threads of it: one that waits for another must not wait for long."""
-
-    def __init__(self, deployment: Deployment) -> None:
-        granted = deployment.real_time is not RealTime.NEVER and may_run_in_real_time()
-        if deployment.real_time is RealTime.ALWAYS and not granted:
-            raise UserError(
-                f"{deployment.folder / FILE}: process.real_time is true, and the kernel refuses it; run as root, grant"
-                ' CAP_SYS_NICE, or write "auto"'
-            )
-        self._granted = granted
-        self.preferred = False
-        if granted:
-            self.words = "real-time scheduling while it serves: no ordinary program of this machine holds it up"
-        elif deployment.real_time is RealTime.NEVER:
-            self.words = "ordinary scheduling, as the deployment says"
-        else:
-            self.words = "ordinary scheduling, as the kernel grants no other: releases also wait for other programs"
-
-    def prefer(self, *, serving: bool) -> None:
-        """Let this process be preferred while it serves, if the kernel grants it."""
-        if not self._granted or serving == self.preferred:
-            return
-        self.preferred = serving
-        policy = os.SCHED_RR if serving else os.SCHED_OTHER
-        parameters = os.sched_param(os.sched_get_priority_min(policy))
-        for thread in THREADS.iterdir():
-            with suppress(OSError):  # a thread that has ended, or a privilege that was taken away
-                os.sched_setscheduler(int(thread.name), policy, parameters)
-
-
-# Traffic for drills and measurements: so many messages per second, no two of them the same.
-
-SIZES: Final = (16, 1_024)  # bytes of a message
-QUEUED_MAX: Final = 256 << 10  # bytes that wait in the source; while there are more, the metronome waits as well
-TICKS_MIN: Final = 1_000  # per second: at high rates several messages leave together
-BURST_MAX: Final = 1_000  # messages that leave together, after the source had no room
-STAMP: Final = struct.Struct(">QQ")  # the message's number, and when it was due
-
-
-class PacedLoad:
-    """A producer that keeps time. What could not leave in time leaves as soon as it can: nothing is left out."""
-
-    def __init__(self, source: Source, *, rate: float, size: int) -> None:
-        self._source = source
-        self._period = max(round(SECOND / rate), 1)
-        self._tick = max(self._period, SECOND // TICKS_MIN)
-        self._filling = bytes(size - STAMP.size)
-        self._began_at: Instant = 0
-        self._look_at: Instant = 0
-        self.published = 0
-        self.quiet = False
-
-    def be_quiet(self, *, quiet: bool) -> None:
-        """Publish no more, or go on."""
-        self.quiet = quiet
-
-    def deadline(self) -> Instant | None:
-        """The next tick."""
-        if self.quiet or self._source.queued >= QUEUED_MAX:
-            return None
-        return self._look_at
-
-    def wake(self, now: Instant) -> None:
-        """Publish what is due."""
-        self._began_at = self._began_at or now
-        self._look_at = now + self._tick
-        due = min((now - self._began_at) // self._period + 1 - self.published, BURST_MAX)
-        messages = [STAMP.pack(self.published + each + 1, now) + self._filling for each in range(due)]
-        self.published += self._source.publish(messages, now)
-
-
-def load_status(source: Source, metronome: PacedLoad) -> Status:
-    """How a source of traffic fares."""
-    return {
-        "incarnation": source.incarnation,
-        "published": metronome.published,
-        "acknowledged": source.acked_through,
-        "settled": source.settled_through,
-        "idle": source.idle,
-        "quiet": metronome.quiet,
-        "resent": source.counts["resent"],
-        "counts": dict(source.counts),
-    }
-
-
-JOURNALS: Final = "journals"
-ORDERS_PERIOD: Final = 50 * MILLISECOND  # between two looks at what a drill wants
-SILENCE_MIN: Final = 50 * MILLISECOND  # a shorter pause between two releases is nothing to tell
-SILENCES_MAX: Final = 64
-NEAR_PERIOD: Final = 1 * SECOND  # a site that lags by no more has caught up in a moment
-GATHER_PERIOD_MAX: Final = 1 * MILLISECOND
 BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
+
+# Load for drills and measurements.
+SIZES: Final = (16, 1_024)  # bytes of a message, from and to
+QUEUED_MAX: Final = 256 << 10  # bytes in the source; no more load is published while there are as many
+TICKS_MIN: Final = 1_000  # per second: at high rates several messages are published together
+BURST_MAX: Final = 1_000  # messages that are published together after the queue was full
+STAMP: Final = struct.Struct(">QQ")  # the number of the message, and when it was due
 
 _PR_SET_PDEATHSIG: Final = 1
 
+Publisher: TypeAlias = EdgePublisher | SilencedPublisher
+NodeClock: TypeAlias = SharedClock | SystemClock
+NodeStatus: TypeAlias = SiteStatus | ReformerStatus | LoadStatus
+
 
 def run_site(deployment: Deployment, node: Node) -> None:
-    """The life of a site, until SIGINT or SIGTERM."""
+    """Run a site."""
     scheduling = Scheduling(deployment)
-    clock = deployment.clock()
+    clock = clock_of(deployment)
     run = RunFolder(deployment.folder)
-    directory = deployment.folder / JOURNALS / node.name
-    writer, bulletin = _open_journal(deployment, node, directory), StatusFile(run, node.name)
+    directory = deployment.journal_of(node)
+    writer, status_file = open_journal(deployment, node), StatusFile(run, node.name)
     with ExitStack() as closing:
         closing.callback(writer.close)
-        # Sites note a formation together with its first messages: one that stands alone at the end is a torn note.
+        # Sites record a formation together with its first messages: one that stands alone at the end is torn.
         past = writer.truncate_after(NUMBER_MAX)
-        traces = _traces(deployment, node, directory, bulletin)
+        traces = _traces(deployment, node, directory, status_file)
         site = Site(
-            _post(deployment, node, run),
+            _site_config(deployment, node, run),
             keys=keys_of(deployment, node),
             born_at=clock.now(),
             past=past,
             clock_bound=clock.bound,
             tracer=traces.tracer,
         )
-        diary = NodeLog()
-        bulletin.note(scheduling.words)
-        station = open_publisher(deployment, node, directory, bulletin.note)
-        if station is not None:
-            closing.callback(station.close)
-        seat = NodeRuntime(
+        log = ReleaseLog()
+        status_file.note(scheduling.description)
+        publisher = open_publisher(deployment, node, directory, status_file.note)
+        if publisher is not None:
+            closing.callback(publisher.close)
+        runtime = NodeRuntime(
             site,
-            deployment.transport(node),
+            open_transport(deployment, node),
             journal=writer,
             archive=History(directory),
-            producer=station,
-            consumer=_consumer(diary, station),
-            reporter=lambda report: bulletin.note(_report_words(report)),
-            on_formation=_herald(bulletin, station),
-            log=bulletin.note,
+            producer=publisher,
+            consumer=_consumer(log, publisher),
+            reporter=lambda report: status_file.note(_report_text(report)),
+            on_formation=_formation_listener(status_file, publisher),
+            log=status_file.note,
         )
-        driver = Driver([seat], clock, gather_period=_gather_period(deployment))
+        driver = Driver([runtime], clock, gather_period=gather_period(deployment.timing))
         closing.pop_all()
-    errand = _Housekeeping(
-        run,
-        node,
-        seat,
-        clock,
-        bulletin,
-        lambda now: {
-            **_site_status(deployment, site, writer, diary, clock, now),
-            "edge": None if station is None else station.status(),
-        },
-    )
-    errand.regularly = _chores(deployment, site, station, scheduling, clock, traces)
+
+    def status(now: Instant) -> SiteStatus:
+        return _site_status(deployment, node, site, writer, log, publisher, clock, now)
+
+    housekeeping = _Housekeeping(run, node, runtime, clock, status_file, status)
+    housekeeping.periodic = _site_work(deployment, site, publisher, scheduling, clock, traces)
     try:
-        _live(driver, errand)
+        _run(driver, housekeeping)
     finally:
         traces.close(clock.now())
-        if station is not None:
-            station.close()
-
-
-def _open_journal(deployment: Deployment, node: Node, directory: Path) -> JournalWriter:
-    return JournalWriter.open(
-        directory,
-        stripe=deployment.stripe,
-        site=node.number,
-        sync=deployment.sync,
-        sync_period=deployment.sync_period,
-    )
-
-
-def _traces(deployment: Deployment, node: Node, directory: Path, bulletin: StatusFile) -> SiteTraces:
-    return SiteTraces(
-        directory,
-        stripe=deployment.stripe,
-        site=node.number,
-        note=bulletin.note,
-        total_max=deployment.trace_bytes,
-    )
-
-
-def _chores(
-    deployment: Deployment,
-    site: Site,
-    station: EdgePublisher | SilencedPublisher | None,
-    scheduling: Scheduling,
-    clock: SharedClock | SystemClock,
-    traces: SiteTraces,
-) -> Callable[[], None]:
-    """What a site looks after again and again: its place among other programs, whom it speaks to, and its traces."""
-    regions = deployment.edge.regions if deployment.edge is not None else ()
-
-    def chores() -> None:
-        now = clock.now()
-        scheduling.prefer(serving=_serves(site, now))
-        traces.write(now)
-        if station is not None and regions and site.formation is not None:
-            station.assign(feeds_of(site.me, regions, site.formation.members), now)
-
-    return chores
-
-
-def _post(deployment: Deployment, node: Node, run: RunFolder) -> SiteConfig:
-    return SiteConfig(
-        me=node.number,
-        reformers=tuple(each.number for each in deployment.reformers),
-        timing=deployment.timing,
-        home=deployment.home_of(node.number),
-        durable=deployment.sync is SyncPolicy.TOKEN or _same_boot(run.path / f"{node.name}.boot"),
-        stripe=deployment.stripe,
-        datagram_max=deployment.datagram_max,
-    )
-
-
-def _consumer(diary: "NodeLog", station: EdgePublisher | SilencedPublisher | None) -> Callable[[Deliver], None]:
-    """The customers first: what they see is when it was released."""
-    if station is None:
-        return diary.delivered
-
-    def delivered(delivery: Deliver) -> None:
-        station.delivered(delivery)
-        diary.delivered(delivery)
-
-    return delivered
-
-
-def _herald(
-    bulletin: StatusFile, station: EdgePublisher | SilencedPublisher | None
-) -> Callable[[FormationChange], None]:
-    def turned(change: FormationChange) -> None:
-        if station is not None:
-            station.turned(change)
-        if change.broken:
-            bulletin.note(_turn_words(change))
-
-    return turned
-
-
-def _serves(site: Site, now: Instant) -> bool:
-    """Whether others wait for it, or soon will: a formation that takes it in needs it to be prepared in time."""
-    if site.membership_state in (MembershipState.MEMBER, MembershipState.FENCED) or site.subloops:
-        return True
-    formation = site.formation
-    if formation is None:
-        return False
-    return (formation.current(now) - site.complete_through) * formation.timing.token_period < NEAR_PERIOD
+        if publisher is not None:
+            publisher.close()
 
 
 def run_reformer(deployment: Deployment, node: Node) -> None:
-    """The life of a reformation server, until SIGINT or SIGTERM."""
+    """Run a reformation server."""
     scheduling = Scheduling(deployment)
-    clock = deployment.clock()
+    clock = clock_of(deployment)
     run = RunFolder(deployment.folder)
-    store = open_store(deployment.store, access=deployment.access)
+    store = open_formation_store(deployment)
     operator = deployment.of_kind(NodeKind.OPERATOR)[0]
     reformer = Reformer(
         ReformerConfig(
@@ -306,20 +141,22 @@ def run_reformer(deployment: Deployment, node: Node) -> None:
         born_at=clock.now(),
         clock_bound=clock.bound,
     )
-    bulletin = StatusFile(run, node.name)
-    bulletin.note(scheduling.words)
-    seat = NodeRuntime(reformer, deployment.transport(node), log=bulletin.note)
-    driver = Driver([seat], clock)
-    seat.desk = StoreThread(store, driver.nudge)
+    status_file = StatusFile(run, node.name)
+    status_file.note(scheduling.description)
+    runtime = NodeRuntime(reformer, open_transport(deployment, node), log=status_file.note)
+    driver = Driver([runtime], clock)
+    runtime.desk = StoreThread(store, driver.nudge)
     scheduling.prefer(serving=True)
-    _live(
-        driver, _Housekeeping(run, node, seat, clock, bulletin, lambda now: _reformer_status(deployment, reformer, now))
-    )
+
+    def status(now: Instant) -> ReformerStatus:
+        return _reformer_status(deployment, node, reformer, now)
+
+    _run(driver, _Housekeeping(run, node, runtime, clock, status_file, status))
 
 
 def run_load(deployment: Deployment, node: Node, *, rate: float, size: int) -> None:
-    """The life of a source that publishes so many messages per second, until it is told to be quiet, or to end."""
-    clock = deployment.clock()
+    """Run a source that publishes `rate` messages per second, until a drill orders it to be quiet."""
+    clock = clock_of(deployment)
     run = RunFolder(deployment.folder)
     topology = deployment.topology
     source = Source(
@@ -331,30 +168,180 @@ def run_load(deployment: Deployment, node: Node, *, rate: float, size: int) -> N
         stripe=deployment.stripe,
         datagram_max=deployment.datagram_max,
     )
-    metronome = PacedLoad(source, rate=rate, size=size)
-    bulletin = StatusFile(run, node.name)
-    seat = NodeRuntime(source, deployment.transport(node), producer=metronome, log=bulletin.note)
-    driver = Driver([seat], clock)
-    errand = _Housekeeping(run, node, seat, clock, bulletin, lambda _now: load_status(source, metronome))
-    errand.heed = lambda orders: metronome.be_quiet(quiet=orders.quiet)
-    _live(driver, errand)
+    load = PacedLoad(source, rate=rate, size=size)
+    status_file = StatusFile(run, node.name)
+    runtime = NodeRuntime(source, open_transport(deployment, node), producer=load, log=status_file.note)
+    driver = Driver([runtime], clock)
+
+    def status(now: Instant) -> LoadStatus:
+        return _load_status(node, source, load, now)
+
+    housekeeping = _Housekeeping(run, node, runtime, clock, status_file, status)
+    housekeeping.obey = load.obey
+    _run(driver, housekeeping)
 
 
-def _live(driver: Driver, errand: "_Housekeeping") -> None:
+def exit_with(parent: int) -> None:
+    """Have this process terminated when the process that started it ends, however that ends."""
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl is not None:
+        prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGTERM), 0, 0, 0)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+class Scheduling:
+    """Real-time scheduling of this process while it serves, for all of its threads, where the kernel grants it.
+
+    A site that is far behind has much to compute, and no other site waits for it. It runs as an ordinary program until
+    it is near: otherwise it would take the processors from the sites that serve, and from the kernel threads that write
+    to the disk.
+    """
+
+    def __init__(self, deployment: Deployment) -> None:
+        granted = deployment.real_time is not RealTime.NEVER and may_run_in_real_time()
+        if deployment.real_time is RealTime.ALWAYS and not granted:
+            raise UserError(
+                f"{deployment.folder / FILE}: process.real_time is true, and the kernel refuses it; run as root, grant"
+                ' CAP_SYS_NICE, or write "auto"'
+            )
+        self._granted = granted
+        self.preferred = False
+        if granted:
+            self.description = "real-time scheduling while it serves: ordinary programs do not delay it"
+        elif deployment.real_time is RealTime.NEVER:
+            self.description = "ordinary scheduling, as the deployment says"
+        else:
+            self.description = "ordinary scheduling, as the kernel grants no other: other programs may delay releases"
+
+    def prefer(self, *, serving: bool) -> None:
+        """Use real-time scheduling while it serves."""
+        if not self._granted or serving == self.preferred:
+            return
+        self.preferred = serving
+        policy = os.SCHED_RR if serving else os.SCHED_OTHER
+        parameters = os.sched_param(os.sched_get_priority_min(policy))
+        for thread in THREADS.iterdir():
+            with suppress(OSError):  # the thread has ended, or the privilege was taken away
+                os.sched_setscheduler(int(thread.name), policy, parameters)
+
+
+class PacedLoad:
+    """A producer that publishes at a constant rate. What is late is published as soon as possible; none is left out."""
+
+    def __init__(self, source: Source, *, rate: float, size: int) -> None:
+        self._source = source
+        self._period = max(round(SECOND / rate), 1)
+        self._tick = max(self._period, SECOND // TICKS_MIN)
+        self._padding = bytes(size - STAMP.size)
+        self._began_at: Instant = 0
+        self._tick_at: Instant = 0
+        self.published = 0
+        self.quiet = False
+
+    def obey(self, orders: Orders) -> None:
+        self.quiet = orders.quiet
+
+    def deadline(self) -> Instant | None:
+        if self.quiet or self._source.queued >= QUEUED_MAX:
+            return None
+        return self._tick_at
+
+    def wake(self, now: Instant) -> None:
+        self._began_at = self._began_at or now
+        self._tick_at = now + self._tick
+        due = min((now - self._began_at) // self._period + 1 - self.published, BURST_MAX)
+        messages = [STAMP.pack(self.published + each + 1, now) + self._padding for each in range(due)]
+        self.published += self._source.publish(messages, now)
+
+
+class _Housekeeping:
+    """What a process does beside its driver: it reads its orders and writes its status."""
+
+    def __init__(
+        self,
+        run: RunFolder,
+        node: Node,
+        runtime: NodeRuntime,
+        clock: NodeClock,
+        status_file: StatusFile,
+        status: Callable[[Instant], NodeStatus],
+    ) -> None:
+        self._run = run
+        self._node = node
+        self._runtime = runtime
+        self._clock = clock
+        self._status_file = status_file
+        self._status = status
+        self._orders = Orders()
+        self._look_at: Instant = 0
+        self.obey: Callable[[Orders], None] = lambda _orders: None
+        self.periodic: Callable[[], None] = lambda: None
+        run.withdraw_orders(node.name)
+
+    def look(self) -> bool:
+        """The stop condition of a driver. It is never true: signals end a node."""
+        now = self._clock.now()
+        if now >= self._look_at:
+            self._look_at = now + ORDERS_PERIOD
+            orders = self._run.orders(self._node.name)
+            if orders != self._orders:
+                self._obey(orders)
+                self._status_file.post(self._current_status(now))
+            self.periodic()
+        self._status_file.keep_posted(now, self._current_status)
+        return False
+
+    def end(self) -> None:
+        self._status_file.close(replace(self._current_status(self._clock.now()), ended=True))
+
+    def _current_status(self, now: Instant) -> NodeStatus:
+        return replace(self._status(now), orders=self._orders)
+
+    def _obey(self, orders: Orders) -> None:
+        self._orders = orders
+        self._clock.skew = orders.skew_ns
+        cut = dict.fromkeys(orders.deaf_to, LinkFaults(loss=1.0))
+        self._runtime.link_faults = FaultInjector(cut, Random(0)) if cut else None  # noqa: S311 - injected faults
+        self.obey(orders)
+
+
+def _run(driver: Driver, housekeeping: _Housekeeping) -> None:
     try:
         tune_gc()
-        driver.run(errand.look)
+        driver.run(housekeeping.look)
     finally:
-        errand.end()
+        housekeeping.end()
         driver.close()
 
 
-def _gather_period(deployment: Deployment) -> Duration:
-    return min(deployment.timing.token_period // 2, GATHER_PERIOD_MAX)
+# The parts of a site.
+
+
+def _traces(deployment: Deployment, node: Node, directory: Path, status_file: StatusFile) -> SiteTraces:
+    return SiteTraces(
+        directory,
+        stripe=deployment.stripe,
+        site=node.number,
+        note=status_file.note,
+        total_max=deployment.trace_bytes,
+    )
+
+
+def _site_config(deployment: Deployment, node: Node, run: RunFolder) -> SiteConfig:
+    return SiteConfig(
+        me=node.number,
+        reformers=tuple(each.number for each in deployment.reformers),
+        timing=deployment.timing,
+        home=deployment.home_of(node.number),
+        durable=deployment.sync is SyncPolicy.TOKEN or _same_boot(run.path / f"{node.name}.boot"),
+        stripe=deployment.stripe,
+        datagram_max=deployment.datagram_max,
+    )
 
 
 def _same_boot(path: Path) -> bool:
-    """Whether the machine has run on since this site was last started: then nothing that it wrote is lost."""
+    """Whether the machine has not been restarted since the site last started. Then nothing that it wrote is lost."""
     try:
         present = BOOT.read_text()
         before = path.read_text() if path.exists() else present
@@ -364,181 +351,171 @@ def _same_boot(path: Path) -> bool:
     return before == present
 
 
-class _Housekeeping:
-    """What a process does beside its work: it looks for orders, and says how it fares."""
+def _consumer(log: ReleaseLog, publisher: Publisher | None) -> Callable[[Deliver], None]:
+    """The publisher comes first: customers see when it sends."""
+    if publisher is None:
+        return log.delivered
 
-    def __init__(
-        self,
-        run: RunFolder,
-        node: Node,
-        seat: NodeRuntime,
-        clock: SharedClock | SystemClock,
-        bulletin: StatusFile,
-        status: Callable[[Instant], Status],
-    ) -> None:
-        self._run = run
-        self._node = node
-        self._seat = seat
-        self._clock = clock
-        self._bulletin = bulletin
-        self._status = status
-        self._orders = Orders()
-        self._look_at: Instant = 0
-        self.heed: Callable[[Orders], None] = lambda _orders: None
-        self.regularly: Callable[[], None] = lambda: None
-        run.withdraw_orders(node.name)
+    def delivered(delivery: Deliver) -> None:
+        publisher.delivered(delivery)
+        log.delivered(delivery)
 
-    def look(self) -> bool:
-        """The stop condition of a driver, which never holds: signals end a node."""
-        now = self._clock.now()
-        if now >= self._look_at:
-            self._look_at = now + ORDERS_PERIOD
-            orders = self._run.orders(self._node.name)
-            if orders != self._orders:
-                self._obey(orders)
-                self._bulletin.post(self._page(now))
-            self.regularly()
-        self._bulletin.keep_posted(now, self._page)
+    return delivered
+
+
+def _formation_listener(status_file: StatusFile, publisher: Publisher | None) -> Callable[[FormationChange], None]:
+    def changed(change: FormationChange) -> None:
+        if publisher is not None:
+            publisher.turned(change)
+        if change.broken:
+            status_file.note(f"the order has a Break at sequence {change.sequence}, formation {change.formation}")
+
+    return changed
+
+
+def _report_text(report: Report) -> str:
+    return f"suspects site {report.suspect} at token {report.token}: {report.reason.value}"
+
+
+def _site_work(
+    deployment: Deployment,
+    site: Site,
+    publisher: Publisher | None,
+    scheduling: Scheduling,
+    clock: NodeClock,
+    traces: SiteTraces,
+) -> Callable[[], None]:
+    """The periodic work of a site: scheduling, traces, and which feeds it publishes."""
+    regions = deployment.edge.regions if deployment.edge is not None else ()
+
+    def work() -> None:
+        now = clock.now()
+        scheduling.prefer(serving=_serves(site, now))
+        traces.write(now)
+        if publisher is not None and regions and site.formation is not None:
+            publisher.assign(feeds_of(site.me, regions, site.formation.members), now)
+
+    return work
+
+
+def _serves(site: Site, now: Instant) -> bool:
+    """Whether other sites wait for it, or soon will: a formation that admits it needs it to be prepared in time."""
+    if site.membership_state in (MembershipState.MEMBER, MembershipState.FENCED) or site.subloops:
+        return True
+    formation = site.formation
+    if formation is None:
         return False
-
-    def end(self) -> None:
-        """The last page."""
-        self._bulletin.close({**self._page(self._clock.now()), "ended": True})
-
-    def _page(self, now: Instant) -> Status:
-        return {
-            "name": self._node.name,
-            "node": self._node.number,
-            "kind": self._node.kind.value,
-            "written_at_ns": now,
-            "orders": {"deaf_to": self._orders.deaf_to, "skew_ns": self._orders.skew_ns, "quiet": self._orders.quiet},
-            **self._status(now),
-        }
-
-    def _obey(self, orders: Orders) -> None:
-        self._orders = orders
-        self._clock.skew = orders.skew_ns
-        silence = dict.fromkeys(orders.deaf_to, LinkFaults(loss=1.0))
-        self._seat.link_faults = FaultInjector(silence, Random(0)) if silence else None  # noqa: S311 - weather
-        self.heed(orders)
+    return (formation.current(now) - site.complete_through) * formation.timing.token_period < NEAR_PERIOD
 
 
-class NodeLog:
-    """What a site released, for its status: how much, how much of it late, and when it was silent."""
-
-    def __init__(self) -> None:
-        self.messages = 0
-        self.late = 0
-        self.released_at: Instant = 0
-        self.silences: deque[tuple[Instant, Instant]] = deque(maxlen=SILENCES_MAX)
-
-    def delivered(self, delivery: Deliver) -> None:
-        """The consumer."""
-        release = delivery.release
-        self.messages += release.count
-        self.late += release.count if release.late else 0
-        if self.released_at and release.released_at - self.released_at > SILENCE_MIN:
-            self.silences.append((self.released_at, release.released_at))
-        self.released_at = release.released_at
+# Statuses. Orders are filled in by `_Housekeeping`.
 
 
 def _site_status(
     deployment: Deployment,
+    node: Node,
     site: Site,
     writer: JournalWriter,
-    diary: NodeLog,
-    clock: SharedClock | SystemClock,
+    log: ReleaseLog,
+    publisher: Publisher | None,
+    clock: NodeClock,
     now: Instant,
-) -> Status:
+) -> SiteStatus:
     formation, receiver, tip = site.formation, site.receiver, writer.tip
     suspect = receiver.reforming.suspect if receiver is not None and receiver.reforming is not None else None
-    return {
-        "home": deployment.home_of(site.me),
-        "posture": site.membership_state.name.lower(),
-        "incarnation": site.incarnation,
-        "formation": formation.number if formation is not None else 0,
-        "members": [deployment.name_of(member) for member in formation.members] if formation is not None else [],
-        "loops": {str(loop): _members(deployment, each.formation.members) for loop, each in site.subloops.items()},
-        "schedule": _schedule(formation),
-        "token": site.complete_through,
-        "behind": max(formation.current(now) - site.complete_through, 0) if formation is not None else 0,
-        "suspect": None if suspect is None else deployment.name_of(suspect),
-        "sequence": site.next_sequence - 1,
-        "released_sequence": tip.released - 1 if tip is not None else 0,
-        "digest": tip.digest.hex() if tip is not None else "",
-        "streams": {str(source): place for source, place in writer.recovered.streams.items()},
-        "lease_left_ms": (receiver.lease_until - now) / MILLISECOND if receiver is not None else 0,
-        "clock_bound_us": site.clock_bound() / 1_000,
-        "clock_steps": clock.steps,
-        "messages": diary.messages,
-        "late": diary.late,
-        "released_at_ns": diary.released_at,
-        "silences_ns": list(diary.silences),
-        "counts": dict(site.counts),
-    }
+    return SiteStatus(
+        name=node.name,
+        node=node.number,
+        written_at=now,
+        orders=Orders(),
+        home=deployment.home_of(site.me),
+        membership_state=site.membership_state.name.lower(),
+        incarnation=site.incarnation,
+        formation=formation.number if formation is not None else 0,
+        members=_names(deployment, formation.members) if formation is not None else (),
+        loops={loop: _names(deployment, each.formation.members) for loop, each in site.subloops.items()},
+        schedule=None if formation is None else _schedule(formation),
+        token=site.complete_through,
+        behind=max(formation.current(now) - site.complete_through, 0) if formation is not None else 0,
+        suspect=None if suspect is None else deployment.name_of(suspect),
+        sequence=site.next_sequence - 1,
+        released_sequence=tip.released - 1 if tip is not None else 0,
+        digest=tip.digest.hex() if tip is not None else "",
+        streams=dict(writer.recovered.streams),
+        lease_left_ms=(receiver.lease_until - now) / MILLISECOND if receiver is not None else 0,
+        clock_bound_us=site.clock_bound() / 1_000,
+        clock_steps=clock.steps,
+        messages=log.messages,
+        late=log.late,
+        released_at=log.released_at,
+        pauses=tuple(log.pauses),
+        counts=dict(site.counts),
+        edge=None if publisher is None else publisher.status(),
+    )
 
 
-def _schedule(formation: Formation | None) -> dict[str, int]:
-    """What it takes to say whose turn it is."""
-    if formation is None:
-        return {}
-    return {
-        "first_token": formation.first_token,
-        "starts_at_ns": formation.starts_at,
-        "token_period_ns": formation.timing.token_period,
-    }
+def _schedule(formation: Formation) -> TokenSchedule:
+    return TokenSchedule(
+        first_token=formation.first_token,
+        starts_at=formation.starts_at,
+        token_period=formation.timing.token_period,
+    )
 
 
-def _members(deployment: Deployment, members: tuple[NodeId, ...]) -> list[str]:
-    return [deployment.name_of(member) for member in members]
+def _names(deployment: Deployment, nodes: tuple[NodeId, ...]) -> tuple[str, ...]:
+    return tuple(deployment.name_of(node) for node in nodes)
 
 
-def _reformer_status(deployment: Deployment, reformer: Reformer, now: Instant) -> Status:
+def _reformer_status(deployment: Deployment, node: Node, reformer: Reformer, now: Instant) -> ReformerStatus:
     primary, leads = reformer.primary, reformer.leads(now)
-    leadership = reformer.leadership
-    rulings = [*primary.rulings]
-    for governor in reformer.secondary.values():
-        rulings += governor.rulings
-    return {
-        "leads": leads,
-        "leader": deployment.name_of(leadership.leader) if leadership is not None else None,
-        "term": leadership.term if leadership is not None else 0,
-        "phase": primary.phase.name.lower() if leads else "standing by",
-        "formation": primary.formation.number if primary.formation is not None else 0,
-        "plan": primary.formation.plan if primary.formation is not None else 0,
-        "members": _members(deployment, primary.formation.members) if primary.formation is not None else [],
-        "retired": _members(deployment, tuple(sorted(primary.retired))),
-        "rulings": [_ruling(deployment, ruling) for ruling in rulings],
-        "counts": dict(reformer.counts),
-    }
+    formation, leadership = primary.formation, reformer.leadership
+    decisions = [*primary.rulings]
+    for secondary in reformer.secondary.values():
+        decisions += secondary.rulings
+    return ReformerStatus(
+        name=node.name,
+        node=node.number,
+        written_at=now,
+        orders=Orders(),
+        leads=leads,
+        leader=deployment.name_of(leadership.leader) if leadership is not None else None,
+        term=leadership.term if leadership is not None else 0,
+        phase=primary.phase.name.lower() if leads else "standing by",
+        formation=formation.number if formation is not None else 0,
+        plan=formation.plan if formation is not None else 0,
+        members=_names(deployment, formation.members) if formation is not None else (),
+        retired=_names(deployment, tuple(sorted(primary.retired))),
+        decisions=tuple(_decision_status(deployment, decision) for decision in decisions),
+        counts=dict(reformer.counts),
+    )
 
 
-def _ruling(deployment: Deployment, ruling: FormationDecision) -> dict[str, Any]:
-    formation = ruling.formation
-    return {
-        "loop": formation.loop,
-        "formation": formation.number,
-        "members": _members(deployment, formation.members),
-        "broken": formation.broken,
-        "cause": with_names(ruling.cause, deployment),
-        "began_at_ns": ruling.began_at,
-        "decided_at_ns": ruling.decided_at,
-        "silent": _members(deployment, ruling.silent),
-    }
+def _decision_status(deployment: Deployment, decision: FormationDecision) -> DecisionStatus:
+    formation = decision.formation
+    return DecisionStatus(
+        loop=formation.loop,
+        formation=formation.number,
+        members=_names(deployment, formation.members),
+        broken=formation.broken,
+        cause=with_names(decision.cause, deployment),
+        began_at=decision.began_at,
+        decided_at=decision.decided_at,
+        silent=_names(deployment, decision.silent),
+    )
 
 
-def _report_words(report: Report) -> str:
-    return f"suspects site {report.suspect} at token {report.token}: {report.reason.value}"
-
-
-def _turn_words(change: FormationChange) -> str:
-    return f"the order has a Break at sequence {change.sequence}, formation {change.formation}"
-
-
-def exit_with(parent: int) -> None:
-    """End together with the process that started this one, however that ends."""
-    prctl = getattr(ctypes.CDLL(None), "prctl", None)
-    if prctl is not None:
-        prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGTERM), 0, 0, 0)
-    if os.getppid() != parent:
-        os.kill(os.getpid(), signal.SIGTERM)
+def _load_status(node: Node, source: Source, load: PacedLoad, now: Instant) -> LoadStatus:
+    return LoadStatus(
+        name=node.name,
+        node=node.number,
+        written_at=now,
+        orders=Orders(),
+        incarnation=source.incarnation,
+        published=load.published,
+        acknowledged=source.acked_through,
+        settled=source.settled_through,
+        idle=source.idle,
+        quiet=load.quiet,
+        resent=source.counts["resent"],
+        counts=dict(source.counts),
+    )

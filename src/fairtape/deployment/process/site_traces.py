@@ -1,7 +1,6 @@
-"""The traces of a site that runs: taken from its machine a few times a second, and written beside its journal.
+"""Traces of a running site: taken from its tracer a few times a second, and written beside its journal.
 
-A site serves its customers whether or not anybody can plan from its traces: where they cannot be written, it says so
-once in the log, and goes on without.
+Traces are optional. A site that cannot write them logs that once and goes on without.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,7 +14,7 @@ from fairtape.storage.trace_files import TOTAL_BYTES_MAX, TRACES, TraceWriter
 
 
 class SiteTraces:
-    """A tracer for a machine, and the files that its records go to."""
+    """A tracer for a receiver, and the files of its records."""
 
     def __init__(
         self,
@@ -26,25 +25,25 @@ class SiteTraces:
         note: Callable[[str], None],
         total_max: int = TOTAL_BYTES_MAX,
     ) -> None:
-        """With a `total_max` of 0 nothing is traced."""
+        """`total_max` limits the bytes of all trace files; 0: nothing is traced."""
         self._note = note
         self._writer: TraceWriter | None = None
         if total_max:
-            with self._forgiving("begun"):
+            with self._or_without("created"):
                 self._writer = TraceWriter(journal / TRACES, stripe=stripe, site=site, total_max=total_max)
         self.tracer = None if self._writer is None else Tracer()
 
     def write(self, now: Instant) -> None:
-        """What was traced since the last time."""
+        """Write what was traced since the last call."""
         if self._writer is None or self.tracer is None:
             return
         traces = self.tracer.take(now)
         if traces:
-            with self._forgiving("written"):
+            with self._or_without("written"):
                 self._writer.append(traces)
 
     def close(self, now: Instant) -> None:
-        """The last ones."""
+        """Write the last records and close the files."""
         if self.tracer is not None:
             self.tracer.end_formation(now)
         self.write(now)
@@ -52,9 +51,9 @@ class SiteTraces:
             self._writer.close()
 
     @contextmanager
-    def _forgiving(self, what: str) -> Iterator[None]:
+    def _or_without(self, what: str) -> Iterator[None]:
         try:
             yield
         except (OSError, UserError) as error:
             self._writer = None
-            self._note(f"traces cannot be {what}, and this site goes on without: {error}")
+            self._note(f"traces cannot be {what}; the site goes on without them: {error}")

@@ -1,7 +1,7 @@
-"""The processes of a deployment that one command runs: started, watched, started again if asked to, ended together.
+"""Supervision of the processes of a deployment: start, signal, stop.
 
-Each is a `fairtape` command in a session of its own, so that the Ctrl-C of a terminal reaches only the one that runs
-them, which then ends them politely; and each ends by itself when that one is gone, however it went.
+Each process is a `fairtape` command in its own session. SIGINT of a terminal so reaches only the supervisor, which then
+terminates the others. Each of them also ends when the supervisor is gone, for whatever reason (`--parent`).
 """
 
 import os
@@ -16,34 +16,34 @@ from typing import Final
 
 from fairtape.deployment.status_files import RunFolder
 
-STOP_PERIOD_MAX: Final = 10.0  # seconds for all to write their journals, before they are ended by force
-LOOK_PERIOD: Final = 0.02  # seconds
-# Behind the name of a node, which has no dot: what runs beside a site, or as a source.
+STOP_PERIOD_MAX: Final = 10.0  # seconds for all to close their journals, before they are killed
+POLL_PERIOD: Final = 0.02  # seconds
+# Suffixes of process names. Names of nodes have no dot.
 BESIDE: Final = ".edge"  # the retransmit server of a site
-ARBITER: Final = ".arbiter"  # of a site: reports what its tokens trade
+ARBITER: Final = ".arbiter"  # the arbiter of a site
 GATEWAY: Final = ".gateway"  # the order entry of a source
-WORDS_MAX: Final = 4_096  # bytes of what a process said last
+ERRORS_MAX: Final = 4_096  # bytes at the end of standard error that are searched for the last line
 
-Wrapping = Callable[[str], Sequence[str]]  # the words before a node's command, such as those that enter a namespace
+Wrapping = Callable[[str], Sequence[str]]  # the words in front of a node's command, such as `ip netns exec`
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessEnded:
-    """A process that is gone."""
+    """A process that has ended."""
 
     name: str
     code: int  # as subprocess has it: negative for a signal
-    words: str  # the last line on its standard error
+    last_line: str  # of its standard error
 
     def __str__(self) -> str:
         if self.code < 0:
             return f"{self.name} was ended by {signal.Signals(-self.code).name}"
-        said = f": {self.words.removeprefix('fairtape: ')}" if self.words else ""
-        return f"{self.name} ended with exit code {self.code}{said}"
+        cause = f": {self.last_line.removeprefix('fairtape: ')}" if self.last_line else ""
+        return f"{self.name} ended with exit code {self.code}{cause}"
 
 
 class Supervisor:
-    """Children by name."""
+    """Child processes by name."""
 
     def __init__(self, folder: Path, run: RunFolder, *, wrapping: Wrapping = lambda _name: ()) -> None:
         self._folder = folder
@@ -54,14 +54,14 @@ class Supervisor:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Who runs, as far as is known."""
+        """The processes that have not been found to have ended."""
         return tuple(self._children)
 
     def start(self, name: str, *options: str) -> None:
-        """Start a node that does not run."""
+        """Start a process that does not run."""
         assert name not in self._children
         node = name.partition(".")[0]
-        command = [*self._wrapping(node), sys.executable, "-m", "fairtape", *self._words(name), *options]
+        command = [*self._wrapping(node), sys.executable, "-m", "fairtape", *self._command(name), *options]
         with self._errors(name).open("wb") as errors:
             self._children[name] = subprocess.Popen(  # noqa: S603 - our own command
                 [*command, "--parent", str(os.getpid())],
@@ -72,48 +72,46 @@ class Supervisor:
             )
 
     def ended(self) -> list[ProcessEnded]:
-        """Who is gone since the last look."""
+        """The processes that have ended since the last call."""
         gone = {name: child.returncode for name, child in self._children.items() if child.poll() is not None}
         for name in gone:
             del self._children[name]
-        return [ProcessEnded(name, code, self._last_words(name)) for name, code in gone.items()]
+        return [ProcessEnded(name, code, self._last_line(name)) for name, code in gone.items()]
 
     def send(self, name: str, number: signal.Signals) -> None:
-        """A signal to one of ours."""
         self._children[name].send_signal(number)
 
     def stop(self, *names: str) -> list[ProcessEnded]:
-        """End these, or all, politely; by force if they take too long."""
+        """Terminate these processes, or all; kill those that take too long."""
         chosen = {name: child for name, child in self._children.items() if not names or name in names}
         for child in chosen.values():
-            child.send_signal(signal.SIGCONT)  # one that a drill had stopped hears nothing else
+            child.send_signal(signal.SIGCONT)  # a drill may have stopped it
             child.terminate()
         give_up_at = time.monotonic() + STOP_PERIOD_MAX
         while time.monotonic() < give_up_at and any(child.poll() is None for child in chosen.values()):
-            time.sleep(LOOK_PERIOD)
+            time.sleep(POLL_PERIOD)
         for child in chosen.values():
             if child.poll() is None:
                 child.kill()
                 child.wait()
         return self.ended()
 
-    def _words(self, name: str) -> list[str]:
-        """The command of `fairtape` that runs it."""
+    def _command(self, name: str) -> list[str]:
         node, dot, role = name.partition(".")
         folder = str(self._folder)
-        words = {
+        commands = {
             BESIDE: ["edge", folder, node],
             ARBITER: ["floor", "arbiter", folder, node],
             GATEWAY: ["gateway", folder, "--source", node],
         }
-        return words.get(dot + role, ["node", folder, node])
+        return commands.get(dot + role, ["node", folder, node])
 
     def _errors(self, name: str) -> Path:
         return self._run.path / f"{name}.err"
 
-    def _last_words(self, name: str) -> str:
+    def _last_line(self, name: str) -> str:
         try:
-            lines = self._errors(name).read_bytes()[-WORDS_MAX:].decode(errors="replace").split("\n")
+            lines = self._errors(name).read_bytes()[-ERRORS_MAX:].decode(errors="replace").split("\n")
         except OSError:
             return ""
         return next((line for line in reversed(lines) if line.strip()), "")

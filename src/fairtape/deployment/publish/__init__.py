@@ -1,1 +1,9 @@
-"""Publishing into a ring as one of its sources: targets, queues, pacing, revisions, floor requests."""
+"""Publishing into a ring as one of its sources.
+
+- `target`: what a publisher needs to know about a ring
+- `publisher`: trades at a pace, until all are acknowledged
+- `source_thread`: a source in its own thread, with a queue
+- `floor_request`: one request to the trading floor, and its answer
+- `revision`: the trade that a cancel or a correction refers to
+- `time_sort`: trades sorted by time
+"""

@@ -1,4 +1,4 @@
-"""One request to the floor of a deployment, entered as one of its sources; and what the order made of it."""
+"""One request to the trading floor of a deployment, published as one of its sources, and its outcome."""
 
 import time
 from collections.abc import Callable
@@ -17,39 +17,39 @@ from fairtape.exchange.outputs import TentativeFill as Fill
 from fairtape.net.clock import SharedClock
 from fairtape.wire.frames import NodeId
 
-ANSWER_PERIOD_MAX: Final = 10.0  # seconds for the commit delay, and for a reformation
-LOOK_PERIOD: Final = 0.02  # seconds
+ANSWER_PERIOD_MAX: Final = 10.0  # seconds: the commit delay, and time for a reformation
+POLL_PERIOD: Final = 0.02  # seconds
 
 Request = NewOrder | Cancel | Replace | OpenMarket | Control | Funding
-Making = Callable[[NodeId, int], Request]
-"""A request of this gateway under this number."""
+MakeRequest = Callable[[NodeId, int], Request]
+"""Takes the source and the number of the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class FloorAnswer:
-    """What the floor said at the token of a request."""
+    """The outputs of the floor at the token of a request."""
 
     token: int
-    number: int  # the place of the request in the sequence; 0 where the outputs do not say it
+    number: int  # the sequence number of the request; 0 where the outputs do not have it
     refusal: str | None
-    outputs: list[Output]  # of that token, all of them
+    outputs: list[Output]  # all outputs of that token
 
 
-def enter(door: PublishTarget, me: NodeId, making: Making, reader: FloorReader) -> FloorAnswer:
-    """Enter a request and wait until the floor has answered it. A `UserError` where nobody does.
+def enter(target: PublishTarget, me: NodeId, make: MakeRequest, reader: FloorReader) -> FloorAnswer:
+    """Publish a request and wait for the answer of the floor. Raises `UserError` where none comes.
 
-    The time is the gateway's number: it rises across restarts without a file that remembers it.
+    Requests are numbered by the time: it rises across restarts without a file.
     """
     number = SharedClock().now()
     reader.catch_up()
-    publish_once(door.plan_for(me), me, [encode(making(me, number))])
+    publish_once(target.plan_for(me), me, [encode(make(me, number))])
     deadline = time.monotonic() + ANSWER_PERIOD_MAX
     while time.monotonic() < deadline:
         for step in reader.steps():
             if isinstance(step.entry, Ordered) and any(span.source == me for span in step.entry.spans):
                 return _answer(step.entry.token, me, number, step.outputs)
-        time.sleep(LOOK_PERIOD)
-    raise UserError("the request has its place in the order, but no site has released it; see: fairtape status")
+        time.sleep(POLL_PERIOD)
+    raise UserError("the request is in the order, but no site has released it; see: fairtape status")
 
 
 def _answer(token: int, me: NodeId, number: int, outputs: list[Output]) -> FloorAnswer:
@@ -66,7 +66,7 @@ def _answer(token: int, me: NodeId, number: int, outputs: list[Output]) -> Floor
 
 
 def fills_of(answer: FloorAnswer, account: str, client_id: str) -> list[Fill]:
-    """The trades that an order made at once."""
+    """The trades that an order made immediately."""
     return [
         output
         for output in answer.outputs

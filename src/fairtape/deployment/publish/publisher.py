@@ -1,4 +1,4 @@
-"""Publishing trades into a ring as one of its sources: at once, at a rate, or at the speed at which they were made."""
+"""Publishing trades into a ring as one of its sources: as fast as possible, at a rate, or at the recorded speed."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -9,18 +9,19 @@ import numpy as np
 import numpy.typing as npt
 
 from fairtape.core.instants import SECOND, Duration, Instant
-from fairtape.deployment.ring_plan import RingPlan, source_of, source_runtime
+from fairtape.deployment.ring_plan import RingPlan
+from fairtape.deployment.ring_runtime import source_of, source_runtime
 from fairtape.market.trades import TRADE_SIZE, Trades, blank_trades
 from fairtape.net.clock import SharedClock
 from fairtape.net.driver import Driver
 from fairtape.nodes.source import Source
 from fairtape.wire.frames import NodeId
 
-QUEUED_MAX: Final = 1 << 20  # bytes that wait in the source; the rest stays in the file
-CHUNK_MAX: Final = 8_192  # trades that are submitted at once
-SILENCE_MAX: Final = 5 * SECOND  # without any acknowledgment, before we say that nobody is there
+QUEUED_MAX: Final = 1 << 20  # bytes in the source; the rest stays in the file
+CHUNK_MAX: Final = 8_192  # trades in one submission
+SILENCE_MAX: Final = 5 * SECOND  # without any acknowledgment, before publishing is given up
 
-RATES: Final = (0.001, 10_000_000.0)  # trades per second: from four in an hour to more than any machine takes
+RATES: Final = (0.001, 10_000_000.0)  # trades per second: from four in an hour to more than any machine can send
 SPEEDS: Final = (0.001, 1_000_000.0)  # times the recorded speed: from a thousandth to a day in a tenth of a second
 
 Instants = npt.NDArray[np.int64]
@@ -29,26 +30,26 @@ Instants = npt.NDArray[np.int64]
 class Ending(Enum):
     """How publishing ended."""
 
-    COMPLETE = "everything that there was is acknowledged"
-    INTERRUPTED = "somebody asked for the end"
-    SILENT = "the ring acknowledges nothing any more"
+    COMPLETE = "everything is acknowledged"
+    INTERRUPTED = "interrupted by the user"
+    SILENT = "the ring no longer acknowledges"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishPace:
-    """When each trade leaves: `rate` per second, or `speed` times as fast as it was recorded, or at once."""
+    """When each trade is sent: `rate` per second, or at `speed` times the recorded speed, or at once."""
 
     rate: float | None = None
     speed: float | None = None
 
     def period(self, count: int, span: Duration) -> Duration:
-        """How long this many trades take at least, that were made within a `span` of time."""
+        """The least time for `count` trades that were recorded over `span`."""
         if self.rate is not None:
             return round(count * SECOND / self.rate)
         return round(span / self.speed) if self.speed is not None else 0
 
-    def leaves_after(self, trades: Trades, *, first: int, opened_at: Instant) -> Instants:
-        """How long after the beginning each of these leaves. `first` have left before, the first one at `opened_at`."""
+    def send_delays(self, trades: Trades, *, first: int, opened_at: Instant) -> Instants:
+        """The delay of each trade from the start. `first` trades precede these; the first of all was at `opened_at`."""
         if self.rate is not None:
             return ((first + np.arange(len(trades))) * (SECOND / self.rate)).astype(np.int64)
         if self.speed is not None:
@@ -65,28 +66,27 @@ class TradeFeed:
         self._batches = batches
         self._pace = pace
         self._trades = blank_trades(0)
-        self._leave_at: Instants = np.zeros(0, np.int64)
+        self._send_at: Instants = np.zeros(0, np.int64)
         self._began_at: Instant | None = None
-        self._opened_at: Instant = 0  # when the first trade was made
+        self._opened_at: Instant = 0  # time of the first trade
         self._drawn = 0
         self.published = 0
         self.exhausted = False
 
     def deadline(self) -> Instant | None:
-        """When the next trade leaves; None while the source has enough to do."""
+        """When the next trade is due; None while the queue of the source is full."""
         if self.exhausted or self._source.queued >= QUEUED_MAX:
             return None
-        return int(self._leave_at[0]) if len(self._leave_at) else 0
+        return int(self._send_at[0]) if len(self._send_at) else 0
 
     def wake(self, now: Instant) -> None:
-        """Submit what is due."""
         if not len(self._trades):
             self._draw(now)
-        due = min(int(np.searchsorted(self._leave_at, now, side="right")), CHUNK_MAX)
+        due = min(int(np.searchsorted(self._send_at, now, side="right")), CHUNK_MAX)
         if due:
             taken = self._source.publish_records(self._trades[:due].tobytes(), TRADE_SIZE, now)
             self.published += taken
-            self._trades, self._leave_at = self._trades[taken:], self._leave_at[taken:]
+            self._trades, self._send_at = self._trades[taken:], self._send_at[taken:]
 
     def _draw(self, now: Instant) -> None:
         trades = next(self._batches, None)
@@ -97,13 +97,13 @@ class TradeFeed:
             self._began_at, self._opened_at = now, int(trades["traded_at"][0])
         began_at = now if self._began_at is None else self._began_at
         self._trades = trades
-        self._leave_at = began_at + self._pace.leaves_after(trades, first=self._drawn, opened_at=self._opened_at)
+        self._send_at = began_at + self._pace.send_delays(trades, first=self._drawn, opened_at=self._opened_at)
         self._drawn += len(trades)
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What came of it."""
+    """The result of publishing."""
 
     published: int
     acknowledged: int
@@ -120,9 +120,9 @@ class Published:
 def publish(
     plan: RingPlan, me: NodeId, batches: Iterator[Trades], pace: PublishPace, progress: Callable[[int], None]
 ) -> Published:
-    """Publish until everything is acknowledged, until Ctrl-C, or until the ring is silent while trades are under way.
+    """Publish until everything is acknowledged, until SIGINT, or until the ring is silent with trades outstanding.
 
-    `progress` hears how many are acknowledged.
+    `progress` is called with the number of acknowledged trades.
     """
     clock = SharedClock()
     source = source_of(plan, me, clock)

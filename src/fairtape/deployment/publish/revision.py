@@ -1,7 +1,7 @@
-"""Taking a trade back, or putting it right, as the venue that published it.
+"""The trade that a cancel or a correction refers to.
 
-A trade is named by its number in the order. What else a notice must say of it, its venue and its symbol, is read from a
-journal of this machine, and so is who published it: nobody else is believed.
+A trade is named by its sequence number. Its venue, its symbol and the source that published it are read from a journal
+of this machine: only that source may revise it.
 """
 
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from fairtape.core.errors import UserError
-from fairtape.deployment.config.ring_folder import JOURNALS
+from fairtape.deployment.config.description import JOURNALS
 from fairtape.journal.format import SUFFIX
 from fairtape.journal.reader import JournalReader
 from fairtape.market.notices import Cancel, Correction, notice_in
@@ -20,7 +20,7 @@ _REMEDY: Final = "name a trade by its number, as `fairtape listen` prints it"
 
 
 def trade_in(directory: Path, number: int) -> tuple[Trade, NodeId]:
-    """The trade with this number in the order, and the source that published it."""
+    """The trade with this sequence number, and the source that published it. Raises `UserError`."""
     journals = list(_journals(directory))
     if not journals:
         raise UserError(f"there is no journal below {str(directory)!r}; run this where a site of the ring runs")
@@ -33,7 +33,7 @@ def trade_in(directory: Path, number: int) -> tuple[Trade, NodeId]:
 
 
 def _trade(payload: bytes, number: int) -> Trade:
-    """A trade, or what a correction says that it was: that has a number of its own."""
+    """The trade in a message. A correction also is a trade, under its own number."""
     if isinstance(notice := notice_in(payload), Correction):
         return notice.trade
     try:
@@ -43,7 +43,7 @@ def _trade(payload: bytes, number: int) -> Trade:
 
 
 def _refuse_revised(journal: JournalReader, number: int, source: NodeId) -> None:
-    """A trade that was taken back is none any more, and one that was corrected is known by another number."""
+    """Refuse a trade that was canceled, or corrected under another number."""
     for later in journal.messages(from_sequence=number + 1, ordered=True):
         notice = notice_in(later.payload) if later.source == source else None
         if not isinstance(notice, Cancel | Correction) or notice.number != number:
@@ -56,6 +56,6 @@ def _refuse_revised(journal: JournalReader, number: int, source: NodeId) -> None
 
 
 def _journals(directory: Path) -> Iterator[JournalReader]:
-    """The journals of the ring that runs here, those written last first: each start may have journals of its own."""
+    """The journals below a folder, the latest first: each start of a temporary ring has its own."""
     segments = sorted((directory / JOURNALS).rglob(f"*{SUFFIX}"), key=lambda path: path.stat().st_mtime, reverse=True)
     return map(JournalReader.open, dict.fromkeys(path.parent for path in segments))

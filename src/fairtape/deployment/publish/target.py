@@ -1,14 +1,15 @@
-"""The door through which publishers enter: the ring that `fairtape listen` runs in a folder, or its deployment."""
+"""Publish targets: what a publisher needs to know about the ring of a folder, temporary or a deployment."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fairtape.deployment.config.description import FILE, Deployment, NodeKind, interface_at, read_deployment
+from fairtape.deployment.config.description import FILE, Deployment, NodeKind, read_deployment
 from fairtape.deployment.config.keys import keys_of
 from fairtape.deployment.config.ring_folder import SOURCES, RingFolder
 from fairtape.deployment.ring_plan import RingPlan
 from fairtape.deployment.status_files import RunFolder
+from fairtape.net.transports import interface_at
 from fairtape.ring.membership.formation import Formation
 from fairtape.wire.frames import NodeId
 from fairtape.wire.seals import Keys
@@ -16,14 +17,14 @@ from fairtape.wire.seals import Keys
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishTarget:
-    """What a publisher has to know, whoever runs the sites."""
+    """A ring that can be published into."""
 
-    plan: RingPlan  # without any key
+    plan: RingPlan  # without keys
     names: Mapping[NodeId, str]  # of the sources
-    command: str  # that runs the sites
-    is_open: Callable[[], bool]  # whether any of them runs, as far as this machine can know
+    command: str  # the command that runs the sites
+    is_open: Callable[[], bool]  # whether any site runs, as far as this machine knows
     keys_of: Callable[[NodeId], Keys]
-    interfaces: Mapping[NodeId, str]  # for the multicast of each source; where none is named, that of the plan
+    interfaces: Mapping[NodeId, str]  # for the multicast of each source; default: that of the plan
 
     def plan_for(self, source: NodeId) -> RingPlan:
         """The plan with the key and the interface of one source."""
@@ -34,9 +35,9 @@ class PublishTarget:
 
 
 def publish_target(directory: Path) -> PublishTarget:
-    """The door of this folder; a `Complaint` where there is none."""
+    """The ring of this folder. Raises `UserError` where there is none."""
     if (directory / FILE).exists():
-        return _door_of_deployment(read_deployment(directory))
+        return _deployment_target(read_deployment(directory))
     folder = RingFolder(directory)
     plan = folder.read()
     return PublishTarget(
@@ -49,8 +50,8 @@ def publish_target(directory: Path) -> PublishTarget:
     )
 
 
-def _door_of_deployment(deployment: Deployment) -> PublishTarget:
-    """A source needs the timing of the primary loop, and how many sites must hold what it sends."""
+def _deployment_target(deployment: Deployment) -> PublishTarget:
+    """A source needs the timing and the resilience of the primary loop. Its plan has no real formation."""
     run, primary = RunFolder(deployment.folder), deployment.topology.primary
     plan = RingPlan(
         formation=Formation(
@@ -71,7 +72,7 @@ def _door_of_deployment(deployment: Deployment) -> PublishTarget:
         plan=plan,
         names={number: node.name for number, node in sources.items()},
         command=f"fairtape up {deployment.folder}",
-        # Where there are several machines, the sites may all be elsewhere.
+        # With several machines, all sites may be on others.
         is_open=lambda: not deployment.shared_clock or bool(run.statuses([site.name for site in deployment.sites])),
         keys_of=lambda number: keys_of(deployment, sources[number]),
         interfaces={number: interface_at(node.host) for number, node in sources.items()},

@@ -1,7 +1,7 @@
-"""Trades in the order of their time, in bounded memory, however many there are and in whatever order they come.
+"""External merge sort of trades by time, in bounded memory.
 
-Batches gather into runs; a run that is full is sorted and put aside in a temporary file, and at the end the runs are
-merged. What fits one run never touches the disk.
+Batches are gathered into runs. A full run is sorted and written to a temporary file; at the end the runs are merged.
+A single run stays in memory.
 """
 
 import tempfile
@@ -16,24 +16,24 @@ from fairtape.core.instants import Instant
 from fairtape.market.trades import TRADE_DTYPE, Trades
 
 RUN_MAX: Final = 1 << 20  # trades of one run: 64 MiB
-BLOCK_MAX: Final = 1 << 13  # trades of each run that the merge looks at in one step
+BLOCK_MAX: Final = 1 << 13  # trades of each run in one step of the merge
 
 
 def by_time(batches: Iterable[Trades], *, run_max: int = RUN_MAX, block_max: int = BLOCK_MAX) -> Iterator[Trades]:
-    """The same trades, the earliest first; trades of one instant keep their order."""
+    """The same trades by time. The sort is stable."""
     with tempfile.TemporaryDirectory(prefix="fairtape-sort-") as folder:
-        aside: list[Trades] = []
+        written: list[Trades] = []
         last: Trades | None = None
         for run in _runs(batches, run_max):
             if last is not None:
-                aside.append(_put_aside(last, Path(folder) / f"{len(aside)}.run"))
+                written.append(_write_run(last, Path(folder) / f"{len(written)}.run"))
             last = run
         if last is not None:
-            yield from _merged([*aside, last], block_max)
+            yield from _merged([*written, last], block_max)
 
 
 def _runs(batches: Iterable[Trades], run_max: int) -> Iterator[Trades]:
-    """Sorted stretches of at most `run_max` trades, or of one batch where that is larger."""
+    """Sorted runs of at most `run_max` trades, or of one batch where that is larger."""
     gathered: list[Trades] = []
     count = 0
     for batch in batches:
@@ -52,19 +52,19 @@ def _sorted(batches: list[Trades]) -> Trades:
     return trades[np.argsort(trades["traded_at"], kind="stable")]
 
 
-def _put_aside(run: Trades, path: Path) -> Trades:
+def _write_run(run: Trades, path: Path) -> Trades:
     try:
         run.tofile(path)
         return np.memmap(path, TRADE_DTYPE, mode="r")
     except OSError as error:
         raise UserError(
-            f"temporary folder is {tempfile.gettempdir()!r}, where trades cannot be sorted ({error}); make room there"
-            " or name another folder in TMPDIR"
+            f"temporary folder is {tempfile.gettempdir()!r}, where trades cannot be sorted ({error}); free space"
+            " there or name another folder in TMPDIR"
         ) from None
 
 
 def _merged(runs: list[Trades], block_max: int) -> Iterator[Trades]:
-    """Step by step, everything before an instant that no run can fall behind any more."""
+    """In each step, everything up to an instant that the unread part of no run precedes."""
     starts = [0] * len(runs)
     while any(start < len(run) for run, start in zip(runs, starts, strict=True)):
         bound = _bound(runs, starts, block_max)
@@ -77,7 +77,7 @@ def _merged(runs: list[Trades], block_max: int) -> Iterator[Trades]:
 
 
 def _bound(runs: list[Trades], starts: list[int], block_max: int) -> Instant | None:
-    """The earliest end among the next blocks of those runs that go on behind it; None when none does."""
+    """The earliest end of the next blocks, of runs that have more behind them; None when none has."""
     ends = [start + block_max for start in starts]
     return min(
         (int(run["traded_at"][end - 1]) for run, end in zip(runs, ends, strict=True) if end < len(run)), default=None
@@ -85,7 +85,7 @@ def _bound(runs: list[Trades], starts: list[int], block_max: int) -> Instant | N
 
 
 def _through(run: Trades, start: int, bound: Instant, block_max: int) -> Trades:
-    """From `start` on, what is not later than the bound: mostly a part of one block, more where instants are equal."""
+    """From `start` on, the trades not later than the bound: usually part of one block, more where times are equal."""
     end = start
     while end < len(run) and run["traded_at"][end] <= bound:
         block = run[end : end + block_max]

@@ -5,7 +5,6 @@ very entry in the journal: a journal that was cut since does not have it.
 """
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -13,6 +12,7 @@ from typing import Any, Final
 from fairtape.edge.protocol.sessions import BadSession, Edition, StripePosition
 from fairtape.edge.service.settings import EdgeSettings
 from fairtape.edge.service.stripe_plans import PlanUnknown, StripePlanStore, mark_of
+from fairtape.storage.files import write_atomically
 
 EDGE: Final = "edge"
 _VERSION: Final = 2
@@ -45,12 +45,7 @@ def save(path: Path, checkpoint: EdgeCheckpoint) -> None:
 def write_whole(path: Path, *content: bytes) -> None:
     """A file beside others of the edge. Raises OSError."""
     path.parent.mkdir(exist_ok=True)
-    partial = path.with_name(f"{path.name}.part")
-    with partial.open("wb") as file:
-        file.writelines(content)
-        file.flush()
-        os.fdatasync(file.fileno())
-    partial.replace(path)
+    write_atomically(path, *content, sync=True)
 
 
 def load(path: Path, settings: EdgeSettings, catalogue: StripePlanStore) -> EdgeCheckpoint | None:

@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from fairtape.core.effects import Deliver, FormationChange
 from fairtape.core.errors import UserError
@@ -23,6 +23,7 @@ from fairtape.edge.protocol.effects import SendMulticast, SequenceLost
 from fairtape.edge.protocol.remulticast import RemulticastCounts, Remulticaster
 from fairtape.edge.service.checkpoints import EdgeCheckpoint, save
 from fairtape.edge.service.settings import EdgeSettings
+from fairtape.edge.service.status import PublisherStatus
 from fairtape.edge.service.stripe_numbering import PositionLost, RecoveredPosition, recover
 from fairtape.edge.service.stripe_plans import PlanUnknown, StripePlanStore, mark_in, version_of
 from fairtape.journal import JournalReader
@@ -136,23 +137,23 @@ class EdgePublisher:
 
     # The operator's side.
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> PublisherStatus:
         """How it fares."""
         counts = asdict(self._counts)
         if self._outlet is not None:
             counts = {name: value + getattr(self._outlet.counts, name) for name, value in counts.items()}
         plan = None if self._outlet is None else self._outlet.standing.edition.plan.version
-        return {
-            "feed": self._feed,
-            "feeds": list(self._feeds),
-            "speaks": self._outlet is not None,
-            "words": self._words,
-            "plan": plan,
-            "marks": self._catalogue.marks,
-            **counts,
-            "sent": self._socket.traffic.sent,
-            "unsent": self._socket.traffic.dropped,
-        }
+        return PublisherStatus(
+            feed=self._feed,
+            feeds=tuple(self._feeds),
+            speaks=self._outlet is not None,
+            reason=self._words,
+            plan=plan,
+            marks=tuple(self._catalogue.marks),
+            counts=RemulticastCounts(**counts),
+            sent=self._socket.traffic.sent,
+            unsent=self._socket.traffic.dropped,
+        )
 
     def close(self) -> None:
         """Remember the place, and give the socket back."""

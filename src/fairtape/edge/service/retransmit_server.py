@@ -11,9 +11,9 @@ import socket
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from fairtape.core.effects import CloseConnection, WriteConnection
 from fairtape.core.errors import UserError
@@ -29,6 +29,7 @@ from fairtape.edge.protocol.replay import Authenticate, ReplayOptions, ReplaySer
 from fairtape.edge.protocol.retransmitter import Retransmitter
 from fairtape.edge.service.replay_archive import ReplayArchive
 from fairtape.edge.service.settings import EdgeSettings, PublisherPlace
+from fairtape.edge.service.status import RetransmitStatus
 from fairtape.net.clock import Clock
 from fairtape.net.transports import Interface
 from fairtape.net.udp import Address, UdpSocket, bind
@@ -259,23 +260,23 @@ class RetransmitServer:
                         self._connections.carry_out(effect, now)
         self._connections.wake(now)
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> RetransmitStatus:
         """How it fares."""
-        return {
-            "feed": self._feed,
-            "words": self._library.words,
-            "plan": self._library.plan,
-            "sequence": max(self._library.sequence - 1, 0),
-            "restarts": self._library.restarts,
-            "forgets": self.forgets,
-            "connections": len(self._connections),
-            "waiting_bytes": self._connections.waiting_bytes,
-            "connections_refused": self._connections.refused,
-            "guaranteed_refused": self.refusals,
-            "requests": asdict(self._retransmitter.counts),
-            "replays": asdict(self._desk.counts),
-            "unsent": self._requests.traffic.dropped,
-        }
+        return RetransmitStatus(
+            feed=self._feed,
+            reason=self._library.words,
+            plan=self._library.plan,
+            sequence=max(self._library.sequence - 1, 0),
+            restarts=self._library.restarts,
+            forgets=self.forgets,
+            connections=len(self._connections),
+            waiting_bytes=self._connections.waiting_bytes,
+            connections_refused=self._connections.refused,
+            guaranteed_refused=self.refusals,
+            requests=replace(self._retransmitter.counts),
+            replays=replace(self._desk.counts),
+            unsent=self._requests.traffic.dropped,
+        )
 
     def close(self) -> None:
         """Give everything back."""

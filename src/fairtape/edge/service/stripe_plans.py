@@ -15,6 +15,7 @@ from fairtape.edge.protocol.itch_encoder import ItchEncoder
 from fairtape.market.stripe_files import TEXT_MAX, digest, from_toml, to_toml
 from fairtape.market.stripes import VERSION_MAX, BadPlan, StripePlan
 from fairtape.ring.membership.layout import decode_formation
+from fairtape.storage.files import write_atomically
 from fairtape.wire.frames import Malformed
 
 PLANS: Final = "plans"
@@ -164,9 +165,7 @@ class StripePlanStore:
             return path
         try:
             self.folder.mkdir(exist_ok=True)
-            partial = path.with_suffix(".part")
-            partial.write_text(to_toml(plan), encoding="utf-8")
-            partial.replace(path)
+            write_atomically(path, to_toml(plan).encode(), concurrent=True)
         except OSError as error:
             raise UserError(f"{path} cannot be written ({error.strerror}); correct its permissions") from None
         return path

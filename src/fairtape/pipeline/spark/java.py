@@ -21,6 +21,7 @@ from typing import Final
 import pyspark
 
 from fairtape.core.errors import UserError
+from fairtape.storage.files import write_atomically
 
 RELEASE_MIN: Final = 17
 TRIAL_SECONDS_MAX: Final = 20.0
@@ -102,10 +103,7 @@ def _wrapped(home: Path) -> Java | None:
     try:
         if not program.exists() or program.read_text() != text:
             program.parent.mkdir(parents=True, exist_ok=True)
-            draft = program.with_name(f"java.{os.getpid()}")
-            draft.write_text(text)
-            draft.chmod(0o755)
-            draft.replace(program)
+            write_atomically(program, text.encode(), concurrent=True, mode=0o755)
     except OSError as error:
         raise UserError(
             f"{program} cannot be written ({error.strerror}); set XDG_CACHE_HOME to a folder that can"

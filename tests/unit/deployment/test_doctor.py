@@ -1,12 +1,12 @@
-"""Whether this machine can run a deployment is asked before anything is started."""
+"""Whether this machine can run a deployment is checked before anything is started."""
 
 from pathlib import Path
 
 import pytest
 
 from fairtape.core.errors import UserError
-from fairtape.deployment.config.draft import Draft, create_deployment
 from fairtape.deployment.operations.doctor import check_ready
+from fairtape.deployment.operations.draft import Draft, create_deployment
 from fairtape.net.udp import bind
 
 
@@ -36,7 +36,7 @@ def test_a_port_that_another_program_uses_is_named_with_its_field(tmp_path: Path
         ({"store": "etcd:http://127.0.0.1:9/market"}, r"no etcd answers; start one there"),
     ],
 )
-def test_what_cannot_be_is_one_sentence(tmp_path: Path, options: dict[str, object], sentence: str) -> None:
+def test_what_this_machine_lacks_is_one_sentence(tmp_path: Path, options: dict[str, object], sentence: str) -> None:
     deployment = create_deployment(tmp_path / "new", Draft(loops=(1,), **options))  # type: ignore[arg-type]
     with pytest.raises(UserError, match=sentence) as raised:
         check_ready(deployment)
@@ -44,7 +44,7 @@ def test_what_cannot_be_is_one_sentence(tmp_path: Path, options: dict[str, objec
 
 
 @pytest.mark.parametrize("options", [{"hosts": ('a"b',)}, {"hosts": ("999.1.1.1",)}, {"store": "sqlit:x"}])
-def test_a_draft_that_cannot_be_leaves_nothing_behind(tmp_path: Path, options: dict[str, object]) -> None:
+def test_an_impossible_draft_leaves_no_files(tmp_path: Path, options: dict[str, object]) -> None:
     with pytest.raises(UserError):
         create_deployment(tmp_path / "new", Draft(loops=(1,), **options))  # type: ignore[arg-type]
     assert not (tmp_path / "new").exists()

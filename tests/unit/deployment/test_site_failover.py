@@ -7,7 +7,6 @@ import pytest
 from fairtape.core.errors import UserError
 from fairtape.core.instants import SECOND
 from fairtape.deployment.config.description import read_deployment
-from fairtape.deployment.config.draft import Draft, create_deployment
 from fairtape.deployment.follow.site_failover import (
     CHECK_PERIOD,
     FRESH_PERIOD,
@@ -18,8 +17,10 @@ from fairtape.deployment.follow.site_failover import (
     SiteSilent,
 )
 from fairtape.deployment.lock_file import folder_lock
+from fairtape.deployment.operations.draft import Draft, create_deployment
 from fairtape.deployment.status_files import RunFolder, StatusFile
 from unit.client.tape_values import order, write
+from unit.deployment.status_values import site_status
 
 NOW = 1_000 * SECOND
 
@@ -46,11 +47,10 @@ def failover(folder: Path, *, only: str | None = None, at: int = NOW) -> SiteFai
     return SiteFailover(read_deployment(folder), only=only, clock=ManualClock(at))
 
 
-def page(folder: Path, number: int, *, released: int, membership_state: str = "member", **others: object) -> None:
+def page(folder: Path, number: int, *, released: int, written_at: int = NOW, **others: object) -> None:
     """Write the status file of a site, as this process."""
-    status = {"node": number, "posture": membership_state, "loops": {}, "released_sequence": released}
-    usual = {"written_at_ns": NOW, "lease_left_ms": 150.0}
-    StatusFile(RunFolder(folder), f"s{number}").close(status | usual | others)
+    status = site_status(f"s{number}", number, written_at=written_at, released_sequence=released, **others)
+    StatusFile(RunFolder(folder), f"s{number}").close(status)
 
 
 def test_no_site_is_chosen_where_none_runs(folder: Path) -> None:
@@ -71,13 +71,13 @@ def test_the_site_that_has_released_most_is_chosen_first(folder: Path) -> None:
 
 
 def test_a_member_of_a_secondary_loop_serves_as_well(folder: Path) -> None:
-    page(folder, 4, released=5, membership_state="observer", loops={"1": ["s1", "s4"]})
+    page(folder, 4, released=5, membership_state="observer", loops={1: ("s1", "s4")})
     assert failover(folder).choose() == 4
 
 
 def test_a_site_that_stands_still_or_has_ended_is_left_for_another(folder: Path) -> None:
     page(folder, 1, released=9)
-    page(folder, 2, released=5, written_at_ns=NOW + FRESH_PERIOD)
+    page(folder, 2, released=5, written_at=NOW + FRESH_PERIOD)
     assert failover(folder, at=NOW + FRESH_PERIOD).choose(1) == 2
     page(folder, 1, released=9, ended=True)
     assert failover(folder).choose(1) == 2
@@ -126,13 +126,13 @@ def test_an_outage_is_reported_once_and_so_is_its_end(folder: Path) -> None:
     assert chooser.is_silent
     clock.at += CHECK_PERIOD
     assert list(chooser.check()) == []
-    page(folder, 1, released=3, written_at_ns=clock.at)
+    page(folder, 1, released=3, written_at=clock.at)
     assert list(chooser.check()) == [], "the next check is not due"
     clock.at += CHECK_PERIOD
     assert list(chooser.check()) == [SiteRestored(1)]
     clock.at += CHECK_PERIOD
-    page(folder, 1, released=3, written_at_ns=clock.at, ended=True)
-    page(folder, 2, released=3, written_at_ns=clock.at)
+    page(folder, 1, released=3, written_at=clock.at, ended=True)
+    page(folder, 2, released=3, written_at=clock.at)
     assert list(chooser.check()) == [SiteChanged(1, 2)]
     assert (chooser.site, follower.site) == (2, 2)
     follower.close()

@@ -1,4 +1,4 @@
-"""The deployment file: what `init` writes is read as it was meant, and every mistake in it is one sentence."""
+"""The deployment file: what `init` writes is read back, and every mistake in it is one sentence."""
 
 import re
 import stat
@@ -10,8 +10,8 @@ from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND
 from fairtape.core.timing import PROFILES
 from fairtape.deployment.config.description import FILE, Deployment, NodeKind, RealTime, read_deployment, with_names
-from fairtape.deployment.config.draft import Draft, create_deployment
 from fairtape.deployment.config.keys import keys_of
+from fairtape.deployment.operations.draft import Draft, create_deployment
 from fairtape.ring.membership.topology import Excess, Remedy
 from fairtape.storage.formation_stores import EtcdAccess
 
@@ -24,7 +24,7 @@ def made(folder: Path, **options: object) -> Deployment:
     return create_deployment(folder, Draft(**draft))  # type: ignore[arg-type]
 
 
-def test_what_was_asked_for_is_what_is_read(tmp_path: Path) -> None:
+def test_the_options_of_init_are_read_back(tmp_path: Path) -> None:
     deployment = made(
         tmp_path / "new", resilience="majority", excess="halt", remedy="replace", reformers=3, sources=1, store=ETCD
     )
@@ -68,7 +68,7 @@ def test_a_deployment_is_never_written_over(tmp_path: Path) -> None:
         made(tmp_path / "new")
     assert (tmp_path / "new" / FILE).read_text() == before
     (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "letter").touch()
+    (tmp_path / "full" / "file").touch()
     with pytest.raises(UserError, match="holds other files and no deployment"):
         made(tmp_path / "full")
 
@@ -81,7 +81,7 @@ def test_a_profile_is_overridden_field_by_field(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "instead", "complaint"),
+    ("written", "instead", "error"),
     [
         ("version = 1", "version = 2", r"version is 2; this program reads version 1"),
         ("stripe = 0", "stripes = 0", r"stripes is 0; no such field is known"),
@@ -90,7 +90,11 @@ def test_a_profile_is_overridden_field_by_field(tmp_path: Path) -> None:
         ("resilience = 1", "resilience = true", r"order\.resilience is True; expected a number from 0 to 127"),
         ("resilience = 1", 'resilience = "most"', r"order\.resilience is 'most'; expected a number from 0 to 127"),
         ('excess = "continue"', 'excess = "stop"', r"order\.excess is 'stop'; expected one of halt, continue"),
-        ('carrier = "multicast"', 'carrier = "pigeon"', r"network\.carrier is 'pigeon'; expected one of multicast"),
+        ('transport = "multicast"', 'transport = "tcp"', r"network\.transport is 'tcp'; expected one of multicast"),
+        ('transport = "multicast"', 'carrier = "tcp"', r"network\.carrier is 'tcp'; expected one of multicast, mesh"),
+        ('transport = "multicast"', "", r"lacks network\.transport; give a text there"),
+        ('transport = "multicast"', 'transport = "mesh"\ncarrier = "mesh"',
+         r"network\.carrier is 'mesh'; it is the former name of network\.transport, which is there: take it out"),
         ("ttl = 1", "ttl = 256", r"network\.ttl is 256; expected from 0 to 255"),
         ('data_group = "', 'data_group = "1', r"network\.data_group is '1239.*'; expected HOST:PORT, a name or"),
         ('data_group = "239', 'data_group = "10', r"network: data group is '10\..*'; it must be an IPv4 multicast"),
@@ -115,8 +119,8 @@ def test_a_profile_is_overridden_field_by_field(tmp_path: Path) -> None:
         ("[operator]", "[boss]", r"lacks operator; give a table there"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_told_in_one_sentence(tmp_path: Path, written: str, instead: str, complaint: str) -> None:
-    with pytest.raises(UserError, match=complaint) as raised:
+def test_a_mistake_is_one_sentence_with_its_field(tmp_path: Path, written: str, instead: str, error: str) -> None:
+    with pytest.raises(UserError, match=error) as raised:
         changed(tmp_path, written, instead)
     assert str(tmp_path / "new" / FILE) in str(raised.value)
     assert "\n" not in str(raised.value)
@@ -132,7 +136,7 @@ def test_real_time_scheduling_is_used_where_it_is_granted_unless_the_file_says_o
     assert read_deployment(tmp_path / "new").real_time is RealTime.AUTO
 
 
-def test_the_way_into_a_store_is_named_from_the_folder_on(tmp_path: Path) -> None:
+def test_the_credentials_of_a_store_are_relative_to_the_folder(tmp_path: Path) -> None:
     made(tmp_path / "new", store=ETCD)
     assert read_deployment(tmp_path / "new").access == EtcdAccess()
     file = tmp_path / "new" / FILE
@@ -148,7 +152,7 @@ def test_the_way_into_a_store_is_named_from_the_folder_on(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("url", "given", "complaint"),
+    ("url", "given", "error"),
     [
         (ETCD, 'cert_file = "c"', r"store\.cert_file is 'c'; it needs key_file beside it"),
         (ETCD, 'key_file = "k"', r"store\.key_file is 'k'; it needs cert_file beside it"),
@@ -161,23 +165,29 @@ def test_the_way_into_a_store_is_named_from_the_folder_on(tmp_path: Path) -> Non
         ),
     ],
 )
-def test_a_way_into_a_store_that_cannot_be_is_one_sentence(
-    tmp_path: Path, url: str, given: str, complaint: str
-) -> None:
+def test_impossible_credentials_of_a_store_are_one_sentence(tmp_path: Path, url: str, given: str, error: str) -> None:
     made(tmp_path / "new", store=url)
     file = tmp_path / "new" / FILE
     file.write_text(file.read_text().replace("[store]", f"[store]\n{given}", 1))
-    with pytest.raises(UserError, match=complaint):
+    with pytest.raises(UserError, match=error):
         read_deployment(tmp_path / "new")
 
 
-def test_a_folder_without_a_deployment_is_told_how_to_get_one(tmp_path: Path) -> None:
+def test_a_file_of_an_earlier_version_may_call_the_transport_carrier(tmp_path: Path) -> None:
+    deployment = changed(tmp_path, 'transport = "multicast"', 'carrier = "multicast"')
+    assert deployment.groups is not None
+    file = tmp_path / "new" / FILE
+    file.write_text(file.read_text().replace('carrier = "multicast"', 'carrier = "mesh"'))
+    assert read_deployment(tmp_path / "new").groups is None
+
+
+def test_a_folder_without_a_deployment_is_refused_with_the_command_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds no deployment; make one with: fairtape init"):
         read_deployment(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("notice", "words"),
+    ("notice", "text"),
     [
         ("formation 3 of (1, 2), without (4,)", "formation 3 of s1 s2, without s4"),
         ("reforming: site 3 reports site 2 at token 5", "reforming: site s3 reports site s2 at token 5"),
@@ -186,12 +196,12 @@ def test_a_folder_without_a_deployment_is_told_how_to_get_one(tmp_path: Path) ->
         ("taking back tokens 519 to 519", "taking back tokens 519 to 519"),
     ],
 )  # fmt: skip
-def test_people_read_names(tmp_path: Path, notice: str, words: str) -> None:
-    assert with_names(notice, made(tmp_path / "new")) == words
+def test_notices_have_names_for_numbers(tmp_path: Path, notice: str, text: str) -> None:
+    assert with_names(notice, made(tmp_path / "new")) == text
 
 
 def changed(tmp_path: Path, written: str, instead: str) -> Deployment:
-    """A deployment whose file says something else in one place."""
+    """A deployment whose file is changed in one place."""
     made(tmp_path / "new")
     file = tmp_path / "new" / FILE
     text = file.read_text()
@@ -200,7 +210,7 @@ def changed(tmp_path: Path, written: str, instead: str) -> Deployment:
     return read_deployment(tmp_path / "new")
 
 
-def test_regions_name_their_feeds_and_the_stations_near_them(tmp_path: Path) -> None:
+def test_regions_name_their_feeds_and_their_sites(tmp_path: Path) -> None:
     made(tmp_path / "new", edge=2)
     path = tmp_path / "new" / FILE
     text = path.read_text()
@@ -212,18 +222,18 @@ def test_regions_name_their_feeds_and_the_stations_near_them(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("line", "complaint"),
+    ("line", "error"),
     [
-        ('here = { feeds = ["A", "B"], sites = ["s1", "nobody"] }', "edge.regions.here.sites is 'nobody'"),
+        ('here = { feeds = ["A", "B"], sites = ["s1", "s9"] }', "edge.regions.here.sites is 's9'"),
         ('here = { feeds = ["A"], sites = ["s1", "s2"] }', "feeds of region here are A; expected at least 2"),
         ('here = { feeds = ["A", "B"], sites = ["s1"] }', "region here has 1 receivers for 2 feeds"),
         ('here = { feeds = ["A", "B"] }', "lacks edge.regions.here.sites"),
         ('here = { feeds = ["A", "B"], sites = ["s1", "s2"], more = 1 }', "no such field is known"),
     ],
 )
-def test_a_region_that_cannot_be_is_one_sentence(tmp_path: Path, line: str, complaint: str) -> None:
+def test_an_impossible_region_is_one_sentence(tmp_path: Path, line: str, error: str) -> None:
     made(tmp_path / "new", edge=2)
     path = tmp_path / "new" / FILE
     path.write_text(f"{path.read_text()}\n[edge.regions]\n{line}\n")
-    with pytest.raises(UserError, match=re.escape(complaint)):
+    with pytest.raises(UserError, match=re.escape(error)):
         read_deployment(tmp_path / "new")

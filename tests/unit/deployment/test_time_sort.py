@@ -1,4 +1,4 @@
-"""Sorting by time gives what sorting everything at once gives, whatever fits into memory."""
+"""The external sort gives what sorting everything at once gives, for any size of runs and blocks."""
 
 import numpy as np
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Ports of this machine: none is given to two nodes of one world, and none that another program holds."""
+"""Free ports: none is given to two nodes of one demo, and none that another program uses."""
 
 import socket
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ import pytest
 
 from fairtape.core.errors import UserError
 from fairtape.demo.world import DemoWorld
-from fairtape.deployment.config.loopback import PORTS, free_ports, ports_from
+from fairtape.net.loopback import PORTS, free_ports, ports_from
 
 
 def mesh_world() -> DemoWorld:
@@ -19,8 +19,8 @@ def all_ports_of(world: DemoWorld, folder: Path) -> Iterator[int]:
     plan = world.plan(folder)
     yield from (peer.port for peer in plan.ring.book.values())
     yield from (port for _, port in plan.edge.routes.values())
-    for station in plan.edge.settings.stations.values():
-        yield from (station.requests[1], station.replays[1])
+    for publisher in plan.edge.settings.stations.values():
+        yield from (publisher.requests[1], publisher.replays[1])
 
 
 def test_no_port_of_a_world_is_given_twice(tmp_path: Path) -> None:
@@ -29,7 +29,7 @@ def test_no_port_of_a_world_is_given_twice(tmp_path: Path) -> None:
         assert len(ports) == len(set(ports))
 
 
-def test_ports_come_again_only_after_all_others() -> None:
+def test_ports_are_reused_only_after_all_others() -> None:
     ports = free_ports(len(PORTS) // 4) + free_ports(len(PORTS) // 4)
     assert len(ports) == len(set(ports))
     assert set(ports) <= set(PORTS)

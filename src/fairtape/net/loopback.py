@@ -1,4 +1,4 @@
-"""A ring that lives on one machine: free ports and groups on the loopback interface, and what carries its multicast."""
+"""Addresses for a ring on one machine: free ports, multicast groups on the loopback interface, or a mesh."""
 
 import random
 import socket
@@ -12,13 +12,13 @@ from fairtape.net.udp import PORT_MAX
 from fairtape.wire.frames import NodeId
 
 PORTS: Final = range(20_000, 32_000)
-"""Below the ports that Linux gives to whoever asks for any: a port kept for a source that comes later stays free."""
+"""Below the ephemeral ports of Linux: a port that is reserved for a source which starts later stays free."""
 
 _candidates: Final = cycle(random.sample(PORTS, len(PORTS)))
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody uses now, and that this process was not given lately: it may not have bound those yet."""
+    """Ports that are free now and that this process was not given recently: it may not have bound those yet."""
     found = list(islice(filter(_is_free, islice(_candidates, len(PORTS))), count))
     if len(found) < count:
         raise UserError(f"only {len(found)} of {count} ports from {PORTS.start} on are free; stop what uses the others")
@@ -26,7 +26,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def ports_from(first: int, count: int) -> list[int]:
-    """These very ports."""
+    """The ports from `first` on. Raises `UserError` where one is in use."""
     if not 1 <= first <= PORT_MAX - count:
         raise UserError(f"port is {first}; give one from 1 to {PORT_MAX - count}, the first of {count} in a row")
     ports = list(range(first, first + count))
@@ -39,16 +39,16 @@ def ports_from(first: int, count: int) -> list[int]:
 
 
 def _is_free(port: int) -> bool:
-    """For datagrams and for connections: who is given the port may want either."""
+    """Whether a port is free for UDP and TCP: the user may need either."""
     return all(_can_bind(kind, port) for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM))
 
 
 def _can_bind(kind: socket.SocketKind, port: int) -> bool:
-    with socket.socket(socket.AF_INET, kind) as trial:
-        # A connection that has ended keeps its port for a minute, but not from who listens there.
-        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, kind is socket.SOCK_STREAM)
+    with socket.socket(socket.AF_INET, kind) as probe:
+        # A closed connection keeps its port for a minute (TIME_WAIT), which does not prevent listening there.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, kind is socket.SOCK_STREAM)
         try:
-            trial.bind(("", port))
+            probe.bind(("", port))
         except OSError:
             return False
     return True
@@ -57,21 +57,21 @@ def _can_bind(kind: socket.SocketKind, port: int) -> bool:
 def loopback_book(
     sites: Iterable[NodeId],
     sources: Iterable[NodeId],
-    governors: Iterable[NodeId] = (),
+    reformers: Iterable[NodeId] = (),
     *,
     first_port: int | None = None,
 ) -> AddressBook:
     """An address on this machine for every node, on any free ports or on those from `first_port` on."""
     roles = dict.fromkeys(sites, Role.SITE) | dict.fromkeys(sources, Role.SOURCE)
-    roles |= dict.fromkeys(governors, Role.GOVERNOR)
+    roles |= dict.fromkeys(reformers, Role.GOVERNOR)
     ports = free_ports(len(roles)) if first_port is None else ports_from(first_port, len(roles))
     return {node: Peer(LOOPBACK, port, role) for (node, role), port in zip(roles.items(), ports, strict=True)}
 
 
 def loopback_groups(*, mesh: bool, interface: str | None = None) -> Groups | None:
-    """Two groups that no other ring of this machine uses; None for a mesh, or where multicast does not work.
+    """Two random groups; None for a mesh, or where multicast does not work.
 
-    An interface that is asked for by name has to work: to fall back silently would not be what was asked for.
+    Multicast must work on an interface that is named: there is no silent fallback.
     """
     if interface is not None and not multicast_works(interface):
         raise UserError(
@@ -86,10 +86,10 @@ def loopback_groups(*, mesh: bool, interface: str | None = None) -> Groups | Non
 
 
 def transport_text(groups: Groups | None, *, mesh: bool) -> str:
-    """How multicast travels, for people."""
+    """The transport, for users."""
     if groups is not None:
         named = "the loopback interface" if groups.interface == LOOPBACK else f"interface {groups.interface}"
         return f"IP multicast on {named}"
     if mesh:
-        return "a mesh of unicasts, as asked"
+        return "a mesh of unicasts, as requested"
     return "a mesh of unicasts, because IP multicast does not work on this machine"

@@ -1,4 +1,4 @@
-"""Which rings a machine is asked to carry, and what it says to the others."""
+"""How many sites a machine can run, and how more are refused."""
 
 import pytest
 from hypothesis import given
@@ -10,7 +10,7 @@ from fairtape.deployment.config.capacity import BUSY_MAX, cores_wanted, refuse_o
 
 
 @given(st.sampled_from(list(PROFILES)), st.integers(1, 128))
-def test_the_largest_ring_leaves_room_and_one_more_site_does_not(profile: str, cores: int) -> None:
+def test_the_largest_ring_leaves_capacity_and_one_more_site_does_not(profile: str, cores: int) -> None:
     timing = PROFILES[profile]
     most = sites_max(timing, cores)
     assert cores_wanted(most, timing) <= BUSY_MAX * cores < cores_wanted(most + 1, timing)

@@ -1,0 +1,265 @@
+"""New deployments: the deployment file with a comment on every option, the keys of all nodes, the first stripe plan."""
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from ipaddress import AddressValueError, IPv4Address
+from pathlib import Path
+from random import SystemRandom
+from typing import Final
+
+from fairtape.core.errors import UserError
+from fairtape.core.timing import PROFILES
+from fairtape.deployment.config.capacity import cores_here, refuse_overload, sites_max
+from fairtape.deployment.config.description import COMMIT_PASSES, FILE, Deployment, parse_deployment
+from fairtape.deployment.config.keys import write_keys
+from fairtape.deployment.config.toml_table import TomlTable
+from fairtape.edge.service.stripe_plans import StripePlanStore
+from fairtape.market.stripe_planning import plan_by_rate
+from fairtape.market.stripes import DAY, Endpoint, StripePlan
+from fairtape.market.symbols import VENUES, universe
+from fairtape.net.loopback import free_ports
+from fairtape.net.transports import LOOPBACK, multicast_works
+
+FIRST_SOURCE: Final = 101
+FIRST_REFORMER: Final = 901
+OPERATOR: Final = 999
+SITES_MAX: Final = 96
+REFORMERS_MAX: Final = 9
+SOURCES_MAX: Final = len(VENUES)
+EDGE_STRIPES_MAX: Final = 32
+EDGE_SYMBOLS: Final = 256  # in the first plan
+EDGE_BITS_PER_S: Final = 100_000_000  # rate of one edge stripe
+FEEDS: Final = ("A", "B")
+PORTS_FROM: Final = 17_200  # the first port on hosts that are not this machine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """The options of `fairtape init`. What is None is chosen."""
+
+    loops: tuple[int, ...]  # sites of the primary loop, and of each secondary one
+    profile: str | None = None
+    reformers: int = 2
+    sources: int = 3
+    store: str = "sqlite:formations.db"
+    resilience: str = "1"
+    excess: str = "continue"
+    remedy: str = "bypass"
+    hosts: tuple[str, ...] = ()  # used in turn; none: only this machine
+    mesh: bool = False
+    edge: int = 0  # stripes for customers; 0: no edge
+
+    @property
+    def sites(self) -> int:
+        """The number of sites in all loops."""
+        return sum(self.loops)
+
+    @property
+    def local(self) -> bool:
+        """Whether all nodes are on this machine."""
+        return all(_is_loopback(host) for host in self.hosts)
+
+    def chosen_profile(self) -> str:
+        """The given profile, or the fastest that this machine can run."""
+        if self.profile is not None:
+            if self.local:
+                refuse_overload(sites=self.sites, profile=self.profile, cores=cores_here())
+            return self.profile
+        if not self.local:
+            return "metro"
+        return next((name for name, timing in PROFILES.items() if self.sites <= sites_max(timing, cores_here())), "wan")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return IPv4Address(host).is_loopback
+    except AddressValueError:
+        return host == "localhost"
+
+
+def create_deployment(folder: Path, draft: Draft) -> Deployment:
+    """Write a deployment into a new or empty folder. Never overwrites one. Raises `UserError`."""
+    if (folder / FILE).exists():
+        raise UserError(f"folder {str(folder)!r} holds a deployment already; name another folder, or remove that one")
+    text = "\n".join(_text(draft)) + "\n"
+    deployment = parse_deployment(folder, TomlTable.parse(folder / FILE, text.encode()))  # before anything is written
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise UserError(f"folder {str(folder)!r} holds other files and no deployment; name a new or empty folder")
+        (folder / FILE).write_text(text)
+        write_keys(deployment)
+        if draft.edge:
+            StripePlanStore(folder, deployment.stripe).add(_first_plan(draft))
+    except OSError as error:
+        raise UserError(
+            f"folder is {str(folder)!r}, where nothing can be written ({error.strerror}); name another folder"
+        ) from None
+    return deployment
+
+
+def _text(draft: Draft) -> Iterator[str]:
+    profile = draft.chosen_profile()
+    names = [f"s{number}" for number in range(1, draft.sites + 1)]
+    sources = [venue.name for venue in VENUES[: draft.sources]]
+    edge_addresses = 2 * len(names) if draft.edge else 0
+    addresses = _addresses(draft, len(names) + draft.reformers + len(sources) + 1 + edge_addresses)
+    yield "# A fairtape deployment. Every site, server and source reads this same file; nothing in it is secret."
+    yield "# A field that is left out has the value shown here. Restart the processes after a change."
+    yield "version = 1"
+    yield "stripe = 0"
+    yield ""
+    yield from _rules(draft)
+    yield from _network(draft)
+    yield from _surroundings(draft)
+    yield from _loop_tables(draft, profile, names)
+    yield "[floor]  # the rules of the trading floor, the same for all replicas"
+    yield f"commit_passes = {COMMIT_PASSES}  # N: a trade commits after N token passes"
+    yield '# operators = ["XNYS"]  # sources that may open markets and deposit money; without it, all may'
+    yield '# arbiters = { s1 = "XTKS" }  # the source that reports the trades of a site; `fairtape up` runs them'
+    yield ""
+    yield "# [gateways]  # order entry, by the source that it publishes as; `fairtape up` runs them"
+    yield '# XLON = { entry = "127.0.0.1:9101", fix = "127.0.0.1:9102", ouch = "127.0.0.1:9103" }'
+    yield "# More fields: ledger, cert_file and key_file (TLS), comp_id, accounts, orders_per_s, open_orders, notional."
+    yield ""
+    yield "# Every node has its own number, from 1 on, and its own UDP address."
+    yield "[sites]"
+    yield from (_member(name, number, next(addresses)) for number, name in enumerate(names, 1))
+    yield ""
+    yield "[reformers]  # reformation servers: one leads, the others are on standby"
+    for number in range(draft.reformers):
+        yield _member(f"x{number + 1}", FIRST_REFORMER + number, next(addresses))
+    yield ""
+    yield "[sources]  # publishers; each has its own key in keys/"
+    for number, name in enumerate(sources, FIRST_SOURCE):
+        yield _member(name, number, next(addresses))
+    yield ""
+    yield "[operator]  # sends the commands that retire and admit sites"
+    yield f"node = {OPERATOR}"
+    yield f'address = "{next(addresses)}"'
+    if draft.edge:
+        yield from _edge(draft, names, list(addresses))
+
+
+def _edge(draft: Draft, names: Sequence[str], addresses: Sequence[str]) -> Iterator[str]:
+    """Every site publishes, on the feeds in turn. Its two addresses are on its own host, with the ports of these."""
+    hosts = draft.hosts or (LOOPBACK,)
+    yield ""
+    yield "[edge]  # sites publish to customers, on the stripes of the plans in plans/"
+    yield 'tag = "FT"  # 1 or 2 letters and digits: the prefix of session names'
+    yield "first_plan = 1  # in force from the first message on; 0: none until `fairtape operate DIR plan FILE`"
+    yield f"ttl = {0 if draft.local else 1}  # TTL of this multicast: 0 stays on this machine, 1 in its network"
+    yield "guaranteed = []  # addresses of customers whose repairs have priority"
+    yield '# customers_file = "keys/customers.json"  # {"name": "password"} who may replay; without it, all'
+    yield ""
+    yield "[edge.stations]  # addresses for the requests of customers (UDP) and for replays (TCP)"
+    for place, name in enumerate(names):
+        host = hosts[place % len(hosts)]
+        ports = [each.rpartition(":")[2] for each in addresses[2 * place : 2 * place + 2]]
+        feed = FEEDS[place % len(FEEDS)]
+        yield f'{name} = {{ feed = "{feed}", requests = "{host}:{ports[0]}", replays = "{host}:{ports[1]}" }}'
+    near = ", ".join(f'"{name}"' for name in names[:3])
+    yield ""
+    yield "# [edge.regions]  # two sites publish to each region; the next one replaces a site that fails"
+    yield f'# here = {{ feeds = ["A", "B"], sites = [{near}] }}'
+
+
+def _first_plan(draft: Draft) -> StripePlan:
+    """The symbols of `fairtape publish --generate`, spread evenly. Other symbols are assigned by hash."""
+    today = time.time_ns() // DAY * DAY
+    random = SystemRandom()
+    base = Endpoint(f"239.196.{random.randrange(1, 255)}.1", free_ports(1)[0])
+    rates = dict.fromkeys(universe(EDGE_SYMBOLS), 1)
+    venues = [venue.name for venue in VENUES[: draft.sources]]
+    return plan_by_rate(
+        rates, draft.edge, EDGE_BITS_PER_S, midnight_at=today, feeds=FEEDS, venues=venues, base=base
+    ).plan
+
+
+def _member(name: str, number: int, address: str) -> str:
+    return f'{name} = {{ node = {number}, address = "{address}" }}'
+
+
+def _addresses(draft: Draft, count: int) -> Iterator[str]:
+    """Addresses on the hosts in turn."""
+    hosts = draft.hosts or (LOOPBACK,)
+    if draft.local:
+        ports = free_ports(count)
+        yield from (f"{hosts[each % len(hosts)]}:{ports[each]}" for each in range(count))
+    else:
+        yield from (f"{hosts[each % len(hosts)]}:{PORTS_FROM + each}" for each in range(count))
+
+
+def _rules(draft: Draft) -> Iterator[str]:
+    resilience = draft.resilience if draft.resilience.isdigit() else f'"{draft.resilience}"'
+    yield "[order]"
+    yield f'resilience = {resilience}  # K: a message is released when K + 1 sites hold it; or "majority", or "all"'
+    yield f'excess = "{draft.excess}"  # when more than K sites fail: "halt", or "continue" with a Break in the order'
+    yield f'remedy = "{draft.remedy}"  # a failed site is left out, or "replace"d by a site of its secondary loop'
+    yield ""
+
+
+def _network(draft: Draft) -> Iterator[str]:
+    random = SystemRandom()
+    host = f"239.195.{random.randrange(1, 255)}.{random.randrange(1, 127)}"
+    data, control = free_ports(2)
+    mesh = draft.mesh or (draft.local and not multicast_works(LOOPBACK))
+    yield "[network]"
+    transport = "mesh" if mesh else "multicast"
+    yield f'transport = "{transport}"  # "multicast", or "mesh": unicast copies, for networks without multicast'
+    if not mesh:
+        yield f'data_group = "{host}:{data}"'
+        yield f'control_group = "{host}:{control}"  # secondary loops use the addresses behind this one'
+        yield f"ttl = {0 if draft.local else 1}  # TTL: 0 stays on this machine, 1 in its network"
+    yield ""
+
+
+def _surroundings(draft: Draft) -> Iterator[str]:
+    yield "[clock]"
+    source = "shared" if draft.local else "system"
+    yield f'source = "{source}"  # "shared": all sites are on one machine; "system": each uses its own clock'
+    yield "# declared_bound_us = 500  # bound of the clock error where the kernel does not know it"
+    yield ""
+    yield "[process]"
+    yield "# Real-time scheduling of sites and servers needs root or CAP_SYS_NICE."
+    yield 'real_time = "auto"  # "auto": where it is granted; true: required; false: never'
+    yield ""
+    yield "[journal]"
+    yield 'sync = "interval"  # "token" survives a power failure at every site; "interval" and "never" do not'
+    yield "sync_period_ms = 100"
+    yield "# trace_mib = 256    # limit of the traces of each site, for planning; 0: none"
+    yield ""
+    yield "[store]  # the formation store; sqlite for one machine, etcd for several"
+    yield f"url = {json.dumps(draft.store, ensure_ascii=False)}"
+    if draft.store.startswith("etcd:"):
+        yield "# For a cluster with TLS (https) or users. Paths count from this folder; only reformation servers need"
+        yield "# the files:"
+        yield '# ca_file = "keys/etcd-ca.pem"  # the CA of the cluster, where this machine does not trust it already'
+        yield '# cert_file = "keys/etcd-client.pem"  # our certificate, where the cluster requires one'
+        yield '# key_file = "keys/etcd-client.key"'
+        yield '# user = "fairtape"'
+        yield '# password_file = "keys/etcd-password"'
+    yield ""
+
+
+def _loop_tables(draft: Draft, profile: str, names: Sequence[str]) -> Iterator[str]:
+    yield "# Loops: 0 is the primary one. A tour lists the sites of a loop in token order."
+    yield "# Fields of a profile can be overridden: retry_period_us, retries_max, token_period_us, commit_delay_us,"
+    yield "# clock_error_max_us."
+    rest = list(names)
+    primary = rest[: draft.loops[0]]
+    for number, size in enumerate(draft.loops):
+        tour, rest = rest[:size], rest[size:]
+        yield "[[loops]]"
+        yield f"number = {number}"
+        yield f'profile = "{profile}"'
+        yield f"tour = {json.dumps(tour)}"
+        if number:
+            yield "parent = 0"
+            yield f'junction = "{primary[(number - 1) % len(primary)]}"  # the site that is also in the parent loop'
+            yield "stride = 1  # token passes of the primary loop for each pass of this one"
+        else:
+            yield "request_sets = 1  # above 1, sites take turns in requesting what all of them missed"
+        yield ""

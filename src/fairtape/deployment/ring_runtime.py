@@ -1,0 +1,100 @@
+"""Node runtimes for a ring plan: transport, injected faults, journal, receiver or source."""
+
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from fairtape.core.effects import Deliver, Report
+from fairtape.core.errors import UserError
+from fairtape.core.instants import MILLISECOND, Duration
+from fairtape.core.timing import Timing
+from fairtape.deployment.ring_plan import RingPlan
+from fairtape.journal import JournalWriter
+from fairtape.net.clock import Clock
+from fairtape.net.fault_injection import FaultInjector
+from fairtape.net.node_runtime import NodeRuntime, Producer
+from fairtape.net.transports import IpMulticast, Mesh, Transport
+from fairtape.nodes.receiver import BornTooLate, Receiver
+from fairtape.nodes.source import Source
+from fairtape.ring.receiver.tracing import Tracer
+from fairtape.wire.frames import NodeId
+
+GATHER_PERIOD_MAX: Final = 1 * MILLISECOND
+
+
+def ring_transport(plan: RingPlan, me: NodeId) -> Transport:
+    """Bind the sockets of one node."""
+    return Mesh(me, plan.book) if plan.groups is None else IpMulticast(me, plan.book, plan.groups)
+
+
+def faults_at(plan: RingPlan, me: NodeId) -> FaultInjector | None:
+    """The faults to inject into the datagrams that one node receives; None: none."""
+    links = plan.link_faults.get(me)
+    if not links:
+        return None
+    return FaultInjector(links, Random(f"{plan.fault_seed}/{me}"))  # noqa: S311 - injected faults, not secrets
+
+
+def gather_period(timing: Timing) -> Duration:
+    """How long a site may let data wait in its sockets: half a token, and never long enough to fill a buffer."""
+    return min(timing.token_period // 2, GATHER_PERIOD_MAX)
+
+
+def site_runtime(
+    plan: RingPlan,
+    me: NodeId,
+    clock: Clock,
+    *,
+    journal: Path | None = None,
+    consumer: Callable[[Deliver], None] | None = None,
+    reporter: Callable[[Report], None] | None = None,
+    producer: Producer | None = None,
+    tracer: Tracer | None = None,
+) -> tuple[Receiver, NodeRuntime]:
+    """A receiver and its runtime, with sockets bound and journal open."""
+    try:
+        receiver = Receiver(
+            me=me,
+            formation=plan.formation,
+            keys=plan.keys,
+            born_at=clock.now(),
+            stripe=plan.stripe,
+            datagram_max=plan.datagram_max,
+            clock_bound=clock.bound,
+            tracer=tracer,
+        )
+    except BornTooLate as late:
+        raise UserError(str(late)) from None
+    writer = None if journal is None else JournalWriter.open(journal, stripe=plan.stripe, site=me)
+    runtime = NodeRuntime(
+        receiver,
+        ring_transport(plan, me),
+        link_faults=faults_at(plan, me),
+        journal=writer,
+        consumer=consumer,
+        reporter=reporter,
+        producer=producer,
+    )
+    return receiver, runtime
+
+
+def source_of(plan: RingPlan, me: NodeId, clock: Clock) -> Source:
+    """A new incarnation of one source, numbered by the present time."""
+    return Source(
+        me=me,
+        keys=plan.keys.for_source(me),
+        timing=plan.formation.timing,
+        resilience=plan.formation.resilience,
+        incarnation=clock.now(),
+        stripe=plan.stripe,
+        datagram_max=plan.datagram_max,
+        window_max=plan.window_max,
+    )
+
+
+def source_runtime(plan: RingPlan, source: Source, producer: Producer | None = None) -> NodeRuntime:
+    """The runtime of a source. It receives only the control channel."""
+    return NodeRuntime(
+        source, ring_transport(plan, source.me), link_faults=faults_at(plan, source.me), producer=producer
+    )
