@@ -185,7 +185,7 @@ def demo(
     """
     from fairtape.demo.play import play
     from fairtape.demo.world import DemoWorld
-    from fairtape.deployment.config.loopback import loopback_groups, transport_text
+    from fairtape.net.loopback import loopback_groups, transport_text
 
     if floor:
         _refuse_beside_floor(ctx)

@@ -210,7 +210,7 @@ def _run_ring(
 ) -> list[str]:
     """Start a ring and print what it releases; the sentences about what failed, which are printed as well."""
     from fairtape.cli.tape import JsonLines, TapePrinter, TextLines
-    from fairtape.deployment.config.loopback import loopback_book, loopback_groups, transport_text
+    from fairtape.net.loopback import loopback_book, loopback_groups, transport_text
     from fairtape.deployment.config.ring_folder import SOURCES, RingFolder
     from fairtape.deployment.process.children import ChildProcesses, Interrupts
     from fairtape.deployment.process.temporary_site import run_site
