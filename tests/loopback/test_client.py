@@ -16,7 +16,7 @@ from fairtape.deployment.follow.site_selection import SiteSelection
 from fairtape.net.clock import SharedClock
 from loopback.commands import PATIENCE, interrupt, run
 from loopback.test_deployment import await_members, deployment
-from unit.client.tape_values import order, write
+from unit.tape.tape_values import order, write
 
 
 def numbers(records: list[Record]) -> list[int]:

@@ -23,7 +23,7 @@ from fairtape.market.stripe_planning import plan_by_rate
 from fairtape.market.stripes import StripePlan
 from loopback.commands import await_line, finish, interrupt, run, start
 from loopback.test_deployment import PATIENCE, deployment
-from simulation.edge_town import sequence_of
+from simulation.edge_region import sequence_of
 
 SITES = ("s1", "s2", "s3")
 LOOK_PERIOD = 0.05  # seconds

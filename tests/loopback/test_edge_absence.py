@@ -28,10 +28,10 @@ from fairtape.market.stripes import StripePlan
 from fairtape.net.clock import SharedClock
 from fairtape.net.transports import LOOPBACK
 from loopback.commands import await_line, finish, run, start
-from loopback.edge_wires import until
+from loopback.edge_sockets import until
 from loopback.test_deployment import deployment
 from loopback.test_edge import await_stations, next_plan
-from simulation.edge_town import sequence_of
+from simulation.edge_region import sequence_of
 
 SITES = ("s1", "s2", "s3")
 BEFORE, AFTER = 1_000, 1_000  # trades before they leave, and when they are back

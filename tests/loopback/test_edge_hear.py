@@ -14,9 +14,9 @@ from fairtape.market.stripe_files import to_toml
 from fairtape.net.clock import SharedClock
 from fairtape.net.transports import LOOPBACK
 from loopback.commands import await_line, finish, start
-from loopback.edge_wires import Groups, until
-from loopback.test_edge_station import post
-from unit.edge_runtime.edge_journals import SETTINGS, catalogue, history
+from loopback.edge_sockets import Groups, until
+from loopback.test_edge_publisher import post
+from unit.edge.edge_journals import SETTINGS, catalogue, history
 
 
 def test_the_file_of_a_plan_a_tag_and_a_server_are_all_that_a_customer_needs(tmp_path: Path) -> None:

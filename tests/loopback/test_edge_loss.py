@@ -19,9 +19,9 @@ from fairtape.market.stripes import StripePlan
 from fairtape.net.clock import SharedClock
 from fairtape.net.transports import LOOPBACK, Interface
 from fairtape.net.udp import Address, UdpSocket, bind
-from loopback.edge_wires import Groups, until
-from loopback.test_edge_station import expected, post
-from unit.edge_runtime.edge_journals import ANYWHERE, SETTINGS, catalogue, history
+from loopback.edge_sockets import Groups, until
+from loopback.test_edge_publisher import expected, post
+from unit.edge.edge_journals import ANYWHERE, SETTINGS, catalogue, history
 
 LOSS = 0.2
 TOKENS = 700

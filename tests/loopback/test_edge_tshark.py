@@ -26,10 +26,10 @@ from fairtape.formats.itch import messages as itch
 from fairtape.formats.moldudp64 import MoldRequest, encode_request
 from fairtape.net.clock import SharedClock
 from fairtape.net.transports import LOOPBACK
-from loopback.edge_wires import PATIENCE, Groups, asker, until
-from loopback.test_edge_server import stand
-from loopback.test_edge_station import complete, expected, hearer, post
-from unit.edge_runtime.edge_journals import SETTINGS, catalogue, history
+from loopback.edge_sockets import PATIENCE, Groups, asker, until
+from loopback.test_edge_publisher import complete, expected, hearer, post
+from loopback.test_retransmit_server import stand
+from unit.edge.edge_journals import SETTINGS, catalogue, history
 
 STREAM_PORT, SERVER_PORT, CUSTOMER_PORT = 31_001, 17_000, 40_000
 LINKTYPE_RAW = 101

@@ -15,10 +15,10 @@ from fairtape.market.stripe_files import to_toml
 from fairtape.market.symbols import VENUE_NAMES
 from fairtape.net.clock import SharedClock
 from fairtape.net.transports import LOOPBACK
-from loopback.edge_wires import Groups, until
-from loopback.test_edge_station import Post, post
+from loopback.edge_sockets import Groups, until
+from loopback.test_edge_publisher import Post, post
+from unit.edge.edge_journals import SETTINGS, catalogue, history
 from unit.edge.edge_values import trade
-from unit.edge_runtime.edge_journals import SETTINGS, catalogue, history
 
 COUNT = 240
 

@@ -30,7 +30,7 @@ from loopback.web_customers import (
     make_site,
     served,
 )
-from unit.client.tape_values import SYMBOLS
+from unit.tape.tape_values import SYMBOLS
 
 QUICK = 0.2  # seconds
 

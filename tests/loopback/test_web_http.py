@@ -20,7 +20,7 @@ from fairtape.web import api
 from fairtape.web import history as ranges
 from fairtape.web import request_timeout as door
 from loopback.web_customers import PATIENCE, await_status, customer, get, get_json, make_site, served
-from unit.client.tape_values import trade
+from unit.tape.tape_values import trade
 
 
 def test_the_status_says_how_the_server_fares(tmp_path: Path) -> None:

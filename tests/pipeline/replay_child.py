@@ -8,7 +8,7 @@ from fairtape.edge.service.retransmit_server import RetransmitServer
 from fairtape.edge.service.stripe_plans import StripePlanStore
 from fairtape.net.clock import SharedClock
 from fairtape.net.transports import LOOPBACK
-from unit.edge_runtime.edge_journals import SETTINGS
+from unit.edge.edge_journals import SETTINGS
 
 
 def main(folder: str, journal: str) -> None:

@@ -23,7 +23,7 @@ from fairtape.edge.protocol.retransmitter import RetransmitterOptions
 from fairtape.edge.protocol.sessions import Edition, StripePosition
 from fairtape.edge.protocol.stripe_sequencer import StripeSequencer
 from fairtape.formats.moldudp64 import MoldRequest, encode_request
-from simulation.edge_town import SERVERS, Household, Town
+from simulation.edge_region import SERVERS, Household, Town
 from unit.edge.edge_values import NOON, edition, plan, sequences, tokens, turning
 
 GUARANTEED = CustomerOptions(patience=None)

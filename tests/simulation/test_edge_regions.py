@@ -14,7 +14,7 @@ from fairtape.edge.protocol.feed_assignment import Region, feeds_of
 from fairtape.edge.protocol.remulticast import RemulticastOptions
 from fairtape.edge.protocol.sessions import StripePosition
 from fairtape.edge.protocol.stripe_sequencer import StripeSequencer
-from simulation.edge_town import FEEDS, SERVERS, Household, Town
+from simulation.edge_region import FEEDS, SERVERS, Household, Town
 from unit.edge.edge_values import NOON, edition, sequences, tokens, turning
 
 TOKENS = 1_200

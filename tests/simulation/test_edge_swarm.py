@@ -13,7 +13,7 @@ from fairtape.edge.protocol.remulticast import Remulticaster, RemulticastOptions
 from fairtape.edge.protocol.sessions import StripePosition
 from fairtape.edge.protocol.stripe_sequencer import StripeSequencer
 from fairtape.market.stripes import StripePlan
-from simulation.edge_town import FEEDS, SERVERS, Household, Town
+from simulation.edge_region import FEEDS, SERVERS, Household, Town
 from unit.edge.edge_values import NOON, edition, plan, sequences, tokens, turning
 
 TOKENS = 300

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fairtape.client.backlog import Backlog, BacklogClosed, Item, Policy
 from fairtape.tape.batches import TradeBatch
 from fairtape.tape.records import Break, Gap, Merged, Message, Skipped
-from unit.client.tape_values import lot, trade
+from unit.tape.tape_values import lot, trade
 
 
 def message(sequence: int) -> Message:

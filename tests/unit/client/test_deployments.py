@@ -27,7 +27,7 @@ from fairtape.deployment.lock_file import folder_lock
 from fairtape.deployment.status_files import RunFolder, StatusFile
 from fairtape.journal import JournalReader
 from fairtape.tape.records import Record
-from unit.client.tape_values import append, order, write
+from unit.tape.tape_values import append, order, write
 from unit.test_tape import change
 
 

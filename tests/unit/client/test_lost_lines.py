@@ -9,7 +9,7 @@ from fairtape.client import remote_feed as remote
 from fairtape.client.selection import Selection
 from fairtape.tape.feed import AtSnapshot, Delivery, LastSales, Live, Start, number_after
 from fairtape.tape.records import Break, Gap, Skipped
-from unit.client import tape_values
+from unit.tape import tape_values
 
 
 class ScriptedLine:

@@ -20,7 +20,7 @@ from fairtape.core.errors import UserError
 from fairtape.tape.batches import SCHEMA
 from fairtape.tape.feed import Delivery
 from fairtape.tape.records import Break, Gap, Merged, Record, Reformation, Skipped, Trade
-from unit.client.tape_values import lot, tape_of
+from unit.tape.tape_values import lot, tape_of
 
 ORDER: tuple[Delivery, ...] = (lot(1, 5), Break(6, 2), lot(6, 4_200), Gap(4_206, 4), lot(4_210, 1))
 NUMBERS = [*range(1, 4_206), 4_210]

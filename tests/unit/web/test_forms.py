@@ -12,7 +12,7 @@ from fairtape.tape.batches import PLACE_DTYPE, TradeBatch
 from fairtape.tape.records import Break, Gap, Message, Reformation, Skipped, Stale
 from fairtape.tape.serialization import MAGIC, BadBundle, bundle, unbundled
 from fairtape.web.encoding import Encoding, encode_trades, framed
-from unit.client import tape_values
+from unit.tape import tape_values
 from unit.web.web_values import NOW, House, payload_of
 
 wide = st.integers(-1, (1 << 63) - 1)

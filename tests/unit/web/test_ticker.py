@@ -12,7 +12,7 @@ from fairtape.tape.sales_columns import ColumnSales
 from fairtape.web import ticker as ticker_module
 from fairtape.web.subscription import Subscription
 from fairtape.web.ticker import TAIL_ROWS_MAX, LiveTicker, Tail
-from unit.client import tape_values
+from unit.tape import tape_values
 from unit.web.web_values import House, Site, numbers_of
 
 

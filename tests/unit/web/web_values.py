@@ -15,7 +15,7 @@ from fairtape.web.broadcast import Broadcaster, Limits
 from fairtape.web.customer import WebCustomer
 from fairtape.web.subscription import Subscription
 from fairtape.web.ticker import LiveTicker
-from unit.client import tape_values
+from unit.tape import tape_values
 
 NOW = 1_800_000_000_000_000_000
 

@@ -25,7 +25,7 @@ from fairtape.tape.feed import Delivery
 from fairtape.tape.sales_columns import ColumnSales
 from fairtape.tape.ticker import Ticker, TickerOptions
 from fairtape.web.ticker import LiveTicker as WebTicker
-from unit.apps.ticker_values import LONDON, NOON, NYSE, VENUE_OF, Said, a_trade, said, sold, token
+from unit.tape.ticker_values import LONDON, NOON, NYSE, VENUE_OF, Said, a_trade, said, sold, token
 
 SYMBOLS = ("A", "B", "C")
 DEEDS = st.tuples(

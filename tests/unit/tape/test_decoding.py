@@ -17,7 +17,7 @@ from fairtape.tape.batches import TradeBatch
 from fairtape.tape.decoding import EntryDecoder
 from fairtape.tape.feed import Delivery
 from fairtape.tape.records import Break, Gap, Message, Reformation, Trade
-from unit.client.tape_values import order, ordered, trade, write
+from unit.tape.tape_values import order, ordered, trade, write
 
 AT = 77
 

@@ -8,8 +8,8 @@ import pytest
 from fairtape.edge.service.replay_archive import ReplayArchive
 from fairtape.edge.service.stripe_plans import StripePlanStore
 from fairtape.journal import JournalReader, JournalWriter, SyncPolicy
+from unit.edge.edge_journals import SETTINGS, Content, catalogue, change, history, twin, write
 from unit.edge.edge_values import edition, plan, tokens
-from unit.edge_runtime.edge_journals import SETTINGS, Content, catalogue, change, history, twin, write
 
 SECOND_PLAN = plan(2, stripes=3)
 

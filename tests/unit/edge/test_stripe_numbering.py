@@ -14,8 +14,8 @@ from fairtape.edge.service.checkpoints import EdgeCheckpoint, load, save
 from fairtape.edge.service.stripe_numbering import recover
 from fairtape.edge.service.stripe_plans import PlanUnknown, StripePlanStore
 from fairtape.journal import JournalReader
+from unit.edge.edge_journals import SETTINGS, Content, catalogue, change, history, twin, written
 from unit.edge.edge_values import edition, plan
-from unit.edge_runtime.edge_journals import SETTINGS, Content, catalogue, change, history, twin, written
 
 SECOND_PLAN = plan(2, stripes=3)
 

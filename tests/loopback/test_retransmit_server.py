@@ -22,8 +22,8 @@ from fairtape.formats import soupbintcp as soup
 from fairtape.formats.moldudp64 import MoldRequest, encode_request
 from fairtape.net.clock import SharedClock
 from fairtape.net.transports import LOOPBACK
-from loopback.edge_wires import Groups, Hearer, asker, until
-from unit.edge_runtime.edge_journals import SETTINGS, catalogue, history, written
+from loopback.edge_sockets import Groups, Hearer, asker, until
+from unit.edge.edge_journals import SETTINGS, catalogue, history, written
 
 
 class Stand:

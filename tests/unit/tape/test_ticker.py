@@ -25,7 +25,7 @@ from fairtape.tape.ticker import (
     VenueState,
 )
 from fairtape.wire.blocks import pack_records
-from unit.apps.ticker_values import LONDON, NOON, NYSE, VENUE_OF, Said, a_trade, said, sold, token
+from unit.tape.ticker_values import LONDON, NOON, NYSE, VENUE_OF, Said, a_trade, said, sold, token
 
 
 def ticker_of(*messages: Said) -> Ticker:

@@ -9,8 +9,8 @@ from fairtape.deployment.config.description import FILE, Deployment, read_deploy
 from fairtape.deployment.config.draft import Draft, create_deployment
 from fairtape.edge.service.stripe_plans import PlanUnknown, StripePlanStore, mark_in, mark_of, read_plan, version_of
 from fairtape.market.stripe_files import to_toml
+from unit.edge.edge_journals import catalogue
 from unit.edge.edge_values import plan, turning
-from unit.edge_runtime.edge_journals import catalogue
 
 
 def test_a_mark_names_the_version_and_tells_plans_of_one_version_apart() -> None:

@@ -9,8 +9,8 @@ from fairtape.core.effects import FormationChange, Ordered
 from fairtape.edge.service.replay_archive import ReplayArchive
 from fairtape.edge.service.stripe_plans import PlanUnknown, StripePlanStore
 from fairtape.journal import JournalWriter, SyncPolicy
+from unit.edge.edge_journals import SETTINGS, catalogue, change, history, release_of, twin, write, written
 from unit.edge.edge_values import NOON, edition, plan, tokens
-from unit.edge_runtime.edge_journals import SETTINGS, catalogue, change, history, release_of, twin, write, written
 
 SECOND_PLAN = plan(2, stripes=3)
 

@@ -17,9 +17,9 @@ from fairtape.journal import JournalWriter, SyncPolicy
 from fairtape.market.stripes import StripePlan
 from fairtape.net.clock import SharedClock
 from fairtape.net.transports import LOOPBACK
-from loopback.edge_wires import Groups, Hearer, until
+from loopback.edge_sockets import Groups, Hearer, until
+from unit.edge.edge_journals import SETTINGS, Content, catalogue, history, release_of
 from unit.edge.edge_values import NOON, delivery
-from unit.edge_runtime.edge_journals import SETTINGS, Content, catalogue, history, release_of
 
 CLOCK = SharedClock()
 
