@@ -33,7 +33,7 @@ from fairtape.tape.feed import (
     Start,
 )
 from fairtape.tape.records import Fresh, Notice, Stale
-from fairtape.tape.sales_columns import ColumnSales
+from fairtape.tape.sales import Sales
 from fairtape.wire.frames import NodeId
 
 LOOK_PERIOD: Final = 10 * MILLISECOND  # how often a journal that is read to its end is looked at
@@ -166,14 +166,14 @@ def place_to_begin(journal: JournalReader, start: Start, live_end: Callable[[], 
 def last_sales(journal: JournalReader, end: int) -> LastSales:
     """The last trade of each symbol before number `end`, as far back as is looked, without what was taken back."""
     first = max(first_number(journal), end - SNAPSHOT_BACK_MAX)
-    sales = ColumnSales(first)
+    sales = Sales(first)
     opener, bunches = EntryDecoder(first), EntryBatcher()
     with journal.entries(from_sequence=first) as cursor:
         entries = takewhile(lambda each: each.ordered.sequence < end, cursor)
         while found := bunches.take(entries):
             for delivery in opener.opened(found, time.time_ns()):
-                sales.note(delivery)
-    return LastSales(first, opener.due - 1, sales.lot())
+                sales.apply(delivery)
+    return LastSales(first, opener.due - 1, sales.last_sales())
 
 
 # A feed that hears a deployment on this machine: a site that serves, and another one when that fails.

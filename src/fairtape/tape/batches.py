@@ -160,8 +160,8 @@ class TradeBatch(NamedTuple):
         trades, places = self.trades, self.places
         columns = [
             *(places[name].tolist() for name in PLACE_DTYPE.names or () if name not in (*_TIMES, "late")),
-            _texts(trades["symbol"]),
-            _texts(trades["venue"]),
+            texts(trades["symbol"]),
+            texts(trades["venue"]),
             *(trades[name].tolist() for name in ("price", "quantity", "trade_id", "flags", "traded_at")),
             *(_times(places[name]) for name in _TIMES),
             places["late"].tolist(),
@@ -226,7 +226,7 @@ def _text(name: bytes) -> str:
     return name.decode("ascii")
 
 
-def _texts(names: Values) -> list[str]:
+def texts(names: Values) -> list[str]:
     return list(map(_text, names.tolist()))
 
 

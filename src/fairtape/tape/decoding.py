@@ -6,11 +6,12 @@ holds is opened message by message.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from fairtape.core.effects import FormationChange, Span
+from fairtape.core.effects import Deliver, FormationChange, Span
 from fairtape.core.instants import Instant
 from fairtape.journal import Damaged, FormationChanged, JournalEntry
 from fairtape.market import notices
@@ -114,6 +115,11 @@ class EntryDecoder:
             deliveries += self._taken(alike, self._uniform(alike, rows, at))
         return deliveries
 
+    def decode_release(self, delivery: Deliver) -> list[Delivery]:
+        """The same for Msg(e) as a site releases it."""
+        released_in_no_file = JournalEntry(delivery.ordered, delivery.release, b"", Path(), 0)
+        return self.opened([released_in_no_file], delivery.release.released_at)
+
     def _turned(self, change: FormationChange) -> Iterator[Delivery]:
         if change.broken:
             # Other messages may have had these numbers: they are handed out again from here on.
@@ -147,29 +153,32 @@ class EntryDecoder:
         return [TradeBatch(trades, _places(runs, at))]
 
     def _mixed(self, entries: Sequence[JournalEntry], at: Instant) -> Iterator[TradeBatch | Single]:
-        """Message by message, trades that follow one another together."""
-        lots: list[TradeBatch] = []
+        """Message by message; consecutive trades are one batch."""
+        runs: list[_Run] = []  # consecutive messages of a trade's size
+        payloads: list[bytes] = []  # theirs
         for entry in entries:
             for run, payload in self._messages(entry):
-                try:
-                    lots.append(
-                        TradeBatch(records(payload if len(payload) == TRADE_SIZE else b"-"), _places([run], at))
-                    )
-                except BadTrade:
-                    if lots:
-                        yield join_batches(lots)
-                        lots = []
-                    yield decode_single(payload, dict(zip(PLACE_DTYPE.names or (), _place(run, at), strict=True)))
-        if lots:
-            yield join_batches(lots)
+                if len(payload) == run.rows * TRADE_SIZE:
+                    runs.append(run)
+                    payloads.append(payload)
+                    continue
+                yield from _trades(runs, payloads, at)
+                runs, payloads = [], []
+                yield _single(payload, run, at)
+        yield from _trades(runs, payloads, at)
 
     def _messages(self, entry: JournalEntry) -> Iterator[tuple[_Run, bytes]]:
+        """The messages of an entry; a block of records of a trade's size is one run."""
         for span in entry.ordered.spans:
             offset = 0
             fragments = span.fragments or (False,) * len(span.bodies)
             for body, count, fragment in zip(span.bodies, span.counts, fragments, strict=True):
-                for place, payload in enumerate(self._payloads(entry, span, body, count, fragment=fragment), offset):
-                    yield _Run(entry, span, place, 1), payload
+                if not fragment and _holds_records(body, count):
+                    yield _Run(entry, span, offset, count), body[len(_RECORDS) :]
+                else:
+                    payloads = self._payloads(entry, span, body, count, fragment=fragment)
+                    for place, payload in enumerate(payloads, offset):
+                        yield _Run(entry, span, place, 1), payload
                 offset += count
 
     def _payloads(self, entry: JournalEntry, span: Span, body: bytes, count: int, *, fragment: bool) -> list[bytes]:
@@ -183,6 +192,35 @@ class EntryDecoder:
             del self._assemblers[next(iter(self._assemblers))]
         payload = self._assemblers.setdefault(stream, Assembler()).add(body)
         return [] if payload is None else [payload]
+
+
+def _trades(runs: Sequence[_Run], payloads: Sequence[bytes], at: Instant) -> Iterator[TradeBatch | Single]:
+    """Messages of a trade's size; each of them that is no trade becomes a record of its own."""
+    if not runs:
+        return
+    try:
+        yield TradeBatch(records(b"".join(payloads)), _places(runs, at))
+        return
+    except BadTrade:
+        pass
+    batches: list[TradeBatch] = []
+    for run, rows in zip(runs, payloads, strict=True):
+        for step in range(run.rows):
+            payload = rows[step * TRADE_SIZE : (step + 1) * TRADE_SIZE]
+            one = run._replace(offset=run.offset + step, rows=1)
+            try:
+                batches.append(TradeBatch(records(payload), _places([one], at)))
+            except BadTrade:
+                if batches:
+                    yield join_batches(batches)
+                    batches = []
+                yield _single(payload, one, at)
+    if batches:
+        yield join_batches(batches)
+
+
+def _single(payload: bytes, run: _Run, at: Instant) -> Single:
+    return decode_single(payload, dict(zip(PLACE_DTYPE.names or (), _place(run, at), strict=True)))
 
 
 def _record_rows(entry: JournalEntry) -> list[bytes] | None:

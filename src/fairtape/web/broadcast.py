@@ -227,7 +227,7 @@ class Broadcaster:
             return
         self._asking.discard(customer)
         sales = self.ticker.sales
-        customer.send_snapshot(sales.since, self.ticker.due - 1, sales.lot(), now)
+        customer.send_snapshot(sales.since, self.ticker.due - 1, sales.last_sales(), now)
 
     def freed(self, customer: WebCustomer, now: Instant) -> None:
         """A customer's line takes more again."""

@@ -15,7 +15,7 @@ from fairtape.journal import JournalReader
 from fairtape.tape.batches import TradeBatch
 from fairtape.tape.feed import Delivery, number_after
 from fairtape.tape.records import Break, Placed
-from fairtape.tape.sales_columns import ColumnSales
+from fairtape.tape.sales import Sales
 from fairtape.web.journal_position import JournalPosition
 
 BACK_MAX: Final = 100_000  # numbers that are read back at the start, for the last sale of each symbol
@@ -103,7 +103,7 @@ class LiveTicker:
         self._reading = JournalPosition(self.journal, self._first)
         self.tail = Tail(self._first)
         self.breaks: deque[Break] = deque(maxlen=BREAKS_MAX)
-        self.sales = ColumnSales(self._first)
+        self.sales = Sales(self._first)
         while self.advance():
             pass
 
@@ -150,7 +150,7 @@ class LiveTicker:
         self._reading.close()
 
     def _count(self, delivery: Delivery) -> None:
-        self.sales.note(delivery)
+        self.sales.apply(delivery)
         match delivery:
             case TradeBatch():
                 self.messages += delivery.rows
@@ -162,7 +162,7 @@ class LiveTicker:
     def _recount(self, end: int) -> None:
         """Numbers from `end` on were used otherwise before: count again without them, as a server that starts there."""
         self._first = max(self._first, end - BACK_MAX)
-        self.sales, self.messages, self.late = ColumnSales(self._first), 0, 0
+        self.sales, self.messages, self.late = Sales(self._first), 0, 0
         past = JournalPosition(self.journal, self._first)
         while past.due < end and (found := past.take(period=ADVANCE_PERIOD)):
             for delivery in found:

@@ -1,4 +1,4 @@
-"""Cancels and corrections for every customer: the ticker of the order is the twin of every snapshot."""
+"""Sales of the ticker, the client and the web server: the same last sales and volumes, whatever is revised."""
 
 import tempfile
 from collections.abc import Sequence
@@ -22,47 +22,13 @@ from fairtape.market.prices import ONE
 from fairtape.tape.batches import TradeBatch
 from fairtape.tape.decoding import EntryDecoder
 from fairtape.tape.feed import Delivery
-from fairtape.tape.sales_columns import ColumnSales
-from fairtape.tape.ticker import Ticker, TickerOptions
+from fairtape.tape.sales import Sales
+from fairtape.tape.ticker import Ticker
 from fairtape.web.ticker import LiveTicker as WebTicker
-from unit.tape.ticker_values import LONDON, NOON, NYSE, VENUE_OF, Said, a_trade, said, sold, token
+from unit.tape.sales_twin import ACTIONS, SYMBOLS, Action, SalesTwin, tokens
+from unit.tape.ticker_values import NOON, NYSE, SourceMessage, a_trade, notice_of, sold, token
 
-SYMBOLS = ("A", "B", "C")
-DEEDS = st.tuples(
-    st.sampled_from(["sell", "sell", "sell", "cancel", "correct", "status", "other"]),
-    st.integers(1, 40),
-    st.sampled_from(SYMBOLS),
-    st.integers(1, 9),
-    st.integers(0, 9),
-    st.sampled_from([NYSE, LONDON]),
-)
-Deed = tuple[str, int, str, int, int, int]
 Known = tuple[tuple[object, ...] | None, int, int]
-
-
-def message(deed: Deed) -> Said:
-    kind, target, symbol, price, quantity, source = deed
-    match kind:
-        case "sell":
-            return sold(symbol, price, quantity, source=source)
-        case "cancel":
-            return said(Cancel(target, VENUE_OF[source], symbol, NOON), source=source)
-        case "correct":
-            return said(Correction(target, a_trade(symbol, price, quantity, source=source), NOON), source=source)
-        case "status":
-            return said(notices.VenueStatus(VENUE_OF[source], Status.HALTED, NOON), source=source)
-    return Said(source, b"no trade")
-
-
-def tokens(deeds: Sequence[Deed], sizes: Sequence[int]) -> list[Deliver]:
-    messages = [message(deed) for deed in deeds]
-    found: list[Deliver] = []
-    at = 0
-    while at < len(messages):
-        size = sizes[len(found) % len(sizes)]
-        found.append(token(at + 1, messages[at : at + size]))
-        at += size
-    return found
 
 
 def deliveries(tokens: Sequence[Deliver]) -> list[Delivery]:
@@ -73,25 +39,21 @@ def deliveries(tokens: Sequence[Deliver]) -> list[Delivery]:
     return found
 
 
-def in_truth(ticker: Ticker) -> dict[str, Known]:
-    """The last sale, the volume and the trades of every symbol that was ever sold."""
-    return {
-        row.symbol: (
-            row.last and (row.last.number, *row.last[2:]),
-            row.volume.quantity,
-            row.volume.trades,
-        )
-        for row in ticker.directory()
-    }
+def expected(twin: SalesTwin) -> dict[str, Known]:
+    """The last sale, the volume and the trades of every symbol that was ever traded."""
+    found: dict[str, Known] = {}
+    for symbol in twin.symbols:
+        last = twin.last_of(symbol)
+        found[symbol] = (last and (last.number, *last[2:]), *twin.volume_of(symbol))
+    return found
 
 
-def known(sales: ColumnSales) -> dict[str, Known]:
+def known(sales: Sales) -> dict[str, Known]:
     found: dict[str, Known] = {}
     for symbol in sales.symbols():
-        told = sales.of(symbol)
-        assert told is not None
-        lot, volume = told
-        found[symbol] = (next(map(facts, lot.records()), None), volume.quantity, volume.trades)
+        each = sales.of(symbol)
+        assert each is not None
+        found[symbol] = (next(map(facts, each.batch.records()), None), each.volume.quantity, each.volume.trades)
     return found
 
 
@@ -100,40 +62,56 @@ def facts(trade: Trade) -> tuple[object, ...]:
     return *place, trade.price, trade.quantity, trade.traded_at
 
 
-@given(st.lists(DEEDS, max_size=60), st.integers(1, 12), st.integers(1, 4), st.lists(st.integers(1, 7), min_size=1))
-def test_sales_by_columns_are_those_of_the_ticker_whatever_is_taken_back(
-    deeds: Sequence[Deed], open_max: int, symbols_max: int, sizes: Sequence[int]
+@given(st.lists(ACTIONS, max_size=60), st.integers(1, 12), st.integers(1, 4), st.lists(st.integers(1, 7), min_size=1))
+def test_sales_are_those_of_the_twin_whatever_is_canceled_or_corrected(
+    actions: Sequence[Action], open_max: int, symbols_max: int, sizes: Sequence[int]
 ) -> None:
-    ticker = Ticker(options=TickerOptions(open_max=open_max, symbols_max=symbols_max))
-    sales = ColumnSales(1, open_max=open_max, symbols_max=symbols_max)
-    for each in tokens(deeds, sizes):
-        ticker.apply(each)
-        for delivery in deliveries([each]):
-            sales.note(delivery)
-    assert known(sales) == in_truth(ticker)
-    assert sales.unlisted == ticker.sales.unlisted
-    last = sorted(fact for fact, _, _ in in_truth(ticker).values() if fact is not None)
-    assert [facts(trade) for trade in sales.lot().records()] == last
+    sales = Sales(open_max=open_max, symbols_max=symbols_max)
+    for delivery in deliveries(tokens(actions, sizes)):
+        sales.apply(delivery)
+    twin = SalesTwin(actions, open_max=open_max, symbols_max=symbols_max)
+    assert known(sales) == expected(twin)
+    assert (len(sales), sales.unlisted) == (len(twin.symbols), twin.unlisted)
+    last = sorted(fact for fact, _, _ in expected(twin).values() if fact is not None)
+    assert [facts(trade) for trade in sales.last_sales().records()] == last
 
 
 @settings(max_examples=25)
-@given(st.lists(DEEDS, min_size=1, max_size=40), st.lists(st.integers(1, 7), min_size=1))
-def test_client_server_and_ticker_know_the_same(deeds: Sequence[Deed], sizes: Sequence[int]) -> None:
+@given(st.lists(ACTIONS, min_size=1, max_size=40), st.lists(st.integers(1, 7), min_size=1))
+def test_client_server_and_ticker_have_the_same_sales(actions: Sequence[Action], sizes: Sequence[int]) -> None:
     ticker = Ticker()
     with tempfile.TemporaryDirectory() as folder, values.open_writer(Path(folder)) as writer:
-        for each in tokens(deeds, sizes):
+        for each in tokens(actions, sizes):
             ordered = replace(each.ordered, stripe=values.STRIPE)
             writer.append(ordered, ordered.acknowledged_at)
             writer.release(each.release, ordered.acknowledged_at)
             ticker.apply(each)
-        client = [facts(trade) for trade in last_sales(JournalReader.open(Path(folder)), len(deeds) + 1).lot.records()]
+        journal = JournalReader.open(Path(folder))
+        client = [facts(trade) for trade in last_sales(journal, len(actions) + 1).lot.records()]
         web = WebTicker(Path(folder))
-        assert known(web.sales) == in_truth(ticker)
-        assert client == [facts(trade) for trade in web.sales.lot().records()]
+        assert known(web.sales) == known(ticker.sales) == expected(SalesTwin(actions))
+        assert client == [facts(trade) for trade in web.sales.last_sales().records()]
         web.close()
 
 
-def journal_of(folder: Path, *messages: Said) -> None:
+@given(st.lists(ACTIONS, max_size=60), st.integers(1, 12))
+def test_rows_of_sales_are_those_of_the_columns(actions: Sequence[Action], open_max: int) -> None:
+    sales = Sales(open_max=open_max)
+    for delivery in deliveries(tokens(actions, [5])):
+        sales.apply(delivery)
+    rows = sales.busiest(len(SYMBOLS))
+    assert [row.volume.trades for row in rows] == sorted((row.volume.trades for row in rows), reverse=True)
+    assert sorted(row.symbol for row in rows) == sales.symbols()
+    numbers = [sale.number for sale in sales.open_sales()]
+    assert numbers == sorted(numbers)
+    assert len(numbers) <= open_max
+    for row in rows:
+        each = [sale for sale in sales.open_sales() if sale.symbol == row.symbol]
+        each += [sale for sale in (sales.settled(row.symbol),) if sale is not None]
+        assert row.last == max(each, key=lambda sale: sale.place, default=None)
+
+
+def journal_of(folder: Path, *messages: SourceMessage) -> None:
     with values.open_writer(folder) as writer:
         ordered: Ordered = replace(token(1, messages).ordered, stripe=values.STRIPE)
         writer.append(ordered, ordered.acknowledged_at)
@@ -143,10 +121,10 @@ def journal_of(folder: Path, *messages: Said) -> None:
 STORY = (
     sold("A", 10),
     sold("A", 12),
-    said(Cancel(2, "XNYS", "A", NOON + 5)),
-    said(Correction(1, a_trade("A", 11, 50), NOON + 6)),
-    said(notices.VenueStatus("XNYS", Status.HALTED, NOON + 7)),
-    Said(NYSE, b"other"),
+    notice_of(Cancel(2, "XNYS", "A", NOON + 5)),
+    notice_of(Correction(1, a_trade("A", 11, 50), NOON + 6)),
+    notice_of(notices.VenueStatus("XNYS", Status.HALTED, NOON + 7)),
+    SourceMessage(NYSE, b"other"),
     sold("B", 7),
 )
 
