@@ -199,10 +199,14 @@ def _trades(runs: Sequence[_Run], payloads: Sequence[bytes], at: Instant) -> Ite
     if not runs:
         return
     try:
-        yield TradeBatch(records(b"".join(payloads)), _places(runs, at))
-        return
+        trades = records(b"".join(payloads))
     except BadTrade:
-        pass
+        yield from _one_by_one(runs, payloads, at)
+    else:
+        yield TradeBatch(trades, _places(runs, at))
+
+
+def _one_by_one(runs: Sequence[_Run], payloads: Sequence[bytes], at: Instant) -> Iterator[TradeBatch | Single]:
     batches: list[TradeBatch] = []
     for run, rows in zip(runs, payloads, strict=True):
         for step in range(run.rows):
