@@ -15,7 +15,7 @@ def main(folder: str, journal: str) -> None:
     library = ReplayArchive(Path(journal), SETTINGS, StripePlanStore(Path(folder), 0))
     while library.keep_up():
         pass
-    server = RetransmitServer(SETTINGS, SETTINGS.stations["s1"], library, SharedClock(), interface=LOOPBACK)
+    server = RetransmitServer(SETTINGS, SETTINGS.publishers["s1"], library, SharedClock(), interface=LOOPBACK)
     host, port = server.addresses[1]
     sys.stdout.write(f"{host}:{port}\n")
     sys.stdout.flush()

@@ -231,14 +231,14 @@ def _deployed(deployment: Deployment, interface: str | None) -> EdgeTarget:
     def later(version: int) -> StripePlan | None:
         return _plan_or_none(catalogue.path(version))
 
-    statuses = RunFolder(deployment.folder).statuses([*settings.stations, *edge_names(deployment)])
+    statuses = RunFolder(deployment.folder).statuses([*settings.publishers, *edge_names(deployment)])
     pages = [page.get("edge") or page for page in statuses.values()]
     version = max((page.get("plan") or 0 for page in pages), default=0) or settings.first_plan
     plan = later(version) if version else None
     if plan is None:
         raise UserError(f"no plan is in force in {deployment.folder}; order one with: fairtape operate")
-    servers = tuple(place.requests for place in settings.stations.values())
-    host = deployment.nodes[next(iter(settings.stations))].host
+    servers = tuple(place.requests for place in settings.publishers.values())
+    host = deployment.nodes[next(iter(settings.publishers))].host
     return EdgeTarget(settings.tag, plan, later, servers, interface or interface_at(host))
 
 

@@ -95,7 +95,7 @@ def _deliveries(journal: JournalReader) -> Iterator[object]:
     opener, bunches = EntryDecoder(first_number(journal)), EntryBatcher()
     with journal.entries(from_sequence=opener.due) as cursor:
         while found := bunches.take(cursor.everything()):
-            yield from opener.opened(found, time.time_ns())
+            yield from opener.decode(found, time.time_ns())
 
 
 def _write(path: Path, suffix: str, numbers: Numbers, trades: Trades) -> None:

@@ -112,10 +112,10 @@ def _floor_words(page: Status) -> str:
 
 
 def _edge_table(deployment: Deployment, pages: dict[str, Status]) -> Table:
-    table = Table("station", "feed", "plan", "messages", "overruns", "repairs", "replays", "refused", "does",
+    table = Table("publisher", "feed", "plan", "messages", "overruns", "repairs", "replays", "refused", "does",
                   box=None, pad_edge=False)  # fmt: skip
     assert deployment.edge is not None
-    for site in deployment.edge.stations:
+    for site in deployment.edge.publishers:
         station, beside = (pages.get(site) or {}).get("edge"), pages.get(f"{site}{BESIDE}")
         table.add_row(site, *_edge_cells(station, beside))
     return table

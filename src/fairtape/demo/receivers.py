@@ -146,7 +146,7 @@ class Speaker:
     def assign(self, formation: int, feeds: tuple[str, ...], now: Instant) -> None:
         """Speak on the feeds that a formation leaves to this receiver."""
         self._delay = SPEECH_DELAY if feeds else SILENT_DELAY
-        self._outlet.speak_on(feeds, now)
+        self._outlet.set_feeds(feeds, now)
         if not self.formation:
             self._outlet.start(now)
         self.formation = formation

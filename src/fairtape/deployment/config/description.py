@@ -375,9 +375,10 @@ def _groups(network: TomlTable) -> Groups | None:
 
 
 def _edge(folder: Path, edge: TomlTable, nodes: Mapping[str, Node], core: int) -> EdgeSettings | None:
-    """Sites that speak to customers. Without any there is no edge, and nothing is asked for."""
-    stations = edge.table("stations", optional=True)
-    places = {name: _station(stations, name, fields, nodes) for name, fields in stations.items()}
+    """The sites that publish to customers. Without any there is no edge, and nothing is asked for."""
+    key = "stations" if "stations" in edge else "publishers"  # files of earlier versions say `stations`
+    publishers = edge.table(key, optional=True)
+    places = {name: _publisher(publishers, name, fields, nodes) for name, fields in publishers.items()}
     if not places:
         edge.finish()
         return None
@@ -388,7 +389,7 @@ def _edge(folder: Path, edge: TomlTable, nodes: Mapping[str, Node], core: int) -
     settings = EdgeSettings(
         tag=tag,
         core=core,
-        stations=places,
+        publishers=places,
         first_plan=edge.number("first_plan", 0, VERSION_MAX, 0),
         ttl=edge.number("ttl", 0, TTL_MAX, 1),
         guaranteed=edge.names("guaranteed", optional=True),
@@ -460,7 +461,7 @@ def _regions(regions: TomlTable, places: Mapping[str, PublisherPlace], nodes: Ma
         feeds, sites = fields.names("feeds"), fields.names("sites")
         for site in sites:
             if site not in places:
-                raise fields.wrong("sites", site, f"expected stations, which are {', '.join(places)}")
+                raise fields.wrong("sites", site, f"expected publishers, which are {', '.join(places)}")
         fields.finish()
         try:
             yield Region(name=name, feeds=feeds, receivers=tuple(nodes[site].number for site in sites))
@@ -468,10 +469,10 @@ def _regions(regions: TomlTable, places: Mapping[str, PublisherPlace], nodes: Ma
             raise UserError(f"{regions.file}: edge.regions: {bad}") from None
 
 
-def _station(stations: TomlTable, name: str, fields: TomlTable, nodes: Mapping[str, Node]) -> PublisherPlace:
+def _publisher(publishers: TomlTable, name: str, fields: TomlTable, nodes: Mapping[str, Node]) -> PublisherPlace:
     if name not in nodes or nodes[name].kind is not NodeKind.SITE:
         known = ", ".join(node.name for node in nodes.values() if node.kind is NodeKind.SITE)
-        raise stations.wrong(name, name, f"expected one of the sites {known}")
+        raise publishers.wrong(name, name, f"expected one of the sites {known}")
     feed = fields.take("feed", str)
     if not _FEED.fullmatch(feed):
         raise fields.wrong("feed", feed, "expected the name of a feed of the stripe plans, such as A")

@@ -104,8 +104,8 @@ def _text(draft: Draft) -> Iterator[str]:
     profile = draft.chosen_profile()
     names = [f"s{number}" for number in range(1, draft.sites + 1)]
     sources = [venue.name for venue in VENUES[: draft.sources]]
-    stations = 2 * len(names) if draft.edge else 0
-    places = _places(draft, len(names) + draft.reformers + len(sources) + 1 + stations)
+    edge_ports = 2 * len(names) if draft.edge else 0
+    places = _places(draft, len(names) + draft.reformers + len(sources) + 1 + edge_ports)
     yield "# A fairtape deployment. Every site, server and source reads this same file; nothing in it is secret."
     yield "# Whatever is left out has the value that is shown here. After a change, start the processes again."
     yield "version = 1"
@@ -144,7 +144,7 @@ def _text(draft: Draft) -> Iterator[str]:
 
 
 def _edge(draft: Draft, names: Sequence[str], places: Iterator[str]) -> Iterator[str]:
-    """Every site is a station, on the feeds in turn. Its addresses follow its host's: as many places as there are."""
+    """Every site is an edge publisher, on the feeds in turn, with two of the places and the address of its host."""
     listed = list(places)
     hosts = draft.hosts or (LOOPBACK,)
     yield ""
@@ -155,7 +155,7 @@ def _edge(draft: Draft, names: Sequence[str], places: Iterator[str]) -> Iterator
     yield "guaranteed = []  # addresses of customers whose repairs come first"
     yield '# customers_file = "keys/customers.json"  # {"name": "password"} of those who may replay; without it, all'
     yield ""
-    yield "[edge.stations]  # where a site's customers ask for what they missed (UDP), and where they replay (TCP)"
+    yield "[edge.publishers]  # where a site's customers ask for what they missed (UDP), and where they replay (TCP)"
     for place, name in enumerate(names):
         host = hosts[place % len(hosts)]
         ports = [each.rpartition(":")[2] for each in listed[2 * place : 2 * place + 2]]

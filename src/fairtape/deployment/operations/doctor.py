@@ -414,10 +414,10 @@ def _shown(period: Duration) -> str:
 
 def check_ready(deployment: Deployment) -> None:
     """Every address can be listened at, and the store answers; a `UserError` names the first that does not."""
-    stations = {} if deployment.edge is None else deployment.edge.stations
+    publishers = {} if deployment.edge is None else deployment.edge.publishers
     nodes = (*deployment.sites, *deployment.reformers)
     places = {f"{node.kind.value}s.{node.name}.address": (node.host, node.port) for node in nodes}
-    places |= {f"edge.stations.{name}.requests": place.requests for name, place in stations.items()}
+    places |= {f"edge.publishers.{name}.requests": place.requests for name, place in publishers.items()}
     with ExitStack() as bound:
         for field, address in places.items():
             try:

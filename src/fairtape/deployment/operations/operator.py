@@ -84,9 +84,9 @@ PLAN_PATIENCE: Final = (
 def change_plan(deployment: Deployment, plan: StripePlan) -> str:
     """Let a plan come into force; what came of it. A `UserError` where that cannot be."""
     settings = edge_of(deployment)
-    for site, place in settings.stations.items():
+    for site, place in settings.publishers.items():
         if place.feed not in plan.feeds:
-            raise UserError(f"station {site} speaks on feed {place.feed}; plan {plan.version} has {plan.feeds}: add it")
+            raise UserError(f"{site} publishes on feed {place.feed}; plan {plan.version} has {plan.feeds}: add it")
     for region in settings.regions:
         if not set(region.feeds) <= set(plan.feeds):
             named = ", ".join(region.feeds)
@@ -103,7 +103,7 @@ def change_plan(deployment: Deployment, plan: StripePlan) -> str:
 
 
 def _await_ready(deployment: Deployment, run: RunFolder, plan: StripePlan) -> None:
-    """Wait until the stations of this machine have the plan."""
+    """Wait until the edge publishers of this machine have the plan."""
     give_up_at = time.monotonic() + PLAN_PATIENCE
     while True:
         lacking = [name for name, page in _pages(deployment, run).items() if mark_of(plan) not in page["marks"]]
@@ -115,6 +115,6 @@ def _await_ready(deployment: Deployment, run: RunFolder, plan: StripePlan) -> No
 
 
 def _pages(deployment: Deployment, run: RunFolder) -> dict[str, Status]:
-    """How the stations of this machine fare."""
-    statuses = run.statuses(list(edge_of(deployment).stations))
+    """The status of the edge publishers of this machine."""
+    statuses = run.statuses(list(edge_of(deployment).publishers))
     return {name: page["edge"] for name, page in statuses.items() if page.get("edge")}

@@ -11,7 +11,7 @@ from fairtape.deployment.config.description import Deployment, Node, interface_a
 from fairtape.deployment.process.children import Interrupts
 from fairtape.deployment.process.supervisor import BESIDE
 from fairtape.deployment.status_files import RunFolder, Status, StatusFile
-from fairtape.edge.service.checkpoints import checkpoint_path, memory_path
+from fairtape.edge.service.checkpoints import checkpoint_path, snapshot_path
 from fairtape.edge.service.publisher import EdgePublisher
 from fairtape.edge.service.replay_archive import ReplayArchive
 from fairtape.edge.service.retransmit_server import RetransmitServer
@@ -35,7 +35,7 @@ def edge_of(deployment: Deployment) -> EdgeSettings:
 
 def edge_names(deployment: Deployment) -> list[str]:
     """The processes beside the sites."""
-    return [] if deployment.edge is None else [f"{site}{BESIDE}" for site in deployment.edge.stations]
+    return [] if deployment.edge is None else [f"{site}{BESIDE}" for site in deployment.edge.publishers]
 
 
 def stripe_plans_of(deployment: Deployment) -> StripePlanStore:
@@ -80,39 +80,39 @@ def open_publisher(
 ) -> EdgePublisher | SilencedPublisher | None:
     """The outlet of a site; None where the deployment gives it none."""
     settings = deployment.edge
-    if settings is None or node.name not in settings.stations:
+    if settings is None or node.name not in settings.publishers:
         return None
     try:
         return EdgePublisher(
             settings,
             node.name,
-            catalogue=stripe_plans_of(deployment),
+            plan_store=stripe_plans_of(deployment),
             journal=journal,
-            sidecar=checkpoint_path(deployment.folder, node.name),
+            checkpoint_file=checkpoint_path(deployment.folder, node.name),
             interface=interface_at(node.host),
             log=log,
         )
     except UserError as complaint:
         log(f"edge: {complaint}")
-        return SilencedPublisher(settings.stations[node.name].feed, str(complaint))
+        return SilencedPublisher(settings.publishers[node.name].feed, str(complaint))
 
 
 def run_edge(deployment: Deployment, node: Node) -> None:
     """The life of a retransmit server, until SIGINT or SIGTERM."""
     settings = edge_of(deployment)
-    place = settings.stations.get(node.name)
+    place = settings.publishers.get(node.name)
     if place is None:
-        raise UserError(f"SITE is {node.name!r}; stations are {', '.join(settings.stations)}")
+        raise UserError(f"SITE is {node.name!r}; stations are {', '.join(settings.publishers)}")
     journal = deployment.folder / JOURNALS / node.name
     journal.mkdir(parents=True, exist_ok=True)
     allow_files(FILES_NEEDED)
     clock = deployment.clock()
     try:
-        memory = memory_path(deployment.folder, node.name)
-        library = ReplayArchive(journal, settings, stripe_plans_of(deployment), memory=memory)
+        memory = snapshot_path(deployment.folder, node.name)
+        archive = ReplayArchive(journal, settings, stripe_plans_of(deployment), memory=memory)
     except PlanUnknown as missing:
         raise UserError(str(missing)) from None
-    server = RetransmitServer(settings, place, library, clock, interface=interface_at(node.host))
+    server = RetransmitServer(settings, place, archive, clock, interface=interface_at(node.host))
     name = f"{node.name}{BESIDE}"
     bulletin = StatusFile(RunFolder(deployment.folder), name)
 

@@ -23,7 +23,7 @@ class EdgeSettings:
 
     tag: str  # the deployment in the names of sessions: 1 or 2 letters and digits
     core: int  # the core stripe that the deployment is
-    stations: Mapping[str, PublisherPlace]  # by the names of the sites
+    publishers: Mapping[str, PublisherPlace]  # by the names of the sites
     first_plan: int = 0  # the version in force from the first message on; 0: none, until one is ordered
     ttl: int = 1
     guaranteed: tuple[str, ...] = ()  # hosts of customers who bought the guaranteed grade
