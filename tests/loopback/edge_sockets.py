@@ -43,7 +43,7 @@ class Hearer:
         self.datagrams: list[bytes] = []
         self.packets: list[moldudp64.Packet] = []
 
-    def hear(self, wait: float = 0.02) -> None:
+    def receive_packet(self, wait: float = 0.02) -> None:
         ready, _, _ = select.select([each.fd for each in self._sockets], (), (), wait)
         for each in self._sockets:
             if each.fd in ready:

@@ -56,10 +56,10 @@ def await_stations(folder: Path, *names: str, plan: int = 1) -> dict[str, Any]:
     give_up_at = time.monotonic() + PATIENCE
     while time.monotonic() < give_up_at:
         pages = pages_of(folder)
-        stations = [(pages.get(name) or {}).get("edge") or {} for name in names]
+        publishers = [(pages.get(name) or {}).get("edge") or {} for name in names]
         beside = [pages.get(f"{name}.edge") or {} for name in names]
         active = all((pages.get(name) or {}).get("posture") == "member" for name in names)
-        speaks = all(page.get("speaks") for page in stations) and all(page.get("plan") == plan for page in beside)
+        speaks = all(page.get("speaks") for page in publishers) and all(page.get("plan") == plan for page in beside)
         if active and speaks:
             return pages
         time.sleep(LOOK_PERIOD)
@@ -161,7 +161,7 @@ def check_replay(folder: Path, lines: list[dict[str, Any]]) -> None:
     settings = read_deployment(folder).edge
     assert settings is not None
     session = next(line["session"] for line in lines if line["kind"] == "trade")
-    with socket.create_connection(settings.stations["s2"].replays, timeout=PATIENCE) as client:
+    with socket.create_connection(settings.publishers["s2"].replays, timeout=PATIENCE) as client:
         client.sendall(soup.encode(soup.LoginRequest("alice", "", session, 1)))
         stream = soup.SoupStream(allowed=soup.FROM_SERVER)
         packets: list[soup.Packet] = []

@@ -45,13 +45,13 @@ class Listener:
 
     def __init__(self, folder: Path, places: dict[int, int] | None = None) -> None:
         deployed = read_deployment(folder)
-        settings, self._catalogue = edge_of(deployed), stripe_plans_of(deployed)
+        settings, self._plan_store = edge_of(deployed), stripe_plans_of(deployed)
         first = self._plan(1)
         assert first is not None
         self._ear = MulticastSubscriber(
             settings.tag,
             feeds=first.feeds,
-            servers=[place.requests for place in settings.stations.values()],
+            servers=[place.requests for place in settings.publishers.values()],
             interface=LOOPBACK,
             clock=SharedClock(),
             options=CustomerOptions(patience=None),
@@ -63,7 +63,7 @@ class Listener:
         self._ear.follow(first, starts=self.places)
 
     def _plan(self, version: int) -> StripePlan | None:
-        path = self._catalogue.path(version)
+        path = self._plan_store.path(version)
         return read_plan(path) if path.exists() else None
 
     def turn(self) -> None:
@@ -101,7 +101,7 @@ def websites(folder: Path) -> Iterator[str]:
 
 def replayed(folder: Path, session: str, number: int, count: int) -> list[bytes]:
     """So many messages of a session from this number on, by SoupBinTCP, from a site that lives."""
-    place = edge_of(read_deployment(folder)).stations["s2"].replays
+    place = edge_of(read_deployment(folder)).publishers["s2"].replays
     stream = soup.SoupStream(allowed=soup.FROM_SERVER)
     found: list[bytes] = []
     with socket.create_connection(place, timeout=60) as client:

@@ -1,4 +1,4 @@
-"""`fairtape hear` as a customer runs it: with nothing but the file of a plan, and with mistakes."""
+"""`fairtape receive_packet` as a customer runs it: with nothing but the file of a plan, and with mistakes."""
 
 import json
 from pathlib import Path
@@ -16,17 +16,17 @@ from fairtape.net.transports import LOOPBACK
 from loopback.commands import await_line, finish, start
 from loopback.edge_sockets import Groups, until
 from loopback.test_edge_publisher import post
-from unit.edge.edge_journals import SETTINGS, catalogue, history
+from unit.edge.edge_journals import SETTINGS, history, plan_store
 
 
 def test_the_file_of_a_plan_a_tag_and_a_server_are_all_that_a_customer_needs(tmp_path: Path) -> None:
     groups = Groups()
     plan, second = groups.plan(), groups.plan(2, stripes=3)
     told = history(second=second)
-    plans = catalogue(tmp_path, plan, second)
+    plans = plan_store(tmp_path, plan, second)
     with post(tmp_path, plans) as site:
-        library = ReplayArchive(tmp_path / "s1", SETTINGS, StripePlanStore(tmp_path, 0))
-        server = RetransmitServer(SETTINGS, SETTINGS.stations["s1"], library, SharedClock(), interface=LOOPBACK)
+        archive = ReplayArchive(tmp_path / "s1", SETTINGS, StripePlanStore(tmp_path, 0))
+        server = RetransmitServer(SETTINGS, SETTINGS.publishers["s1"], archive, SharedClock(), interface=LOOPBACK)
         (host, port), _ = server.addresses
         asked = ("--server", f"{host}:{port}", "--grade", "guaranteed")
         process = start("hear", plans.path(1), "--tag", "FT", "--feeds", "A", "--trades", 240, "--json", *asked)

@@ -21,7 +21,7 @@ from fairtape.net.transports import LOOPBACK, Interface
 from fairtape.net.udp import Address, UdpSocket, bind
 from loopback.edge_sockets import Groups, until
 from loopback.test_edge_publisher import expected, post
-from unit.edge.edge_journals import ANYWHERE, SETTINGS, catalogue, history
+from unit.edge.edge_journals import ANYWHERE, SETTINGS, history, plan_store
 
 LOSS = 0.2
 TOKENS = 700
@@ -107,12 +107,12 @@ def test_a_fifth_lost_on_each_feed_leaves_a_twenty_fifth_told_as_gaps_or_nothing
     near, far = Groups().plan(), Groups().plan()
     told = history(count=TOKENS, size=6)
     wanted = expected(near, told)
-    plans = catalogue(tmp_path, near)
-    settings = replace(SETTINGS, stations=PLACES)
+    plans = plan_store(tmp_path, near)
+    settings = replace(SETTINGS, publishers=PLACES)
     relay = Relay(near, far)
     with post(tmp_path, plans, settings=settings) as one, post(tmp_path, plans, settings=settings, name="s2") as other:
-        library = ReplayArchive(tmp_path / "s1", SETTINGS, StripePlanStore(tmp_path, 0))
-        server = RetransmitServer(SETTINGS, SETTINGS.stations["s1"], library, SharedClock(), interface=LOOPBACK)
+        archive = ReplayArchive(tmp_path / "s1", SETTINGS, StripePlanStore(tmp_path, 0))
+        server = RetransmitServer(SETTINGS, SETTINGS.publishers["s1"], archive, SharedClock(), interface=LOOPBACK)
         effort, surety = Listener(far, [], lambda _: far), Listener(far, [server.addresses[0]], lambda _: far)
         try:
             until(lambda: one.speaks and other.speaks, one.wake, other.wake)

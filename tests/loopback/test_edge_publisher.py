@@ -18,7 +18,7 @@ from fairtape.market.stripes import StripePlan
 from fairtape.net.clock import SharedClock
 from fairtape.net.transports import LOOPBACK
 from loopback.edge_sockets import Groups, Hearer, until
-from unit.edge.edge_journals import SETTINGS, Content, catalogue, history, release_of
+from unit.edge.edge_journals import SETTINGS, Content, history, plan_store, release_of
 from unit.edge.edge_values import NOON, delivery
 
 CLOCK = SharedClock()
@@ -36,9 +36,9 @@ class Post:
         self.station = EdgePublisher(
             settings,
             name,
-            catalogue=plans,
+            plan_store=plans,
             journal=folder / name,
-            sidecar=folder / "edge" / f"{name}.json",
+            checkpoint_file=folder / "edge" / f"{name}.json",
             interface=LOOPBACK,
             log=self.said.append,
         )
@@ -90,22 +90,22 @@ def hearer(plan: StripePlan, feed: str = "A") -> Iterator[Hearer]:
 
 def expected(plan: StripePlan, told: Sequence[Content], second: StripePlan | None = None) -> dict[str, list[bytes]]:
     """What every session must hold, worked out in memory."""
-    shelf, striper = RecentMessages(), StripeSequencer(StripePosition.fresh(Edition("FT", plan, 0)))
-    steps = striper.begin()
+    recent, sequencer = RecentMessages(), StripeSequencer(StripePosition.fresh(Edition("FT", plan, 0)))
+    steps = sequencer.begin()
     names: dict[str, None] = {}
     for each in told:
         if isinstance(each, FormationChange):
-            striper.turn(each)
+            sequencer.turn(each)
             if second is not None and each.formation == 3:
-                striper.change_plan(second, at_sequence=each.sequence, at=each.installed_at)
+                sequencer.change_plan(second, at_sequence=each.sequence, at=each.installed_at)
         else:
-            steps += striper.deliver(each)
+            steps += sequencer.deliver(each)
         for step in steps:
-            shelf.take(step, striper.at)
+            recent.take(step, sequencer.at)
             if isinstance(step, StripeMessages):
                 names[step.session] = None
         steps = []
-    return {name: list(shelf.messages(name, 1, 1 << 20)) for name in names}
+    return {name: list(recent.messages(name, 1, 1 << 20)) for name in names}
 
 
 def complete(heard: Hearer, wanted: dict[str, list[bytes]]) -> bool:
@@ -124,17 +124,17 @@ def test_a_customer_hears_everything_that_a_site_releases(tmp_path: Path) -> Non
     plan = Groups().plan()
     told = history()
     wanted = expected(plan, told)
-    with post(tmp_path, catalogue(tmp_path, plan)) as site, hearer(plan) as heard:
+    with post(tmp_path, plan_store(tmp_path, plan)) as site, hearer(plan) as heard:
         for each in told[:10]:
             site.tell(each)  # before the outlet has found its place
         until(lambda: site.speaks, site.wake)
         for each in told[10:]:
             site.tell(each)
             site.wake()
-            heard.hear(0)
-        until(lambda: complete(heard, wanted), site.wake, heard.hear)
+            heard.receive_packet(0)
+        until(lambda: complete(heard, wanted), site.wake, heard.receive_packet)
         check(heard, wanted)
-        until(lambda: any(not packet.messages for packet in heard.packets), site.wake, heard.hear)
+        until(lambda: any(not packet.messages for packet in heard.packets), site.wake, heard.receive_packet)
         assert site.station.status()["unsent"] == 0
 
 
@@ -144,14 +144,14 @@ def test_a_restarted_site_goes_on_with_the_same_numbers(tmp_path: Path) -> None:
     wanted = expected(plan, told)
     with hearer(plan) as heard:
         for begin in range(0, len(told), 31):  # four lives, none of which ends where a formation does
-            with post(tmp_path, catalogue(tmp_path, plan)) as site:
+            with post(tmp_path, plan_store(tmp_path, plan)) as site:
                 until(lambda: site.speaks, site.wake)
                 for each in told[begin : begin + 31]:
                     site.tell(each)
-                heard.hear(0)
+                heard.receive_packet(0)
             if begin == 31:
                 (tmp_path / "edge" / "s1.json").unlink()
-        until(lambda: complete(heard, wanted), heard.hear)
+        until(lambda: complete(heard, wanted), heard.receive_packet)
         check(heard, wanted)
 
 
@@ -160,13 +160,13 @@ def test_another_plan_takes_over_without_a_lost_or_doubled_message(tmp_path: Pat
     plan, second = groups.plan(), groups.plan(2, stripes=3)
     told = history(second=second)
     wanted = expected(plan, told, second)
-    with post(tmp_path, catalogue(tmp_path, plan, second)) as site, hearer(second) as heard:
+    with post(tmp_path, plan_store(tmp_path, plan, second)) as site, hearer(second) as heard:
         until(lambda: len(site.station.status()["marks"]) == 2 and site.speaks, site.wake)
         for each in told:
             site.tell(each)
-            heard.hear(0)
+            heard.receive_packet(0)
         assert site.station.status()["plan"] == 2
-        until(lambda: complete(heard, wanted), site.wake, heard.hear)
+        until(lambda: complete(heard, wanted), site.wake, heard.receive_packet)
         check(heard, wanted)
 
 
@@ -175,19 +175,19 @@ def test_a_site_without_the_plan_is_silent_until_it_has_it_and_then_says_all_tha
     plan, second = groups.plan(), groups.plan(2, stripes=3)
     told = history(second=second)
     wanted = expected(plan, told, second)
-    plans = catalogue(tmp_path, plan)
+    plans = plan_store(tmp_path, plan)
     with post(tmp_path, plans) as site, hearer(second) as heard:
         until(lambda: site.speaks, site.wake)
         for each in told:
             site.tell(each)
-            heard.hear(0)
+            heard.receive_packet(0)
         assert not site.speaks
         until(lambda: "plan 2 is not here" in site.said[-1], site.wake)
         assert not [name for name in heard.messages() if name.startswith("FT002")]
         plans.add(second)
         until(lambda: site.speaks, site.wake)
         assert site.station.status()["plan"] == 2
-        until(lambda: complete(heard, wanted), site.wake, heard.hear)
+        until(lambda: complete(heard, wanted), site.wake, heard.receive_packet)
         check(heard, wanted)
 
 
@@ -218,7 +218,7 @@ def test_a_site_speaks_on_the_feeds_that_a_formation_leaves_to_it(tmp_path: Path
     wanted = expected(plan, told)
     settings = replace(SETTINGS, regions=(region,))
     with (
-        post(tmp_path, catalogue(tmp_path, plan), settings=settings) as site,
+        post(tmp_path, plan_store(tmp_path, plan), settings=settings) as site,
         hearer(plan) as heard,
         hearer(plan, "B") as other,
     ):
@@ -227,18 +227,18 @@ def test_a_site_speaks_on_the_feeds_that_a_formation_leaves_to_it(tmp_path: Path
         for each in told[:50]:
             site.tell(each)
             site.wake()
-            heard.hear(0)
-        other.hear(0)
+            heard.receive_packet(0)
+        other.receive_packet(0)
         assert other.packets == []
         site.station.assign(("A", "B"), 1)
         assert site.station.status()["feeds"] == ["A", "B"]
         for each in told[50:]:
             site.tell(each)
             site.wake()
-            heard.hear(0)
-            other.hear(0)
-        until(lambda: complete(heard, wanted), site.wake, heard.hear)
+            heard.receive_packet(0)
+            other.receive_packet(0)
+        until(lambda: complete(heard, wanted), site.wake, heard.receive_packet)
         check(heard, wanted)
-        until(lambda: bool(other.messages()), site.wake, other.hear)
+        until(lambda: bool(other.messages()), site.wake, other.receive_packet)
         for name, messages in other.messages().items():
             assert all(wanted[name][number - 1] == message for number, message in messages.items())

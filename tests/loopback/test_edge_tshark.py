@@ -29,7 +29,7 @@ from fairtape.net.transports import LOOPBACK
 from loopback.edge_sockets import PATIENCE, Groups, asker, until
 from loopback.test_edge_publisher import complete, expected, hearer, post
 from loopback.test_retransmit_server import stand
-from unit.edge.edge_journals import SETTINGS, catalogue, history
+from unit.edge.edge_journals import SETTINGS, history, plan_store
 
 STREAM_PORT, SERVER_PORT, CUSTOMER_PORT = 31_001, 17_000, 40_000
 LINKTYPE_RAW = 101
@@ -122,28 +122,28 @@ def test_a_running_edge_is_captured_and_dissected_without_a_malformed_packet(tmp
     plan = Groups().plan()
     told = history()
     wanted = expected(plan, told)
-    plans = catalogue(tmp_path, plan)
+    plans = plan_store(tmp_path, plan)
     with post(tmp_path, plans) as site, hearer(plan) as heard, asker() as client:
-        library = ReplayArchive(tmp_path / "s1", SETTINGS, StripePlanStore(tmp_path, 0))
-        server = RetransmitServer(SETTINGS, SETTINGS.stations["s1"], library, SharedClock(), interface=LOOPBACK)
+        archive = ReplayArchive(tmp_path / "s1", SETTINGS, StripePlanStore(tmp_path, 0))
+        server = RetransmitServer(SETTINGS, SETTINGS.publishers["s1"], archive, SharedClock(), interface=LOOPBACK)
         capture = Capture([*(each.endpoint("A").port for each in plan.edge), server.addresses[0][1]])
         try:
             capture.await_bell()
             until(lambda: site.speaks, site.wake)
             for each in told:
                 site.tell(each)
-            until(lambda: complete(heard, wanted), site.wake, server.turn, heard.hear)
+            until(lambda: complete(heard, wanted), site.wake, server.turn, heard.receive_packet)
             session = next(iter(wanted))
             answers: list[bytes] = []
 
-            def hear() -> None:
+            def receive_packet() -> None:
                 server.turn()
                 with suppress(BlockingIOError):
                     answers.append(client.recv(65_536))
 
-            until(lambda: library.sequence == 241, server.turn)
+            until(lambda: archive.sequence == 241, server.turn)
             client.sendto(encode_request(MoldRequest(session, 3, 20)), server.addresses[0])
-            until(lambda: sum(len(moldudp64.decode(each).messages) for each in answers) >= 20, hear)
+            until(lambda: sum(len(moldudp64.decode(each).messages) for each in answers) >= 20, receive_packet)
             capture.await_bell()
         finally:
             capture.close()
@@ -175,7 +175,7 @@ def test_the_stream_with_heartbeats_and_ends_of_sessions_is_moldudp64(tmp_path: 
     plan, second = groups.plan(), groups.plan(2, stripes=3)
     told = history(second=second)
     wanted = expected(plan, told, second)
-    with post(tmp_path, catalogue(tmp_path, plan, second)) as site, hearer(second) as heard:
+    with post(tmp_path, plan_store(tmp_path, plan, second)) as site, hearer(second) as heard:
         until(lambda: len(site.station.status()["marks"]) == 2 and site.speaks, site.wake)
         for each in told:
             site.tell(each)
@@ -186,7 +186,7 @@ def test_the_stream_with_heartbeats_and_ends_of_sessions_is_moldudp64(tmp_path: 
                 and any(not packet.messages and not packet.ended for packet in heard.packets)
             ),
             site.wake,
-            heard.hear,
+            heard.receive_packet,
         )
     path = captured(tmp_path / "stream.pcap", [(40_000, STREAM_PORT, each) for each in heard.datagrams])
     rows = dissected(path, STREAM_PORT)
@@ -207,12 +207,12 @@ def test_a_re_request_and_its_answer_are_moldudp64(tmp_path: Path) -> None:
         client.sendto(request, made.requests)
         answers: list[bytes] = []
 
-        def hear() -> None:
+        def receive_packet() -> None:
             made.server.turn()
             with suppress(BlockingIOError):
                 answers.append(client.recv(65_536))
 
-        until(lambda: sum(len(moldudp64.decode(each).messages) for each in answers) >= 40, hear)
+        until(lambda: sum(len(moldudp64.decode(each).messages) for each in answers) >= 40, receive_packet)
         exchange = [(CUSTOMER_PORT, SERVER_PORT, request)]
         exchange += [(SERVER_PORT, CUSTOMER_PORT, each) for each in answers]
         asked, *answered = dissected(captured(tmp_path / "exchange.pcap", exchange), SERVER_PORT)

@@ -21,8 +21,8 @@ class Desk:
 
 
 def test_a_system_without_room_is_asked_again_after_a_pause_and_not_at_once() -> None:
-    desk, selector = Desk(), selectors.DefaultSelector()
-    connections = ReplayConnections(("127.0.0.1", 0), desk, selector)  # type: ignore[arg-type]  # all that is asked
+    replay, selector = Desk(), selectors.DefaultSelector()
+    connections = ReplayConnections(("127.0.0.1", 0), replay, selector)  # type: ignore[arg-type]  # all that is asked
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with socket.create_connection(connections.address):
         ((key, events),) = selector.select(5)
@@ -36,6 +36,6 @@ def test_a_system_without_room_is_asked_again_after_a_pause_and_not_at_once() ->
         connections.wake(PAUSE_PERIOD)
         ((key, events),) = selector.select(5)
         key.data(events, PAUSE_PERIOD)
-        assert desk.came == [1]
+        assert replay.came == [1]
     connections.close()
     selector.close()

@@ -23,7 +23,7 @@ from fairtape.formats.moldudp64 import MoldRequest, encode_request
 from fairtape.net.clock import SharedClock
 from fairtape.net.transports import LOOPBACK
 from loopback.edge_sockets import Groups, Hearer, asker, until
-from unit.edge.edge_journals import SETTINGS, catalogue, history, written
+from unit.edge.edge_journals import SETTINGS, history, plan_store, written
 
 
 class Stand:
@@ -32,37 +32,37 @@ class Stand:
     def __init__(self, folder: Path, settings: EdgeSettings, options: ReplayOptions | None, size: int) -> None:
         self.plan = Groups().plan()
         told = history(count=150, size=size)
-        self.library = ReplayArchive(
-            written(folder / "s1", told), settings, catalogue(folder, self.plan), shelf_bytes_max=4_000
+        self.archive = ReplayArchive(
+            written(folder / "s1", told), settings, plan_store(folder, self.plan), recent_bytes_max=4_000
         )
-        place = settings.stations["s1"]
+        place = settings.publishers["s1"]
         self.server = RetransmitServer(
-            settings, place, self.library, SharedClock(), interface=LOOPBACK, replay_options=options
+            settings, place, self.archive, SharedClock(), interface=LOOPBACK, replay_options=options
         )
-        until(lambda: self.library.sequence == 150 * size + 1, self.server.turn)
-        session = self.library.current(1)
+        until(lambda: self.archive.sequence == 150 * size + 1, self.server.turn)
+        session = self.archive.current(1)
         assert session is not None
         self.session = session
-        extent = self.library.extent(session)
+        extent = self.archive.extent(session)
         assert extent is not None
         self.following = extent.following
         self.requests, self.replays = self.server.addresses
 
     def wanted(self, first: int, count: int) -> list[bytes]:
-        return list(self.library.messages(self.session, first, count))
+        return list(self.archive.messages(self.session, first, count))
 
     def repairs(self, client: socket.socket, number: int) -> dict[int, bytes]:
         """So many messages, as they come."""
         found: dict[int, bytes] = {}
 
-        def hear() -> None:
+        def receive_packet() -> None:
             self.server.turn()
             with suppress(BlockingIOError):
                 while True:
                     packet = moldudp64.decode(client.recv(65_536))
                     found.update(enumerate(packet.messages, packet.number))
 
-        until(lambda: len(found) >= number, hear)
+        until(lambda: len(found) >= number, receive_packet)
         return found
 
     def customer(self) -> socket.socket:
@@ -78,7 +78,7 @@ class Stand:
         found: list[soup.Packet] = []
         ended = False
 
-        def hear() -> None:
+        def receive_packet() -> None:
             nonlocal ended
             self.server.turn()
             with suppress(BlockingIOError):
@@ -86,7 +86,7 @@ class Stand:
                 ended = not octets
                 found.extend(stream.feed(octets))
 
-        until(lambda: ended or len(found) >= count, hear, look)
+        until(lambda: ended or len(found) >= count, receive_packet, look)
         return found
 
 
@@ -121,7 +121,7 @@ def test_what_two_customers_missed_is_repaired_for_everybody(tmp_path: Path) -> 
         until(
             lambda: len(everybody.messages().get(made.session, {})) == 10,
             made.server.turn,
-            everybody.hear,
+            everybody.receive_packet,
         )
         assert list(everybody.messages()[made.session].values()) == made.wanted(5, 10)
         everybody.close()

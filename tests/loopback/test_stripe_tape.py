@@ -17,7 +17,7 @@ from fairtape.net.clock import SharedClock
 from fairtape.net.transports import LOOPBACK
 from loopback.edge_sockets import Groups, until
 from loopback.test_edge_publisher import Post, post
-from unit.edge.edge_journals import SETTINGS, catalogue, history
+from unit.edge.edge_journals import SETTINGS, history, plan_store
 from unit.edge.edge_values import trade
 
 COUNT = 240
@@ -25,8 +25,8 @@ COUNT = 240
 
 @contextmanager
 def server_of(folder: Path) -> Iterator[RetransmitServer]:
-    library = ReplayArchive(folder / "s1", SETTINGS, StripePlanStore(folder, 0))
-    made = RetransmitServer(SETTINGS, SETTINGS.stations["s1"], library, SharedClock(), interface=LOOPBACK)
+    archive = ReplayArchive(folder / "s1", SETTINGS, StripePlanStore(folder, 0))
+    made = RetransmitServer(SETTINGS, SETTINGS.publishers["s1"], archive, SharedClock(), interface=LOOPBACK)
     try:
         yield made
     finally:
@@ -43,7 +43,7 @@ def release(site: Post, server: RetransmitServer, tape: Tape, told: list[object]
 def test_stripes_are_heard_as_a_tape_though_the_plan_changes(tmp_path: Path) -> None:
     groups = Groups()
     plan, second = groups.plan(), groups.plan(2, stripes=3)
-    plans = catalogue(tmp_path, plan, second)
+    plans = plan_store(tmp_path, plan, second)
     with post(tmp_path, plans) as site, server_of(tmp_path) as server:
         until(lambda: len(site.station.status()["marks"]) == 2 and site.speaks, site.wake)
         host, port = server.addresses[0]

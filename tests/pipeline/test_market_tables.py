@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Row = dict[str, Any]
+Known = tuple[tuple[object, ...] | None, int, int]  # last sale, volume, trades
 ORDERS = 100
 KINDS = {"sell": "trade", "cancel": "cancel", "correct": "correction"}
 LAST = ("number", "source", "venue", "price", "quantity", "traded_at_ns")
@@ -56,13 +57,13 @@ def frame(spark: "SparkSession", name: str, rows: Sequence[Row]) -> "DataFrame":
     )
 
 
-def on_the_tape(stripe: int, actions: Sequence[Action]) -> dict[str, tuple[tuple[object, ...] | None, int, int]]:
+def on_the_tape(stripe: int, actions: Sequence[Action]) -> dict[str, Known]:
     """The last sale, the volume and the trades of each symbol."""
     tape, decoder = Sales(), EntryDecoder(1)
     for token in tokens(actions, [3]):
         for delivery in decoder.decode_release(token):
             tape.apply(delivery)
-    found = {}
+    found: dict[str, Known] = {}
     for symbol in tape.symbols():
         each = tape.of(symbol)
         assert each is not None
@@ -104,7 +105,7 @@ def test_spark_and_the_tape_agree_on_random_orders(spark: "SparkSession", seed: 
     }
     made.unpersist()
     found = {symbol: (last[symbol], *totals[symbol]) for symbol in last}
-    expected = {}
+    expected: dict[str, Known] = {}
     for stripe, actions in enumerate(orders):
         expected |= on_the_tape(stripe, actions)
     assert found == {symbol: known for symbol, known in expected.items() if known[0] is not None}

@@ -33,9 +33,9 @@ class Station:
     """A receiver's side of the edge: its outlet, and the retransmit server beside it."""
 
     name: str  # of the feed on which it is at home; a spare one has another name
-    outlet: Remulticaster
+    remulticaster: Remulticaster
     server: Retransmitter
-    shelf: RecentMessages
+    recent: RecentMessages
     alive: bool = True
     mute: bool = False  # the server does not answer
 
@@ -99,18 +99,18 @@ class Town:
         self.chance = Random(seed)
         self.link_faults = LinkFaults(delay=300 * MICROSECOND, jitter=50 * MICROSECOND, loss=loss)
         self.repair_weather = self.link_faults
-        self.stations: dict[str, Station] = {}
+        self.publishers: dict[str, Station] = {}
         self.households: list[Household] = []
         self._events: list[tuple[Instant, int, Callable[[], None]]] = []
         self._ticket = count()
         for name in SERVERS if spares else FEEDS:
-            shelf, at_home = RecentMessages(), name in FEEDS
-            outlet = Remulticaster(
-                StripePosition.fresh(edition), feeds=[name] if at_home else [], options=outlet_options, shelf=shelf
+            recent, at_home = RecentMessages(), name in FEEDS
+            remulticaster = Remulticaster(
+                StripePosition.fresh(edition), feeds=[name] if at_home else [], options=outlet_options, recent=recent
             )
-            server = Retransmitter(shelf, feed=name if at_home else FEEDS[0], options=server_options)
+            server = Retransmitter(recent, feed=name if at_home else FEEDS[0], options=server_options)
             server.follow(edition.plan)
-            self.stations[name] = Station(name, outlet, server, shelf)
+            self.publishers[name] = Station(name, remulticaster, server, recent)
 
     def household(self, customer: Customer) -> Household:
         home = Household((f"10.1.0.{len(self.households) + 1}", 9_000), customer)
@@ -125,8 +125,8 @@ class Town:
         home.customer.follow(plan, chosen, self.now, starts=starts)
 
     def start(self) -> None:
-        for station in self.stations.values():
-            station.outlet.start(self.now)
+        for station in self.publishers.values():
+            station.remulticaster.start(self.now)
 
     def at(self, when: Instant, act: Callable[[], None]) -> None:
         heappush(self._events, (when, next(self._ticket), act))
@@ -157,22 +157,22 @@ class Town:
                 return
 
     def _machines(self) -> Iterable[Remulticaster | Retransmitter | Customer]:
-        for station in self.stations.values():
+        for station in self.publishers.values():
             if station.alive:
-                yield station.outlet
+                yield station.remulticaster
                 yield station.server
         for home in self.households:
             yield home.customer
 
     def _deliver(self, ordered: Ordered) -> None:
-        for station in self.stations.values():
+        for station in self.publishers.values():
             if station.alive:
-                station.outlet.deliver(delivery(ordered), self.now)
+                station.remulticaster.deliver(delivery(ordered), self.now)
 
     def _turn(self) -> None:
-        for station in self.stations.values():
+        for station in self.publishers.values():
             if station.alive:
-                for machine in (station.outlet, station.server):
+                for machine in (station.remulticaster, station.server):
                     machine.wake(self.now)
                     for effect in machine.drain():
                         self._carry(effect)
@@ -202,7 +202,7 @@ class Town:
             self.at(self.now + delay, lambda: home.customer.receive(datagram, self.now, feed=feed))
 
     def _ask(self, home: Household, effect: SendUnicast) -> None:
-        for station in self.stations.values():
+        for station in self.publishers.values():
             if SERVERS[station.name] == effect.to and station.alive and not station.mute:
                 for datagram in effect.datagrams:
                     for delay in fates(self.repair_weather, self.chance):

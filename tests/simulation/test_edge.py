@@ -58,7 +58,7 @@ def test_two_feeds_that_lose_a_fifth_each_leave_a_twenty_fifth_missing_and_all_o
     town = town_of(*(Customer("FT") for _ in range(12)), loss=0.2)
     town.start()
     town.run(town.release(tokens(1_500, 3)) + 2 * SECOND)
-    numbered = sum(town.stations["A"].outlet.standing.following[:2]) - 2
+    numbered = sum(town.publishers["A"].remulticaster.position.following[:2]) - 2
     for home in town.households:
         check_account(home)
         assert len(home.delivered()) + home.missing() == numbered
@@ -103,28 +103,28 @@ def test_nothing_is_missed_when_one_receiver_falls_silent() -> None:
     orders = tokens(500, 3)
     end = town.release(orders)
     town.run(NOON + 200 * MILLISECOND)
-    town.stations["A"].alive = False
+    town.publishers["A"].alive = False
     town.run(end + 5 * SECOND)
     (home,) = town.households
     assert home.missing() == 0
     assert sorted(home.numbers()) == sequences(orders)
     assert {record.feed for record in home.all_of(Silent) if isinstance(record, Silent)} == {"A"}
     assert not home.all_of(Stale)
-    town.stations["B"].alive = False
+    town.publishers["B"].alive = False
     town.run(end + 10 * SECOND)
     assert {record.stripe for record in home.all_of(Stale) if isinstance(record, Stale)} == set(TRADES)
 
 
 def test_another_server_is_asked_when_one_is_silent() -> None:
     town = town_of(guaranteed(), loss=0.3, seed=5)
-    town.stations["A"].mute = True
+    town.publishers["A"].mute = True
     town.start()
     orders = tokens(300, 3)
     town.run(town.release(orders) + 2 * SECOND)
     (home,) = town.households
     assert home.missing() == 0
     assert sorted(home.numbers()) == sequences(orders)
-    assert town.stations["B"].server.counts.messages > 0
+    assert town.publishers["B"].server.counts.messages > 0
 
 
 @pytest.mark.parametrize("loss", [0.0, 0.2])
@@ -136,8 +136,8 @@ def test_a_plan_changes_under_load_without_a_lost_or_doubled_message(loss: float
     middle = orders[300].sequence
 
     def change() -> None:
-        for station in town.stations.values():
-            station.outlet.change_plan(new, at_sequence=middle, at=NOON + middle)
+        for station in town.publishers.values():
+            station.remulticaster.change_plan(new, at_sequence=middle, at=NOON + middle)
             station.server.follow(new)
 
     end = town.release(orders)
@@ -160,8 +160,8 @@ def test_a_customer_that_learns_of_a_plan_late_still_misses_nothing() -> None:
     new = plan(2, stripes=3)
     town.start()
     orders = tokens(400, 3)
-    for station in town.stations.values():
-        station.outlet.change_plan(new, at_sequence=orders[100].sequence, at=NOON)
+    for station in town.publishers.values():
+        station.remulticaster.change_plan(new, at_sequence=orders[100].sequence, at=NOON)
         station.server.follow(new)
     end = town.release(orders)
     town.run(end)
@@ -177,9 +177,9 @@ def test_reformations_are_told_and_a_break_begins_new_sessions() -> None:
     town = town_of(guaranteed(), loss=0.1, seed=3)
     town.start()
     orders = tokens(300, 3)
-    for station in town.stations.values():
-        station.outlet.turn(turning(orders[100].sequence, 2))
-        station.outlet.turn(turning(orders[200].sequence, 3, broken=True))
+    for station in town.publishers.values():
+        station.remulticaster.turn(turning(orders[100].sequence, 2))
+        station.remulticaster.turn(turning(orders[200].sequence, 3, broken=True))
     town.run(town.release(orders) + 2 * SECOND)
     (home,) = town.households
     check_account(home)
@@ -211,14 +211,14 @@ def test_a_late_joiner_begins_where_it_joins_and_one_that_resumes_where_it_left(
 
 
 def test_who_returns_after_a_plan_and_a_break_came_and_went_still_gets_everything() -> None:
-    farewell = RemulticastOptions(farewell_period=50 * MILLISECOND)
+    farewell = RemulticastOptions(closing_period=50 * MILLISECOND)
     town = Town(edition(), loss=0.1, seed=13, outlet_options=farewell)
     new = plan(2, stripes=3)
     town.start()
     orders = tokens(900, 3)
-    for station in town.stations.values():
-        station.outlet.change_plan(new, at_sequence=orders[300].sequence, at=NOON)
-        station.outlet.turn(turning(orders[600].sequence, 2, broken=True))
+    for station in town.publishers.values():
+        station.remulticaster.change_plan(new, at_sequence=orders[300].sequence, at=NOON)
+        station.remulticaster.turn(turning(orders[600].sequence, 2, broken=True))
         station.server.follow(new)
     end = town.release(orders)
     town.run(NOON + 700 * MILLISECOND)
@@ -240,18 +240,18 @@ def test_a_restarted_outlet_goes_on_with_the_same_numbers() -> None:
     orders = tokens(400, 3)
     town.release(orders[:200])
     town.run(NOON + 200 * MILLISECOND)
-    striper = StripeSequencer(StripePosition.fresh(edition()))
-    striper.begin()
+    sequencer = StripeSequencer(StripePosition.fresh(edition()))
+    sequencer.begin()
     for ordered in orders[:250]:
-        striper.deliver(ordered)
-    town.stations["B"].alive = False
+        sequencer.deliver(ordered)
+    town.publishers["B"].alive = False
     town.release(orders[200:250])
     town.run(NOON + 300 * MILLISECOND)
-    town.stations["B"].alive = True
-    town.stations["B"].outlet.resume(striper.standing, town.now)
+    town.publishers["B"].alive = True
+    town.publishers["B"].remulticaster.resume(sequencer.position, town.now)
     end = town.release(orders[250:])
     town.run(NOON + 350 * MILLISECOND)
-    town.stations["A"].alive = False
+    town.publishers["A"].alive = False
     town.run(end + SECOND)
     (home,) = town.households
     assert home.missing() == 0
@@ -263,7 +263,7 @@ def test_floods_and_nonsense_are_refused_while_others_are_served() -> None:
     town = Town(edition(), loss=0.2, seed=4, server_options=options)
     home = town.household(guaranteed(servers=(SERVERS["A"],)))
     town.follow(home, edition().plan, TRADES, starts={1: 1, 2: 1})
-    server = town.stations["A"].server
+    server = town.publishers["A"].server
     server.accounts.register(home.address[0], Grade.GUARANTEED)
     town.start()
     orders = tokens(300, 3)

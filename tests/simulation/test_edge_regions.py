@@ -55,12 +55,12 @@ class Reformations:
 
     def _step(self, number: int, ordered: Ordered) -> None:
         for fate in self.fates:
-            station = self.town.stations[fate.name]
+            station = self.town.publishers[fate.name]
             if number == fate.dies:
                 station.alive = False
             if number == fate.returns:
                 station.alive = True
-                station.outlet.resume(self._recovered(number), self.town.now)
+                station.remulticaster.resume(self._recovered(number), self.town.now)
             if number in (fate.dies + NOTICE_TOKENS, fate.returns):
                 self._reform(ordered.sequence)
         self.town._deliver(ordered)
@@ -68,25 +68,25 @@ class Reformations:
     def _reform(self, sequence: int) -> None:
         """X_R tells everyone who is left; who speaks where follows from it."""
         self.formation += 1
-        members = [NUMBERS[name] for name, station in self.town.stations.items() if station.alive]
-        for name, station in self.town.stations.items():
+        members = [NUMBERS[name] for name, station in self.town.publishers.items() if station.alive]
+        for name, station in self.town.publishers.items():
             if station.alive:
-                station.outlet.turn(turning(sequence, self.formation))
+                station.remulticaster.turn(turning(sequence, self.formation))
                 if self.reassigns:
-                    station.outlet.speak_on(feeds_of(NUMBERS[name], [REGION], members), self.town.now)
+                    station.remulticaster.set_feeds(feeds_of(NUMBERS[name], [REGION], members), self.town.now)
 
     def _recovered(self, number: int) -> StripePosition:
         """What the journal proves to a receiver that comes back."""
-        striper = StripeSequencer(StripePosition.fresh(edition()))
-        striper.begin()
+        sequencer = StripeSequencer(StripePosition.fresh(edition()))
+        sequencer.begin()
         told = 1
         for place, ordered in enumerate(self.orders[:number]):
             for fate in self.fates:
                 if place in (fate.dies + NOTICE_TOKENS, fate.returns):
                     told += 1
-                    striper.turn(turning(ordered.sequence, told))
-            striper.deliver(ordered)
-        return striper.standing
+                    sequencer.turn(turning(ordered.sequence, told))
+            sequencer.deliver(ordered)
+        return sequencer.position
 
 
 def silent_at_the_end(home: Household) -> set[tuple[int, str]]:

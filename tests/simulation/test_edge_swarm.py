@@ -25,7 +25,7 @@ class Upheaval:
     def __init__(self, seed: int) -> None:
         chance = Random(seed)
         self.orders = tokens(TOKENS, chance.randrange(1, 6))
-        farewell = RemulticastOptions(farewell_period=chance.choice([30 * MILLISECOND, 30 * SECOND]))
+        farewell = RemulticastOptions(closing_period=chance.choice([30 * MILLISECOND, 30 * SECOND]))
         loss = chance.choice([0.0, 0.05, 0.2, 0.4])
         self.town = Town(edition(), seed=seed, loss=loss, outlet_options=farewell)
         places = sorted(chance.sample(range(10, TOKENS), 5))
@@ -52,35 +52,35 @@ class Upheaval:
 
     def _step(self, number: int, ordered: Ordered) -> None:
         town = self.town
-        station = town.stations[self.dies]
+        station = town.publishers[self.dies]
         for place, change in self.changes:
             if max(place - self.told_ahead, 0) == number:
-                for each in town.stations.values():
-                    self._tell(each.outlet, change, place)
+                for each in town.publishers.values():
+                    self._tell(each.remulticaster, change, place)
                     if isinstance(change, StripePlan):
                         each.server.follow(change)
         if number == self.dies_at:
             station.alive = False
         if number == self.returns_at:
             station.alive = True
-            station.outlet.resume(self._recovered(number), town.now)
+            station.remulticaster.resume(self._recovered(number), town.now)
             for place, change in self.changes:
                 if place >= number and max(place - self.told_ahead, 0) <= number:
-                    self._tell(station.outlet, change, place)
+                    self._tell(station.remulticaster, change, place)
         town._deliver(ordered)
         for home in town.households:
             self._follow(home)
 
     def _recovered(self, number: int) -> StripePosition:
         """What a journal proves to a receiver that returns."""
-        striper = StripeSequencer(StripePosition.fresh(edition()))
-        striper.begin()
+        sequencer = StripeSequencer(StripePosition.fresh(edition()))
+        sequencer.begin()
         for place, change in self.changes:
             if place < number:
-                self._tell(striper, change, place)
+                self._tell(sequencer, change, place)
         for ordered in self.orders[:number]:
-            striper.deliver(ordered)
-        return striper.standing
+            sequencer.deliver(ordered)
+        return sequencer.position
 
     def _tell(
         self, listener: StripeSequencer | Remulticaster, change: FormationChange | StripePlan, place: int

@@ -65,7 +65,7 @@ class JournalFeed:
         with self._journal.entries(from_sequence=self._due) as cursor:
             while not self._stopped:
                 found = bunches.take(each for each in cursor.everything() if not _is_past(each, self._due))
-                yield from opener.opened(found, time.time_ns())
+                yield from opener.decode(found, time.time_ns())
                 if not found:
                     if not self.endless:
                         return
@@ -171,7 +171,7 @@ def last_sales(journal: JournalReader, end: int) -> LastSales:
     with journal.entries(from_sequence=first) as cursor:
         entries = takewhile(lambda each: each.ordered.sequence < end, cursor)
         while found := bunches.take(entries):
-            for delivery in opener.opened(found, time.time_ns()):
+            for delivery in opener.decode(found, time.time_ns()):
                 sales.apply(delivery)
     return LastSales(first, opener.due - 1, sales.last_sales())
 
@@ -217,7 +217,7 @@ class DeploymentFeed:
                     over = self._audience.is_over()
                     yield from notices(tuner.look())
                 found = tuner.patiently(lambda: bunches.take(following.everything())) or []
-                yield from opener.opened(found, time.time_ns())
+                yield from opener.decode(found, time.time_ns())
                 if not found:
                     if over:
                         return

@@ -129,7 +129,7 @@ class Tape:
     def snapshot(self) -> dict[str, Trade]:
         """The last trade of each symbol as of now, whatever has been read: by reading back, as far as the feed does."""
         with as_client_error():
-            lot = self._selection.of_lot(self._feed.last_sales().lot)
+            lot = self._selection.of_lot(self._feed.last_sales().batch)
         return {trade.symbol: trade for trade in lot.records()}
 
     @property

@@ -62,7 +62,7 @@ def decimals(values: Values) -> Table:
 
 
 Arrow: TypeAlias = Any  # an array, a batch or a schema of pyarrow, which declares no types
-Places: TypeAlias = npt.NDArray[np.void]
+PlaceRows: TypeAlias = npt.NDArray[np.void]
 
 ROWS_MAX: Final = 1 << 16  # of a lot, but for the last token of a bunch: so large pieces are worked on at once
 NAMES_MAX: Final = 1 << 16  # symbols and venues whose text is remembered
@@ -118,7 +118,7 @@ class TradeBatch(NamedTuple):
     """Trades with ascending places in the order."""
 
     trades: Trades
-    places: Places
+    places: PlaceRows
 
     @property
     def rows(self) -> int:
@@ -184,15 +184,15 @@ class TradeBatch(NamedTuple):
         return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
-def join_batches(lots: Sequence[TradeBatch]) -> TradeBatch:
+def join_batches(batches: Sequence[TradeBatch]) -> TradeBatch:
     """Lots that follow one another as one."""
-    if len(lots) == 1:
-        return lots[0]
-    trades = np.concatenate([records_of(lot.trades) for lot in lots]).view(TRADE_DTYPE)
-    return TradeBatch(trades, np.concatenate([records_of(lot.places) for lot in lots]).view(PLACE_DTYPE))
+    if len(batches) == 1:
+        return batches[0]
+    trades = np.concatenate([raw_rows(batch.trades) for batch in batches]).view(TRADE_DTYPE)
+    return TradeBatch(trades, np.concatenate([raw_rows(batch.places) for batch in batches]).view(PLACE_DTYPE))
 
 
-def records_of(table: Values) -> Values:
+def raw_rows(table: Values) -> Values:
     """The same rows as plain bytes: NumPy copies those at once, and otherwise field by field."""
     return table.view(f"V{table.dtype.itemsize}")
 
@@ -203,7 +203,7 @@ def symbol_set(symbols: Sequence[Symbol]) -> Arrow:
     return pa.array(padded, pa.binary(SYMBOL_MAX))
 
 
-def coded(names: Values) -> tuple[Values, list[bytes]]:
+def dictionary_codes(names: Values) -> tuple[Values, list[bytes]]:
     """Padded names by numbers, and the names that have them, in the order in which they first stand."""
     found = _fixed_names(names).dictionary_encode()
     return found.indices.to_numpy(), [name.rstrip(b"\0") for name in found.dictionary.to_pylist()]
@@ -217,7 +217,7 @@ def _fixed_names(names: Values) -> Arrow:
 
 def _named(names: Values) -> Arrow:
     """Names as a dictionary of strings: a lot has few symbols, many times over."""
-    codes, distinct = coded(names)
+    codes, distinct = dictionary_codes(names)
     return pa.DictionaryArray.from_arrays(codes, pa.array([name.decode("ascii") for name in distinct], pa.string()))
 
 

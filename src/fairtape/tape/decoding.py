@@ -17,7 +17,7 @@ from fairtape.journal import Damaged, FormationChanged, JournalEntry
 from fairtape.market import notices
 from fairtape.market.notices import BadNotice, Cancel, Correction, decode_notice, is_notice
 from fairtape.market.trades import TRADE_SIZE, BadTrade, Trade, blank_trades, records
-from fairtape.tape.batches import PLACE_DTYPE, Places, TradeBatch, join_batches
+from fairtape.tape.batches import PLACE_DTYPE, PlaceRows, TradeBatch, join_batches
 from fairtape.tape.feed import Delivery
 from fairtape.tape.records import ABSENT, Break, Canceled, Corrected, Gap, Message, Reformation, Single, VenueStatus
 from fairtape.wire.blocks import Assembler, records_size, unpack_messages
@@ -94,33 +94,33 @@ class EntryDecoder:
         self.due = due
         self._assemblers: dict[tuple[NodeId, int], Assembler] = {}
 
-    def opened(self, found: Sequence[JournalEntry | FormationChanged], at: Instant) -> list[Delivery]:
+    def decode(self, found: Sequence[JournalEntry | FormationChanged], at: Instant) -> list[Delivery]:
         """All that stands in what was read at this instant, in order."""
         deliveries: list[Delivery] = []
-        alike: list[JournalEntry] = []  # entries in a row that are made of nothing but records
+        uniform: list[JournalEntry] = []  # entries in a row that are made of nothing but records
         rows: list[bytes] = []  # theirs
         for each in found:
             more = _record_rows(each) if isinstance(each, JournalEntry) else None
-            if alike and (more is None or not _follows(each, alike[-1])):
-                deliveries += self._taken(alike, self._uniform(alike, rows, at))
-                alike, rows = [], []
+            if uniform and (more is None or not _follows(each, uniform[-1])):
+                deliveries += self._from_due(uniform, self._uniform(uniform, rows, at))
+                uniform, rows = [], []
             if isinstance(each, FormationChanged):
-                deliveries += self._turned(each.change)
+                deliveries += self._change_formation(each.change)
             elif more is None:
-                deliveries += self._taken([each], self._mixed([each], at))
+                deliveries += self._from_due([each], self._mixed([each], at))
             else:
-                alike.append(each)
+                uniform.append(each)
                 rows += more
-        if alike:
-            deliveries += self._taken(alike, self._uniform(alike, rows, at))
+        if uniform:
+            deliveries += self._from_due(uniform, self._uniform(uniform, rows, at))
         return deliveries
 
     def decode_release(self, delivery: Deliver) -> list[Delivery]:
         """The same for Msg(e) as a site releases it."""
         released_in_no_file = JournalEntry(delivery.ordered, delivery.release, b"", Path(), 0)
-        return self.opened([released_in_no_file], delivery.release.released_at)
+        return self.decode([released_in_no_file], delivery.release.released_at)
 
-    def _turned(self, change: FormationChange) -> Iterator[Delivery]:
+    def _change_formation(self, change: FormationChange) -> Iterator[Delivery]:
         if change.broken:
             # Other messages may have had these numbers: they are handed out again from here on.
             self.due = min(self.due, change.sequence)
@@ -128,7 +128,7 @@ class EntryDecoder:
         kind = Break if change.broken else Reformation
         yield kind(change.sequence, change.formation, change.installed_at, change.stripe)
 
-    def _taken(self, entries: Sequence[JournalEntry], contents: Iterable[TradeBatch | Single]) -> Iterator[Delivery]:
+    def _from_due(self, entries: Sequence[JournalEntry], contents: Iterable[TradeBatch | Single]) -> Iterator[Delivery]:
         """What is missing before entries that follow one another, and their contents from the number due on."""
         first = entries[0].ordered
         if first.sequence > self.due:
@@ -245,11 +245,11 @@ def _follows(each: JournalEntry | FormationChanged, before: JournalEntry) -> boo
     return isinstance(each, JournalEntry) and each.ordered.sequence == before.end
 
 
-def _places(runs: Sequence[_Run], at: Instant) -> Places:
+def _places(runs: Sequence[_Run], at: Instant) -> PlaceRows:
     """Where the messages of these runs stand, a row for each."""
     counts = [run.rows for run in runs]
     table = np.array([_place(run, at) for run in runs], PLACE_DTYPE)
-    places: Places = np.repeat(table, counts)
+    places: PlaceRows = np.repeat(table, counts)
     within = np.arange(len(places)) - np.repeat(np.cumsum(counts) - counts, counts)
     for name in ("sequence", "source_number", "stripe_number"):
         places[name] += within

@@ -57,7 +57,7 @@ class LastSales:
 
     first: int  # how far back was looked
     through: int
-    lot: TradeBatch
+    batch: TradeBatch
 
 
 Delivery: TypeAlias = TradeBatch | Single | Notice | LastSales

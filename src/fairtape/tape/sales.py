@@ -29,7 +29,7 @@ from fairtape.formats.byte_columns import Values
 from fairtape.market.prices import Price, Quantity
 from fairtape.market.symbols import Symbol
 from fairtape.market.trades import TRADE_DTYPE, blank_trades
-from fairtape.tape.batches import PLACE_DTYPE, TradeBatch, coded, join_batches, records_of, texts
+from fairtape.tape.batches import PLACE_DTYPE, TradeBatch, dictionary_codes, join_batches, raw_rows, texts
 from fairtape.tape.decoding import batch_of
 from fairtape.tape.feed import Delivery
 from fairtape.tape.records import Canceled, Corrected, Revision
@@ -279,7 +279,7 @@ class Sales:
 
     def _rows_of(self, names: Values) -> Values:
         """The rows of these symbols; NO_SYMBOL beyond the limit."""
-        codes, distinct = coded(names)
+        codes, distinct = dictionary_codes(names)
         return np.array([self._row(name) for name in distinct], np.int32)[codes]
 
     def _row(self, symbol: bytes) -> int:
@@ -305,8 +305,8 @@ class _SymbolTable:
         self.places = np.zeros(CAPACITY_MIN, np.int64)
 
     def put(self, rows: Values, batch: TradeBatch, places: Values) -> None:
-        records_of(self.batch.trades)[rows] = records_of(batch.trades)
-        records_of(self.batch.places)[rows] = records_of(batch.places)
+        raw_rows(self.batch.trades)[rows] = raw_rows(batch.trades)
+        raw_rows(self.batch.places)[rows] = raw_rows(batch.places)
         self.places[rows] = places
 
     def double(self) -> None:
@@ -336,7 +336,7 @@ class _Window:
         if self.end + batch.rows > len(self.numbers):
             self._make_space(batch.rows)
         slots = slice(self.end, self.end + batch.rows)
-        self.trades[slots], self.records[slots] = records_of(batch.trades), records_of(batch.places)
+        self.trades[slots], self.records[slots] = raw_rows(batch.trades), raw_rows(batch.places)
         self.numbers[slots], self.places[slots], self.rows[slots] = batch.places["sequence"], places, rows
         self.end += batch.rows
 

@@ -90,27 +90,27 @@ _DECIMAL: Final = frozenset({"price", "quantity"})
 _TEXT: Final = frozenset({"symbol", "venue"})
 
 
-class BadBundle(ValueError):
+class BadBatch(ValueError):
     """Bytes or objects that no server makes."""
 
 
-def bundle(lot: TradeBatch, sent_at: Instant) -> bytes:
+def encode_batch(batch: TradeBatch, sent_at: Instant) -> bytes:
     """The binary form of some trades."""
-    places = np.empty(lot.rows, PLACE)
+    places = np.empty(batch.rows, PLACE)
     for name in _SHARED:
-        places[name] = lot.places[name]
-    places["flags"] = lot.places["late"]  # _LATE is 1
-    return _HEADER.pack(MAGIC, lot.rows, sent_at) + lot.trades.tobytes() + places.tobytes()
+        places[name] = batch.places[name]
+    places["flags"] = batch.places["late"]  # _LATE is 1
+    return _HEADER.pack(MAGIC, batch.rows, sent_at) + batch.trades.tobytes() + places.tobytes()
 
 
-def unbundled(octets: bytes, received_at: Instant) -> tuple[TradeBatch, Instant]:
-    """The trades of a bundle, and when it was sent. Raises `BadBundle` for anything that `bundle` does not make."""
+def decode_batch(octets: bytes, received_at: Instant) -> tuple[TradeBatch, Instant]:
+    """The trades, and when the batch was sent. Raises `BadBatch` for what `encode_batch` does not make."""
     if len(octets) < _HEADER.size:
-        raise BadBundle(f"a bundle has at least {_HEADER.size} bytes, this has {len(octets)}")
+        raise BadBatch(f"a bundle has at least {_HEADER.size} bytes, this has {len(octets)}")
     magic, count, sent_at = _HEADER.unpack_from(octets)
     places_at = _HEADER.size + count * TRADE_SIZE
     if magic != MAGIC or len(octets) != places_at + count * PLACE.itemsize:
-        raise BadBundle(f"{len(octets)} bytes that begin with {magic!r} are no bundle of {count} trades")
+        raise BadBatch(f"{len(octets)} bytes that begin with {magic!r} are no bundle of {count} trades")
     found = np.frombuffer(octets, PLACE, count, places_at)
     places = np.zeros(count, PLACE_DTYPE)
     for name in _SHARED:
@@ -120,7 +120,7 @@ def unbundled(octets: bytes, received_at: Instant) -> tuple[TradeBatch, Instant]
     try:
         return TradeBatch(records(octets[_HEADER.size : places_at]), places), sent_at
     except BadTrade as error:
-        raise BadBundle(str(error)) from None
+        raise BadBatch(str(error)) from None
 
 
 def notice_fields(record: Single | Notice) -> dict[str, Any]:
@@ -130,25 +130,25 @@ def notice_fields(record: Single | Notice) -> dict[str, Any]:
         value = getattr(record, each.name)
         if each.name == "received_at":
             continue
-        content[_spelled(each.name)] = _written(each.name, value)
+        content[_key_of(each.name)] = _encoded(each.name, value)
     return content
 
 
 def parse_notice(content: Mapping[str, Any], received_at: Instant) -> Single | Notice:
-    """Parse the fields of a record; the inverse of `notice_fields`. Raises `BadBundle` if they are not a record."""
+    """Parse the fields of a record; the inverse of `notice_fields`. Raises `BadBatch` if they are not a record."""
     kind = KINDS.get(content.get("kind", ""))
     if kind is None:
-        raise BadBundle(f"kind is {content.get('kind')!r}; expected one of {', '.join(KINDS)}")
+        raise BadBatch(f"kind is {content.get('kind')!r}; expected one of {', '.join(KINDS)}")
     values: dict[str, Any] = {}
     for each in fields(kind):
         try:
-            values[each.name] = received_at if each.name == "received_at" else _value(each.name, content)
+            values[each.name] = received_at if each.name == "received_at" else _decoded(each.name, content)
         except (KeyError, ValueError, TypeError, AttributeError):
-            raise BadBundle(f"{_spelled(each.name)} of a {content['kind']} is missing or no such value") from None
+            raise BadBatch(f"{_key_of(each.name)} of a {content['kind']} is missing or no such value") from None
     return kind(**values)
 
 
-def _written(name: str, value: Any) -> Any:
+def _encoded(name: str, value: Any) -> Any:
     if name == "payload":
         return b64encode(value).decode()
     if name == "status":
@@ -158,9 +158,9 @@ def _written(name: str, value: Any) -> Any:
     return str(value) if value is not None and (name in _WIDE or name.endswith("_at")) else value
 
 
-def _value(name: str, content: Mapping[str, Any]) -> int | bool | bytes | str | Status | None:
-    """The inverse of `_written`."""
-    value = content[_spelled(name)]
+def _decoded(name: str, content: Mapping[str, Any]) -> int | bool | bytes | str | Status | None:
+    """The inverse of `_encoded`."""
+    value = content[_key_of(name)]
     if name == "payload":
         return b64decode(value, validate=True)
     if name == "status":
@@ -172,7 +172,7 @@ def _value(name: str, content: Mapping[str, Any]) -> int | bool | bytes | str | 
     return int(value)
 
 
-def _spelled(name: str) -> str:
+def _key_of(name: str) -> str:
     """At a border the unit is spelled, and flags are called what they are in a file."""
     if name == "flags":
         return "trade_flags"

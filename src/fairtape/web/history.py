@@ -171,7 +171,7 @@ class HistoryArchive:
                 found = bunches.take(each for each in cursor.everything() if not _is_past(each, begin))
                 if not found:
                     return
-                for delivery in opener.opened(found, time.time_ns()):
+                for delivery in opener.decode(found, time.time_ns()):
                     yield from _before(delivery, end, selection)
 
 

@@ -61,7 +61,7 @@ class JournalPosition:
             self.close()
         if found:
             self.settled = isinstance(found[-1], JournalEntry)
-        return self._opener.opened(found, time.time_ns())
+        return self._opener.decode(found, time.time_ns())
 
     def close(self) -> None:
         """Give the files back."""

@@ -51,15 +51,15 @@ def heard(
 
 
 def test_a_snapshot_is_asked_for_until_it_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    sales = LastSales(1, 10, tape_values.lot(8, 3))
-    found, wishes = heard(monkeypatch, AtSnapshot(), [], [sales], [tape_values.lot(11, 2)], count=2)
+    sales = LastSales(1, 10, tape_values.batch_of(8, 3))
+    found, wishes = heard(monkeypatch, AtSnapshot(), [], [sales], [tape_values.batch_of(11, 2)], count=2)
     assert found[0] is sales
     assert wishes == [{"snapshot": True}, {"snapshot": True}, {"from": 11}]
 
 
 def test_what_was_skipped_is_not_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    first: list[Delivery] = [tape_values.lot(11, 10), Skipped(21, 30, 10)]
-    _, wishes = heard(monkeypatch, Live(), first, [tape_values.lot(31, 1)], count=3)
+    first: list[Delivery] = [tape_values.batch_of(11, 10), Skipped(21, 30, 10)]
+    _, wishes = heard(monkeypatch, Live(), first, [tape_values.batch_of(31, 1)], count=3)
     assert wishes == [{}, {"from": 31}]
 
 
@@ -70,7 +70,7 @@ def test_numbers_go_on_behind_gaps_and_begin_anew_behind_breaks() -> None:
 
 
 def test_a_decimal_is_exact_whatever_the_context() -> None:
-    trade = next(tape_values.lot(1, 1).records())._replace(price=123_456_789_123_456_789, quantity=-1)
+    trade = next(tape_values.batch_of(1, 1).records())._replace(price=123_456_789_123_456_789, quantity=-1)
     with localcontext() as context:
         context.prec = 6
         assert str(trade.price_decimal) == "123456789.123456789"

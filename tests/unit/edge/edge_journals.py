@@ -23,7 +23,7 @@ ANYWHERE = ("127.0.0.1", 0)
 SETTINGS = EdgeSettings(
     tag="FT",
     core=0,
-    stations={"s1": PublisherPlace(feed="A", requests=ANYWHERE, replays=ANYWHERE)},
+    publishers={"s1": PublisherPlace(feed="A", requests=ANYWHERE, replays=ANYWHERE)},
     first_plan=1,
     ttl=0,
 )
@@ -85,7 +85,7 @@ def release_of(ordered: Ordered) -> Release:
     return Release(ordered.token, ordered.sequence, ordered.count, commit_at, commit_at, False, 0)
 
 
-def catalogue(folder: Path, *plans: StripePlan) -> StripePlanStore:
+def plan_store(folder: Path, *plans: StripePlan) -> StripePlanStore:
     folder.mkdir(exist_ok=True)
     made = StripePlanStore(folder, 0)
     for each in plans or (plan(),):
@@ -97,18 +97,18 @@ def twin(
     told: Sequence[Content], *, second: StripePlan | None = None
 ) -> tuple[StripeSequencer, dict[str, list[bytes]]]:
     """What every session holds in the end."""
-    shelf, striper = RecentMessages(), StripeSequencer(StripePosition.fresh(Edition("FT", plan(), 0)))
+    recent, sequencer = RecentMessages(), StripeSequencer(StripePosition.fresh(Edition("FT", plan(), 0)))
     sessions: set[str] = set()
-    steps = striper.begin()
+    steps = sequencer.begin()
     for each in told:
         if isinstance(each, FormationChange):
-            striper.turn(each)
+            sequencer.turn(each)
             if second is not None and each.formation == 3:
-                striper.change_plan(second, at_sequence=each.sequence, at=each.installed_at)
+                sequencer.change_plan(second, at_sequence=each.sequence, at=each.installed_at)
         else:
-            steps = [*steps, *striper.deliver(each)]
+            steps = [*steps, *sequencer.deliver(each)]
         for step in steps:
-            shelf.take(step, striper.at)
+            recent.take(step, sequencer.at)
             sessions |= {step.session} if hasattr(step, "session") else set()
         steps = []
-    return striper, {name: list(shelf.messages(name, 1, 1 << 20)) for name in sessions}
+    return sequencer, {name: list(recent.messages(name, 1, 1 << 20)) for name in sessions}

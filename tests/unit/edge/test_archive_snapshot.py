@@ -8,34 +8,36 @@ import pytest
 from fairtape.edge.service.replay_archive import ReplayArchive
 from fairtape.edge.service.stripe_plans import StripePlanStore
 from fairtape.journal import JournalReader, JournalWriter, SyncPolicy
-from unit.edge.edge_journals import SETTINGS, Content, catalogue, change, history, twin, write
+from unit.edge.edge_journals import SETTINGS, Content, change, history, plan_store, twin, write
 from unit.edge.edge_values import edition, plan, tokens
 
 SECOND_PLAN = plan(2, stripes=3)
 
 
 def caught_up(folder: Path, plans: StripePlanStore) -> ReplayArchive:
-    library = ReplayArchive(folder / "s1", SETTINGS, plans, memory=folder / "edge" / "s1.memory", shelf_bytes_max=2_000)
-    while library.keep_up():
+    archive = ReplayArchive(
+        folder / "s1", SETTINGS, plans, memory=folder / "edge" / "s1.memory", recent_bytes_max=2_000
+    )
+    while archive.keep_up():
         pass
-    return library
+    return archive
 
 
-def remember(library: ReplayArchive) -> None:
-    write = library.remembering()
+def remember(archive: ReplayArchive) -> None:
+    write = archive.snapshot_writer()
     assert write is not None
     write()
 
 
-def held(library: ReplayArchive, sessions: dict[str, list[bytes]]) -> dict[str, list[bytes]]:
+def held(archive: ReplayArchive, sessions: dict[str, list[bytes]]) -> dict[str, list[bytes]]:
     """Every message of these sessions, asked for in small."""
     found: dict[str, list[bytes]] = {}
     for session, messages in sessions.items():
-        extent = library.extent(session)
+        extent = archive.extent(session)
         assert extent is not None
         assert extent.following == len(messages) + 1
         found[session] = []
-        while len(found[session]) < len(messages) and (piece := library.messages(session, len(found[session]) + 1, 50)):
+        while len(found[session]) < len(messages) and (piece := archive.messages(session, len(found[session]) + 1, 50)):
             found[session] += piece
     return found
 
@@ -44,17 +46,17 @@ def held(library: ReplayArchive, sessions: dict[str, list[bytes]]) -> dict[str, 
 def test_it_goes_on_where_it_was_and_has_everything(
     tmp_path: Path, stops: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told, plans = history(second=SECOND_PLAN), catalogue(tmp_path, plan(), SECOND_PLAN)
+    told, plans = history(second=SECOND_PLAN), plan_store(tmp_path, plan(), SECOND_PLAN)
     writer = JournalWriter.open(tmp_path / "s1", stripe=0, site=1, sync=SyncPolicy.NEVER)
     rest: list[Content] = list(told)
     sequence = 0
     for stop in stops:
         part = [rest.pop(0) for _ in range(min(stop, len(rest)))]
         write(writer, part)
-        library = caught_up(tmp_path, plans)
-        remember(library)
-        sequence = library.sequence
-        library.close()
+        archive = caught_up(tmp_path, plans)
+        remember(archive)
+        sequence = archive.sequence
+        archive.close()
     write(writer, rest)
     writer.close()
     begun: list[int] = []
@@ -65,40 +67,40 @@ def test_it_goes_on_where_it_was_and_has_everything(
         return entries(self, from_sequence=from_sequence, **how)  # type: ignore[arg-type]  # as it was asked
 
     monkeypatch.setattr(JournalReader, "entries", noted)
-    library = caught_up(tmp_path, plans)
+    archive = caught_up(tmp_path, plans)
     assert sequence > 1
     assert 1 not in begun  # nothing was read twice
     _, expected = twin(told, second=SECOND_PLAN)
-    assert held(library, expected) == expected
-    assert library.current(1) == edition(2).session(1)
-    assert set(library.plans) == {1, 2}
+    assert held(archive, expected) == expected
+    assert archive.current(1) == edition(2).session(1)
+    assert set(archive.plans) == {1, 2}
 
 
 def test_a_journal_that_was_cut_meanwhile_is_read_from_the_beginning(tmp_path: Path) -> None:
-    orders, plans = tokens(30, 4), catalogue(tmp_path)
+    orders, plans = tokens(30, 4), plan_store(tmp_path)
     writer = JournalWriter.open(tmp_path / "s1", stripe=0, site=1, sync=SyncPolicy.NEVER)
     write(writer, [change(orders[0], 1), *orders])
-    library = caught_up(tmp_path, plans)
-    remember(library)
-    library.close()
+    archive = caught_up(tmp_path, plans)
+    remember(archive)
+    archive.close()
     writer.truncate_after(orders[9].token)
     after = [replace(each, formation=2) for each in tokens(25, 4, first=orders[10].sequence)]
     told: list[Content] = [change(orders[0], 1), *orders[:10], change(after[0], 2, broken=True), *after]
     write(writer, told[11:])
     writer.close()
-    library = caught_up(tmp_path, plans)
+    archive = caught_up(tmp_path, plans)
     _, expected = twin(told)
-    assert held(library, expected) == expected
+    assert held(archive, expected) == expected
 
 
 @pytest.mark.parametrize("spoil", ["cut", "flip", "empty", "noise", "plan"])
 def test_a_file_that_makes_no_sense_is_as_good_as_none(tmp_path: Path, spoil: str) -> None:
-    told, plans = history(second=SECOND_PLAN), catalogue(tmp_path, plan(), SECOND_PLAN)
+    told, plans = history(second=SECOND_PLAN), plan_store(tmp_path, plan(), SECOND_PLAN)
     with JournalWriter.open(tmp_path / "s1", stripe=0, site=1, sync=SyncPolicy.NEVER) as writer:
         write(writer, told)
-    library = caught_up(tmp_path, plans)
-    remember(library)
-    library.close()
+    archive = caught_up(tmp_path, plans)
+    remember(archive)
+    archive.close()
     file = tmp_path / "edge" / "s1.memory"
     content = file.read_bytes()
     spoilt = {
@@ -114,5 +116,5 @@ def test_a_file_that_makes_no_sense_is_as_good_as_none(tmp_path: Path, spoil: st
 
 
 def test_nothing_is_written_down_before_anything_was_released(tmp_path: Path) -> None:
-    library = ReplayArchive(tmp_path / "s1", SETTINGS, catalogue(tmp_path), memory=tmp_path / "edge" / "s1.memory")
-    assert library.remembering() is None
+    archive = ReplayArchive(tmp_path / "s1", SETTINGS, plan_store(tmp_path), memory=tmp_path / "edge" / "s1.memory")
+    assert archive.snapshot_writer() is None

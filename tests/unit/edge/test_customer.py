@@ -144,7 +144,7 @@ def test_the_next_chapter_is_kept_only_as_far_as_there_is_room() -> None:
     for first in range(1, 10_000, 10):
         machine.receive(packet(first, 10, NEXT), NOON, feed="A")
     assert machine.counts.postponed > 900
-    assert machine._chapters[1].waiting_bytes < 1_100
+    assert machine._editions[1].waiting_bytes < 1_100
     machine.receive(encode(Packet(SESSION, 2, ended=True)), NOON, feed="A")
     machine.receive(encode(Packet(NEXT, 10_001)), NOON, feed="A")
     assert requests(machine, NOON + 5 * MILLISECOND)

@@ -59,9 +59,9 @@ def test_a_plan_that_is_ordered_comes_with_a_formation_that_takes_over_and_stays
     assert governor.formation.plan == 1 << 16
     # The same order again changes nothing, and neither does a leader that comes after it.
     for site in (1, 2, 3):
-        standing = standing_of(site)
+        position = standing_of(site)
         governor.hear(
-            replace(standing, formation=number, complete_through=governor.formation.first_token, prepared=0), now
+            replace(position, formation=number, complete_through=governor.formation.first_token, prepared=0), now
         )
     governor.outbox.clear()
     governor.change_plan(1 << 16, now)

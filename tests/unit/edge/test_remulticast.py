@@ -17,7 +17,7 @@ from fairtape.market.trades import encode
 from unit.edge.edge_values import NOON, delivery, edition, plan, token, tokens, trade
 
 
-def outlet(*, cap: int = 10**9, **options: int) -> Remulticaster:
+def remulticaster(*, cap: int = 10**9, **options: int) -> Remulticaster:
     made = Remulticaster(StripePosition.fresh(edition(cap=cap)), feeds=["A"], options=RemulticastOptions(**options))
     made.start(NOON)
     return made
@@ -69,7 +69,7 @@ def test_a_pacer_never_lets_more_pass_than_its_rate_and_one_burst(steps: list[tu
 
 def test_every_message_is_sent_once_and_in_order_under_the_cap() -> None:
     cap = 1_000_000
-    machine = outlet(cap=cap, burst_period=5 * MILLISECOND, overrun_delay=5 * MILLISECOND)
+    machine = remulticaster(cap=cap, burst_period=5 * MILLISECOND, overrun_delay=5 * MILLISECOND)
     sent = run(machine, NOON)
     for ordered in tokens(20, 50):
         machine.deliver(delivery(ordered), NOON)
@@ -88,18 +88,18 @@ def test_every_message_is_sent_once_and_in_order_under_the_cap() -> None:
 
 
 def test_what_has_no_room_to_wait_is_dropped_oldest_first_and_counted() -> None:
-    machine = outlet(cap=10_000, queue_bytes_max=5_000)
+    machine = remulticaster(cap=10_000, queue_bytes_max=5_000)
     for ordered in tokens(10, 50):
         machine.deliver(delivery(ordered), NOON)
     sent = run(machine, NOON + 20 * SECOND)
     assert machine.counts.dropped > 0
     carried = sum(len(packet.messages) for _, packet, _ in sent)
     assert carried + machine.counts.dropped == machine.counts.messages
-    assert max(p.following for _, p, _ in sent if p.session == edition().session(1)) == machine.standing.following[0]
+    assert max(p.following for _, p, _ in sent if p.session == edition().session(1)) == machine.position.following[0]
 
 
 def test_silence_is_filled_soon_and_then_ever_more_rarely() -> None:
-    machine = outlet(heartbeat_delay=20 * MILLISECOND)
+    machine = remulticaster(heartbeat_delay=20 * MILLISECOND)
     run(machine, NOON)
     beats = [at - NOON for at, packet, _ in run(machine, NOON + 5 * SECOND) if packet.session == edition().session(1)]
     assert [at // MILLISECOND for at in beats[:6]] == [20, 40, 80, 160, 320, 640]
@@ -107,15 +107,15 @@ def test_silence_is_filled_soon_and_then_ever_more_rarely() -> None:
 
 
 def test_a_heartbeat_says_what_the_next_number_is() -> None:
-    machine = outlet()
+    machine = remulticaster()
     machine.deliver(delivery(token(1, [encode(trade(1))])), NOON)
     beats = [packet for _, packet, _ in run(machine, NOON + SECOND) if not packet.messages]
-    expected = dict(zip(map(edition().session, (1, 2, 3)), machine.standing.following, strict=True))
+    expected = dict(zip(map(edition().session, (1, 2, 3)), machine.position.following, strict=True))
     assert {packet.session: packet.number for packet in beats} == expected
 
 
 def test_sessions_that_are_over_say_so_for_a_while_and_then_are_silent() -> None:
-    machine = outlet(farewell_period=3 * SECOND)
+    machine = remulticaster(closing_period=3 * SECOND)
     first, second = tokens(2, 4)
     machine.change_plan(plan(2), at_sequence=second.sequence, at=NOON)
     machine.deliver(delivery(first), NOON)
@@ -132,7 +132,7 @@ def test_sessions_that_are_over_say_so_for_a_while_and_then_are_silent() -> None
 
 
 def test_an_outlet_that_ends_says_so_and_names_no_successor() -> None:
-    machine = outlet(farewell_period=SECOND)
+    machine = remulticaster(closing_period=SECOND)
     machine.deliver(delivery(tokens(1, 4)[0]), NOON)
     machine.end(NOON, NOON)
     sent = run(machine, NOON + 10 * SECOND)
@@ -141,23 +141,23 @@ def test_an_outlet_that_ends_says_so_and_names_no_successor() -> None:
 
 
 def test_an_outlet_whose_order_has_a_hole_is_silent_and_says_why() -> None:
-    machine = outlet()
+    machine = remulticaster()
     first, _, third, _ = tokens(4, 2)
     machine.deliver(delivery(first), NOON)
-    standing = machine.standing
+    position = machine.position
     machine.drain()
     machine.deliver(delivery(third), NOON)
     machine.deliver(delivery(third), NOON)
     assert machine.drain() == [SequenceLost(3, 5)]
-    assert machine.adrift
+    assert machine.lost
     assert machine.counts.strayed == 2
     assert not run(machine, NOON + 10 * SECOND)
-    machine.resume(standing, NOON)
-    assert not machine.adrift
+    machine.resume(position, NOON)
+    assert not machine.lost
 
 
 def test_waking_early_changes_nothing() -> None:
-    machine = outlet(cap=100_000)
+    machine = remulticaster(cap=100_000)
     machine.deliver(delivery(tokens(1, 200)[0]), NOON)
     machine.drain()
     deadline = machine.deadline()
@@ -168,12 +168,12 @@ def test_waking_early_changes_nothing() -> None:
 
 
 def test_on_another_feed_it_goes_on_with_the_same_numbers_and_is_heard_at_once() -> None:
-    machine = outlet()
+    machine = remulticaster()
     first, second = tokens(2, 3)
     stripe = edition().stripes[0]
     machine.deliver(delivery(first), NOON)
     machine.drain()
-    machine.speak_on(["A", "B"], NOON)
+    machine.set_feeds(["A", "B"], NOON)
     machine.wake(NOON)
     assert {effect.to for effect in machine.drain() if isinstance(effect, SendMulticast)} >= {
         stripe.endpoint("A"),
@@ -183,6 +183,6 @@ def test_on_another_feed_it_goes_on_with_the_same_numbers_and_is_heard_at_once()
     casts = [effect for effect in machine.drain() if isinstance(effect, SendMulticast)]
     by_group = {cast.to: cast.datagrams for cast in casts}
     assert by_group[stripe.endpoint("A")] == by_group[stripe.endpoint("B")]
-    machine.speak_on([], NOON)
+    machine.set_feeds([], NOON)
     machine.wake(NOON + SECOND)
     assert machine.drain() == []

@@ -9,40 +9,40 @@ from fairtape.core.effects import FormationChange, Ordered
 from fairtape.edge.service.replay_archive import ReplayArchive
 from fairtape.edge.service.stripe_plans import PlanUnknown, StripePlanStore
 from fairtape.journal import JournalWriter, SyncPolicy
-from unit.edge.edge_journals import SETTINGS, catalogue, change, history, release_of, twin, write, written
+from unit.edge.edge_journals import SETTINGS, change, history, plan_store, release_of, twin, write, written
 from unit.edge.edge_values import NOON, edition, plan, tokens
 
 SECOND_PLAN = plan(2, stripes=3)
 
 
-def opened(journal: Path, plans: StripePlanStore, *, shelf_bytes_max: int = 1 << 20) -> ReplayArchive:
-    library = ReplayArchive(journal, SETTINGS, plans, shelf_bytes_max=shelf_bytes_max)
-    while library.keep_up():
+def opened(journal: Path, plans: StripePlanStore, *, recent_bytes_max: int = 1 << 20) -> ReplayArchive:
+    archive = ReplayArchive(journal, SETTINGS, plans, recent_bytes_max=recent_bytes_max)
+    while archive.keep_up():
         pass
-    return library
+    return archive
 
 
-@pytest.mark.parametrize("shelf_bytes_max", [1 << 20, 2_000])
+@pytest.mark.parametrize("recent_bytes_max", [1 << 20, 2_000])
 def test_every_message_of_every_session_is_there_and_the_same_as_from_memory(
-    tmp_path: Path, shelf_bytes_max: int
+    tmp_path: Path, recent_bytes_max: int
 ) -> None:
     told = history(second=SECOND_PLAN)
-    library = opened(
-        written(tmp_path / "s1", told), catalogue(tmp_path, plan(), SECOND_PLAN), shelf_bytes_max=shelf_bytes_max
+    archive = opened(
+        written(tmp_path / "s1", told), plan_store(tmp_path, plan(), SECOND_PLAN), recent_bytes_max=recent_bytes_max
     )
     _, expected = twin(told, second=SECOND_PLAN)
     assert len(expected) >= 5
     for session, messages in expected.items():
-        extent = library.extent(session)
+        extent = archive.extent(session)
         assert extent is not None
         assert extent.following == len(messages) + 1
         found: list[bytes] = []
         while len(found) < len(messages):
-            piece = library.messages(session, len(found) + 1, 50)
+            piece = archive.messages(session, len(found) + 1, 50)
             assert piece
             found += piece
         assert found == messages
-    assert library.current(1) == edition(2).session(1)
+    assert archive.current(1) == edition(2).session(1)
 
 
 def test_what_is_held_and_not_released_does_not_exist(tmp_path: Path) -> None:
@@ -50,32 +50,32 @@ def test_what_is_held_and_not_released_does_not_exist(tmp_path: Path) -> None:
     folder = tmp_path / "s1"
     writer = JournalWriter.open(folder, stripe=0, site=1, sync=SyncPolicy.NEVER)
     write(writer, told, unreleased=5)
-    library = opened(folder, catalogue(tmp_path))
+    archive = opened(folder, plan_store(tmp_path))
     unreleased = [each for each in told if isinstance(each, Ordered)][-5:]
-    assert library.sequence == unreleased[0].sequence
+    assert archive.sequence == unreleased[0].sequence
     _, expected = twin(told)
     session = edition().session(1)
-    known = library.extent(session)
+    known = archive.extent(session)
     assert known is not None
     assert known.following < len(expected[session]) + 1
-    assert not library.messages(session, known.following, 10)
+    assert not archive.messages(session, known.following, 10)
     for each in unreleased:
         writer.release(release_of(each), NOON)
-    assert library.keep_up()
-    assert list(library.messages(session, 1, 1_000)) == expected[session]
+    assert archive.keep_up()
+    assert list(archive.messages(session, 1, 1_000)) == expected[session]
     writer.close()
 
 
 def test_a_plan_that_is_missing_is_waited_for(tmp_path: Path) -> None:
     told = history(second=SECOND_PLAN)
-    plans = catalogue(tmp_path, plan())
-    library = opened(written(tmp_path / "s1", told), plans)
-    assert "plan 2 is not here" in library.words
-    assert library.plan == 1
+    plans = plan_store(tmp_path, plan())
+    archive = opened(written(tmp_path / "s1", told), plans)
+    assert "plan 2 is not here" in archive.trouble
+    assert archive.plan == 1
     plans.add(SECOND_PLAN)
-    while library.keep_up():
+    while archive.keep_up():
         pass
-    assert (library.plan, library.words) == (2, "")
+    assert (archive.plan, archive.trouble) == (2, "")
 
 
 def test_without_its_first_plan_there_is_no_library(tmp_path: Path) -> None:
@@ -87,14 +87,14 @@ def test_without_its_first_plan_there_is_no_library(tmp_path: Path) -> None:
 def test_without_a_first_plan_the_numbers_begin_with_the_first_that_is_ordered(tmp_path: Path) -> None:
     told = history(second=SECOND_PLAN)
     journal = written(tmp_path / "s1", told)
-    library = ReplayArchive(journal, replace(SETTINGS, first_plan=0), catalogue(tmp_path, SECOND_PLAN))
-    while library.keep_up():
+    archive = ReplayArchive(journal, replace(SETTINGS, first_plan=0), plan_store(tmp_path, SECOND_PLAN))
+    while archive.keep_up():
         pass
-    assert library.plan == 2
+    assert archive.plan == 2
     begun = next(each for each in told if isinstance(each, FormationChange) and each.formation == 3)
-    assert library.current(1) == edition(2).session(1)
+    assert archive.current(1) == edition(2).session(1)
     last = [each for each in told if isinstance(each, Ordered)][-1]
-    assert library.sequence == last.sequence + last.count
+    assert archive.sequence == last.sequence + last.count
     assert begun.sequence > 1
 
 
@@ -103,13 +103,13 @@ def test_a_journal_that_was_cut_is_read_again_from_the_beginning(tmp_path: Path)
     orders = tokens(30, 4)
     writer = JournalWriter.open(folder, stripe=0, site=1, sync=SyncPolicy.NEVER)
     write(writer, [change(orders[0], 1), *orders])
-    library = opened(folder, catalogue(tmp_path))
+    archive = opened(folder, plan_store(tmp_path))
     writer.truncate_after(orders[9].token)
     rest = [replace(each, formation=2) for each in tokens(25, 4, first=orders[10].sequence)]
     write(writer, [change(rest[0], 2, broken=True), *rest])
     for _ in range(20):
-        library.keep_up()
-    assert library.restarts >= 1
-    assert library.sequence == rest[-1].sequence + rest[-1].count
-    assert library.current(1) == replace(edition(), breaks=1).session(1)
+        archive.keep_up()
+    assert archive.restarts >= 1
+    assert archive.sequence == rest[-1].sequence + rest[-1].count
+    assert archive.current(1) == replace(edition(), breaks=1).session(1)
     writer.close()

@@ -22,7 +22,7 @@ from fairtape.edge.protocol.retransmitter import (
     RepairRequest,
     Retransmitter,
     RetransmitterOptions,
-    batched,
+    merge_requests,
 )
 from fairtape.edge.protocol.sessions import StripePosition
 from fairtape.edge.protocol.stripe_sequencer import StripeSequencer
@@ -35,20 +35,20 @@ OTHER: Address = ("10.0.0.2", 5)
 SESSION = edition().session(1)
 
 
-def shelf(count: int = 10, *, bytes_max: int = 1 << 20, finished: bool = False) -> RecentMessages:
-    kept, striper = RecentMessages(bytes_max=bytes_max), StripeSequencer(StripePosition.fresh(edition()))
-    for step in striper.begin():
-        kept.take(step, striper.at)
+def recent(count: int = 10, *, bytes_max: int = 1 << 20, finished: bool = False) -> RecentMessages:
+    kept, sequencer = RecentMessages(bytes_max=bytes_max), StripeSequencer(StripePosition.fresh(edition()))
+    for step in sequencer.begin():
+        kept.take(step, sequencer.at)
     for ordered in tokens(count, 6):
-        for step in striper.deliver(ordered):
-            kept.take(step, striper.at)
-    for step in striper.finish(NOON) if finished else []:
-        kept.take(step, striper.at)
+        for step in sequencer.deliver(ordered):
+            kept.take(step, sequencer.at)
+    for step in sequencer.finish(NOON) if finished else []:
+        kept.take(step, sequencer.at)
     return kept
 
 
 def server(archive: RecentMessages | None = None, **options: int) -> Retransmitter:
-    made = Retransmitter(archive or shelf(), feed="A", options=RetransmitterOptions(**options))
+    made = Retransmitter(archive or recent(), feed="A", options=RetransmitterOptions(**options))
     made.follow(edition().plan)
     return made
 
@@ -71,7 +71,7 @@ def carried(effect: EdgeEffect) -> list[bytes]:
 
 
 def test_what_one_misses_goes_to_that_one() -> None:
-    kept = shelf()
+    kept = recent()
     machine = server(kept)
     ask(machine, 5, 3)
     (effect,) = settle(machine)
@@ -83,7 +83,7 @@ def test_what_one_misses_goes_to_that_one() -> None:
 
 def test_what_several_miss_goes_to_everybody_once_and_the_rest_to_each() -> None:
     """Retransmissions should also be multicast. TRMP 2001 §7.1."""
-    kept = shelf()
+    kept = recent()
     machine = server(kept)
     ask(machine, 5, 4)
     ask(machine, 7, 4, OTHER)
@@ -115,7 +115,7 @@ def test_a_request_that_crossed_a_repair_for_everybody_is_not_answered_again() -
 
 def test_the_very_next_number_is_answered_with_how_far_the_session_is() -> None:
     for finished in (False, True):
-        kept = shelf(finished=finished)
+        kept = recent(finished=finished)
         machine = server(kept)
         extent = kept.extent(SESSION)
         assert extent is not None
@@ -136,14 +136,14 @@ def test_what_was_not_released_is_not_served() -> None:
 
 
 def test_an_answer_is_bounded_however_much_is_asked_for() -> None:
-    machine = server(shelf(400), answer_messages_max=70)
+    machine = server(recent(400), answer_messages_max=70)
     ask(machine, 1, 65_535)
     (effect,) = settle(machine)
     assert len(carried(effect)) == 70
 
 
 def test_a_large_repair_takes_turns_with_others() -> None:
-    machine = server(shelf(400), turn_datagrams_max=2, multicast_min=9)
+    machine = server(recent(400), turn_datagrams_max=2, multicast_min=9)
     ask(machine, 1, 400)
     ask(machine, 7, 1, OTHER)
     effects = [effect for effect in settle(machine) if isinstance(effect, SendUnicast)]
@@ -171,7 +171,7 @@ def test_a_flood_of_one_host_is_refused_and_others_are_served() -> None:
 
 
 def test_one_host_with_two_ports_does_not_fill_the_queue_of_repairs_for_everybody() -> None:
-    machine = server(shelf(2_000), queue_max=4, best_effort_max=16, group_share=1_000_000)
+    machine = server(recent(2_000), queue_max=4, best_effort_max=16, group_share=1_000_000)
     for place in range(40):
         for port in (1, 2):
             ask(machine, 1 + 20 * place, 10, origin=("10.0.0.66", port))
@@ -206,7 +206,7 @@ def test_under_load_best_effort_is_refused_and_the_guaranteed_wait() -> None:
 
 
 def test_a_customer_that_has_had_enough_waits_and_others_do_not() -> None:
-    machine = server(shelf(400), customer_bits_per_s=100_000, multicast_min=9)
+    machine = server(recent(400), customer_bits_per_s=100_000, multicast_min=9)
     for first in range(1, 800, 80):
         ask(machine, first, 40)
     ask(machine, 3, 1, OTHER)
@@ -218,11 +218,11 @@ def test_a_customer_that_has_had_enough_waits_and_others_do_not() -> None:
 
 
 def test_accounts_of_strangers_are_bounded_and_registered_ones_stay() -> None:
-    accounts = CustomerAccounts(requests_per_s=1, bits_per_s=1, strangers_max=10)
+    accounts = CustomerAccounts(requests_per_s=1, bits_per_s=1, unregistered_max=10)
     accounts.register("friend", Grade.GUARANTEED)
     for host in range(1_000):
         accounts.of(str(host))
-    assert len(accounts._strangers) == 10
+    assert len(accounts._unregistered) == 10
     assert accounts.of("friend").grade is Grade.GUARANTEED
 
 
@@ -233,10 +233,10 @@ def test_accounts_of_strangers_are_bounded_and_registered_ones_stay() -> None:
 def test_gathered_repairs_give_everybody_what_they_want_once(
     drawn: list[tuple[int, int, int]], multicast_min: int
 ) -> None:
-    wishes = [RepairRequest((str(host), 1), first, first + count) for host, first, count in drawn]
-    wanting = {(wish.by, number) for wish in wishes for number in range(wish.first, wish.end)}
+    requests = [RepairRequest((str(host), 1), first, first + count) for host, first, count in drawn]
+    wanting = {(request.by, number) for request in requests for number in range(request.first, request.end)}
     crowds = Counter(number for _, number in wanting)
-    repairs = batched(wishes, multicast_min=multicast_min)
+    repairs = merge_requests(requests, multicast_min=multicast_min)
     sent = Counter((repair.to, number) for repair in repairs for number in range(repair.first, repair.end))
     assert max(sent.values(), default=1) == 1
     assert {number for to, number in sent if to is None} == {n for n, crowd in crowds.items() if crowd >= multicast_min}
@@ -245,13 +245,13 @@ def test_gathered_repairs_give_everybody_what_they_want_once(
 
 @given(st.integers(1, 70), st.integers(1, 50))
 def test_a_shelf_gives_what_it_has_from_any_number_on(first: int, count: int) -> None:
-    kept = shelf()
+    kept = recent()
     everything = list(kept.messages(SESSION, 1, 10_000))
     assert list(kept.messages(SESSION, first, count)) == everything[first - 1 : first - 1 + count]
 
 
 def test_a_shelf_is_bounded_and_asks_the_older_archive_for_the_rest() -> None:
-    small, whole = shelf(100, bytes_max=6_000), shelf(100)
+    small, whole = recent(100, bytes_max=6_000), recent(100)
     assert not small.messages(SESSION, 1, 5)
     small._older = whole
     assert list(small.messages(SESSION, 1, 5)) == list(whole.messages(SESSION, 1, 5))
@@ -260,7 +260,7 @@ def test_a_shelf_is_bounded_and_asks_the_older_archive_for_the_rest() -> None:
 
 
 def test_a_time_of_day_leads_to_the_first_message_of_its_token() -> None:
-    kept = shelf()
+    kept = recent()
     order = tokens(10, 6)[4]
     since = order.acknowledged_at - edition().plan.midnight_at
     number = kept.number_since(SESSION, since)
@@ -284,21 +284,21 @@ def test_messages_are_read_again_from_the_order_by_the_index(
     boundary = turning(orders[20].sequence, 3)
     entries: list[Ordered | FormationChange] = [*orders[:7], turning(orders[7].sequence, 2), *orders[7:20], boundary]
     entries += orders[20:]
-    places, striper, kept = (
+    places, sequencer, kept = (
         MessageIndex(spacing=spacing, numbers_max=numbers_max),
         StripeSequencer(StripePosition.fresh(edition())),
         RecentMessages(),
     )
-    striper.change_plan(plan(2), at_sequence=orders[20].sequence, at=NOON)
-    for step in striper.begin():
-        kept.take(step, striper.at)
+    sequencer.change_plan(plan(2), at_sequence=orders[20].sequence, at=NOON)
+    for step in sequencer.begin():
+        kept.take(step, sequencer.at)
     for entry in entries:
-        places.note(striper.standing)
+        places.note(sequencer.position)
         if isinstance(entry, Ordered):
-            for step in striper.deliver(entry):
-                kept.take(step, striper.at)
+            for step in sequencer.deliver(entry):
+                kept.take(step, sequencer.at)
         else:
-            striper.turn(entry)
+            sequencer.turn(entry)
     for session in (SESSION, edition(2).session(2)):
         place = places.before(session, first)
         assert place is not None

@@ -14,7 +14,7 @@ from fairtape.edge.service.checkpoints import EdgeCheckpoint, load, save
 from fairtape.edge.service.stripe_numbering import recover
 from fairtape.edge.service.stripe_plans import PlanUnknown, StripePlanStore
 from fairtape.journal import JournalReader
-from unit.edge.edge_journals import SETTINGS, Content, catalogue, change, history, twin, written
+from unit.edge.edge_journals import SETTINGS, Content, change, history, plan_store, twin, written
 from unit.edge.edge_values import edition, plan
 
 SECOND_PLAN = plan(2, stripes=3)
@@ -39,10 +39,10 @@ def until(told: list[Content], tokens: int) -> list[Content]:
 def test_the_place_is_that_of_an_outlet_that_never_stopped(tmp_path: Path, released: int) -> None:
     told = history(second=SECOND_PLAN)
     journal = JournalReader(written(tmp_path / "s1", told, unreleased=60 - released))
-    found = recover(journal, tmp_path / "none", SETTINGS, catalogue(tmp_path, plan(), SECOND_PLAN))
-    striper, _ = twin(until(told, released), second=SECOND_PLAN)
+    found = recover(journal, tmp_path / "none", SETTINGS, plan_store(tmp_path, plan(), SECOND_PLAN))
+    sequencer, _ = twin(until(told, released), second=SECOND_PLAN)
     assert found.checkpoint is not None
-    assert found.checkpoint.standing == striper.standing
+    assert found.checkpoint.position == sequencer.position
     # What stands behind the last release was noted before the restart, and nobody will tell of it again.
     noted = [each.formation for each in found.changes]
     assert noted == [each for each, at in ((1, 0), (2, 20), (3, 40)) if at >= released]
@@ -56,13 +56,13 @@ def test_a_checkpoint_saves_time_and_changes_nothing(
     folder = tmp_path_factory.mktemp("edge")
     told = history(second=SECOND_PLAN)
     journal = JournalReader(written(folder / "s1", told, unreleased=60 - released))
-    plans = catalogue(folder, plan(), SECOND_PLAN)
-    striper, _ = twin(until(told, at), second=SECOND_PLAN)
+    plans = plan_store(folder, plan(), SECOND_PLAN)
+    sequencer, _ = twin(until(told, at), second=SECOND_PLAN)
     last = ordered(told)[at - 1]
-    save(folder / "sidecar", EdgeCheckpoint(striper.standing, last.formation, last.token))
+    save(folder / "sidecar", EdgeCheckpoint(sequencer.position, last.formation, last.token))
     loaded = load(folder / "sidecar", SETTINGS, plans)
     assert loaded is not None
-    assert loaded.standing == striper.standing
+    assert loaded.position == sequencer.position
     fresh = recover(journal, folder / "none", SETTINGS, plans)
     assert recover(journal, folder / "sidecar", SETTINGS, plans) == fresh
 
@@ -71,51 +71,51 @@ def test_a_checkpoint_of_what_was_cut_off_is_not_believed(tmp_path: Path) -> Non
     told = history()
     lost, _ = twin(told)
     last = ordered(told)[-1]
-    save(tmp_path / "sidecar", EdgeCheckpoint(lost.standing, last.formation, last.token))
+    save(tmp_path / "sidecar", EdgeCheckpoint(lost.position, last.formation, last.token))
     kept = until(told, 50)
     following = [replace(each, formation=9) for each in ordered(told)[50:]]
     survived = [*kept, change(following[0], 9, broken=True), *following]
     found = recover(
-        JournalReader(written(tmp_path / "s1", survived)), tmp_path / "sidecar", SETTINGS, catalogue(tmp_path)
+        JournalReader(written(tmp_path / "s1", survived)), tmp_path / "sidecar", SETTINGS, plan_store(tmp_path)
     )
     assert found.checkpoint is not None
-    assert found.checkpoint.standing.edition.breaks == 1
-    assert found.checkpoint.standing == twin(survived)[0].standing
+    assert found.checkpoint.position.edition.breaks == 1
+    assert found.checkpoint.position == twin(survived)[0].position
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"version": 1}', "null", '{"version": 1, "tag": "FT", "core": 0}'])
 def test_a_sidecar_that_says_nothing_is_as_good_as_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "sidecar").write_text(text)
-    assert load(tmp_path / "sidecar", SETTINGS, catalogue(tmp_path)) is None
+    assert load(tmp_path / "sidecar", SETTINGS, plan_store(tmp_path)) is None
 
 
 def test_a_sidecar_of_another_deployment_is_not_believed(tmp_path: Path) -> None:
     told = history()
-    striper, _ = twin(told)
-    save(tmp_path / "sidecar", EdgeCheckpoint(striper.standing, 3, ordered(told)[-1].token))
-    assert load(tmp_path / "sidecar", replace(SETTINGS, tag="XY"), catalogue(tmp_path)) is None
+    sequencer, _ = twin(told)
+    save(tmp_path / "sidecar", EdgeCheckpoint(sequencer.position, 3, ordered(told)[-1].token))
+    assert load(tmp_path / "sidecar", replace(SETTINGS, tag="XY"), plan_store(tmp_path)) is None
     fields = json.loads((tmp_path / "sidecar").read_text())
     (tmp_path / "sidecar").write_text(json.dumps({**fields, "following": [1]}))
-    assert load(tmp_path / "sidecar", SETTINGS, catalogue(tmp_path)) is None
+    assert load(tmp_path / "sidecar", SETTINGS, plan_store(tmp_path)) is None
 
 
 def test_where_a_plan_is_missing_there_is_no_place(tmp_path: Path) -> None:
     journal = JournalReader(written(tmp_path / "s1", history(second=SECOND_PLAN)))
     with pytest.raises(PlanUnknown, match="plan 2 is not here"):
-        recover(journal, tmp_path / "none", SETTINGS, catalogue(tmp_path, plan()))
+        recover(journal, tmp_path / "none", SETTINGS, plan_store(tmp_path, plan()))
 
 
 def test_another_plan_of_the_same_version_is_not_the_one_that_was_ordered(tmp_path: Path) -> None:
     journal = JournalReader(written(tmp_path / "s1", history(second=SECOND_PLAN)))
     with pytest.raises(PlanUnknown, match="is another plan than the one that was ordered"):
-        recover(journal, tmp_path / "none", SETTINGS, catalogue(tmp_path, plan(), plan(2, stripes=2)))
+        recover(journal, tmp_path / "none", SETTINGS, plan_store(tmp_path, plan(), plan(2, stripes=2)))
 
 
 def test_before_anything_was_released_the_sessions_have_to_be_opened(tmp_path: Path) -> None:
     (tmp_path / "s1").mkdir()
-    found = recover(JournalReader(tmp_path / "s1"), tmp_path / "none", SETTINGS, catalogue(tmp_path))
+    found = recover(JournalReader(tmp_path / "s1"), tmp_path / "none", SETTINGS, plan_store(tmp_path))
     assert found.checkpoint is not None
-    assert found.checkpoint.standing == StripePosition.fresh(edition())
+    assert found.checkpoint.position == StripePosition.fresh(edition())
 
 
 def test_without_any_plan_there_is_nothing_to_say(tmp_path: Path) -> None:

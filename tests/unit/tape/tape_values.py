@@ -73,7 +73,7 @@ def append(folder: Path, *entries: Ordered) -> None:
             values.mark(writer, entry)
 
 
-def lot(first: int, count: int) -> TradeBatch:
+def batch_of(first: int, count: int) -> TradeBatch:
     """Trades with these numbers."""
     places = np.zeros(count, PLACE_DTYPE)
     places["sequence"] = np.arange(first, first + count)

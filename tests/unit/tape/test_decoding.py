@@ -35,7 +35,7 @@ def spelled(deliveries: Iterable[Delivery]) -> list[Trade | Message | Break | Re
 
 def opened(folder: Path, due: int = 1) -> list[Trade | Message | Break | Reformation | Gap]:
     with JournalReader.open(folder).entries(from_sequence=due) as cursor:
-        return spelled(EntryDecoder(due).opened(list(cursor.everything()), AT))
+        return spelled(EntryDecoder(due).decode(list(cursor.everything()), AT))
 
 
 @settings(max_examples=25)

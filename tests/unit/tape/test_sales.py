@@ -32,10 +32,10 @@ Known = tuple[tuple[object, ...] | None, int, int]
 
 
 def deliveries(tokens: Sequence[Deliver]) -> list[Delivery]:
-    opener = EntryDecoder(1)
+    decoder = EntryDecoder(1)
     found: list[Delivery] = []
     for each in tokens:
-        found += opener.opened([JournalEntry(each.ordered, each.release, b"", Path(), 0)], 7)
+        found += decoder.decode([JournalEntry(each.ordered, each.release, b"", Path(), 0)], 7)
     return found
 
 
@@ -87,7 +87,7 @@ def test_client_server_and_ticker_have_the_same_sales(actions: Sequence[Action],
             writer.release(each.release, ordered.acknowledged_at)
             ticker.apply(each)
         journal = JournalReader.open(Path(folder))
-        client = [facts(trade) for trade in last_sales(journal, len(actions) + 1).lot.records()]
+        client = [facts(trade) for trade in last_sales(journal, len(actions) + 1).batch.records()]
         web = WebTicker(Path(folder))
         assert known(web.sales) == known(ticker.sales) == expected(SalesTwin(actions))
         assert client == [facts(trade) for trade in web.sales.last_sales().records()]

@@ -20,7 +20,7 @@ from unit.web.web_values import House, Site, numbers_of
 def test_sales_know_the_last_trade_and_the_volume_of_every_symbol(counts: list[int]) -> None:
     sales, following = Sales(1), 1
     for count in counts:
-        sales.apply(tape_values.lot(following, count))
+        sales.apply(tape_values.batch_of(following, count))
         following += count
     every = [tape_values.trade(number) for number in range(1, following)]
     volumes: Counter[str] = Counter()
@@ -39,7 +39,7 @@ def test_sales_know_the_last_trade_and_the_volume_of_every_symbol(counts: list[i
 
 def test_a_volume_may_be_larger_than_any_machine_integer() -> None:
     sales = Sales(1)
-    lot = tape_values.lot(4, 1)
+    lot = tape_values.batch_of(4, 1)
     huge = lot.trades.copy()
     huge["quantity"] = (1 << 63) - 1
     for _ in range(3):
@@ -120,7 +120,7 @@ def test_a_cancel_that_a_break_takes_out_of_the_order_counts_no_more(tmp_path: P
 
 def test_the_recent_past_has_a_limit() -> None:
     tail, following = Tail(1), 1
-    lot = tape_values.lot(1, 1_000)
+    lot = tape_values.batch_of(1, 1_000)
     for _ in range(200):
         places = lot.places.copy()
         places["sequence"] += following - 1

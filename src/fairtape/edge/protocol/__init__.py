@@ -1,7 +1,7 @@
 """The edge: what lies between a receiver's releases and a customer's ear. TRMP 2001 §4.1, §4.3, §7.1.
 
-Data goes one way: the order is split into stripes and numbered (`striper`), printed (`press`), paced and sent
-(`outlet`), lost, arbitrated and heard (`customer`). What was lost is asked for at a `retransmitter` (R_x), in
+Data goes one way: the order is split into stripes and numbered (`sequencer`), printed (`encoder`), paced and sent
+(`remulticaster`), lost, arbitrated and heard (`customer`). What was lost is asked for at a `retransmitter` (R_x), in
 datagrams, or replayed by a `soupdesk`, over a stream. All of them are machines without input or output, and a driver
 turns them.
 

@@ -17,9 +17,9 @@ from fairtape.edge.protocol.sessions import Edition, StripePosition
 from fairtape.edge.protocol.stripe_sequencer import SessionClosed, SessionOpened, Step, StripeMessages, StripeSequencer
 from fairtape.formats.framing import PREFIX_SIZE
 
-SHELF_BYTES_MAX: Final = 256 << 20
+RECENT_BYTES_MAX: Final = 256 << 20
 SESSIONS_MAX: Final = 16_384  # that a shelf knows; the oldest that are over go first
-LOT_COST: Final = 200  # bytes that a lot takes beside its messages
+BATCH_COST: Final = 200  # bytes that a lot takes beside its messages
 
 
 class SessionExtent(NamedTuple):
@@ -45,7 +45,7 @@ class MessageArchive(Protocol):
         """A number at or before the first message released at this time of day; None where nobody remembers."""
 
 
-class _Kept(NamedTuple):
+class _Batch(NamedTuple):
     first: int
     size: int  # of each message; 0 where they differ
     framed: bytes
@@ -53,21 +53,21 @@ class _Kept(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Session:
+class _SessionBatches:
     edition: Edition
     following: int
     ended: bool = False
-    lots: deque[_Kept] = field(default_factory=deque)
+    batches: deque[_Batch] = field(default_factory=deque)
 
 
 class RecentMessages:
     """An archive of the latest messages of all stripes, in memory; what it no longer has is asked of an older one."""
 
-    def __init__(self, *, bytes_max: int = SHELF_BYTES_MAX, older: MessageArchive | None = None) -> None:
+    def __init__(self, *, bytes_max: int = RECENT_BYTES_MAX, older: MessageArchive | None = None) -> None:
         self._bytes_max = bytes_max
         self._older = older
         self._bytes = 0
-        self._sessions: dict[str, _Session] = {}
+        self._sessions: dict[str, _SessionBatches] = {}
         self._current: dict[int, str] = {}
         self._arrivals: deque[str] = deque()  # the session of every lot that is kept, the oldest first
 
@@ -79,7 +79,7 @@ class RecentMessages:
             case SessionOpened(edition, following):
                 for stripe, number in zip(edition.stripes, following, strict=True):
                     name = edition.session(stripe.number)
-                    known = self._sessions.setdefault(name, _Session(edition, number))
+                    known = self._sessions.setdefault(name, _SessionBatches(edition, number))
                     self._move(known, number)
                     self._current[stripe.number] = name
                 self._forget_sessions()
@@ -102,11 +102,11 @@ class RecentMessages:
         """From the shelf, or from the older archive where the first one is not here any more."""
         known = self._sessions.get(session)
         found: list[bytes] = []
-        if known is not None and known.lots and known.lots[0].first <= first < known.following:
-            place = bisect_right(known.lots, first, key=_first) - 1
-            while len(found) < count and place < len(known.lots):
-                lot = known.lots[place]
-                found += _cut(lot, first + len(found) - lot.first, count - len(found))
+        if known is not None and known.batches and known.batches[0].first <= first < known.following:
+            place = bisect_right(known.batches, first, key=_first) - 1
+            while len(found) < count and place < len(known.batches):
+                batch = known.batches[place]
+                found += _cut(batch, first + len(found) - batch.first, count - len(found))
                 place += 1
         elif self._older is not None:
             return self._older.messages(session, first, count)
@@ -115,31 +115,31 @@ class RecentMessages:
     def number_since(self, session: str, since: Duration) -> int | None:
         """As exact as a token."""
         known = self._sessions.get(session)
-        if known is not None and known.lots:
+        if known is not None and known.batches:
             at = known.edition.plan.midnight_at + since
-            place = bisect_left(known.lots, at, key=_at)
-            if place == len(known.lots):
+            place = bisect_left(known.batches, at, key=_at)
+            if place == len(known.batches):
                 return known.following
-            if place or known.lots[0].first == 1:
-                return known.lots[place].first
+            if place or known.batches[0].first == 1:
+                return known.batches[place].first
         return self._older.number_since(session, since) if self._older else None
 
-    def _keep(self, lot: StripeMessages, at: Instant) -> None:
-        known = self._sessions[lot.session]
-        known.lots.append(_Kept(lot.first, lot.size, lot.framed, at))
-        known.following = lot.first + lot.count
-        self._arrivals.append(lot.session)
-        self._bytes += len(lot.framed) + LOT_COST
+    def _keep(self, batch: StripeMessages, at: Instant) -> None:
+        known = self._sessions[batch.session]
+        known.batches.append(_Batch(batch.first, batch.size, batch.framed, at))
+        known.following = batch.first + batch.count
+        self._arrivals.append(batch.session)
+        self._bytes += len(batch.framed) + BATCH_COST
         while self._bytes > self._bytes_max:
             oldest = self._sessions.get(self._arrivals.popleft())
-            if oldest is not None and oldest.lots:
-                self._bytes -= len(oldest.lots.popleft().framed) + LOT_COST
+            if oldest is not None and oldest.batches:
+                self._bytes -= len(oldest.batches.popleft().framed) + BATCH_COST
 
-    def _move(self, known: _Session, following: int) -> None:
+    def _move(self, known: _SessionBatches, following: int) -> None:
         """An outlet that was given another place goes on there; what is before it must be without a hole."""
         if known.following != following:
-            self._bytes -= sum(len(each.framed) + LOT_COST for each in known.lots)
-            known.lots.clear()
+            self._bytes -= sum(len(each.framed) + BATCH_COST for each in known.batches)
+            known.batches.clear()
             known.following = following
 
     def _forget_sessions(self) -> None:
@@ -149,24 +149,24 @@ class RecentMessages:
                 return
             if self._sessions[name].ended:
                 gone = self._sessions.pop(name)
-                self._bytes -= sum(len(each.framed) + LOT_COST for each in gone.lots)
+                self._bytes -= sum(len(each.framed) + BATCH_COST for each in gone.batches)
 
 
-def _first(lot: _Kept) -> int:
-    return lot.first
+def _first(batch: _Batch) -> int:
+    return batch.first
 
 
-def _at(lot: _Kept) -> Instant:
-    return lot.at
+def _at(batch: _Batch) -> Instant:
+    return batch.at
 
 
-def _cut(lot: _Kept, skip: int, count: int) -> list[bytes]:
+def _cut(batch: _Batch, skip: int, count: int) -> list[bytes]:
     """Messages of a lot, without their lengths."""
-    framed = lot.framed
-    if lot.size:
-        step = lot.size + PREFIX_SIZE
+    framed = batch.framed
+    if batch.size:
+        step = batch.size + PREFIX_SIZE
         starts = range(skip * step + PREFIX_SIZE, min((skip + count) * step, len(framed)), step)
-        return [framed[start : start + lot.size] for start in starts]
+        return [framed[start : start + batch.size] for start in starts]
     found: list[bytes] = []
     at = 0
     while at < len(framed) and len(found) < skip + count:
@@ -203,7 +203,7 @@ class MessageIndex:
         return self._editions
 
     @property
-    def standings(self) -> Sequence[StripePosition]:
+    def positions(self) -> Sequence[StripePosition]:
         """The places, in order."""
         return self._places
 
@@ -213,22 +213,22 @@ class MessageIndex:
         return self._spacing
 
     @classmethod
-    def restored(cls, editions: Iterable[Edition], standings: Iterable[StripePosition], spacing: int) -> "MessageIndex":
+    def restored(cls, editions: Iterable[Edition], positions: Iterable[StripePosition], spacing: int) -> "MessageIndex":
         """An index as it was; its standings are of these very editions."""
         places = cls(spacing=spacing)
         places._editions = list(editions)
-        places._places = list(standings)
+        places._places = list(positions)
         places._numbers = sum(len(place.following) for place in places._places)
         return places
 
-    def note(self, standing: StripePosition) -> None:
+    def note(self, position: StripePosition) -> None:
         """Remember a place, unless it is near the last one. Called once per token, in order."""
-        if not self._editions or self._editions[-1] is not standing.edition:
-            self._editions = [*self._editions[1 - EDITIONS_MAX :], standing.edition]
-        elif self._places and standing.sequence < self._places[-1].sequence + self._spacing:
+        if not self._editions or self._editions[-1] is not position.edition:
+            self._editions = [*self._editions[1 - EDITIONS_MAX :], position.edition]
+        elif self._places and position.sequence < self._places[-1].sequence + self._spacing:
             return
-        self._places.append(standing)
-        self._numbers += len(standing.following)
+        self._places.append(position)
+        self._numbers += len(position.following)
         if self._numbers > self._numbers_max:
             del self._places[1::2]
             self._numbers = sum(len(place.following) for place in self._places)
@@ -239,8 +239,8 @@ class MessageIndex:
         found = self._within(session)
         if found is None:
             return None
-        places, position = found
-        return places[bisect_right(places, number, key=lambda place: place.following[position]) - 1]
+        places, index = found
+        return places[bisect_right(places, number, key=lambda place: place.following[index]) - 1]
 
     def before_time(self, session: str, at: Instant) -> StripePosition | None:
         """The last place at which no token of this time or later had been numbered."""
@@ -274,27 +274,29 @@ def reread(
     first: int,
     count: int,
     successor: Edition | None = None,
-    presses: Mapping[int, ItchEncoder] | None = None,
+    encoders: Mapping[int, ItchEncoder] | None = None,
 ) -> list[bytes]:
     """The messages of a session, out of what a journal holds from a place on; as many as the entries yield.
 
-    `presses`, by the versions of their plans, are there for whoever reads often: to set one up takes a while.
+    `encoders`, by the versions of their plans, are there for whoever reads often: to set one up takes a while.
     """
-    known = presses or {}
-    shelf = RecentMessages()
-    striper = StripeSequencer(place, press=known.get(place.edition.plan.version))
-    for step in striper.begin():
-        shelf.take(step, striper.at)
+    known = encoders or {}
+    recent = RecentMessages()
+    sequencer = StripeSequencer(place, encoder=known.get(place.edition.plan.version))
+    for step in sequencer.begin():
+        recent.take(step, sequencer.at)
     if successor is not None and successor.plan.version != place.edition.plan.version:
-        press = known.get(successor.plan.version)
-        striper.change_plan(successor.plan, at_sequence=successor.sequence, at=successor.begun_at or 0, press=press)
+        encoder = known.get(successor.plan.version)
+        sequencer.change_plan(
+            successor.plan, at_sequence=successor.sequence, at=successor.begun_at or 0, encoder=encoder
+        )
     for entry in entries:
-        extent = shelf.extent(session)
+        extent = recent.extent(session)
         if extent is None or extent.ended or extent.following >= first + count:
             break
         if isinstance(entry, FormationChange):
-            striper.turn(entry)
+            sequencer.turn(entry)
         else:
-            for step in striper.deliver(entry):
-                shelf.take(step, striper.at)
-    return list(shelf.messages(session, first, count))
+            for step in sequencer.deliver(entry):
+                recent.take(step, sequencer.at)
+    return list(recent.messages(session, first, count))

@@ -56,10 +56,10 @@ class SymbolLookup:
             self._keys[number] = np.frombuffer(bytes(4) + name, "<u8")
         self._keys[:, 0] >>= _HALF
         slots = self._slots_of(self._keys)
-        self._crowded: dict[bytes, int] = {}
+        self._collisions: dict[bytes, int] = {}
         for number, name in enumerate(names, 1):
             if self._slots[slots[number]]:
-                self._crowded[name] = number
+                self._collisions[name] = number
             else:
                 self._slots[slots[number]] = number
 
@@ -71,8 +71,8 @@ class SymbolLookup:
         wrong = np.flatnonzero((self._keys[found] != keys).any(axis=1))
         if len(wrong):
             found[wrong] = 0
-            for place in wrong.tolist() if self._crowded else ():
-                found[place] = self._crowded.get(words[place].tobytes()[4 : 4 + NAME_SIZE], 0)
+            for place in wrong.tolist() if self._collisions else ():
+                found[place] = self._collisions.get(words[place].tobytes()[4 : 4 + NAME_SIZE], 0)
         return found
 
     def _slots_of(self, keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
@@ -80,7 +80,7 @@ class SymbolLookup:
         return (mixed >> self._shift).astype(np.int64)
 
 
-STRANGERS_MAX: Final = 1 << 16  # symbols without a listing whose stripe is remembered
+UNLISTED_MAX: Final = 1 << 16  # symbols without a listing whose stripe is remembered
 _U32_MAX: Final = (1 << 32) - 1
 _HEAD: Final = np.uint64(TRADE_KIND | TRADE_VERSION << 8)
 _HEAD_MASK: Final = np.uint64(0xFFFFFFFF & ~(FLAGS_ALLOWED << 16))
@@ -116,7 +116,7 @@ class Share:
 
 
 @dataclass(slots=True)
-class _Page:
+class _Token:
     """The trades of one token, column by column, and what is known about each of them."""
 
     trades: Trades
@@ -137,16 +137,16 @@ class ItchEncoder:
         self._core = core
         self._midnight_at = plan.midnight_at
         stripes = plan.of_core(core)
-        self._positions = {stripe.number: position for position, stripe in enumerate(stripes)}
+        self._indexes = {stripe.number: index for index, stripe in enumerate(stripes)}
         listed = [
-            (position, Listing(symbol, venue))
-            for position, stripe in enumerate(stripes)
+            (index, Listing(symbol, venue))
+            for index, stripe in enumerate(stripes)
             for symbol in stripe.symbols
             for venue in stripe.venues or ("",)
         ]
-        listed = [(position, listing) for position, listing in listed if fits_directory(listing)]
+        listed = [(index, listing) for index, listing in listed if fits_directory(listing)]
         self._listings = [listing for _, listing in listed]
-        self._stripe_of = np.array([0, *(position for position, _ in listed)], np.uint16)
+        self._stripe_of = np.array([0, *(index for index, _ in listed)], np.uint16)
         self._names = SymbolLookup([_name(listing) for listing in self._listings])
         self._templates = _templates(self._listings)
         self._writer = writer = TickerItch(self._listings, midnight_at=self._midnight_at)
@@ -156,17 +156,17 @@ class ItchEncoder:
             self._opening[self._stripe_of[int.from_bytes(message[1:3], "big")]].append(message)
         last = writer.closing(self._midnight_at)
         self._closing: list[list[bytes]] = [[] if stripe.opaque else [last] for stripe in stripes]
-        self._strangers: dict[bytes, int] = {}  # stripes of symbols that were looked up one by one
+        self._unlisted: dict[bytes, int] = {}  # stripes of symbols that were looked up one by one
 
     def openings(self, since: int) -> list[list[bytes]]:
         """For each stripe the start of messages and its part of the directory; nothing for the opaque one."""
-        return [_stamped(page, since) for page in self._opening]
+        return [_stamped(token, since) for token in self._opening]
 
     def closings(self, since: int) -> list[list[bytes]]:
         """For each stripe the end of messages; nothing for the opaque one."""
-        return [_stamped(page, since) for page in self._closing]
+        return [_stamped(token, since) for token in self._closing]
 
-    def press(self, octets: bytes, numbers: Array) -> tuple[list[Share], list[int]]:
+    def encode(self, octets: bytes, numbers: Array) -> tuple[list[Share], list[int]]:
         """Each stripe's share of these records, and the places of those records that are no trades."""
         trades: Trades = np.frombuffer(octets, TRADE_DTYPE)
         words = np.frombuffer(octets, "<u8").reshape(-1, TRADE_SIZE // 8)
@@ -177,12 +177,12 @@ class ItchEncoder:
         narrow = sane & (listings > 0) & (since >= 0) & (since <= TIMESTAMP_MAX)
         narrow &= (price >= 0) & (price <= _U32_MAX) & (price * PRICE_UNIT == trades["price"])
         narrow &= (shares <= _U32_MAX) & (shares * ONE == trades["quantity"])
-        page = _Page(trades, numbers, listings, self._stripe_of[listings], since, price, shares, narrow)
+        token = _Token(trades, numbers, listings, self._stripe_of[listings], since, price, shares, narrow)
         if narrow.all():
-            return list(self._shares(page, np.argsort(page.stripes, kind="stable"))), []
-        good = self._placed(page, sane)
-        order = np.argsort(page.stripes, kind="stable")
-        return list(self._shares(page, order[good[order]])), np.flatnonzero(~good).tolist()
+            return list(self._shares(token, np.argsort(token.stripes, kind="stable"))), []
+        good = self._placed(token, sane)
+        order = np.argsort(token.stripes, kind="stable")
+        return list(self._shares(token, order[good[order]])), np.flatnonzero(~good).tolist()
 
     def notice(self, payload: bytes, number: int) -> tuple[int, list[bytes]] | None:
         """The stripe and the messages of a notice about a trade; None where it is none, or ITCH has no word for it."""
@@ -203,32 +203,32 @@ class ItchEncoder:
     def _within_day(self, at: Instant) -> Instant:
         return min(max(at, self._midnight_at), self._midnight_at + TIMESTAMP_MAX)
 
-    def _placed(self, page: _Page, sane: Array) -> Array:
+    def _placed(self, token: _Token, sane: Array) -> Array:
         """Which records are trades; those without a listing get the stripe of their symbol."""
-        good: Array = sane & (page.listings > 0)
-        strangers = np.flatnonzero(page.listings == 0)
-        whole = _are_trades(page.trades[strangers])
-        for place, record in zip(strangers.tolist(), page.trades[strangers], strict=True):
+        good: Array = sane & (token.listings > 0)
+        unlisted = np.flatnonzero(token.listings == 0)
+        whole = _are_trades(token.trades[unlisted])
+        for place, record in zip(unlisted.tolist(), token.trades[unlisted], strict=True):
             if whole or _are_trades(record.tobytes()):
-                page.stripes[place] = self._place_of(bytes(record["symbol"]))
+                token.stripes[place] = self._place_of(bytes(record["symbol"]))
                 good[place] = True
         return good
 
     def _place_of(self, symbol: bytes) -> int:
-        place = self._strangers.get(symbol)
+        place = self._unlisted.get(symbol)
         if place is None:
-            if len(self._strangers) >= STRANGERS_MAX:
-                self._strangers.clear()
+            if len(self._unlisted) >= UNLISTED_MAX:
+                self._unlisted.clear()
             number = self.plan.edge_of(symbol.decode("ascii"), self._core)
-            place = self._strangers[symbol] = self._positions[number]
+            place = self._unlisted[symbol] = self._indexes[number]
         return place
 
-    def _shares(self, page: _Page, order: Array) -> Iterator[Share]:
+    def _shares(self, token: _Token, order: Array) -> Iterator[Share]:
         """Cut what is printed, in the order of the stripes, into the stripes' shares."""
-        narrow = page.narrow[order]
-        slim = self._slim(page, order[narrow]).tobytes()
-        broad = b"" if narrow.all() else self._broad(page, order[~narrow]).tobytes()
-        counts = np.bincount(page.stripes[order])
+        narrow = token.narrow[order]
+        slim = self._slim(token, order[narrow]).tobytes()
+        broad = b"" if narrow.all() else self._broad(token, order[~narrow]).tobytes()
+        counts = np.bincount(token.stripes[order])
         begin = slim_at = broad_at = 0
         for stripe in np.flatnonzero(counts).tolist():
             count = int(counts[stripe])
@@ -242,29 +242,29 @@ class ItchEncoder:
                 yield Share(stripe, count, _interleaved(one, other, kinds.tolist()), 0)
             begin, slim_at, broad_at = begin + count, slim_end, broad_end
 
-    def _slim(self, page: _Page, places: Array) -> Array:
+    def _slim(self, token: _Token, places: Array) -> Array:
         """ITCH trade messages."""
-        rows = self._templates[page.listings[places]]
-        trades = page.trades[places]
-        _write_since(rows, page.since[places])
+        rows = self._templates[token.listings[places]]
+        trades = token.trades[places]
+        _write_since(rows, token.since[places])
         flags = trades["flags"]
         rows["tracking"] = flags
         rows["order_reference"] = trades["trade_id"]
         rows["buy_sell"] = _INDICATORS[flags]
-        rows["shares"] = page.shares[places]
-        rows["price"] = page.price[places]
-        rows["match_number"] = page.numbers[places]
+        rows["shares"] = token.shares[places]
+        rows["price"] = token.price[places]
+        rows["match_number"] = token.numbers[places]
         return rows
 
-    def _broad(self, page: _Page, places: Array) -> Array:
+    def _broad(self, token: _Token, places: Array) -> Array:
         """Wide messages: whatever ITCH has no room for."""
         rows = np.zeros(len(places), BROAD)
         rows["length"] = BROAD.itemsize - 2
         rows["letter"] = WIDE.encode("ascii")
-        rows["locate"] = page.listings[places]
-        _write_since(rows, np.clip(page.since[places], 0, TIMESTAMP_MAX))
-        rows["match_number"] = page.numbers[places]
-        rows["record"] = page.trades[places].view(f"V{TRADE_SIZE}")
+        rows["locate"] = token.listings[places]
+        _write_since(rows, np.clip(token.since[places], 0, TIMESTAMP_MAX))
+        rows["match_number"] = token.numbers[places]
+        rows["record"] = token.trades[places].view(f"V{TRADE_SIZE}")
         return rows
 
 

@@ -80,7 +80,7 @@ class _Connection:
         self.session = ""
         self.number = 0  # of the next message
         self.last: int | None = None  # that the client wants
-        self.hungry = False  # there may be more for it
+        self.has_more = False  # there may be more for it
         self.unflushed = 0
         self.opened_at = now
         self.heard_at = now
@@ -128,7 +128,7 @@ class ReplayServer:
         if known is not None and size:
             known.unflushed = max(known.unflushed - size, 0)
             known.stalled_at = now if known.unflushed >= self._options.buffer_max else NEVER
-            if known.hungry:
+            if known.has_more:
                 self._due_at = now
 
     def receive(self, connection: int, octets: bytes, now: Instant) -> None:
@@ -151,7 +151,7 @@ class ReplayServer:
     def released(self, now: Instant) -> None:
         """There may be something new in the archive."""
         for known in self._connections.values():
-            known.hungry = known.customer is not None
+            known.has_more = known.customer is not None
         if self._connections:
             self._due_at = now
 
@@ -165,8 +165,8 @@ class ReplayServer:
                     self.counts.half_open += 1
                     self._close(connection, "no login came in time")
                 continue
-            self._mind(connection, known, now)
-            if connection in self._connections and known.hungry:
+            self._check_timeouts(connection, known, now)
+            if connection in self._connections and known.has_more:
                 self._feed(connection, known, known.customer, now)
         self._due_at = min((self._next(known) for known in self._connections.values()), default=NEVER)
 
@@ -189,7 +189,7 @@ class ReplayServer:
                 self._close(connection, "the client logged out")
             case soup.UnsequencedData(message) if known.customer is not None and _is_range(message):
                 known.last = _RANGE.unpack(message)[1]
-                known.hungry, self._due_at = True, now
+                known.has_more, self._due_at = True, now
             case _:
                 self.counts.breaches += 1
                 self._close(connection, f"packet {packet.LETTER} makes no sense here")
@@ -199,7 +199,7 @@ class ReplayServer:
         if not self._authenticate(login.username, login.password):
             self._reject(connection, _UNAUTHORISED)
             return
-        begin = self._beginning(login)
+        begin = self._start_of(login)
         if begin is None:
             self._reject(connection, _UNKNOWN_SESSION)
             return
@@ -213,11 +213,11 @@ class ReplayServer:
         known.session, known.number = begin
         timeout_ms = login.timeout_ms or 0
         known.timeout = timeout_ms * MILLISECOND or options.client_timeout
-        known.hungry = True
+        known.has_more = True
         self._write(connection, known, soup.encode(soup.LoginAccepted(known.session, known.number)), now)
         self._due_at = now
 
-    def _beginning(self, login: soup.LoginRequest) -> tuple[str, int] | None:
+    def _start_of(self, login: soup.LoginRequest) -> tuple[str, int] | None:
         """The session and the first number that a login means; None where there are none."""
         name, number = login.session, login.number
         since = None
@@ -240,7 +240,7 @@ class ReplayServer:
         self._effects.append(WriteConnection(connection, soup.encode(soup.LoginRejected(reason))))
         self._close(connection, "the login was rejected")
 
-    def _mind(self, connection: int, known: _Connection, now: Instant) -> None:
+    def _check_timeouts(self, connection: int, known: _Connection, now: Instant) -> None:
         """Heartbeats, and the patience with clients that are silent or do not read."""
         if now >= known.heard_at + known.timeout:
             self.counts.silent += 1
@@ -274,7 +274,7 @@ class ReplayServer:
             self._write(connection, known, soup.encode(soup.EndOfSession()), now)
             self._close(connection, "all was sent")
         elif not messages:
-            known.hungry = False
+            known.has_more = False
             if known.number < following:
                 self.counts.gone += 1
                 self._close(connection, f"message {known.number} is not kept here any more")
@@ -298,7 +298,7 @@ class ReplayServer:
         due_at = min(known.heard_at + known.timeout, known.spoke_at + options.heartbeat_period)
         if known.unflushed >= options.buffer_max:
             return min(due_at, known.stalled_at + options.stall_period)
-        return min(due_at, known.customer.pacer.ready_at) if known.hungry else due_at
+        return min(due_at, known.customer.pacer.ready_at) if known.has_more else due_at
 
 
 def _is_range(message: bytes) -> bool:

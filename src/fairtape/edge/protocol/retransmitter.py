@@ -53,31 +53,33 @@ class Repair(NamedTuple):
     hosts: frozenset[str] = frozenset()  # who wanted what everybody gets: it counts as waiting for each of them
 
 
-def batched(wishes: Iterable[RepairRequest], *, multicast_min: int) -> list[Repair]:
+def merge_requests(requests: Iterable[RepairRequest], *, multicast_min: int) -> list[Repair]:
     """What at least so many customers want goes to everybody, the rest to each who wants it; no number twice to one."""
     repairs: dict[Address | None, list[Repair]] = {}
-    for first, end, wanting in _segments(wishes):
-        everybody = len(wanting) >= multicast_min
-        hosts = frozenset(host for host, _ in wanting) if everybody else frozenset[str]()
-        for to in (None,) if everybody else sorted(wanting):
+    for first, end, requesters in _segments(requests):
+        is_multicast = len(requesters) >= multicast_min
+        hosts = frozenset(host for host, _ in requesters) if is_multicast else frozenset[str]()
+        for to in (None,) if is_multicast else sorted(requesters):
             known = repairs.setdefault(to, [])
             before = known.pop() if known and known[-1].end == first else Repair(to, first, end)
             known.append(Repair(to, before.first, end, before.hosts | hosts))
     return [repair for each in repairs.values() for repair in each]
 
 
-def _segments(wishes: Iterable[RepairRequest]) -> Iterator[tuple[int, int, Counter[Address]]]:
+def _segments(requests: Iterable[RepairRequest]) -> Iterator[tuple[int, int, Counter[Address]]]:
     """The numbers cut wherever a wish begins or ends, and who wants each piece."""
-    edges = sorted(edge for wish in wishes for edge in ((wish.first, 1, wish.by), (wish.end, -1, wish.by)))
-    wanting: Counter[Address] = Counter()
+    edges = sorted(
+        edge for request in requests for edge in ((request.first, 1, request.by), (request.end, -1, request.by))
+    )
+    requesters: Counter[Address] = Counter()
     at = 0
     for edge, step, by in edges:
-        if wanting and edge > at:
-            yield at, edge, wanting
+        if requesters and edge > at:
+            yield at, edge, requesters
         at = edge
-        wanting[by] += step
-        if not wanting[by]:
-            del wanting[by]
+        requesters[by] += step
+        if not requesters[by]:
+            del requesters[by]
 
 
 # The customers of a retransmit server: their grades, and how much each may ask for.
@@ -85,7 +87,7 @@ def _segments(wishes: Iterable[RepairRequest]) -> Iterator[tuple[int, int, Count
 # MoldUDP64 says nothing about who asks, so an account is that of a host. An address proves nothing; all that depends on
 # it is how much service somebody gets who may be somebody else.
 
-STRANGERS_MAX: Final = 10_000  # accounts of hosts that nobody registered; the one unheard for longest goes first
+UNREGISTERED_MAX: Final = 10_000  # accounts of hosts that nobody registered; the one unheard for longest goes first
 REGISTERED_MAX: Final = 100_000
 
 
@@ -111,14 +113,14 @@ class CustomerAccounts:
         requests_per_s: int,
         bits_per_s: int,
         burst_period: Duration = SECOND // 10,
-        strangers_max: int = STRANGERS_MAX,
+        unregistered_max: int = UNREGISTERED_MAX,
     ) -> None:
         self._requests_per_s = requests_per_s
         self._bits_per_s = bits_per_s
         self._burst_period = burst_period
-        self._strangers_max = strangers_max
+        self._unregistered_max = unregistered_max
         self._registered: dict[str, CustomerAccount] = {}
-        self._strangers: OrderedDict[str, CustomerAccount] = OrderedDict()
+        self._unregistered: OrderedDict[str, CustomerAccount] = OrderedDict()
 
     def register(self, host: str, grade: Grade, *, bits_per_s: int | None = None) -> None:
         """Whoever asks from this host gets this grade."""
@@ -127,13 +129,13 @@ class CustomerAccounts:
 
     def of(self, host: str) -> CustomerAccount:
         """The account of a host; a stranger has best effort."""
-        account = self._registered.get(host) or self._strangers.get(host)
+        account = self._registered.get(host) or self._unregistered.get(host)
         if account is None:
-            account = self._strangers[host] = self._account(Grade.BEST_EFFORT, self._bits_per_s)
-            if len(self._strangers) > self._strangers_max:
-                self._strangers.popitem(last=False)
-        elif host in self._strangers:
-            self._strangers.move_to_end(host)
+            account = self._unregistered[host] = self._account(Grade.BEST_EFFORT, self._bits_per_s)
+            if len(self._unregistered) > self._unregistered_max:
+                self._unregistered.popitem(last=False)
+        elif host in self._unregistered:
+            self._unregistered.move_to_end(host)
         return account
 
     def _account(self, grade: Grade, bits_per_s: int) -> CustomerAccount:
@@ -206,8 +208,8 @@ class Retransmitter:
         self._gather_at: Instant = NEVER
         self._gathering: dict[str, list[RepairRequest]] = {}
         self._gathered = 0
-        self._urgent: deque[_Job] = deque()  # of guaranteed customers
-        self._idle: deque[_Job] = deque()  # of the others
+        self._guaranteed: deque[_Job] = deque()  # of guaranteed customers
+        self._best_effort: deque[_Job] = deque()  # of the others
         # Until when, and what was sent to everybody.
         self._lingering: deque[tuple[Instant, str, int, int]] = deque(maxlen=LINGERING_MAX)
         self._groups: dict[str, Pacer] = {}
@@ -242,8 +244,8 @@ class Retransmitter:
         if extent is None:
             self.counts.strangers += 1
         elif request.number >= extent.following:
-            self._tell_extent(request, extent, origin, now)
-        elif self._has_room(request, origin):
+            self._send_extent(request, extent, origin, now)
+        elif self._has_capacity(request, origin):
             self._gather(request, extent.following, origin, now)
 
     def wake(self, now: Instant) -> None:
@@ -255,7 +257,7 @@ class Retransmitter:
     def deadline(self) -> Instant | None:
         """When the gathering closes, or the next repair may go."""
         due_at = self._gather_at
-        if self._idle or self._urgent:
+        if self._best_effort or self._guaranteed:
             ready_at = self._pacer.ready_at
             if self._postponed_until < NEVER:
                 ready_at = max(ready_at, self._postponed_until)
@@ -267,7 +269,7 @@ class Retransmitter:
         effects, self._effects = self._effects, []
         return effects
 
-    def _tell_extent(self, request: MoldRequest, extent: SessionExtent, origin: Address, now: Instant) -> None:
+    def _send_extent(self, request: MoldRequest, extent: SessionExtent, origin: Address, now: Instant) -> None:
         """Whoever asks for the very next number learns that it is the next one, or that there will be none."""
         if request.number > extent.following:
             self.counts.absurd += 1
@@ -276,9 +278,9 @@ class Retransmitter:
         self._pacer.charge(8 * (len(datagram) + OVERHEAD), now)
         self._effects.append(SendUnicast(origin, [datagram]))
 
-    def _has_room(self, request: MoldRequest, origin: Address) -> bool:
+    def _has_capacity(self, request: MoldRequest, origin: Address) -> bool:
         account, options = self.accounts.of(origin[0]), self._options
-        queued = len(self._idle) + len(self._urgent)
+        queued = len(self._best_effort) + len(self._guaranteed)
         if account.waiting >= options.queue_max or self._gathered >= options.gathered_max or queued >= options.jobs_max:
             self._refuse(origin, request, RefusalReason.QUEUE)
         elif account.grade is Grade.BEST_EFFORT and queued >= options.best_effort_max:
@@ -311,18 +313,18 @@ class Retransmitter:
         self._gather_at = min(self._gather_at, now + self._options.gather_delay)
 
     def _close_gathering(self) -> None:
-        for session, wishes in self._gathering.items():
+        for session, requests in self._gathering.items():
             guaranteed = set()
-            for wish in wishes:
-                account = self.accounts.of(wish.by[0])
+            for request in requests:
+                account = self.accounts.of(request.by[0])
                 account.waiting = max(account.waiting - 1, 0)
                 if account.grade is Grade.GUARANTEED:
-                    guaranteed.add(wish.by)
+                    guaranteed.add(request.by)
             stripe = self._stripe(session)
-            multicast_min = self._options.multicast_min if stripe else len(wishes) + 1
-            for repair in batched(wishes, multicast_min=multicast_min):
+            multicast_min = self._options.multicast_min if stripe else len(requests) + 1
+            for repair in merge_requests(requests, multicast_min=multicast_min):
                 urgent = repair.to in guaranteed or (repair.to is None and guaranteed)
-                (self._urgent if urgent else self._idle).append(_Job(session, repair, stripe))
+                (self._guaranteed if urgent else self._best_effort).append(_Job(session, repair, stripe))
                 for host in _hosts(repair):
                     self.accounts.of(host).waiting += 1
         self._gathering.clear()
@@ -333,7 +335,7 @@ class Retransmitter:
         """Guaranteed repairs first; one whose customer has had enough for now goes to the end of the queue."""
         self._postponed_until = NEVER
         postponed_until = NEVER
-        for queue in (self._urgent, self._idle):
+        for queue in (self._guaranteed, self._best_effort):
             for _ in range(len(queue)):
                 if self._pacer.ready_at > now:
                     return

@@ -84,20 +84,20 @@ class _Other(NamedTuple):
 class StripeSequencer:
     """Numbers the messages of all stripes of one core stripe."""
 
-    def __init__(self, standing: StripePosition, *, press: ItchEncoder | None = None) -> None:
-        """Whoever has a `press` for the plan of this place saves the time to set one up."""
-        assert press is None or press.plan == standing.edition.plan
+    def __init__(self, position: StripePosition, *, encoder: ItchEncoder | None = None) -> None:
+        """Whoever has a `encoder` for the plan of this place saves the time to set one up."""
+        assert encoder is None or encoder.plan == position.edition.plan
         self.repeated = 0  # tokens that came again
         self.lost = False  # the order has a hole here, or is finished: nothing can be numbered until `resume`
         self.at: Instant = 0  # the timestamp of the last token
         self._due: list[_Due] = []
         # Of the plan in force, and of those to come.
-        self._presses: dict[int, ItchEncoder] = {} if press is None else {press.plan.version: press}
-        self._edition = standing.edition
-        self.resume(standing)
+        self._encoders: dict[int, ItchEncoder] = {} if encoder is None else {encoder.plan.version: encoder}
+        self._edition = position.edition
+        self.resume(position)
 
     @property
-    def standing(self) -> StripePosition:
+    def position(self) -> StripePosition:
         """Where it is; what is still due is not part of it."""
         return StripePosition(self._edition, self._sequence, tuple(self._following), self.at, self._formation)
 
@@ -111,19 +111,19 @@ class StripeSequencer:
         """The number in the order that is expected next."""
         return self._sequence
 
-    def resume(self, standing: StripePosition) -> None:
+    def resume(self, position: StripePosition) -> None:
         """Go on from another place. What is due behind it must be told again, as a journal tells it."""
         self.lost = False
         self._due.clear()
-        self._sequence, self.at = standing.sequence, standing.at
-        self._formation = standing.formation
-        self._following = list(standing.following)
-        self._take_over(standing.edition)
+        self._sequence, self.at = position.sequence, position.at
+        self._formation = position.formation
+        self._following = list(position.following)
+        self._take_over(position.edition)
 
     def begin(self) -> list[Step]:
         """What comes before the first token: the opening of the sessions, unless it was numbered before."""
         steps: list[Step] = [SessionOpened(self._edition, tuple(self._following))]
-        if self.standing.is_fresh:
+        if self.position.is_fresh:
             steps += self._opening()
         return steps
 
@@ -137,15 +137,17 @@ class StripeSequencer:
         self.lost |= change.sequence < self._sequence and not change.broken
         self._note(_Due(change.sequence, 0, change.formation, change, None, change.installed_at))
 
-    def change_plan(self, plan: StripePlan, *, at_sequence: int, at: Instant, press: ItchEncoder | None = None) -> None:
+    def change_plan(
+        self, plan: StripePlan, *, at_sequence: int, at: Instant, encoder: ItchEncoder | None = None
+    ) -> None:
         """Another plan takes over at a place to come. `at` goes into the sessions, so it must be equal everywhere.
 
-        A `press` for that plan takes a while to set up; whoever is in a hurry brings one.
+        A `encoder` for that plan takes a while to set up; whoever is in a hurry brings one.
         """
         if plan.version <= self._edition.plan.version:
             return
         self.lost |= at_sequence < self._sequence
-        self._presses[plan.version] = press or ItchEncoder(plan, self._edition.core)
+        self._encoders[plan.version] = encoder or ItchEncoder(plan, self._edition.core)
         self._note(_Due(at_sequence, 1, plan.version, None, plan, at))
 
     def _note(self, due: _Due) -> None:
@@ -170,7 +172,7 @@ class StripeSequencer:
             steps += self._carry_out(self._due.pop(0))
         self.at = ordered.acknowledged_at
         self._sequence = ordered.sequence + ordered.count
-        steps += self._print(ordered)
+        steps += self._encode(ordered)
         return steps
 
     def finish(self, at: Instant) -> list[Step]:
@@ -212,47 +214,49 @@ class StripeSequencer:
     def _take_over(self, edition: Edition) -> None:
         self._edition = edition
         self._sessions = [edition.session(stripe.number) for stripe in edition.stripes]
-        self._opaque = next(position for position, stripe in enumerate(edition.stripes) if stripe.opaque)
+        self._opaque = next(index for index, stripe in enumerate(edition.stripes) if stripe.opaque)
         version = edition.plan.version
-        press = self._presses.get(version) or ItchEncoder(edition.plan, edition.core)
-        self._press = press
-        self._presses = {number: each for number, each in self._presses.items() if number > version} | {version: press}
+        encoder = self._encoders.get(version) or ItchEncoder(edition.plan, edition.core)
+        self._encoder = encoder
+        self._encoders = {number: each for number, each in self._encoders.items() if number > version} | {
+            version: encoder
+        }
 
     def _opening(self) -> Iterator[StripeMessages]:
         since, mark = self._edition.stamp, Begun(self._edition.sequence, *self._edition.after)
-        for position, messages in enumerate(self._press.openings(since)):
-            yield self._lot(position, [encode_mark(mark, since), *messages])
+        for index, messages in enumerate(self._encoder.openings(since)):
+            yield self._frame(index, [encode_mark(mark, since), *messages])
 
     def _closing(self, mark: Over, at: Instant) -> Iterator[StripeMessages]:
         since = self._edition.since_midnight(at)
-        for position, messages in enumerate(self._press.closings(since)):
-            yield self._lot(position, [*messages, encode_mark(mark, since)])
+        for index, messages in enumerate(self._encoder.closings(since)):
+            yield self._frame(index, [*messages, encode_mark(mark, since)])
 
     def _mark(self, mark: Mark, at: Instant) -> list[Step]:
         """The same mark in each stripe."""
         message = encode_mark(mark, self._edition.since_midnight(at))
-        return [self._lot(position, [message]) for position in range(len(self._sessions))]
+        return [self._frame(index, [message]) for index in range(len(self._sessions))]
 
-    def _print(self, ordered: Ordered) -> Iterator[StripeMessages]:
+    def _encode(self, ordered: Ordered) -> Iterator[StripeMessages]:
         octets = _all_records(ordered)
         others: list[_Other] = []
         if octets is not None:
-            yield from self._press_trades(octets, range(ordered.sequence, self._sequence), ordered, others)
+            yield from self._encode_trades(octets, range(ordered.sequence, self._sequence), ordered, others)
         else:
             for piece in _pieces(ordered.spans, others):
                 if isinstance(piece, _Other):
-                    yield from self._print_notice(piece, others)
+                    yield from self._encode_notice(piece, others)
                 else:
-                    yield from self._press_trades(b"".join(piece.records), piece.numbers, ordered, others)
+                    yield from self._encode_trades(b"".join(piece.records), piece.numbers, ordered, others)
         if others:
-            yield self._lot(self._opaque, self._opaque_messages(sorted(others), ordered.acknowledged_at))
+            yield self._frame(self._opaque, self._opaque_messages(sorted(others), ordered.acknowledged_at))
 
-    def _press_trades(
+    def _encode_trades(
         self, octets: bytes, listed: Sequence[int], ordered: Ordered, others: list[_Other]
     ) -> Iterator[StripeMessages]:
         """Records of a trade's size; those that are none are added to `others`."""
         numbers = np.array(listed, np.uint64)
-        shares, strays = self._press.press(octets, numbers)
+        shares, strays = self._encoder.encode(octets, numbers)
         for share in shares:
             yield self._numbered(share.stripe, share.count, share.framed, share.size)
         for place in strays:
@@ -260,14 +264,14 @@ class StripeSequencer:
             source = _source_of(ordered.spans, sequence)
             others.append(_Other(sequence, source, octets[start : start + TRADE_SIZE], fragment=False))
 
-    def _print_notice(self, piece: _Other, others: list[_Other]) -> Iterator[StripeMessages]:
+    def _encode_notice(self, piece: _Other, others: list[_Other]) -> Iterator[StripeMessages]:
         """What is said about a trade goes where the trade went, behind it; what ITCH has no word for is opaque."""
-        printed = self._press.notice(piece.payload, piece.sequence)
+        printed = self._encoder.notice(piece.payload, piece.sequence)
         if printed is None:
             others.append(piece)
         else:
-            position, messages = printed
-            yield self._lot(position, messages)
+            index, messages = printed
+            yield self._frame(index, messages)
 
     def _opaque_messages(self, others: Iterable[_Other], at: Instant) -> list[bytes]:
         since = self._edition.since_midnight(at)
@@ -278,13 +282,13 @@ class StripeSequencer:
             )
         return messages
 
-    def _lot(self, position: int, messages: list[bytes]) -> StripeMessages:
-        return self._numbered(position, len(messages), frame(messages), 0)
+    def _frame(self, index: int, messages: list[bytes]) -> StripeMessages:
+        return self._numbered(index, len(messages), frame(messages), 0)
 
-    def _numbered(self, position: int, count: int, framed: bytes, size: int) -> StripeMessages:
-        first = self._following[position]
-        self._following[position] = first + count
-        return StripeMessages(position, self._sessions[position], first, count, framed, size)
+    def _numbered(self, index: int, count: int, framed: bytes, size: int) -> StripeMessages:
+        first = self._following[index]
+        self._following[index] = first + count
+        return StripeMessages(index, self._sessions[index], first, count, framed, size)
 
 
 def _place(due: _Due) -> tuple[int, int, int]:

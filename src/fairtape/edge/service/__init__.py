@@ -4,11 +4,11 @@ The machines are in `fairtape.edge.protocol`; here they meet files and sockets. 
 the order, so all of it is worked out from a site's journal and from the stripe plans.
 
 - `settings`: the section `[edge]` of a deployment
-- `catalogue`: the plans of a deployment, as files; what a formation calls them
-- `reckoning`: the numbers of all stripes, worked out from what a journal holds
-- `standings`: where an outlet was, in a file beside the journal; `recovery`: where it is, and never a guess
+- `plan_store`: the plans of a deployment, as files; what a formation calls them
+- `numbering`: the numbers of all stripes, worked out from what a journal holds
+- `positions`: where an outlet was, in a file beside the journal; `recovery`: where it is, and never a guess
 - `station`: the outlet in the process of a site
-- `library`: everything that a site released, by session and number, out of its journal
+- `archive`: everything that a site released, by session and number, out of its journal
 - `server`: re-requests and replays; `connections`: the streams of its customers
 - `ear`: a customer
 """

@@ -22,7 +22,7 @@ _VERSION: Final = 2
 class EdgeCheckpoint:
     """A standing, and the formation and token of the last entry before it."""
 
-    standing: StripePosition
+    position: StripePosition
     formation: int
     token: int
 
@@ -32,7 +32,7 @@ def checkpoint_path(folder: Path, site: str) -> Path:
     return folder / EDGE / f"{site}.json"
 
 
-def memory_path(folder: Path, site: str) -> Path:
+def snapshot_path(folder: Path, site: str) -> Path:
     """Where the retransmit server beside a site keeps what it knows."""
     return folder / EDGE / f"{site}.memory"
 
@@ -53,39 +53,39 @@ def write_whole(path: Path, *content: bytes) -> None:
     partial.replace(path)
 
 
-def load(path: Path, settings: EdgeSettings, catalogue: StripePlanStore) -> EdgeCheckpoint | None:
+def load(path: Path, settings: EdgeSettings, plan_store: StripePlanStore) -> EdgeCheckpoint | None:
     """What was saved; None where it is not there, or not of this edge."""
     try:
-        return _checkpoint(json.loads(path.read_text()), settings, catalogue)
+        return _checkpoint(json.loads(path.read_text()), settings, plan_store)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, BadSession, PlanUnknown):
         return None
 
 
 def _fields(checkpoint: EdgeCheckpoint) -> dict[str, Any]:
-    standing, edition = checkpoint.standing, checkpoint.standing.edition
+    position, edition = checkpoint.position, checkpoint.position.edition
     return {
         "version": _VERSION,
         "tag": edition.deployment,
         "core": edition.core,
         "edition": edition_fields(edition),
-        "sequence": standing.sequence,
-        "following": standing.following,
-        "at": standing.at,
-        "formation": standing.formation,
+        "sequence": position.sequence,
+        "following": position.following,
+        "at": position.at,
+        "formation": position.formation,
         "entry": [checkpoint.formation, checkpoint.token],
     }
 
 
-def _checkpoint(fields: dict[str, Any], settings: EdgeSettings, catalogue: StripePlanStore) -> EdgeCheckpoint | None:
+def _checkpoint(fields: dict[str, Any], settings: EdgeSettings, plan_store: StripePlanStore) -> EdgeCheckpoint | None:
     if (fields["version"], fields["tag"], fields["core"]) != (_VERSION, settings.tag, settings.core):
         return None
-    edition = edition_of(fields["edition"], settings, catalogue)
+    edition = edition_of(fields["edition"], settings, plan_store)
     following = tuple(map(int, fields["following"]))
     if len(following) != len(edition.stripes):
         return None
     formation, token = map(int, fields["entry"])
-    standing = StripePosition(edition, int(fields["sequence"]), following, int(fields["at"]), int(fields["formation"]))
-    return EdgeCheckpoint(standing, formation, token)
+    position = StripePosition(edition, int(fields["sequence"]), following, int(fields["at"]), int(fields["formation"]))
+    return EdgeCheckpoint(position, formation, token)
 
 
 def edition_fields(edition: Edition) -> dict[str, Any]:
@@ -100,9 +100,9 @@ def edition_fields(edition: Edition) -> dict[str, Any]:
     }
 
 
-def edition_of(fields: dict[str, Any], settings: EdgeSettings, catalogue: StripePlanStore) -> Edition:
+def edition_of(fields: dict[str, Any], settings: EdgeSettings, plan_store: StripePlanStore) -> Edition:
     """The edition in these fields. Raises `PlanUnknown`, or whatever nonsense raises."""
-    plan, _ = catalogue.by_mark(int(fields["plan"]))
+    plan, _ = plan_store.by_mark(int(fields["plan"]))
     one, other = fields["after"]
     return Edition(
         settings.tag,

@@ -23,7 +23,7 @@ import numpy as np
 from fairtape.core.effects import FormationChange, Ordered
 from fairtape.core.errors import UserError
 from fairtape.core.instants import Duration
-from fairtape.edge.protocol.archive import SHELF_BYTES_MAX, MessageIndex, RecentMessages, SessionExtent, reread
+from fairtape.edge.protocol.archive import RECENT_BYTES_MAX, MessageIndex, RecentMessages, SessionExtent, reread
 from fairtape.edge.protocol.sessions import BadSession, Edition, Session, StripePosition
 from fairtape.edge.protocol.stripe_sequencer import SessionClosed, SessionOpened, Step
 from fairtape.edge.service.checkpoints import EdgeCheckpoint, edition_fields, edition_of, write_whole
@@ -57,44 +57,42 @@ class ArchiveSnapshot:
     """Everything: the last chapter is the one that goes on."""
 
     checkpoint: EdgeCheckpoint
-    chapters: Sequence[SessionExtents]
-    standings: Sequence[StripePosition]  # the places of the index, and the spacing between them
+    sessions: Sequence[SessionExtents]
+    positions: Sequence[StripePosition]  # the places of the index, and the spacing between them
     spacing: int
 
 
 def save(path: Path, memory: ArchiveSnapshot) -> None:
     """Write it whole or not at all. Raises OSError."""
-    editions = {id(chapter.edition): number for number, chapter in enumerate(memory.chapters)}
-    kept = [each for each in memory.standings if id(each.edition) in editions]
-    places = [number for each in (*kept, memory.checkpoint.standing) for number in _numbers(each, editions)]
-    numbers = np.array(places, _NUMBERS).tobytes()
+    editions = {id(each.edition): number for number, each in enumerate(memory.sessions)}
+    kept = [each for each in memory.positions if id(each.edition) in editions]
+    index = [number for each in (*kept, memory.checkpoint.position) for number in _numbers(each, editions)]
+    numbers = np.array(index, _NUMBERS).tobytes()
     head = {
         "version": _VERSION,
-        "tag": memory.checkpoint.standing.edition.deployment,
-        "core": memory.checkpoint.standing.edition.core,
+        "tag": memory.checkpoint.position.edition.deployment,
+        "core": memory.checkpoint.position.edition.core,
         "entry": [memory.checkpoint.formation, memory.checkpoint.token],
         "spacing": memory.spacing,
-        "chapters": [
-            {"edition": edition_fields(chapter.edition), "extents": chapter.extents} for chapter in memory.chapters
-        ],
+        "chapters": [{"edition": edition_fields(each.edition), "extents": each.extents} for each in memory.sessions],
         "check": crc32(numbers),
     }
     write_whole(path, json.dumps(head).encode(), b"\n", numbers)
 
 
-def load(path: Path, settings: EdgeSettings, catalogue: StripePlanStore) -> ArchiveSnapshot | None:
+def load(path: Path, settings: EdgeSettings, plan_store: StripePlanStore) -> ArchiveSnapshot | None:
     """What was saved; None where it is not there, or not of this edge."""
     try:
         with path.open("rb") as file:
             content = file.read(SIZE_MAX + 1)
         head, _, numbers = content.partition(b"\n")
-        return _memory(json.loads(head), numbers, settings, catalogue)
+        return _snapshot_of(json.loads(head), numbers, settings, plan_store)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, BadSession, PlanUnknown):
         return None
 
 
-def _memory(
-    head: dict[str, Any], numbers: bytes, settings: EdgeSettings, catalogue: StripePlanStore
+def _snapshot_of(
+    head: dict[str, Any], numbers: bytes, settings: EdgeSettings, plan_store: StripePlanStore
 ) -> ArchiveSnapshot | None:
     if (head["version"], head["tag"], head["core"], head["check"]) != (
         _VERSION,
@@ -103,17 +101,17 @@ def _memory(
         crc32(numbers),
     ):
         return None
-    chapters = [_chapter(fields, settings, catalogue) for fields in head["chapters"]]
-    *standings, last = _standings(np.frombuffer(numbers, _NUMBERS).tolist(), chapters)
+    sessions = [_session_extents(fields, settings, plan_store) for fields in head["chapters"]]
+    *positions, last = _positions(np.frombuffer(numbers, _NUMBERS).tolist(), sessions)
     formation, token = map(int, head["entry"])
-    editions = [chapter.edition for chapter in chapters]
+    editions = [each.edition for each in sessions]
     if last.edition is not editions[-1]:
         return None
-    return ArchiveSnapshot(EdgeCheckpoint(last, formation, token), chapters, standings, int(head["spacing"]))
+    return ArchiveSnapshot(EdgeCheckpoint(last, formation, token), sessions, positions, int(head["spacing"]))
 
 
-def _chapter(fields: dict[str, Any], settings: EdgeSettings, catalogue: StripePlanStore) -> SessionExtents:
-    edition = edition_of(fields["edition"], settings, catalogue)
+def _session_extents(fields: dict[str, Any], settings: EdgeSettings, plan_store: StripePlanStore) -> SessionExtents:
+    edition = edition_of(fields["edition"], settings, plan_store)
     extents = tuple(SessionExtent(int(following), bool(ended)) for following, ended in fields["extents"])
     if len(extents) != len(edition.stripes):
         raise ValueError("not of this plan")
@@ -124,10 +122,10 @@ def _numbers(place: StripePosition, editions: dict[int, int]) -> tuple[int, ...]
     return editions[id(place.edition)], place.sequence, place.at, place.formation, *place.following
 
 
-def _standings(numbers: list[int], chapters: Sequence[SessionExtents]) -> Iterator[StripePosition]:
+def _positions(numbers: list[int], sessions: Sequence[SessionExtents]) -> Iterator[StripePosition]:
     start = 0
     while start < len(numbers):
-        edition = chapters[numbers[start]].edition
+        edition = sessions[numbers[start]].edition
         end = start + _FIXED + len(edition.stripes)
         _, sequence, at, formation, *following = numbers[start:end]
         if len(following) != len(edition.stripes):
@@ -148,34 +146,34 @@ class ReplayArchive:
         self,
         journal: Path,
         settings: EdgeSettings,
-        catalogue: StripePlanStore,
+        plan_store: StripePlanStore,
         *,
         memory: Path | None = None,
-        shelf_bytes_max: int = SHELF_BYTES_MAX,
+        recent_bytes_max: int = RECENT_BYTES_MAX,
     ) -> None:
         self.plans: dict[int, StripePlan] = {}  # whose sessions were opened
-        self.words = ""  # why it cannot go on, if so
+        self.trouble = ""  # why it cannot go on, if so
         self.restarts = 0  # the journal was read from the beginning again
         self._journal = JournalReader(journal)
         self._settings = settings
-        self._catalogue = catalogue
-        self._shelf_bytes_max = shelf_bytes_max
+        self._plan_store = plan_store
+        self._recent_bytes_max = recent_bytes_max
         self._damages = 0
-        self._memory = memory
-        remembered = None if memory is None else load(memory, settings, catalogue)
+        self._snapshot_of = memory
+        remembered = None if memory is None else load(memory, settings, plan_store)
         self._begin(remembered if remembered is not None and self._proves(remembered.checkpoint) else None)
 
     @property
     def sequence(self) -> int:
         """The number in the order that is expected next; 0 while no plan is in force."""
-        standing = self._reckoning.standing
-        return 0 if standing is None else standing.sequence
+        position = self._numbering.position
+        return 0 if position is None else position.sequence
 
     @property
     def plan(self) -> int:
         """The version in force; 0: none."""
-        standing = self._reckoning.standing
-        return 0 if standing is None else standing.edition.plan.version
+        position = self._numbering.position
+        return 0 if position is None else position.edition.plan.version
 
     def keep_up(self) -> bool:
         """Take in some of what was released since the last time; whether there was any."""
@@ -187,11 +185,11 @@ class ReplayArchive:
                 self._restart()
             return False
         except UserError as passing:  # such as too many open files
-            self.words = str(passing)
+            self.trouble = str(passing)
             return False
         self._damages = 0
         grew = self._take_all()
-        if self._reckoning.lost:
+        if self._numbering.lost:
             self._restart()
         return grew
 
@@ -199,50 +197,48 @@ class ReplayArchive:
 
     def current(self, stripe: int) -> str | None:
         """The session that a stripe is in."""
-        return self._shelf.current(stripe)
+        return self._recent.current(stripe)
 
     def extent(self, session: str) -> SessionExtent | None:
         """How far a session is; None where it is unknown."""
-        return self._shelf.extent(session)
+        return self._recent.extent(session)
 
     def messages(self, session: str, first: int, count: int) -> Sequence[bytes]:
         """From the shelf, or from the journal."""
-        return self._shelf.messages(session, first, count)
+        return self._recent.messages(session, first, count)
 
     def number_since(self, session: str, since: Duration) -> int | None:
         """A number at or before the first message released at this time of day."""
-        return self._shelf.number_since(session, since)
+        return self._recent.number_since(session, since)
 
-    def remembering(self) -> Callable[[], None] | None:
+    def snapshot_writer(self) -> Callable[[], None] | None:
         """How to write down what is known now, in whatever thread; None where there is nothing, or no file for it.
 
         Raises OSError when it is called.
         """
-        path, found = self._memory, self._told()
+        path, found = self._snapshot_of, self._snapshot()
         return None if path is None or found is None else lambda: save(path, found)
 
     def close(self) -> None:
         """Give the files back."""
         self._cursor.close()
 
-    def _told(self) -> ArchiveSnapshot | None:
+    def _snapshot(self) -> ArchiveSnapshot | None:
         """All that is known; None in the middle of a change, and before anything was released."""
-        standing = self._reckoning.standing
-        editions = self._places.editions
-        if standing is None or self._entry is None or not editions or standing.edition is not editions[-1]:
+        position = self._numbering.position
+        editions = self._index.editions
+        if position is None or self._entry is None or not editions or position.edition is not editions[-1]:
             return None
-        chapters = [SessionExtents(edition, extents) for edition in editions if (extents := self._extents(edition))]
-        known = bool(chapters) and chapters[-1].edition is standing.edition
+        sessions = [SessionExtents(edition, extents) for edition in editions if (extents := self._extents(edition))]
+        known = bool(sessions) and sessions[-1].edition is position.edition
         if not known:
             return None
-        places = self._places
-        return ArchiveSnapshot(
-            EdgeCheckpoint(standing, *self._entry), chapters, tuple(places.standings), places.spacing
-        )
+        index = self._index
+        return ArchiveSnapshot(EdgeCheckpoint(position, *self._entry), sessions, tuple(index.positions), index.spacing)
 
     def _extents(self, edition: Edition) -> tuple[SessionExtent, ...] | None:
         """How far the sessions of an edition are; None where the shelf has forgotten one of them."""
-        found = [self._shelf.extent(edition.session(stripe.number)) for stripe in edition.stripes]
+        found = [self._recent.extent(edition.session(stripe.number)) for stripe in edition.stripes]
         known = tuple(extent for extent in found if extent is not None)
         return known if len(known) == len(found) else None
 
@@ -253,29 +249,29 @@ class ReplayArchive:
             return False
 
     def _begin(self, memory: ArchiveSnapshot | None = None) -> None:
-        self._places = MessageIndex(spacing=SPACING)
+        self._index = MessageIndex(spacing=SPACING)
         if memory is not None:
-            editions = [chapter.edition for chapter in memory.chapters]
-            self._places = MessageIndex.restored(editions, memory.standings, memory.spacing)
+            editions = [each.edition for each in memory.sessions]
+            self._index = MessageIndex.restored(editions, memory.positions, memory.spacing)
         self._entry: tuple[int, int] | None = None  # formation and token of the last one that was taken in
-        self._shelf = RecentMessages(
-            bytes_max=self._shelf_bytes_max, older=_Past(self._journal, self._places, self._catalogue)
+        self._recent = RecentMessages(
+            bytes_max=self._recent_bytes_max, older=_JournalArchive(self._journal, self._index, self._plan_store)
         )
-        standing = None if memory is None else memory.checkpoint.standing
+        position = None if memory is None else memory.checkpoint.position
         if memory is not None:
             self._entry = memory.checkpoint.formation, memory.checkpoint.token
-            self._reopen(memory.chapters)
-        self._reckoning = StripeNumbering(self._settings, self._catalogue, standing)
-        self._cursor: Cursor = self._journal.entries(from_sequence=1 if standing is None else standing.sequence)
+            self._reopen(memory.sessions)
+        self._numbering = StripeNumbering(self._settings, self._plan_store, position)
+        self._cursor: Cursor = self._journal.entries(from_sequence=1 if position is None else position.sequence)
         self._found: deque[JournalEntry | FormationChanged] = deque()  # in the journal, and not taken in yet
-        self._shelve(self._reckoning.begun())
+        self._store(self._numbering.begun())
 
-    def _reopen(self, chapters: Sequence[SessionExtents]) -> None:
-        for edition, extents in ((each.edition, each.extents) for each in chapters):
+    def _reopen(self, sessions: Sequence[SessionExtents]) -> None:
+        for edition, extents in ((each.edition, each.extents) for each in sessions):
             self.plans[edition.plan.version] = edition.plan
-            self._shelf.take(SessionOpened(edition, tuple(extent.following for extent in extents)), 0)
+            self._recent.take(SessionOpened(edition, tuple(extent.following for extent in extents)), 0)
             if all(extent.ended for extent in extents):
-                self._shelf.take(SessionClosed(edition), 0)
+                self._recent.take(SessionClosed(edition), 0)
 
     def _restart(self) -> None:
         self.restarts += 1
@@ -293,37 +289,37 @@ class ReplayArchive:
                 self._found.popleft()
                 grew = True
         except PlanUnknown as missing:
-            self.words = str(missing)
+            self.trouble = str(missing)
         else:
-            self.words = ""
+            self.trouble = ""
         return grew
 
     def _take(self, each: JournalEntry | FormationChanged) -> None:
         if isinstance(each, FormationChanged):
-            self._reckoning.turn(each.change)
-            self._shelve(self._reckoning.begun())
+            self._numbering.turn(each.change)
+            self._store(self._numbering.begun())
             return
-        self._shelve(self._reckoning.deliver(each.ordered))
+        self._store(self._numbering.deliver(each.ordered))
         self._entry = each.ordered.formation, each.ordered.token
-        standing = self._reckoning.standing
-        if standing is not None:
-            self._places.note(standing)
+        position = self._numbering.position
+        if position is not None:
+            self._index.note(position)
 
-    def _shelve(self, steps: list[Step]) -> None:
+    def _store(self, steps: list[Step]) -> None:
         for step in steps:
             if isinstance(step, SessionOpened):
                 self.plans[step.edition.plan.version] = step.edition.plan
-                self._places.note(StripePosition.fresh(step.edition))
-            self._shelf.take(step, self._reckoning.at)
+                self._index.note(StripePosition.fresh(step.edition))
+            self._recent.take(step, self._numbering.at)
 
 
-class _Past:
+class _JournalArchive:
     """What the shelf no longer has, out of the journal."""
 
-    def __init__(self, journal: JournalReader, places: MessageIndex, catalogue: StripePlanStore) -> None:
+    def __init__(self, journal: JournalReader, index: MessageIndex, plan_store: StripePlanStore) -> None:
         self._journal = journal
-        self._places = places
-        self._catalogue = catalogue
+        self._index = index
+        self._plan_store = plan_store
 
     def current(self, _stripe: int) -> str | None:
         return None
@@ -332,20 +328,20 @@ class _Past:
         return None
 
     def messages(self, session: str, first: int, count: int) -> Sequence[bytes]:
-        place = self._places.before(session, first)
+        place = self._index.before(session, first)
         if place is None:
             return ()
-        successor = self._places.successor(place.edition)
+        successor = self._index.successor(place.edition)
         try:
             with self._journal.entries(from_sequence=place.sequence) as cursor:
-                return reread(place, _contents(cursor), session, first, count, successor, self._catalogue.presses)
+                return reread(place, _contents(cursor), session, first, count, successor, self._plan_store.encoders)
         except UserError:
             return ()  # it is being cut, or cannot be opened now; whoever asks again is answered
 
     def number_since(self, session: str, since: Duration) -> int | None:
         name = Session.parse(session)
-        press = self._catalogue.presses.get(name.version) if name else None
-        place = self._places.before_time(session, press.plan.midnight_at + since) if press else None
+        encoder = self._plan_store.encoders.get(name.version) if name else None
+        place = self._index.before_time(session, encoder.plan.midnight_at + since) if encoder else None
         return None if place is None else _number(place, session)
 
 

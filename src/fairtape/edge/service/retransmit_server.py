@@ -55,10 +55,10 @@ class _Client:
 class ReplayConnections:
     """The listening socket and the streams of one desk, in a selector."""
 
-    def __init__(self, at: Address, desk: ReplayServer, selector: selectors.BaseSelector) -> None:
+    def __init__(self, at: Address, replay: ReplayServer, selector: selectors.BaseSelector) -> None:
         """A `UserError` where nothing can listen there."""
         self.refused = 0  # the system had no room for more
-        self._desk = desk
+        self._replay = replay
         self._selector = selector
         self._clients: dict[int, _Client] = {}
         self._next = 1
@@ -133,17 +133,17 @@ class ReplayConnections:
             client = _Client(stream, self._next)
             self._next += 1
             self._clients[client.number] = client
-            self._selector.register(stream, selectors.EVENT_READ, self._heeding(client))
-            self._desk.connected(client.number, now)
+            self._selector.register(stream, selectors.EVENT_READ, self._handler_of(client))
+            self._replay.connected(client.number, now)
 
-    def _heeding(self, client: _Client) -> Callable[[int, Instant], None]:
-        def heed(events: int, now: Instant) -> None:
+    def _handler_of(self, client: _Client) -> Callable[[int, Instant], None]:
+        def handle(events: int, now: Instant) -> None:
             if events & selectors.EVENT_READ:
                 self._read(client, now)
             if events & selectors.EVENT_WRITE and client.number in self._clients:
                 self._flush(client, now)
 
-        return heed
+        return handle
 
     def _read(self, client: _Client, now: Instant) -> None:
         try:
@@ -155,7 +155,7 @@ class ReplayConnections:
         if not octets:
             self._drop(client)
         elif client.closes_at == NEVER:
-            self._desk.receive(client.number, octets, now)
+            self._replay.receive(client.number, octets, now)
 
     def _flush(self, client: _Client, now: Instant) -> None:
         """Write what the network takes, and wait for the rest."""
@@ -168,7 +168,7 @@ class ReplayConnections:
                 self._drop(client)
                 return
             del client.out[:sent]
-            self._desk.flushed(client.number, sent, now)
+            self._replay.flushed(client.number, sent, now)
         if not client.out and client.closes_at < NEVER:
             self._drop(client)
             return
@@ -181,12 +181,12 @@ class ReplayConnections:
         del self._clients[client.number]
         self._selector.unregister(client.stream)
         client.stream.close()
-        self._desk.disconnected(client.number)
+        self._replay.disconnected(client.number)
 
 
 REQUESTS_MAX: Final = 512  # datagrams that are read in one turn
-REMEMBER_PERIOD: Final[Duration] = 60 * SECOND  # between two times that the library is written down
-LOOK_PERIOD: Final[Duration] = 5 * MILLISECOND  # between two looks at the journal
+SNAPSHOT_PERIOD: Final[Duration] = 60 * SECOND  # between two times that the library is written down
+POLL_PERIOD: Final[Duration] = 5 * MILLISECOND  # between two looks at the journal
 CUSTOMERS_BYTES_MAX: Final = 16 << 20
 
 
@@ -197,7 +197,7 @@ class RetransmitServer:
         self,
         settings: EdgeSettings,
         place: PublisherPlace,
-        library: ReplayArchive,
+        archive: ReplayArchive,
         clock: Clock,
         *,
         interface: str,
@@ -205,28 +205,28 @@ class RetransmitServer:
     ) -> None:
         """A `UserError` where a socket cannot be had."""
         self.refusals = 0  # of guaranteed customers
-        self.forgets = False  # its memory cannot be written
+        self.snapshot_failed = False  # its memory cannot be written
         self._clock = clock
-        self._library = library
+        self._archive = archive
         self._feed = place.feed
-        self._retransmitter = Retransmitter(library, feed=place.feed)
+        self._retransmitter = Retransmitter(archive, feed=place.feed)
         for host in settings.guaranteed:
             self._retransmitter.accounts.register(host, Grade.GUARANTEED)
-        self._desk = ReplayServer(library, authenticate=authentication(settings.customers), options=replay_options)
+        self._replay = ReplayServer(archive, authenticate=authentication(settings.customers), options=replay_options)
         self._selector = selectors.DefaultSelector()
         own = bind(*place.requests)
         try:
             Interface.named(interface).speak(own, ttl=settings.ttl)
             self._requests = UdpSocket(own)
-            self._connections = ReplayConnections(place.replays, self._desk, self._selector)
+            self._connections = ReplayConnections(place.replays, self._replay, self._selector)
         except BaseException:
             own.close()
             raise
-        self._selector.register(self._requests.fd, selectors.EVENT_READ, self._hear)
-        self._look_at: Instant = 0
+        self._selector.register(self._requests.fd, selectors.EVENT_READ, self._receive)
+        self._poll_at: Instant = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="memory")
         self._writing: Future[None] | None = None
-        self._remember_at = clock.now() + REMEMBER_PERIOD
+        self._snapshot_at = clock.now() + SNAPSHOT_PERIOD
 
     @property
     def addresses(self) -> tuple[Address, Address]:
@@ -244,9 +244,9 @@ class RetransmitServer:
         now = self._clock.now()
         for key, mask in events:
             key.data(mask, now)
-        if now >= self._look_at:
-            self._look(now)
-        for machine in (self._retransmitter, self._desk):
+        if now >= self._poll_at:
+            self._poll(now)
+        for machine in (self._retransmitter, self._replay):
             machine.wake(now)
             for effect in machine.drain():
                 match effect:
@@ -264,17 +264,17 @@ class RetransmitServer:
         """How it fares."""
         return {
             "feed": self._feed,
-            "words": self._library.words,
-            "plan": self._library.plan,
-            "sequence": max(self._library.sequence - 1, 0),
-            "restarts": self._library.restarts,
-            "forgets": self.forgets,
+            "words": self._archive.trouble,
+            "plan": self._archive.plan,
+            "sequence": max(self._archive.sequence - 1, 0),
+            "restarts": self._archive.restarts,
+            "forgets": self.snapshot_failed,
             "connections": len(self._connections),
             "waiting_bytes": self._connections.waiting_bytes,
             "connections_refused": self._connections.refused,
             "guaranteed_refused": self.refusals,
             "requests": asdict(self._retransmitter.counts),
-            "replays": asdict(self._desk.counts),
+            "replays": asdict(self._replay.counts),
             "unsent": self._requests.traffic.dropped,
         }
 
@@ -285,41 +285,41 @@ class RetransmitServer:
         self._requests.close()
         if self._writing is not None:
             wait([self._writing])
-        self._remember()
+        self._save_snapshot()
         self._thread.shutdown()
-        self._library.close()
+        self._archive.close()
 
     def _wait_period(self) -> Duration:
         now = self._clock.now()
-        due_at = self._look_at
-        for machine in (self._retransmitter, self._desk):
+        due_at = self._poll_at
+        for machine in (self._retransmitter, self._replay):
             wanted_at = machine.deadline()
             if wanted_at is not None:
                 due_at = min(due_at, wanted_at)
-        return max(min(due_at - now, LOOK_PERIOD), 0)
+        return max(min(due_at - now, POLL_PERIOD), 0)
 
-    def _look(self, now: Instant) -> None:
-        grew = self._library.keep_up()
-        self._look_at = now if grew else now + LOOK_PERIOD  # there may be more
-        if now >= self._remember_at:
-            self._remember_at = now + REMEMBER_PERIOD
-            self._remember()
+    def _poll(self, now: Instant) -> None:
+        grew = self._archive.keep_up()
+        self._poll_at = now if grew else now + POLL_PERIOD  # there may be more
+        if now >= self._snapshot_at:
+            self._snapshot_at = now + SNAPSHOT_PERIOD
+            self._save_snapshot()
         if grew:
-            for version, plan in self._library.plans.items():
+            for version, plan in self._archive.plans.items():
                 if self._feed in plan.feeds and not self._retransmitter.follows(version):
                     self._retransmitter.follow(plan)
-            self._desk.released(now)
+            self._replay.released(now)
 
-    def _remember(self) -> None:
+    def _save_snapshot(self) -> None:
         """In a thread, for customers wait for milliseconds. Where it cannot be written, the next start takes longer."""
         if self._writing is not None:
             if not self._writing.done():
                 return
-            self.forgets = self._writing.exception() is not None
-        write = self._library.remembering()
+            self.snapshot_failed = self._writing.exception() is not None
+        write = self._archive.snapshot_writer()
         self._writing = None if write is None else self._thread.submit(write)
 
-    def _hear(self, _events: int, now: Instant) -> None:
+    def _receive(self, _events: int, now: Instant) -> None:
         origins: list[Address] = []
         for datagram, origin in zip(self._requests.receive(REQUESTS_MAX, origins), origins, strict=True):
             self._retransmitter.receive(datagram, now, origin=origin)

@@ -18,7 +18,7 @@ class SessionReaders:
         """`plans` finds a plan by its version."""
         self._plans = plans
         self._readers: dict[str, TickerReader] = {}
-        self._presses: dict[tuple[int, int], ItchEncoder] = {}
+        self._encoders: dict[tuple[int, int], ItchEncoder] = {}
 
     def of(self, session: str) -> TickerReader:
         """The reader of a session. It knows the directory, which whoever joins late did not hear, from the plan."""
@@ -37,6 +37,6 @@ class SessionReaders:
         stripe = plan.stripes.get(number)
         if stripe is None:
             return
-        press = self._presses.setdefault((plan.version, stripe.core), ItchEncoder(plan, stripe.core))
-        for message in press.openings(0)[plan.of_core(stripe.core).index(stripe)]:
+        encoder = self._encoders.setdefault((plan.version, stripe.core), ItchEncoder(plan, stripe.core))
+        for message in encoder.openings(0)[plan.of_core(stripe.core).index(stripe)]:
             reader.read(message)

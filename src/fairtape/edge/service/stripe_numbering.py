@@ -24,33 +24,33 @@ class StripeNumbering:
     """Numbers one core stripe, from the beginning or from a standing on. Raises `Unplanned` where a plan is missing."""
 
     def __init__(
-        self, settings: EdgeSettings, catalogue: StripePlanStore, standing: StripePosition | None = None
+        self, settings: EdgeSettings, plan_store: StripePlanStore, position: StripePosition | None = None
     ) -> None:
         self._settings = settings
-        self._catalogue = catalogue
-        self._striper: StripeSequencer | None = None
+        self._plan_store = plan_store
+        self._sequencer: StripeSequencer | None = None
         self._begun: list[Step] = []
         self._unopened: StripePosition | None = None  # a fresh standing, until the first token
-        if standing is None and settings.first_plan:
-            plan, _ = catalogue.by_version(settings.first_plan)
-            standing = StripePosition.fresh(Edition(settings.tag, plan, settings.core))
-        if standing is not None:
-            self._begin(standing)
+        if position is None and settings.first_plan:
+            plan, _ = plan_store.by_version(settings.first_plan)
+            position = StripePosition.fresh(Edition(settings.tag, plan, settings.core))
+        if position is not None:
+            self._begin(position)
 
     @property
-    def standing(self) -> StripePosition | None:
+    def position(self) -> StripePosition | None:
         """Where it is; None while no plan is in force. Before the first token whoever goes on has to open, too."""
-        return self._unopened if self._unopened is not None or self._striper is None else self._striper.standing
+        return self._unopened if self._unopened is not None or self._sequencer is None else self._sequencer.position
 
     @property
     def lost(self) -> bool:
         """Whether what it was told has a hole."""
-        return self._striper is not None and self._striper.lost
+        return self._sequencer is not None and self._sequencer.lost
 
     @property
     def at(self) -> int:
         """The timestamp of the last token."""
-        return 0 if self._striper is None else self._striper.at
+        return 0 if self._sequencer is None else self._sequencer.at
 
     def begun(self) -> list[Step]:
         """What opens the sessions, once."""
@@ -60,30 +60,30 @@ class StripeNumbering:
     def turn(self, change: FormationChange) -> None:
         """A formation takes over, and perhaps a plan with it."""
         mark = mark_in(change)
-        if self._striper is None:
+        if self._sequencer is None:
             if mark:
-                plan, _ = self._catalogue.by_mark(mark)
+                plan, _ = self._plan_store.by_mark(mark)
                 self._begin(StripePosition.fresh(first_edition(self._settings, plan, change)))
             return
-        newer = version_of(mark) > self._striper.edition.plan.version
-        planned = self._catalogue.by_mark(mark) if newer else None
-        self._striper.turn(change)
+        newer = version_of(mark) > self._sequencer.edition.plan.version
+        planned = self._plan_store.by_mark(mark) if newer else None
+        self._sequencer.turn(change)
         if planned is not None:
-            plan, press = planned
-            self._striper.change_plan(plan, at_sequence=change.sequence, at=change.installed_at, press=press)
+            plan, encoder = planned
+            self._sequencer.change_plan(plan, at_sequence=change.sequence, at=change.installed_at, encoder=encoder)
 
     def deliver(self, ordered: Ordered) -> list[Step]:
         """The messages of a token."""
-        steps = [] if self._striper is None else self._striper.deliver(ordered)
+        steps = [] if self._sequencer is None else self._sequencer.deliver(ordered)
         if steps:
             self._unopened = None
         return steps
 
-    def _begin(self, standing: StripePosition) -> None:
-        _, press = self._catalogue.by_version(standing.edition.plan.version)
-        self._striper = StripeSequencer(standing, press=press)
-        self._begun = self._striper.begin()
-        self._unopened = standing if standing.is_fresh else None
+    def _begin(self, position: StripePosition) -> None:
+        _, encoder = self._plan_store.by_version(position.edition.plan.version)
+        self._sequencer = StripeSequencer(position, encoder=encoder)
+        self._begun = self._sequencer.begin()
+        self._unopened = position if position.is_fresh else None
 
 
 def first_edition(settings: EdgeSettings, plan: StripePlan, change: FormationChange) -> Edition:
@@ -120,9 +120,9 @@ class PositionLost(Exception):
 
 def recover(
     journal: JournalReader,
-    sidecar: Path,
+    checkpoint_file: Path,
     settings: EdgeSettings,
-    catalogue: StripePlanStore,
+    plan_store: StripePlanStore,
     *,
     before: Callable[[], int] = lambda: NUMBER_MAX,
 ) -> RecoveredPosition:
@@ -130,12 +130,12 @@ def recover(
 
     A site that releases meanwhile says from which sequence number on it keeps what it releases: the place is `before`.
     """
-    checkpoint = load(sidecar, settings, catalogue)
-    if checkpoint is not None and (checkpoint.standing.sequence > before() or not is_proved(checkpoint, journal)):
+    checkpoint = load(checkpoint_file, settings, plan_store)
+    if checkpoint is not None and (checkpoint.position.sequence > before() or not is_proved(checkpoint, journal)):
         checkpoint = None
-    reckoning = StripeNumbering(settings, catalogue, None if checkpoint is None else checkpoint.standing)
+    numbering = StripeNumbering(settings, plan_store, None if checkpoint is None else checkpoint.position)
     formation, token = (0, 0) if checkpoint is None else (checkpoint.formation, checkpoint.token)
-    begin = 1 if checkpoint is None else checkpoint.standing.sequence
+    begin = 1 if checkpoint is None else checkpoint.position.sequence
     changes: list[FormationChange] = []
     held = False
     with journal.entries(from_sequence=begin, ordered=True) as cursor:
@@ -146,22 +146,22 @@ def recover(
                 held = True
             else:
                 for change in changes:
-                    reckoning.turn(change)
+                    numbering.turn(change)
                 changes.clear()
-                reckoning.deliver(each.ordered)
+                numbering.deliver(each.ordered)
                 formation, token = each.ordered.formation, each.ordered.token
-                if reckoning.lost:
+                if numbering.lost:
                     raise PositionLost(f"sequence {each.ordered.sequence} does not follow on")
-    if reckoning.standing is None:
+    if numbering.position is None:
         for change in changes:
-            reckoning.turn(change)  # one of them may name the first plan of all
-    standing = reckoning.standing
-    return RecoveredPosition(None if standing is None else EdgeCheckpoint(standing, formation, token), tuple(changes))
+            numbering.turn(change)  # one of them may name the first plan of all
+    position = numbering.position
+    return RecoveredPosition(None if position is None else EdgeCheckpoint(position, formation, token), tuple(changes))
 
 
 def is_proved(checkpoint: EdgeCheckpoint, journal: JournalReader) -> bool:
     """Whether the entry that a checkpoint counts in last stands where it says, and was released."""
-    sequence = checkpoint.standing.sequence
+    sequence = checkpoint.position.sequence
     if sequence <= 1:
         return False
     with journal.seek(sequence - 1) as cursor:

@@ -73,7 +73,7 @@ def plan_beside(path: Path, version: int) -> StripePlan | None:
 
 class _Kept(NamedTuple):
     plan: StripePlan
-    press: ItchEncoder
+    encoder: ItchEncoder
     mark: int
 
 
@@ -89,9 +89,9 @@ class StripePlanStore:
         self._kept: Mapping[int, _Kept] = {}  # by version
 
     @property
-    def presses(self) -> dict[int, ItchEncoder]:
+    def encoders(self) -> dict[int, ItchEncoder]:
         """Those that are set up, by the versions of their plans."""
-        return {version: kept.press for version, kept in self._kept.items()}
+        return {version: kept.encoder for version, kept in self._kept.items()}
 
     @property
     def marks(self) -> list[int]:
@@ -110,7 +110,7 @@ class StripePlanStore:
     def by_version(self, version: int) -> tuple[StripePlan, ItchEncoder]:
         """A plan and a press for it. Setting that up takes a while: nothing that is called when a release is due."""
         kept = self._set_up(version)
-        return kept.plan, kept.press
+        return kept.plan, kept.encoder
 
     def _set_up(self, version: int) -> _Kept:
         known = self._kept.get(version)
@@ -139,12 +139,12 @@ class StripePlanStore:
         if kept.mark != mark:
             self._kept = {each: known for each, known in self._kept.items() if each != version}
             raise PlanUnknown(f"{self.path(version)} is another plan than the one that was ordered; replace it")
-        return kept.plan, kept.press
+        return kept.plan, kept.encoder
 
     def at_hand(self, mark: int) -> tuple[StripePlan, ItchEncoder] | None:
         """The same, without setting anything up."""
         known = self._kept.get(version_of(mark))
-        return (known.plan, known.press) if known is not None and known.mark == mark else None
+        return (known.plan, known.encoder) if known is not None and known.mark == mark else None
 
     def prepare(self, above: int) -> None:
         """Set up the plans that may come into force next."""

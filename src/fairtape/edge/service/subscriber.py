@@ -16,7 +16,7 @@ from fairtape.net.transports import Interface
 from fairtape.net.udp import Address, UdpSocket, bind
 
 DATAGRAMS_MAX: Final = 512  # that are read from one socket in one turn
-LOOK_PERIOD: Final[Duration] = 50 * MILLISECOND  # the longest wait
+POLL_PERIOD: Final[Duration] = 50 * MILLISECOND  # the longest wait
 PLAN_PERIOD: Final[Duration] = 200 * MILLISECOND  # between two looks for a plan that was announced
 SOCKETS_MAX: Final = 1_000  # groups that one customer joins
 
@@ -65,11 +65,11 @@ class MulticastSubscriber:
         for stripe in stripes:
             for feed in self._feeds:
                 endpoint = stripe.endpoint(feed)
-                heard = UdpSocket(self._interface.join((endpoint.address, endpoint.port)))
-                joined.append(heard)
-                self._sockets[heard.fd] = heard
-                self._poll.register(heard.fd, select.POLLIN)
-                self._feed_of[heard.fd] = feed
+                joined_socket = UdpSocket(self._interface.join((endpoint.address, endpoint.port)))
+                joined.append(joined_socket)
+                self._sockets[joined_socket.fd] = joined_socket
+                self._poll.register(joined_socket.fd, select.POLLIN)
+                self._feed_of[joined_socket.fd] = feed
         now = self._clock.now()
         self.customer.follow(plan, [stripe.number for stripe in stripes], now, starts=starts, breaks=breaks)
 
@@ -85,7 +85,7 @@ class MulticastSubscriber:
         self.customer.wake(now)
         if self._awaited and now >= self._plan_at:
             self._plan_at = now + PLAN_PERIOD
-            self._look_for_plans()
+            self._find_plans()
         return self._records()
 
     def _repaired(self) -> list[bytes]:
@@ -103,8 +103,8 @@ class MulticastSubscriber:
 
     def _wait_period(self) -> Duration:
         due_at = self.customer.deadline()
-        left = LOOK_PERIOD if due_at is None else due_at - self._clock.now()
-        return max(min(left, LOOK_PERIOD), 0)
+        left = POLL_PERIOD if due_at is None else due_at - self._clock.now()
+        return max(min(left, POLL_PERIOD), 0)
 
     def _records(self) -> list[Record]:
         records: list[Record] = []
@@ -118,7 +118,7 @@ class MulticastSubscriber:
             records.append(effect)
         return records
 
-    def _look_for_plans(self) -> None:
+    def _find_plans(self) -> None:
         for version in sorted(self._awaited):
             plan = self._plans(version)
             if plan is not None:
@@ -126,11 +126,11 @@ class MulticastSubscriber:
                 self.follow(plan)
 
     def _leave(self, version: int) -> None:
-        for heard in self._groups.pop(version):
-            self._poll.unregister(heard.fd)
-            del self._sockets[heard.fd]
-            del self._feed_of[heard.fd]
-            heard.close()
+        for joined_socket in self._groups.pop(version):
+            self._poll.unregister(joined_socket.fd)
+            del self._sockets[joined_socket.fd]
+            del self._feed_of[joined_socket.fd]
+            joined_socket.close()
 
 
 def feeds_of(plan: StripePlan, wanted: Iterable[str]) -> tuple[str, ...]:
