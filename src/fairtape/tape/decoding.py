@@ -1,8 +1,8 @@
-"""Entries of a journal become deliveries: lots of trades, messages that are none, and notices at their places.
+"""Decodes entries of a journal into deliveries: batches of trades, single messages, and notices at their places.
 
-The usual entry is made of blocks full of trade records. Many such entries are taken at once: their blocks are joined
-and looked at as one array, and the numbers and times of their tokens are spread over its rows. Whatever else an entry
-holds is opened message by message.
+The usual entry consists of blocks of trade records. Consecutive entries of this kind are decoded together: their blocks
+are joined into one array, and the numbers and times of their tokens are repeated over its rows. Everything else is
+decoded message by message.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,17 +23,15 @@ from fairtape.tape.records import ABSENT, Break, Canceled, Corrected, Gap, Messa
 from fairtape.wire.blocks import Assembler, records_size, unpack_messages
 from fairtape.wire.frames import Malformed, NodeId
 
-# Messages that are no trades, one by one: what a payload says, and the trade that a correction tells of.
-
 
 def decode_single(payload: bytes, place: Mapping[str, int | bool]) -> Single:
-    """The record of a message with this place, whose names are those of PLACE_DTYPE."""
+    """The record of a message that is no trade, with this place (the names are those of PLACE_DTYPE)."""
     known = {name: None if value == ABSENT else value for name, value in place.items()}
     return _read(payload, known) if is_notice(payload) else Message(payload=payload, **known)  # type: ignore[arg-type]
 
 
 def corrected_of(number: int, trade: Trade, at: Instant, place: Mapping[str, Any]) -> Corrected:
-    """The record of a correction with this place, in which what does not exist is None."""
+    """The record of a correction with this place, in which times that do not exist are None."""
     return Corrected(
         number=number,
         venue=trade.venue_name,
@@ -63,7 +61,7 @@ def _read(payload: bytes, place: Mapping[str, Any]) -> Single:
 
 
 def batch_of(corrected: Corrected) -> TradeBatch:
-    """The trade as it really was: a lot of one."""
+    """The corrected trade as a batch of one."""
     trades = blank_trades(1)
     for name in ("venue", "symbol", "price", "quantity", "trade_id", "flags", "traded_at"):
         trades[name] = getattr(corrected, name)
@@ -74,8 +72,8 @@ def batch_of(corrected: Corrected) -> TradeBatch:
     return TradeBatch(trades, places)
 
 
-STREAMS_MAX: Final = 1_024  # streams with an unfinished long message; beyond it the oldest is forgotten
-_RECORDS: Final = TRADE_SIZE.to_bytes(2, "big")  # how a block of trade records begins
+STREAMS_MAX: Final = 1_024  # streams with an unfinished long message; beyond it the oldest is dropped
+_RECORDS: Final = TRADE_SIZE.to_bytes(2, "big")  # the first bytes of a block of trade records
 
 
 class _Run(NamedTuple):
@@ -83,21 +81,21 @@ class _Run(NamedTuple):
 
     entry: JournalEntry
     span: Span
-    offset: int  # how many of the span's messages are before them
+    offset: int  # the number of the span's messages before them
     rows: int
 
 
 class EntryDecoder:
-    """Opens the entries of one order, from a number on. Knows which number is due, so a hole becomes a `Gap`."""
+    """Decodes the entries of one order, from a number on. It knows which number is due, so a hole becomes a `Gap`."""
 
     def __init__(self, due: int) -> None:
         self.due = due
         self._assemblers: dict[tuple[NodeId, int], Assembler] = {}
 
     def decode(self, found: Sequence[JournalEntry | FormationChanged], at: Instant) -> list[Delivery]:
-        """All that stands in what was read at this instant, in order."""
+        """Everything in these entries, in order; they were read at this instant."""
         deliveries: list[Delivery] = []
-        uniform: list[JournalEntry] = []  # entries in a row that are made of nothing but records
+        uniform: list[JournalEntry] = []  # consecutive entries that consist of records only
         rows: list[bytes] = []  # theirs
         for each in found:
             more = _record_rows(each) if isinstance(each, JournalEntry) else None
@@ -117,19 +115,19 @@ class EntryDecoder:
 
     def decode_release(self, delivery: Deliver) -> list[Delivery]:
         """The same for Msg(e) as a site releases it."""
-        released_in_no_file = JournalEntry(delivery.ordered, delivery.release, b"", Path(), 0)
-        return self.decode([released_in_no_file], delivery.release.released_at)
+        entry = JournalEntry(delivery.ordered, delivery.release, b"", Path(), 0)  # it stands in no file
+        return self.decode([entry], delivery.release.released_at)
 
     def _change_formation(self, change: FormationChange) -> Iterator[Delivery]:
         if change.broken:
-            # Other messages may have had these numbers: they are handed out again from here on.
+            # Other messages may have had these numbers: they are handed over again from here on.
             self.due = min(self.due, change.sequence)
             self._assemblers.clear()
         kind = Break if change.broken else Reformation
         yield kind(change.sequence, change.formation, change.installed_at, change.stripe)
 
     def _from_due(self, entries: Sequence[JournalEntry], contents: Iterable[TradeBatch | Single]) -> Iterator[Delivery]:
-        """What is missing before entries that follow one another, and their contents from the number due on."""
+        """The gap before consecutive entries, and their contents from the number due on."""
         first = entries[0].ordered
         if first.sequence > self.due:
             yield Gap(self.due, first.sequence - self.due, first.stripe)
@@ -228,7 +226,7 @@ def _single(payload: bytes, run: _Run, at: Instant) -> Single:
 
 
 def _record_rows(entry: JournalEntry) -> list[bytes] | None:
-    """The records of an entry that is made of nothing but blocks of records of a trade's size; None of any other."""
+    """The records of an entry that consists of blocks of records of a trade's size; None for any other entry."""
     rows: list[bytes] = []
     for span in entry.ordered.spans:
         if span.fragments or not all(map(_holds_records, span.bodies, span.counts)):
@@ -246,7 +244,7 @@ def _follows(each: JournalEntry | FormationChanged, before: JournalEntry) -> boo
 
 
 def _places(runs: Sequence[_Run], at: Instant) -> PlaceRows:
-    """Where the messages of these runs stand, a row for each."""
+    """The places of the messages of these runs, one row each."""
     counts = [run.rows for run in runs]
     table = np.array([_place(run, at) for run in runs], PLACE_DTYPE)
     places: PlaceRows = np.repeat(table, counts)

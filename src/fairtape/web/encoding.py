@@ -2,8 +2,8 @@
 
 A *text* message is one JSON object whose `kind` says what it is. A whole number that may not fit the 53 bits of a
 JavaScript number is written as text, and so is a decimal: times (nanoseconds UTC), prices, quantities, trade ids,
-incarnations. A *binary* message is a bundle of trades. Notices, and messages that are no trades, are text in either
-form, at their places between the bundles. `fairtape.tape.serialization` says how both look.
+incarnations. A *binary* message is a batch of trades. Notices, and messages that are no trades, are text in either
+form, at their places between the batches. `fairtape.tape.serialization` says how both look.
 """
 
 import json

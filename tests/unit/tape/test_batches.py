@@ -1,4 +1,4 @@
-"""Lots: columns become records and Arrow, exactly."""
+"""Batches: columns become records and Arrow, exactly."""
 
 from decimal import Decimal
 from typing import Any
@@ -54,7 +54,7 @@ def test_every_field_reaches_the_record_as_it_was_published(drawn: tuple[TradeBa
 
 
 @given(drawn=batches())
-def test_arrow_says_the_same_as_the_records(drawn: tuple[TradeBatch, list[Published]]) -> None:
+def test_arrow_has_the_same_values_as_the_records(drawn: tuple[TradeBatch, list[Published]]) -> None:
     batch, _ = drawn
     arrow = batch.to_arrow()
     assert arrow.schema == SCHEMA
@@ -84,7 +84,7 @@ def test_the_latest_of_each_symbol_is_the_last_one_of_it(drawn: Any, again: Any)
 
 
 @given(drawn=batches(), cut=st.integers(0, 12))
-def test_a_lot_that_was_cut_and_joined_is_the_same(drawn: tuple[TradeBatch, list[Published]], cut: int) -> None:
+def test_a_batch_that_was_cut_and_joined_is_the_same(drawn: tuple[TradeBatch, list[Published]], cut: int) -> None:
     batch, _ = drawn
     whole = join_batches([batch.slice(0, cut), batch.slice(cut)])
     assert list(whole.records()) == list(batch.records())

@@ -118,7 +118,7 @@ def journal_of(folder: Path, *messages: SourceMessage) -> None:
         writer.release(values.released(ordered), ordered.acknowledged_at)
 
 
-STORY = (
+MESSAGES = (
     sold("A", 10),
     sold("A", 12),
     notice_of(Cancel(2, "XNYS", "A", NOON + 5)),
@@ -129,8 +129,8 @@ STORY = (
 )
 
 
-def test_what_a_venue_says_arrives_as_records_with_their_places(tmp_path: Path) -> None:
-    journal_of(tmp_path, *STORY)
+def test_notices_of_a_venue_arrive_as_records_with_their_places(tmp_path: Path) -> None:
+    journal_of(tmp_path, *MESSAGES)
     with fairtape.connect(tmp_path, start="beginning") as tape:
         found = list(tape)
     kinds = [Trade, Trade, Canceled, Corrected, VenueStatus, Message, Trade]
@@ -150,14 +150,14 @@ def test_what_a_venue_says_arrives_as_records_with_their_places(tmp_path: Path) 
 
 
 def test_a_choice_of_symbols_applies_to_cancels_and_corrections_and_a_status_is_for_all(tmp_path: Path) -> None:
-    journal_of(tmp_path, *STORY)
+    journal_of(tmp_path, *MESSAGES)
     for symbols, numbers in (("A", [1, 2, 3, 4, 5]), ("B", [5, 7])):
         with fairtape.connect(tmp_path, symbols, start="beginning") as tape:
             assert [each.sequence for each in tape if not isinstance(each, Gap)] == numbers  # type: ignore[union-attr]
 
 
-def test_readers_of_batches_are_told_beside_them_what_is_void(tmp_path: Path) -> None:
-    journal_of(tmp_path, *STORY)
+def test_readers_of_batches_get_cancels_and_corrections_as_notices(tmp_path: Path) -> None:
+    journal_of(tmp_path, *MESSAGES)
     with fairtape.connect(tmp_path, start="beginning") as tape:
         assert [row for batch in tape.batches() for row in batch["sequence"].to_pylist()] == [1, 2, 7]
         assert [type(each) for each in tape.notices] == [Canceled, Corrected, VenueStatus]
@@ -165,16 +165,16 @@ def test_readers_of_batches_are_told_beside_them_what_is_void(tmp_path: Path) ->
 
 
 def test_a_snapshot_has_the_sale_before_a_canceled_one_as_it_was_corrected(tmp_path: Path) -> None:
-    journal_of(tmp_path, *STORY)
+    journal_of(tmp_path, *MESSAGES)
     with fairtape.connect(tmp_path, start="snapshot") as tape:
         snapshot = tape.snapshot()
     assert {symbol: facts(trade)[:1] for symbol, trade in snapshot.items()} == {"A": (4,), "B": (7,)}
     assert snapshot["A"].price == 11 * ONE
 
 
-def test_a_slow_reader_is_told_of_cancels_it_was_not_given() -> None:
+def test_cancels_that_a_slow_reader_was_not_given_are_counted() -> None:
     """A cancel is never merged, and one that is skipped is counted, as for other messages."""
-    found = deliveries([token(1, STORY)])
+    found = deliveries([token(1, MESSAGES)])
     for policy, size_max in ((Policy.SKIP, 2), (Policy.CONFLATE, 5)):
         backlog = Backlog(policy=policy, size_max=size_max)
         for delivery in found:
@@ -189,5 +189,5 @@ def test_a_slow_reader_is_told_of_cancels_it_was_not_given() -> None:
                 if isinstance(item, TradeBatch)
                 else isinstance(item, Canceled | Corrected | VenueStatus | Message)
             )
-        assert rows + backlog.skipped + backlog.merged == len(STORY)
+        assert rows + backlog.skipped + backlog.merged == len(MESSAGES)
         assert (backlog.skipped, backlog.merged) == ((5, 0) if policy is Policy.SKIP else (1, 1))

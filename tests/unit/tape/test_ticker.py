@@ -60,7 +60,7 @@ def test_the_last_sale_is_the_last_in_the_order_and_volumes_add_up() -> None:
     assert {venue.name: venue.volume.trades for venue in ticker.venues} == {"XNYS": 2, "XLON": 1}
 
 
-def test_a_canceled_trade_never_was() -> None:
+def test_a_canceled_trade_does_not_count() -> None:
     ticker = ticker_of(sold(price=10), sold(price=12, quantity=30))
     (output,) = ticker.apply(token(3, [cancel(2)]))
     assert isinstance(output, TradeCanceled)
@@ -113,7 +113,7 @@ def test_a_notice_that_is_not_its_trades_own_is_refused_and_changes_nothing(
     assert state_of(ticker) == before
 
 
-def test_nothing_is_taken_back_twice() -> None:
+def test_no_trade_is_revised_twice() -> None:
     ticker = ticker_of(sold(), sold())
     outputs = ticker.apply(token(3, [cancel(1), cancel(1), correct(1), correct(2), cancel(2)]))
     assert [type(output) for output in outputs] == [
@@ -126,7 +126,7 @@ def test_nothing_is_taken_back_twice() -> None:
     assert state_of(ticker) == (11, 50, 1)
 
 
-def test_a_venue_is_halted_because_it_says_so_and_silent_because_the_order_goes_on_without_it() -> None:
+def test_a_venue_is_halted_by_its_notice_and_silent_when_the_order_goes_on_without_it() -> None:
     ticker = Ticker(options=TickerOptions(silence_period=5 * SECOND))
     ticker.apply(token(1, [sold(), sold(source=LONDON)], at=NOON))
     halt, resume = (notice_of(VenueStatus("XNYS", status, NOON)) for status in (Status.HALTED, Status.OPEN))
@@ -139,14 +139,14 @@ def test_a_venue_is_halted_because_it_says_so_and_silent_because_the_order_goes_
     assert ticker.apply(token(7, [stranger], at=at)) == [NoticeRefused(7, NoticeRefusal.FOREIGN)]
 
 
-def test_a_clock_that_runs_ahead_is_told_by_the_order() -> None:
+def test_a_clock_that_runs_ahead_is_found_by_the_order() -> None:
     ticker = Ticker()
     ticker.apply(token(1, [sold(at=NOON + SECOND), sold(source=LONDON, at=NOON - SECOND)], at=NOON))
     assert {venue.name: venue.clock_ahead for venue in ticker.venues} == {"XNYS": SECOND, "XLON": 0}
     assert {venue.name: venue.delay_min for venue in ticker.venues} == {"XNYS": -SECOND, "XLON": SECOND}
 
 
-def test_a_full_block_is_read_at_once_and_what_is_no_trade_is_left_out() -> None:
+def test_a_full_block_is_decoded_at_once_without_what_is_no_trade() -> None:
     trades = blank_trades(3)
     trades["symbol"] = [b"ACME", b"", b"ACME"]  # the second one is none
     trades["quantity"] = ONE
@@ -157,7 +157,7 @@ def test_a_full_block_is_read_at_once_and_what_is_no_trade_is_left_out() -> None
     assert ticker.others == 1
 
 
-def test_whatever_else_is_in_the_order_is_counted_and_harms_nothing() -> None:
+def test_other_messages_of_the_order_are_counted_and_change_nothing() -> None:
     ticker = Ticker()
     spoilt = bytearray(cancel(1).payload)
     spoilt[39] = 255  # a number below zero
@@ -173,7 +173,7 @@ def test_a_token_that_comes_again_changes_nothing() -> None:
     assert ticker.digest() == before
 
 
-def test_a_break_behind_what_was_counted_makes_the_state_unsound() -> None:
+def test_a_break_before_what_was_counted_makes_the_state_unsound() -> None:
     for sequence, sound in ((3, True), (2, False)):
         ticker = ticker_of(sold(), sold())
         ticker.turn(FormationChange(0, 2, 9, sequence, True, b"", NOON))

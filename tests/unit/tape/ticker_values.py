@@ -1,4 +1,4 @@
-"""Orders full of trades and notices, for tests of the ticker."""
+"""Orders of trades and notices, for tests of the ticker."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
