@@ -256,5 +256,5 @@ def test_a_replay_from_what_is_not_kept_any_more_is_refused_aloud() -> None:
     world.release(1)
     world.connect(1, login(1))
     world.run(MILLISECOND)
-    assert world.closed[1] == "message 1 is not kept here any more"
+    assert world.closed[1] == "message 1 is no longer stored"
     assert world.replay.counts.gone == 1

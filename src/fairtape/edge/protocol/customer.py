@@ -1,12 +1,15 @@
-"""The customer: hears its stripes on two feeds or more, keeps the first copy of each number, and asks for the rest.
+"""The customer: receives its stripes on two or more feeds, delivers the first copy of each number, requests the rest.
 
-An edition of the sessions is a *chapter*. Where a new one takes over, its records wait until everything of the old one
-was handed over or given up: a symbol may have moved to another stripe, and its trades stay in order all the same. The
-place is exact on both sides (see `marks`), so nothing is lost and nothing is told twice.
+Where a new edition of the sessions takes over, its records wait until everything of the old edition was delivered or
+given up: a symbol may have moved to another stripe, and its trades stay in order. Both editions name the same place of
+the order (see `session_marks`), so nothing is lost and nothing is delivered twice.
 
-After a Break the next chapter has the same plan, and the customer goes on by itself. For a new plan it needs to know
-which stripes to hear, and so it says `PlanChange` and waits to be told to `follow`; what it did not hear meanwhile it
-asks for, as whatever else it missed.
+After a Break the next edition has the same plan, and the customer follows it by itself. For a new plan it needs to know
+its stripes, so it reports `PlanChange` and waits for `follow`. It requests what it missed meanwhile.
+
+A hole is *noticed* when a number behind it is received. It is requested a little later, because the other feed may have
+it, or the network may have reordered packets. A request without an answer is repeated. A hole that cannot be requested,
+or is older than the customer's patience, is given up and becomes a gap.
 """
 
 from collections import deque
@@ -36,35 +39,29 @@ from fairtape.formats.arbitration import AHEAD_MAX, HELD_BYTES_MAX, FeedArbitrat
 from fairtape.formats.moldudp64 import BadMold, MoldRequest, Packet, decode, encode_request
 from fairtape.market.stripes import StripePlan
 
-# One session as a customer hears it: arbitration, and the patience with what is missing.
-#
-# A hole is *noticed* when something behind it is heard. A little later it is asked for: the other feed may bring it,
-# or the network has changed the order. What was asked for and did not come is asked for again; what nobody asks for,
-# or has been missing for longer than the customer's patience, is given up and becomes a gap.
-
-_STEPS: Final = 4  # notices within a part of `ask_delay` are one
+_STEPS: Final = 4  # holes noticed within this part (1 / steps) of `ask_delay` are one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CustomerOptions:
-    """How long a customer waits for what, and how much it keeps. Best effort is patience; guaranteed is none of it."""
+    """Delays and limits. With `patience` the grade is best effort; without, it is guaranteed."""
 
-    patience: Duration | None = 50 * MILLISECOND  # with a hole, before it is a gap; None: guaranteed, for ever
-    ask_delay: Duration = 3 * MILLISECOND  # from noticing a hole to asking for it
+    patience: Duration | None = 50 * MILLISECOND  # from noticing a hole to giving it up; None: never (guaranteed)
+    ask_delay: Duration = 3 * MILLISECOND  # from noticing a hole to requesting it
     retry_period: Duration = 30 * MILLISECOND  # from a request to the next one; at least a round trip
-    silence_max: int = 2  # requests without any answer, before another server is asked
-    stale_delay: Duration = 3 * SECOND  # of silence; more than a heartbeat
-    request_max: int = 256  # messages of one request
-    requests_max: int = 16  # at once, of one session
-    ahead_max: int = AHEAD_MAX  # numbers that are held behind a hole
-    held_bytes_max: int = HELD_BYTES_MAX  # held behind a hole, or behind the end of an older session
+    silence_max: int = 2  # requests without an answer before the next server is asked
+    stale_delay: Duration = 3 * SECOND  # without a packet; longer than the heartbeat period
+    request_max: int = 256  # messages per request
+    requests_max: int = 16  # of one session at once
+    ahead_max: int = AHEAD_MAX  # numbers held behind a hole
+    held_bytes_max: int = HELD_BYTES_MAX  # held behind a hole, or behind the end of an older edition
 
     def __post_init__(self) -> None:
         for name in ("ask_delay", "retry_period", "silence_max", "stale_delay", "request_max", "requests_max"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0")
         if self.patience is not None and self.patience <= 0:
-            raise ValueError(f"patience is {self.patience} ns; it must be above 0, or None where nothing is given up")
+            raise ValueError(f"patience is {self.patience} ns; it must be above 0, or None to give nothing up")
 
 
 class _HoleNoticed(NamedTuple):
@@ -73,7 +70,7 @@ class _HoleNoticed(NamedTuple):
 
 
 class SessionReceiver:
-    """One session of one stripe."""
+    """Receives one session of one stripe: arbitration between feeds, and requests for holes."""
 
     def __init__(
         self,
@@ -94,22 +91,21 @@ class SessionReceiver:
         self.stale = False
         self.heard_at = dict.fromkeys(feeds, now)
         self.silent: set[str] = set()
-        self.can_ask = False  # whether there is anybody to ask
-        self.probed_through = 0  # the last number beyond the known ones that was asked for, to find the session's end
+        self.can_ask = False  # whether there is a server to ask
+        self.probed_through = 0  # the highest number requested beyond the known ones, to find the session's end
         self._options = options
         self._notices: deque[_HoleNoticed] = deque()
-        self._asked_through = 0  # holes up to here were asked for
+        self._asked_through = 0  # holes up to this number were requested
         self._asked_end = 0  # the last number of the latest requests
         self._retry_at: Instant = NEVER
 
     @property
     def missing(self) -> bool:
-        """Whether there is a hole."""
         return self.arbitration.next is not None and self.arbitration.next <= self.arbitration.highest
 
     @property
     def due_at(self) -> Instant:
-        """When a hole wants attention."""
+        """When a hole is to be requested or given up."""
         if not self.missing:
             return NEVER
         due_at = self._retry_at
@@ -123,14 +119,14 @@ class SessionReceiver:
 
     @property
     def silence_at(self) -> Instant:
-        """When one of its feeds will have been silent for too long."""
+        """When a feed will have been silent for `stale_delay`."""
         if self.end_reported or len(self.silent) == len(self.heard_at):
             return NEVER
         heard_at = min(at for feed, at in self.heard_at.items() if feed not in self.silent)
         return heard_at + self._options.stale_delay
 
     def receive(self, packet: Packet, now: Instant) -> list[Output]:
-        """What can be delivered now."""
+        """Take a packet; returns what can be delivered now."""
         outputs = self.arbitration.receive(packet)
         following = self.arbitration.next or 0
         while self._notices and self._notices[0].highest < following:
@@ -140,11 +136,11 @@ class SessionReceiver:
         else:
             self._note_hole(now)
             if self._retry_at < NEVER and following > self._asked_end:
-                self._retry_at = now  # all that was asked for has come: ask for what follows it
+                self._retry_at = now  # everything requested has come: request what follows
         return outputs
 
     def give_up(self, now: Instant) -> list[Output]:
-        """The holes that have been there for too long are gaps."""
+        """Turn holes older than the patience into gaps."""
         outputs: list[Output] = []
         patience = self._options.patience
         while patience is not None and self._notices and self._notices[0].at + patience <= now:
@@ -152,7 +148,7 @@ class SessionReceiver:
         return outputs
 
     def requests(self, now: Instant) -> tuple[list[MoldRequest], bool]:
-        """What to ask for now, and whether that is for the second time."""
+        """The requests to send now, and whether they are repeated ones."""
         if not self.can_ask or not self.missing:
             return [], False
         if now >= self._retry_at:
@@ -172,7 +168,7 @@ class SessionReceiver:
                 self._notices.popleft()
 
     def _due_through(self, now: Instant) -> int:
-        """Holes up to here were noticed long enough ago."""
+        """The highest number whose holes were noticed at least `ask_delay` ago."""
         ask_delay = self._options.ask_delay
         return max((notice.highest for notice in self._notices if notice.at + ask_delay <= now), default=0)
 
@@ -189,7 +185,7 @@ class SessionReceiver:
         return wanted
 
     def _wanted(self, after: int, through: int) -> Iterator[MoldRequest]:
-        """The holes within these bounds, in requests of a size that a server answers at once."""
+        """Requests for the holes within these bounds, each of a size that a server answers at once."""
         for gap in self.arbitration.missing():
             if gap.first > through:
                 return
@@ -198,20 +194,20 @@ class SessionReceiver:
                 yield MoldRequest(self.arbitration.session, first, min(self._options.request_max, end - first))
 
 
-EDITIONS_MAX: Final = 16  # editions that are heard at once; the oldest is given up where there are more
-REPAIR: Final = "repair"  # the feed of answers from a retransmit server
+EDITIONS_MAX: Final = 16  # editions received at once; beyond it the oldest is given up
+REPAIR: Final = "repair"  # the feed name of answers from a retransmit server
 
 CustomerEffect: TypeAlias = Record | SendUnicast
 
 
 @dataclass(slots=True)
 class CustomerCounts:
-    """What a customer may want to know about its lines."""
+    """Counters of a customer."""
 
     packets: int = 0
     malformed: int = 0
     strangers: int = 0  # packets of sessions that are not followed
-    postponed: int = 0  # packets of the next chapter for which there was no room; they are asked for later
+    postponed: int = 0  # packets of the next edition dropped for lack of space, to be requested later
     requests: int = 0
     delivered: int = 0  # messages
     missing: int = 0  # messages
@@ -223,23 +219,23 @@ class _FollowedEdition:
     breaks: int
     stripes: tuple[int, ...]
     receivers: dict[str, SessionReceiver]
-    begun_at: Instant = NEVER  # when it was first heard
+    begun_at: Instant = NEVER  # when its first packet came
     waiting: list[Record] = field(default_factory=list)
     waiting_bytes: int = 0
 
     @property
     def complete(self) -> bool:
-        """Whether all of it was told."""
+        """Whether the ends of all its sessions were reported."""
         return all(receiver.end_reported for receiver in self.receivers.values())
 
     @property
     def is_unheard(self) -> bool:
-        """Whether nothing of it was heard at all."""
+        """Whether no packet of it came."""
         return all(receiver.arbitration.next is None for receiver in self.receivers.values())
 
 
 class Customer:
-    """One customer of one deployment."""
+    """One customer of one deployment. A driver hands it datagrams and carries out its effects."""
 
     def __init__(
         self,
@@ -249,7 +245,7 @@ class Customer:
         servers: Sequence[Address] = (),
         options: CustomerOptions | None = None,
     ) -> None:
-        """Without `servers` nothing is asked for; they are asked in this order, the next one when one is silent."""
+        """Without `servers` nothing is requested; when one does not answer, the next one is asked."""
         self.counts = CustomerCounts()
         self._deployment = deployment
         self._feeds = tuple(feeds)
@@ -257,11 +253,11 @@ class Customer:
         self._options = options or CustomerOptions()
         assert self._servers or self._options.patience is not None
         self._editions: list[_FollowedEdition] = []
-        self._server = 0  # whom to ask
+        self._server = 0  # the index of the server to ask
         self._unanswered = 0
-        self._announced = 0  # the latest version that was told
-        self._probe_at: Instant = NEVER  # when to ask for the end of an old chapter
-        self._schedule: list[tuple[Instant, str]] = []  # when which session wants attention
+        self._announced = 0  # the latest version that was reported
+        self._probe_at: Instant = NEVER  # when to request the end of an old edition
+        self._schedule: list[tuple[Instant, str]] = []  # when each session is due
         self._effects: list[CustomerEffect] = []
 
     def follow(
@@ -273,10 +269,11 @@ class Customer:
         starts: Mapping[int, int] | None = None,
         breaks: int = 0,
     ) -> None:
-        """Hear these stripes of a plan: the first time from `starts` on, or from whatever is heard first.
+        """Receive these stripes of a plan.
 
-        Whoever goes on with numbers of an earlier time says how many Breaks the name of that session counts. A later
-        plan is heard from its beginning, for nothing may be missed between the two.
+        The first plan begins with the numbers in `starts`, or with the first packet that comes. A customer that resumes
+        with earlier numbers also gives the number of Breaks in the name of that session. A later plan is received from
+        its beginning, so that nothing is missed between the two.
         """
         joins = not self._editions or (len(self._editions) == 1 and self._editions[0].is_unheard)
         if joins:
@@ -287,7 +284,7 @@ class Customer:
         self._open(plan.version, breaks if joins else 0, tuple(stripes), now, starts=(starts or {}) if joins else None)
 
     def change_servers(self, servers: Sequence[Address]) -> None:
-        """Ask others from now on, as after a reformation that changed who serves this region."""
+        """Ask other servers from now on, such as after a reformation."""
         self._servers, self._server = tuple(servers), 0
         for edition in self._editions:
             for receiver in edition.receivers.values():
@@ -295,7 +292,7 @@ class Customer:
             self._schedule_all(edition)
 
     def receive(self, datagram: bytes, now: Instant, *, feed: str = REPAIR) -> None:
-        """Take one datagram of a feed, or of a server. Never raises, whatever the bytes."""
+        """Take one datagram of a feed or of a server. Never raises, whatever the bytes."""
         try:
             packet = decode(datagram)
         except BadMold:
@@ -305,7 +302,7 @@ class Customer:
         self.receive_packet(packet, now, feed=feed)
 
     def receive_packet(self, packet: Packet, now: Instant, *, feed: str = REPAIR) -> None:
-        """The same as `receive`, for whoever has decoded a datagram once for many customers."""
+        """The same as `receive`, for a datagram that was decoded once for many customers."""
         self.counts.packets += 1
         edition = self._edition_of(packet.session, now)
         if edition is None:
@@ -316,7 +313,7 @@ class Customer:
         receiver = edition.receivers[packet.session]
         if feed == REPAIR:
             if packet.messages or packet.number > receiver.arbitration.highest:
-                self._unanswered = 0  # otherwise the server itself is behind: as good as silent
+                self._unanswered = 0  # otherwise the server lags behind, which counts as no answer
         else:
             self._note_feed(receiver, feed, now)
         if edition.waiting_bytes > self._options.held_bytes_max:
@@ -324,16 +321,15 @@ class Customer:
             return
         self._hand_over(edition, receiver, receiver.receive(packet, now))
         if self._probe_at < NEVER and receiver.arbitration.highest >= receiver.probed_through > 0:
-            self._probe_at = now  # the old session goes on: ask for what follows
+            self._probe_at = now  # the old session continues: request what follows
         self._schedule_wake(edition, receiver)
 
     def receive_all(self, datagrams: Iterable[bytes], now: Instant, *, feed: str = REPAIR) -> None:
-        """The same as `receive` for each, in this order."""
         for datagram in datagrams:
             self.receive(datagram, now, feed=feed)
 
     def wake(self, now: Instant) -> None:
-        """Ask for holes, give up those that are too old, and notice silence."""
+        """Request holes, give up old ones, and detect silent feeds."""
         while self._schedule and self._schedule[0][0] <= now:
             at, session = heappop(self._schedule)
             edition = next((each for each in self._editions if session in each.receivers), None)
@@ -350,12 +346,11 @@ class Customer:
         self._probe_old_edition(now)
 
     def deadline(self) -> Instant | None:
-        """The earliest that any stripe waits for."""
+        """The earliest due time of any session."""
         due_at = min(self._probe_at, self._schedule[0][0] if self._schedule else NEVER)
         return None if due_at == NEVER else due_at
 
     def drain(self) -> list[CustomerEffect]:
-        """The records and requests since the last call, in order."""
         effects, self._effects = self._effects, []
         return effects
 
@@ -376,7 +371,7 @@ class Customer:
         self._schedule_all(edition)
 
     def _edition_of(self, session: str, now: Instant) -> _FollowedEdition | None:
-        """The chapter that a session belongs to; a Break that is first heard of begins one."""
+        """The edition of a session. The first packet after a Break opens a new one."""
         for edition in self._editions:
             if session in edition.receivers:
                 return edition
@@ -404,7 +399,7 @@ class Customer:
             self._probe_at = min(self._probe_at, now + self._options.retry_period)
 
     def _hand_over(self, edition: _FollowedEdition, receiver: SessionReceiver, outputs: list[Output]) -> None:
-        """Hand records over, or let them wait for the end of an older chapter."""
+        """Deliver records, or hold them until the end of an older edition."""
         records: list[Record] = []
         stripe, session = receiver.stripe, receiver.arbitration.session
         for output in outputs:
@@ -427,11 +422,11 @@ class Customer:
 
     @property
     def _overtaken_at(self) -> Instant:
-        """When something behind the first chapter was heard."""
+        """When a packet of a later edition than the first came."""
         return min((edition.begun_at for edition in self._editions[1:]), default=NEVER)
 
     def _advance(self) -> None:
-        """What waited for the end of the old chapter is told now."""
+        """Drop complete editions, and deliver what waited for their end."""
         while len(self._editions) > 1 and self._editions[0].complete:
             self._editions.pop(0)
             first = self._editions[0]
@@ -441,7 +436,7 @@ class Customer:
             first.waiting, first.waiting_bytes = [], 0
 
     def _notices(self, stripe: int, messages: tuple[bytes, ...]) -> list[Record]:
-        """What the marks among these messages say."""
+        """The records of the marks among these messages."""
         notices: list[Record] = []
         for message in messages:
             if message[:1] != MARK:
@@ -499,7 +494,7 @@ class Customer:
         self._effects.append(SendUnicast(server, [encode_request(request) for request in requests]))
 
     def _probe_old_edition(self, now: Instant) -> None:
-        """The end of an old session was not heard, and the next chapter is: ask for that end, or do without it."""
+        """The next edition has begun before the end of the old one came: request that end, or give it up."""
         if now < self._probe_at:
             return
         self._probe_at = NEVER
@@ -513,7 +508,7 @@ class Customer:
         self._probe_at = now + self._options.retry_period
         for receiver in old.receivers.values():
             arbitration = receiver.arbitration
-            if arbitration.next is None:  # it joined too late to hear anything of it
+            if arbitration.next is None:  # it joined too late to receive any of it
                 receiver.end_reported = True
             elif not arbitration.ended and self._servers:
                 receiver.probed_through = arbitration.highest + self._options.request_max
@@ -523,7 +518,7 @@ class Customer:
         self._advance()
 
     def _abandon(self, edition: _FollowedEdition) -> None:
-        """Give up what is missing of a chapter, and its end, too."""
+        """Give up what is missing of an edition, including its end."""
         for receiver in edition.receivers.values():
             if not receiver.end_reported:
                 self._hand_over(edition, receiver, receiver.arbitration.give_up(receiver.arbitration.highest))
@@ -536,7 +531,7 @@ class Customer:
         self._advance()
 
     def _schedule_wake(self, edition: _FollowedEdition, receiver: SessionReceiver) -> None:
-        """At most one useful entry per session: an earlier one is looked at again when its time comes."""
+        """Keep at most one valid entry per session; a stale entry is skipped in `wake`."""
         due_at = receiver.due_at
         if self._is_open(edition):
             due_at = min(due_at, receiver.silence_at)
@@ -549,5 +544,5 @@ class Customer:
             self._schedule_wake(edition, receiver)
 
     def _is_open(self, edition: _FollowedEdition) -> bool:
-        """Whether something of it should be heard: a plan that is known ahead is silent until it takes over."""
+        """Whether packets of it are expected: a plan that is known ahead is silent until it takes over."""
         return edition is self._editions[0] or edition.begun_at < NEVER
