@@ -1,4 +1,4 @@
-"""Fixed values of the edge: stripe plans, files of outlets and libraries, and the packets that customers receive."""
+"""Fixed values of the edge: stripe plans, files of publishers and replay archives, and packets to customers."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,8 +9,7 @@ from fairtape.edge.protocol.effects import SendMulticast
 from fairtape.edge.protocol.remulticast import Remulticaster
 from fairtape.edge.protocol.session_marks import Begun, Over, Reformed, encode_mark, encode_opaque
 from fairtape.edge.protocol.sessions import Edition, StripePosition
-from fairtape.edge.service import checkpoints as positions
-from fairtape.edge.service import replay_archive as memory
+from fairtape.edge.service import checkpoints, replay_archive
 from fairtape.edge.service.stripe_plans import mark_of
 from fairtape.formats.moldudp64 import MoldRequest, encode_request
 from fairtape.market.notices import encode_notice
@@ -65,19 +64,21 @@ def stripe_plan() -> Iterator[tuple[str, bytes | str]]:
 
 
 def edge_files(folder: Path) -> Iterator[tuple[str, bytes | str]]:
-    latest = positions.EdgeCheckpoint(StripePosition(THIRD, 44, (9, 8, 7), NOON, 9), 9, 40)
-    fresh = positions.EdgeCheckpoint(StripePosition.fresh(FIRST), 0, 0)
+    latest = checkpoints.EdgeCheckpoint(StripePosition(THIRD, 44, (9, 8, 7), NOON, 9), 9, 40)
+    fresh = checkpoints.EdgeCheckpoint(StripePosition.fresh(FIRST), 0, 0)
     for name, checkpoint in (("latest", latest), ("fresh", fresh)):
-        path = positions.checkpoint_path(folder, name)
-        positions.save(path, checkpoint)
+        path = checkpoints.checkpoint_path(folder, name)
+        checkpoints.save(path, checkpoint)
         yield f"checkpoint {path.relative_to(folder).as_posix()}", path.read_text()
-    chapters = [
-        memory.SessionExtents(edition, tuple(SessionExtent(place, edition is not THIRD) for place in (12, 9, 4)))
+    sessions = [
+        replay_archive.SessionExtents(
+            edition, tuple(SessionExtent(place, edition is not THIRD) for place in (12, 9, 4))
+        )
         for edition in (FIRST, SECOND, THIRD)
     ]
-    places = [StripePosition(FIRST, 10, (5, 4, 3), NOON, 7), StripePosition(SECOND, 25, (4, 4, 4), NOON + 25, 8)]
-    path = positions.snapshot_path(folder, "latest")
-    memory.save(path, memory.ArchiveSnapshot(latest, chapters, places, 8))
+    positions = [StripePosition(FIRST, 10, (5, 4, 3), NOON, 7), StripePosition(SECOND, 25, (4, 4, 4), NOON + 25, 8)]
+    path = checkpoints.snapshot_path(folder, "latest")
+    replay_archive.save(path, replay_archive.ArchiveSnapshot(latest, sessions, positions, 8))
     head, _, numbers = path.read_bytes().partition(b"\n")
     yield f"memory {path.relative_to(folder).as_posix()}, first line", head.decode()
     yield "memory, numbers", numbers

@@ -258,5 +258,5 @@ def test_only_those_with_a_password_may_replay_where_there_are_passwords(tmp_pat
 def test_a_file_without_passwords_is_refused_in_a_sentence(tmp_path: Path, text: str) -> None:
     path = tmp_path / "customers.json"
     path.write_text(text)
-    with pytest.raises(UserError, match="holds no passwords; expected JSON such as"):
+    with pytest.raises(UserError, match="has no passwords; expected JSON such as"):
         authentication(path)

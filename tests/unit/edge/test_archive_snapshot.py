@@ -16,7 +16,7 @@ SECOND_PLAN = plan(2, stripes=3)
 
 def caught_up(folder: Path, plans: StripePlanStore) -> ReplayArchive:
     archive = ReplayArchive(
-        folder / "s1", SETTINGS, plans, memory=folder / "edge" / "s1.memory", recent_bytes_max=2_000
+        folder / "s1", SETTINGS, plans, snapshot=folder / "edge" / "s1.memory", recent_bytes_max=2_000
     )
     while archive.keep_up():
         pass
@@ -116,5 +116,5 @@ def test_a_file_that_makes_no_sense_is_as_good_as_none(tmp_path: Path, spoil: st
 
 
 def test_nothing_is_written_down_before_anything_was_released(tmp_path: Path) -> None:
-    archive = ReplayArchive(tmp_path / "s1", SETTINGS, plan_store(tmp_path), memory=tmp_path / "edge" / "s1.memory")
+    archive = ReplayArchive(tmp_path / "s1", SETTINGS, plan_store(tmp_path), snapshot=tmp_path / "edge" / "s1.memory")
     assert archive.snapshot_writer() is None

@@ -22,12 +22,12 @@ def test_a_mark_names_the_version_and_tells_plans_of_one_version_apart() -> None
 def test_what_was_added_is_found_again_and_prepared_ahead(tmp_path: Path) -> None:
     plans = plan_store(tmp_path, plan(1), plan(2), plan(3))
     assert plans.versions() == [1, 2, 3]
-    assert plans.at_hand(mark_of(plan(2))) is None
+    assert plans.prepared(mark_of(plan(2))) is None
     plans.prepare(1)
-    found = plans.at_hand(mark_of(plan(2)))
+    found = plans.prepared(mark_of(plan(2)))
     assert found is not None
     assert found[0] == plan(2)
-    assert plans.at_hand(mark_of(plan(2, stripes=3))) is None
+    assert plans.prepared(mark_of(plan(2, stripes=3))) is None
     assert sorted(map(version_of, plans.marks)) == [2, 3]
 
 

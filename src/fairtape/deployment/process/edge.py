@@ -1,4 +1,4 @@
-"""The edge of a deployment: a site's station in its process, and the retransmit server that is a process beside it."""
+"""The edge of a deployment: the edge publisher in a site's process, and the process of its retransmit server."""
 
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -24,61 +24,58 @@ FILES_NEEDED: Final = 2_048  # open files of a retransmit server: replays, and t
 
 
 def edge_of(deployment: Deployment) -> EdgeSettings:
-    """The edge, which must be there."""
+    """The settings of the edge; a `UserError` where the deployment has none."""
     if deployment.edge is None:
         raise UserError(
-            f"{deployment.folder} has no edge; name the stations in its file, under [edge], as `fairtape init --edge`"
+            f"{deployment.folder} has no edge; list the publishers in its file, under [edge], as `fairtape init --edge`"
             " writes them"
         )
     return deployment.edge
 
 
 def edge_names(deployment: Deployment) -> list[str]:
-    """The processes beside the sites."""
+    """The names of the retransmit server processes."""
     return [] if deployment.edge is None else [f"{site}{BESIDE}" for site in deployment.edge.publishers]
 
 
 def stripe_plans_of(deployment: Deployment) -> StripePlanStore:
-    """Its stripe plans."""
+    """The stripe plans of a deployment."""
     return StripePlanStore(deployment.folder, deployment.stripe)
 
 
 class SilencedPublisher:
-    """Stands in for a station that has no socket: the site goes on, and its status says why it is not heard."""
+    """Replaces a publisher without a socket: the site continues, and its status says why nothing is sent."""
 
-    def __init__(self, feed: str, words: str) -> None:
-        self._status = {"feed": feed, "speaks": False, "words": words, "plan": None, "marks": []}
+    def __init__(self, feed: str, reason: str) -> None:
+        self._status = {"feed": feed, "speaks": False, "words": reason, "plan": None, "marks": []}
         self._unsent = 0
 
     def delivered(self, delivery: Deliver) -> None:
-        """Count it."""
         self._unsent += delivery.release.count
 
     def turned(self, change: FormationChange) -> None:
-        """Nothing to do."""
+        pass
 
     def assign(self, feeds: Collection[str], now: Instant) -> None:
-        """Nothing to do."""
+        pass
 
     def deadline(self) -> Instant | None:
-        """Never."""
         return None
 
     def wake(self, now: Instant) -> None:
-        """Nothing to do."""
+        pass
 
     def status(self) -> dict[str, Any]:
-        """Why it is silent."""
         return {**self._status, "unsent": self._unsent}
 
     def close(self) -> None:
-        """Nothing to give back."""
+        pass
 
 
 def open_publisher(
     deployment: Deployment, node: Node, journal: Path, log: Callable[[str], None]
 ) -> EdgePublisher | SilencedPublisher | None:
-    """The outlet of a site; None where the deployment gives it none."""
+    """The publisher of a site; None where it is not listed."""
     settings = deployment.edge
     if settings is None or node.name not in settings.publishers:
         return None
@@ -92,29 +89,29 @@ def open_publisher(
             interface=interface_at(node.host),
             log=log,
         )
-    except UserError as complaint:
-        log(f"edge: {complaint}")
-        return SilencedPublisher(settings.publishers[node.name].feed, str(complaint))
+    except UserError as error:
+        log(f"edge: {error}")
+        return SilencedPublisher(settings.publishers[node.name].feed, str(error))
 
 
 def run_edge(deployment: Deployment, node: Node) -> None:
-    """The life of a retransmit server, until SIGINT or SIGTERM."""
+    """Run the retransmit server of a site until SIGINT or SIGTERM."""
     settings = edge_of(deployment)
     place = settings.publishers.get(node.name)
     if place is None:
-        raise UserError(f"SITE is {node.name!r}; stations are {', '.join(settings.publishers)}")
+        raise UserError(f"SITE is {node.name!r}; publishers are {', '.join(settings.publishers)}")
     journal = deployment.folder / JOURNALS / node.name
     journal.mkdir(parents=True, exist_ok=True)
     allow_files(FILES_NEEDED)
     clock = deployment.clock()
     try:
-        memory = snapshot_path(deployment.folder, node.name)
-        archive = ReplayArchive(journal, settings, stripe_plans_of(deployment), memory=memory)
+        snapshot = snapshot_path(deployment.folder, node.name)
+        archive = ReplayArchive(journal, settings, stripe_plans_of(deployment), snapshot=snapshot)
     except PlanUnknown as missing:
         raise UserError(str(missing)) from None
     server = RetransmitServer(settings, place, archive, clock, interface=interface_at(node.host))
     name = f"{node.name}{BESIDE}"
-    bulletin = StatusFile(RunFolder(deployment.folder), name)
+    status_file = StatusFile(RunFolder(deployment.folder), name)
 
     def page(now: Instant) -> Status:
         return {"name": name, "kind": "edge", "node": node.number, "written_at_ns": now, **server.status()}
@@ -122,11 +119,11 @@ def run_edge(deployment: Deployment, node: Node) -> None:
     with Interrupts() as interrupts:
 
         def ended() -> bool:
-            bulletin.keep_posted(clock.now(), page)
+            status_file.keep_posted(clock.now(), page)
             return interrupts.count > 0
 
         try:
             server.run(ended)
         finally:
-            bulletin.close({**page(clock.now()), "ended": True})
+            status_file.close({**page(clock.now()), "ended": True})
             server.close()

@@ -186,9 +186,8 @@ class StripeSequencer:
 
     def _apply_change(self, due: _Due) -> list[Step]:
         if due.plan is not None:
-            is_in_force = (
-                due.plan.version <= self._edition.plan.version
-            )  # a Break went back before it, with the same plan
+            # A Break may have gone back before it and continued with the same plan.
+            is_in_force = due.plan.version <= self._edition.plan.version
             return [] if is_in_force else self._succeed(due.plan, due)
         change = due.change
         assert change is not None

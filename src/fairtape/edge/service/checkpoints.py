@@ -1,7 +1,7 @@
-"""Where an outlet was: a standing in a file, beside the journal that it was worked out from.
+"""Checkpoints: the position of an edge publisher, in a file beside the journal that it was computed from.
 
-The file saves time and proves nothing. It names the last entry that it counts in, and whoever reads it looks for that
-very entry in the journal: a journal that was cut since does not have it.
+The file saves time and proves nothing. It names the last entry that it includes, and the reader looks for that entry in
+the journal: a journal that was truncated since does not have it.
 """
 
 import json
@@ -20,7 +20,7 @@ _VERSION: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class EdgeCheckpoint:
-    """A standing, and the formation and token of the last entry before it."""
+    """A position, and the formation and token of the last entry before it."""
 
     position: StripePosition
     formation: int
@@ -28,22 +28,22 @@ class EdgeCheckpoint:
 
 
 def checkpoint_path(folder: Path, site: str) -> Path:
-    """Where the outlet of a site keeps it."""
+    """The checkpoint file of the publisher of a site."""
     return folder / EDGE / f"{site}.json"
 
 
 def snapshot_path(folder: Path, site: str) -> Path:
-    """Where the retransmit server beside a site keeps what it knows."""
+    """The snapshot file of the replay archive beside a site."""
     return folder / EDGE / f"{site}.memory"
 
 
 def save(path: Path, checkpoint: EdgeCheckpoint) -> None:
-    """Write it whole or not at all. Raises OSError."""
-    write_whole(path, json.dumps(_fields(checkpoint)).encode())
+    """Write the file atomically. Raises OSError."""
+    write_atomically(path, json.dumps(_fields(checkpoint)).encode())
 
 
-def write_whole(path: Path, *content: bytes) -> None:
-    """A file beside others of the edge. Raises OSError."""
+def write_atomically(path: Path, *content: bytes) -> None:
+    """Write a file of the edge, or leave the old one. Raises OSError."""
     path.parent.mkdir(exist_ok=True)
     partial = path.with_name(f"{path.name}.part")
     with partial.open("wb") as file:
@@ -54,7 +54,7 @@ def write_whole(path: Path, *content: bytes) -> None:
 
 
 def load(path: Path, settings: EdgeSettings, plan_store: StripePlanStore) -> EdgeCheckpoint | None:
-    """What was saved; None where it is not there, or not of this edge."""
+    """The saved checkpoint; None where there is none, or where it is not of this edge."""
     try:
         return _checkpoint(json.loads(path.read_text()), settings, plan_store)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, BadSession, PlanUnknown):
@@ -89,7 +89,7 @@ def _checkpoint(fields: dict[str, Any], settings: EdgeSettings, plan_store: Stri
 
 
 def edition_fields(edition: Edition) -> dict[str, Any]:
-    """An edition, as JSON takes it."""
+    """An edition as JSON fields."""
     return {
         "plan": mark_of(edition.plan),
         "sequence": edition.sequence,
@@ -101,7 +101,7 @@ def edition_fields(edition: Edition) -> dict[str, Any]:
 
 
 def edition_of(fields: dict[str, Any], settings: EdgeSettings, plan_store: StripePlanStore) -> Edition:
-    """The edition in these fields. Raises `PlanUnknown`, or whatever nonsense raises."""
+    """The inverse of `edition_fields`. Raises `PlanUnknown`, or errors of malformed fields."""
     plan, _ = plan_store.by_mark(int(fields["plan"]))
     one, other = fields["after"]
     return Edition(

@@ -1,7 +1,7 @@
-"""The retransmit server R_x as a process: re-requests by datagram, replays by stream, out of a site's journal.
+"""The retransmit server R_x as a process: repairs by datagram and replays by stream, from a site's journal.
 
-Nothing here is in a hurry: it waits for sockets in milliseconds, looks at the journal now and then, and a customer who
-floods it or says nothing takes nothing from the others. The site knows nothing of it.
+It is independent of the site's process and is not time-critical: it waits for sockets in milliseconds and polls the
+journal. A customer that floods it or stays silent does not affect others.
 """
 
 import hmac
@@ -34,14 +34,12 @@ from fairtape.net.clock import Clock
 from fairtape.net.transports import Interface
 from fairtape.net.udp import Address, UdpSocket, bind
 
-# The streams of customers who replay: accepted, read and written without ever waiting for one of them.
-
 BACKLOG: Final = 128
-ACCEPTS_MAX: Final = 64  # in one turn
-READ_MAX: Final = 4_096  # bytes of one client in one turn: a client has little to say
-KERNEL_BUFFER: Final = 256 << 10  # bytes that the kernel is asked to keep for a client: what lies there is not counted
-LINGER_PERIOD: Final[Duration] = 2 * SECOND  # for a client to take its last bytes
-PAUSE_PERIOD: Final[Duration] = SECOND // 10  # before asking a system again that had no room for one more
+ACCEPTS_MAX: Final = 64  # per turn
+READ_MAX: Final = 4_096  # bytes per client and turn: clients send little
+KERNEL_BUFFER: Final = 256 << 10  # bytes of a client's send buffer in the kernel, which are not counted here
+LINGER_PERIOD: Final[Duration] = 2 * SECOND  # in which a client may read its last bytes
+PAUSE_PERIOD: Final[Duration] = SECOND // 10  # before accepting again after the system was out of resources
 
 
 @dataclass(slots=True)
@@ -49,15 +47,15 @@ class _Client:
     stream: socket.socket
     number: int
     out: bytearray = field(default_factory=bytearray)
-    closes_at: Instant = NEVER  # it is shown the door: at this instant at the latest
+    closes_at: Instant = NEVER  # when a closing connection is dropped at the latest
 
 
 class ReplayConnections:
-    """The listening socket and the streams of one desk, in a selector."""
+    """The listening socket and the connections of a replay server, in a selector. No call waits for a client."""
 
     def __init__(self, at: Address, replay: ReplayServer, selector: selectors.BaseSelector) -> None:
-        """A `UserError` where nothing can listen there."""
-        self.refused = 0  # the system had no room for more
+        """Raises `UserError` where the address cannot be used."""
+        self.refused = 0  # connections refused because the system was out of resources
         self._replay = replay
         self._selector = selector
         self._clients: dict[int, _Client] = {}
@@ -78,17 +76,16 @@ class ReplayConnections:
 
     @property
     def waiting_bytes(self) -> int:
-        """What waits in this process for clients to take it."""
+        """Bytes in this process that clients have not read."""
         return sum(len(client.out) for client in self._clients.values())
 
     @property
     def address(self) -> Address:
-        """Where customers connect."""
         host, port = self._listener.getsockname()
         return host, port
 
     def carry_out(self, effect: EdgeEffect, now: Instant) -> None:
-        """Write to a client, or show it the door."""
+        """Write to a client, or close its connection."""
         match effect:
             case WriteConnection(connection, octets) if connection in self._clients:
                 client = self._clients[connection]
@@ -100,7 +97,7 @@ class ReplayConnections:
                 self._flush(client, now)
 
     def wake(self, now: Instant) -> None:
-        """Whoever does not even take its last bytes is let go; and the door may be opened again."""
+        """Drop closing connections that are overdue, and accept again after a pause."""
         if self._listens_again_at <= now:
             self._listens_again_at = NEVER
             self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
@@ -108,7 +105,7 @@ class ReplayConnections:
             self._drop(client)
 
     def close(self) -> None:
-        """Let go of everybody."""
+        """Close all connections."""
         for client in list(self._clients.values()):
             self._drop(client)
         if self._listens_again_at == NEVER:
@@ -121,7 +118,7 @@ class ReplayConnections:
                 stream, _ = self._listener.accept()
             except BlockingIOError:
                 return
-            except OSError:  # whoever knocks stays at the door: to look at once again would only spin
+            except OSError:  # the client stays in the backlog: polling again at once would only spin
                 self.refused += 1
                 self._listens_again_at = now + PAUSE_PERIOD
                 self._selector.unregister(self._listener)
@@ -158,7 +155,7 @@ class ReplayConnections:
             self._replay.receive(client.number, octets, now)
 
     def _flush(self, client: _Client, now: Instant) -> None:
-        """Write what the network takes, and wait for the rest."""
+        """Write what the network takes now; the rest when the socket is writable."""
         if client.out:
             try:
                 sent = client.stream.send(client.out)
@@ -184,14 +181,14 @@ class ReplayConnections:
         self._replay.disconnected(client.number)
 
 
-REQUESTS_MAX: Final = 512  # datagrams that are read in one turn
-SNAPSHOT_PERIOD: Final[Duration] = 60 * SECOND  # between two times that the library is written down
-POLL_PERIOD: Final[Duration] = 5 * MILLISECOND  # between two looks at the journal
+REQUESTS_MAX: Final = 512  # datagrams read per turn
+SNAPSHOT_PERIOD: Final[Duration] = 60 * SECOND  # between two snapshots of the archive
+POLL_PERIOD: Final[Duration] = 5 * MILLISECOND  # between two reads of the journal
 CUSTOMERS_BYTES_MAX: Final = 16 << 20
 
 
 class RetransmitServer:
-    """Serves what one site released."""
+    """Serves what one site released, over UDP and TCP."""
 
     def __init__(
         self,
@@ -203,9 +200,9 @@ class RetransmitServer:
         interface: str,
         replay_options: ReplayOptions | None = None,
     ) -> None:
-        """A `UserError` where a socket cannot be had."""
+        """Raises `UserError` where a socket cannot be opened."""
         self.refusals = 0  # of guaranteed customers
-        self.snapshot_failed = False  # its memory cannot be written
+        self.snapshot_failed = False  # the last snapshot could not be written
         self._clock = clock
         self._archive = archive
         self._feed = place.feed
@@ -224,22 +221,22 @@ class RetransmitServer:
             raise
         self._selector.register(self._requests.fd, selectors.EVENT_READ, self._receive)
         self._poll_at: Instant = 0
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="memory")
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="snapshot")
         self._writing: Future[None] | None = None
         self._snapshot_at = clock.now() + SNAPSHOT_PERIOD
 
     @property
     def addresses(self) -> tuple[Address, Address]:
-        """Where it answers re-requests, and where replays."""
+        """The addresses for requests and for replays."""
         return self._requests.address, self._connections.address
 
     def run(self, until: Callable[[], bool]) -> None:
-        """Serve until the condition holds, which is looked at in every turn."""
+        """Serve until the condition holds, which is checked in every turn."""
         while not until():
             self.turn()
 
     def turn(self) -> None:
-        """Wait for a moment at most, and serve."""
+        """Wait for at most POLL_PERIOD, and serve."""
         events = self._selector.select(self._wait_period() / SECOND)
         now = self._clock.now()
         for key, mask in events:
@@ -261,7 +258,6 @@ class RetransmitServer:
         self._connections.wake(now)
 
     def status(self) -> dict[str, Any]:
-        """How it fares."""
         return {
             "feed": self._feed,
             "words": self._archive.trouble,
@@ -279,7 +275,7 @@ class RetransmitServer:
         }
 
     def close(self) -> None:
-        """Give everything back."""
+        """Write a last snapshot, and close all sockets and files."""
         self._connections.close()
         self._selector.close()
         self._requests.close()
@@ -311,7 +307,7 @@ class RetransmitServer:
             self._replay.released(now)
 
     def _save_snapshot(self) -> None:
-        """In a thread, for customers wait for milliseconds. Where it cannot be written, the next start takes longer."""
+        """In a thread, so that customers do not wait. If it cannot be written, the next start takes longer."""
         if self._writing is not None:
             if not self._writing.done():
                 return
@@ -326,7 +322,7 @@ class RetransmitServer:
 
 
 def authentication(customers: Path | None) -> Authenticate:
-    """Who may log in: those in the file, with their passwords; whoever comes where there is none."""
+    """Check logins against the names and passwords in a file; accept any login without a file."""
     if customers is None:
         return lambda _name, _password: True
     try:
@@ -339,7 +335,7 @@ def authentication(customers: Path | None) -> Authenticate:
             f"{customers} cannot be read ({error.strerror}); write it, or take customers_file out"
         ) from None
     except (ValueError, AttributeError):
-        raise UserError(f'{customers} holds no passwords; expected JSON such as {{"alice": "secret"}}') from None
+        raise UserError(f'{customers} has no passwords; expected JSON such as {{"alice": "secret"}}') from None
 
     def authenticate(name: str, password: str) -> bool:
         expected = known.get(name)
