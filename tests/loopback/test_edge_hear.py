@@ -1,4 +1,4 @@
-"""`fairtape receive_packet` as a customer runs it: with nothing but the file of a plan, and with mistakes."""
+"""`fairtape hear` as a customer runs it: with nothing but the file of a plan, and with mistakes."""
 
 import json
 from pathlib import Path
@@ -15,16 +15,16 @@ from fairtape.net.clock import SharedClock
 from fairtape.net.transports import LOOPBACK
 from loopback.commands import await_line, finish, start
 from loopback.edge_sockets import Groups, until
-from loopback.test_edge_publisher import post
+from loopback.test_edge_publisher import publishing_site
 from unit.edge.edge_journals import SETTINGS, history, plan_store
 
 
 def test_the_file_of_a_plan_a_tag_and_a_server_are_all_that_a_customer_needs(tmp_path: Path) -> None:
     groups = Groups()
     plan, second = groups.plan(), groups.plan(2, stripes=3)
-    told = history(second=second)
+    entries = history(second=second)
     plans = plan_store(tmp_path, plan, second)
-    with post(tmp_path, plans) as site:
+    with publishing_site(tmp_path, plans) as site:
         archive = ReplayArchive(tmp_path / "s1", SETTINGS, StripePlanStore(tmp_path, 0))
         server = RetransmitServer(SETTINGS, SETTINGS.publishers["s1"], archive, SharedClock(), interface=LOOPBACK)
         (host, port), _ = server.addresses
@@ -32,9 +32,9 @@ def test_the_file_of_a_plan_a_tag_and_a_server_are_all_that_a_customer_needs(tmp
         process = start("hear", plans.path(1), "--tag", "FT", "--feeds", "A", "--trades", 240, "--json", *asked)
         try:
             await_line(process, "hears 3 stripes of plan 1")
-            until(lambda: len(site.station.status()["marks"]) == 2 and site.speaks, site.wake)
-            for each in told:
-                site.tell(each)
+            until(lambda: len(site.publisher.status()["marks"]) == 2 and site.is_sending, site.wake)
+            for each in entries:
+                site.feed_entry(each)
             until(lambda: process.poll() is not None, site.wake, server.turn)
         finally:
             process.kill()
@@ -49,7 +49,7 @@ def test_the_file_of_a_plan_a_tag_and_a_server_are_all_that_a_customer_needs(tmp
     told_of = [line["kind"] for line in lines if line["kind"] != "trade"]
     assert told_of.count("planchange") == 1
     assert told_of.count("ended") == 3
-    turned = {each.formation for each in told if isinstance(each, FormationChange)}
+    turned = {each.formation for each in entries if isinstance(each, FormationChange)}
     assert {line["formation"] for line in lines if line["kind"] == "reformation"} == turned
 
 

@@ -1,4 +1,4 @@
-"""A site's outlet on real sockets: silent until it is sure, and the same numbers whatever happened to it."""
+"""The edge publisher on real sockets: it sends only with a known position, and always the same numbers."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,62 +17,64 @@ from fairtape.journal import JournalWriter, SyncPolicy
 from fairtape.market.stripes import StripePlan
 from fairtape.net.clock import SharedClock
 from fairtape.net.transports import LOOPBACK
-from loopback.edge_sockets import Groups, Hearer, until
+from loopback.edge_sockets import Groups, PacketReceiver, until
 from unit.edge.edge_journals import SETTINGS, Content, history, plan_store, release_of
 from unit.edge.edge_values import NOON, delivery
 
 CLOCK = SharedClock()
 
 
-class Post:
-    """A site's seat, as far as a station notices it: the journal is written, then the herald is told; a release is
-    handed over, then marked."""
+class PublishingSite:
+    """A site as its publisher sees it.
+
+    A change of formation is written to the journal before it is passed on; a release is passed on before it is marked.
+    """
 
     def __init__(
         self, folder: Path, plans: StripePlanStore, *, settings: EdgeSettings = SETTINGS, name: str = "s1"
     ) -> None:
         self.writer = JournalWriter.open(folder / name, stripe=0, site=1, sync=SyncPolicy.NEVER)
-        self.said: list[str] = []
-        self.station = EdgePublisher(
+        self.logged: list[str] = []
+        self.publisher = EdgePublisher(
             settings,
             name,
             plan_store=plans,
             journal=folder / name,
             checkpoint_file=folder / "edge" / f"{name}.json",
             interface=LOOPBACK,
-            log=self.said.append,
+            log=self.logged.append,
         )
 
-    def tell(self, each: Content) -> None:
+    def feed_entry(self, each: Content) -> None:
         if isinstance(each, FormationChange):
             self.writer.turn(each, NOON)
-            self.station.turned(each)
+            self.publisher.turned(each)
         else:
             self.writer.append(each, NOON)
-            self.station.delivered(Deliver(each, replace(release_of(each), released_at=CLOCK.now())))
+            self.publisher.delivered(Deliver(each, replace(release_of(each), released_at=CLOCK.now())))
             self.writer.release(release_of(each), NOON)
 
     def wake(self) -> None:
-        deadline = self.station.deadline()
+        deadline = self.publisher.deadline()
         assert deadline is not None
         now = CLOCK.now()
         if deadline <= now:
-            self.station.wake(now)
+            self.publisher.wake(now)
 
     @property
-    def speaks(self) -> bool:
-        return bool(self.station.status()["speaks"])
+    def is_sending(self) -> bool:
+        return bool(self.publisher.status()["speaks"])
 
     def close(self) -> None:
-        self.station.close()
+        self.publisher.close()
         self.writer.close()
 
 
 @contextmanager
-def post(
+def publishing_site(
     folder: Path, plans: StripePlanStore, *, settings: EdgeSettings = SETTINGS, name: str = "s1"
-) -> Iterator[Post]:
-    made = Post(folder, plans, settings=settings, name=name)
+) -> Iterator[PublishingSite]:
+    made = PublishingSite(folder, plans, settings=settings, name=name)
     try:
         yield made
     finally:
@@ -80,20 +82,20 @@ def post(
 
 
 @contextmanager
-def hearer(plan: StripePlan, feed: str = "A") -> Iterator[Hearer]:
-    made = Hearer(plan, feed)
+def packet_receiver(plan: StripePlan, feed: str = "A") -> Iterator[PacketReceiver]:
+    made = PacketReceiver(plan, feed)
     try:
         yield made
     finally:
         made.close()
 
 
-def expected(plan: StripePlan, told: Sequence[Content], second: StripePlan | None = None) -> dict[str, list[bytes]]:
-    """What every session must hold, worked out in memory."""
+def expected(plan: StripePlan, entries: Sequence[Content], second: StripePlan | None = None) -> dict[str, list[bytes]]:
+    """The messages of every session, computed in memory."""
     recent, sequencer = RecentMessages(), StripeSequencer(StripePosition.fresh(Edition("FT", plan, 0)))
     steps = sequencer.begin()
     names: dict[str, None] = {}
-    for each in told:
+    for each in entries:
         if isinstance(each, FormationChange):
             sequencer.turn(each)
             if second is not None and each.formation == 3:
@@ -108,90 +110,90 @@ def expected(plan: StripePlan, told: Sequence[Content], second: StripePlan | Non
     return {name: list(recent.messages(name, 1, 1 << 20)) for name in names}
 
 
-def complete(heard: Hearer, wanted: dict[str, list[bytes]]) -> bool:
-    found = heard.messages()
+def complete(received: PacketReceiver, wanted: dict[str, list[bytes]]) -> bool:
+    found = received.messages()
     return all(len(found.get(name, {})) == len(messages) for name, messages in wanted.items())
 
 
-def check(heard: Hearer, wanted: dict[str, list[bytes]]) -> None:
-    found = heard.messages()
+def check(received: PacketReceiver, wanted: dict[str, list[bytes]]) -> None:
+    found = received.messages()
     assert {name: [each[number] for number in sorted(each)] for name, each in found.items()} == wanted
     for each in found.values():
         assert sorted(each) == list(range(1, len(each) + 1))
 
 
-def test_a_customer_hears_everything_that_a_site_releases(tmp_path: Path) -> None:
+def test_a_customer_receives_everything_that_a_site_releases(tmp_path: Path) -> None:
     plan = Groups().plan()
-    told = history()
-    wanted = expected(plan, told)
-    with post(tmp_path, plan_store(tmp_path, plan)) as site, hearer(plan) as heard:
-        for each in told[:10]:
-            site.tell(each)  # before the outlet has found its place
-        until(lambda: site.speaks, site.wake)
-        for each in told[10:]:
-            site.tell(each)
+    entries = history()
+    wanted = expected(plan, entries)
+    with publishing_site(tmp_path, plan_store(tmp_path, plan)) as site, packet_receiver(plan) as received:
+        for each in entries[:10]:
+            site.feed_entry(each)  # before the publisher has found its position
+        until(lambda: site.is_sending, site.wake)
+        for each in entries[10:]:
+            site.feed_entry(each)
             site.wake()
-            heard.receive_packet(0)
-        until(lambda: complete(heard, wanted), site.wake, heard.receive_packet)
-        check(heard, wanted)
-        until(lambda: any(not packet.messages for packet in heard.packets), site.wake, heard.receive_packet)
-        assert site.station.status()["unsent"] == 0
+            received.receive(0)
+        until(lambda: complete(received, wanted), site.wake, received.receive)
+        check(received, wanted)
+        until(lambda: any(not packet.messages for packet in received.packets), site.wake, received.receive)
+        assert site.publisher.status()["unsent"] == 0
 
 
-def test_a_restarted_site_goes_on_with_the_same_numbers(tmp_path: Path) -> None:
+def test_a_restarted_site_continues_with_the_same_numbers(tmp_path: Path) -> None:
     plan = Groups().plan()
-    told = history(count=90)
-    wanted = expected(plan, told)
-    with hearer(plan) as heard:
-        for begin in range(0, len(told), 31):  # four lives, none of which ends where a formation does
-            with post(tmp_path, plan_store(tmp_path, plan)) as site:
-                until(lambda: site.speaks, site.wake)
-                for each in told[begin : begin + 31]:
-                    site.tell(each)
-                heard.receive_packet(0)
+    entries = history(count=90)
+    wanted = expected(plan, entries)
+    with packet_receiver(plan) as received:
+        for begin in range(0, len(entries), 31):  # four runs, none of which ends where a formation does
+            with publishing_site(tmp_path, plan_store(tmp_path, plan)) as site:
+                until(lambda: site.is_sending, site.wake)
+                for each in entries[begin : begin + 31]:
+                    site.feed_entry(each)
+                received.receive(0)
             if begin == 31:
                 (tmp_path / "edge" / "s1.json").unlink()
-        until(lambda: complete(heard, wanted), heard.receive_packet)
-        check(heard, wanted)
+        until(lambda: complete(received, wanted), received.receive)
+        check(received, wanted)
 
 
 def test_another_plan_takes_over_without_a_lost_or_doubled_message(tmp_path: Path) -> None:
     groups = Groups()
     plan, second = groups.plan(), groups.plan(2, stripes=3)
-    told = history(second=second)
-    wanted = expected(plan, told, second)
-    with post(tmp_path, plan_store(tmp_path, plan, second)) as site, hearer(second) as heard:
-        until(lambda: len(site.station.status()["marks"]) == 2 and site.speaks, site.wake)
-        for each in told:
-            site.tell(each)
-            heard.receive_packet(0)
-        assert site.station.status()["plan"] == 2
-        until(lambda: complete(heard, wanted), site.wake, heard.receive_packet)
-        check(heard, wanted)
+    entries = history(second=second)
+    wanted = expected(plan, entries, second)
+    with publishing_site(tmp_path, plan_store(tmp_path, plan, second)) as site, packet_receiver(second) as received:
+        until(lambda: len(site.publisher.status()["marks"]) == 2 and site.is_sending, site.wake)
+        for each in entries:
+            site.feed_entry(each)
+            received.receive(0)
+        assert site.publisher.status()["plan"] == 2
+        until(lambda: complete(received, wanted), site.wake, received.receive)
+        check(received, wanted)
 
 
-def test_a_site_without_the_plan_is_silent_until_it_has_it_and_then_says_all_that_it_owes(tmp_path: Path) -> None:
+def test_a_site_without_the_plan_sends_nothing_until_it_has_it_and_then_everything(tmp_path: Path) -> None:
     groups = Groups()
     plan, second = groups.plan(), groups.plan(2, stripes=3)
-    told = history(second=second)
-    wanted = expected(plan, told, second)
+    entries = history(second=second)
+    wanted = expected(plan, entries, second)
     plans = plan_store(tmp_path, plan)
-    with post(tmp_path, plans) as site, hearer(second) as heard:
-        until(lambda: site.speaks, site.wake)
-        for each in told:
-            site.tell(each)
-            heard.receive_packet(0)
-        assert not site.speaks
-        until(lambda: "plan 2 is not here" in site.said[-1], site.wake)
-        assert not [name for name in heard.messages() if name.startswith("FT002")]
+    with publishing_site(tmp_path, plans) as site, packet_receiver(second) as received:
+        until(lambda: site.is_sending, site.wake)
+        for each in entries:
+            site.feed_entry(each)
+            received.receive(0)
+        assert not site.is_sending
+        until(lambda: "plan 2 is not here" in site.logged[-1], site.wake)
+        assert not [name for name in received.messages() if name.startswith("FT002")]
         plans.add(second)
-        until(lambda: site.speaks, site.wake)
-        assert site.station.status()["plan"] == 2
-        until(lambda: complete(heard, wanted), site.wake, heard.receive_packet)
-        check(heard, wanted)
+        until(lambda: site.is_sending, site.wake)
+        assert site.publisher.status()["plan"] == 2
+        until(lambda: complete(received, wanted), site.wake, received.receive)
+        check(received, wanted)
 
 
-def test_an_interface_without_a_socket_leaves_the_site_alone(tmp_path: Path) -> None:
+def test_an_interface_without_a_socket_does_not_stop_the_site(tmp_path: Path) -> None:
     from fairtape.deployment.config.description import read_deployment
     from fairtape.deployment.config.draft import Draft, create_deployment
     from fairtape.deployment.process.edge import SilencedPublisher, open_publisher
@@ -202,43 +204,43 @@ def test_an_interface_without_a_socket_leaves_the_site_alone(tmp_path: Path) -> 
     site = next(line for line in text.splitlines() if line.startswith("s1 = { node"))
     (folder / "deployment.toml").write_text(text.replace(site, 's1 = { node = 1, address = "192.0.2.1:17200" }'))
     deployment = read_deployment(folder)
-    said: list[str] = []
-    station = open_publisher(deployment, deployment.sites[0], tmp_path, said.append)
-    assert isinstance(station, SilencedPublisher)
-    station.delivered(delivery(next(each for each in history() if not isinstance(each, FormationChange))))
-    assert station.status()["unsent"] == 4
-    assert "192.0.2.1" in said[0]
+    logged: list[str] = []
+    publisher = open_publisher(deployment, deployment.sites[0], tmp_path, logged.append)
+    assert isinstance(publisher, SilencedPublisher)
+    publisher.delivered(delivery(next(each for each in history() if not isinstance(each, FormationChange))))
+    assert publisher.status()["unsent"] == 4
+    assert "192.0.2.1" in logged[0]
 
 
-def test_a_site_speaks_on_the_feeds_that_a_formation_leaves_to_it(tmp_path: Path) -> None:
-    """At home on A; B is silent until its receiver has failed, and goes on with the same numbers. TRMP 2001 §5.3."""
+def test_a_site_sends_on_the_feeds_that_a_formation_assigns_to_it(tmp_path: Path) -> None:
+    """A is its home feed. B is silent until its receiver failed, and keeps its numbers. TRMP 2001 §5.3."""
     plan = Groups().plan()
     region = Region(name="here", feeds=("A", "B"), receivers=(1, 2))
-    told = history(count=90)
-    wanted = expected(plan, told)
+    entries = history(count=90)
+    wanted = expected(plan, entries)
     settings = replace(SETTINGS, regions=(region,))
     with (
-        post(tmp_path, plan_store(tmp_path, plan), settings=settings) as site,
-        hearer(plan) as heard,
-        hearer(plan, "B") as other,
+        publishing_site(tmp_path, plan_store(tmp_path, plan), settings=settings) as site,
+        packet_receiver(plan) as received,
+        packet_receiver(plan, "B") as other,
     ):
-        site.station.assign(feeds_of(1, settings.regions, [1, 2]), 1)
-        until(lambda: site.speaks, site.wake)
-        for each in told[:50]:
-            site.tell(each)
+        site.publisher.assign(feeds_of(1, settings.regions, [1, 2]), 1)
+        until(lambda: site.is_sending, site.wake)
+        for each in entries[:50]:
+            site.feed_entry(each)
             site.wake()
-            heard.receive_packet(0)
-        other.receive_packet(0)
+            received.receive(0)
+        other.receive(0)
         assert other.packets == []
-        site.station.assign(("A", "B"), 1)
-        assert site.station.status()["feeds"] == ["A", "B"]
-        for each in told[50:]:
-            site.tell(each)
+        site.publisher.assign(("A", "B"), 1)
+        assert site.publisher.status()["feeds"] == ["A", "B"]
+        for each in entries[50:]:
+            site.feed_entry(each)
             site.wake()
-            heard.receive_packet(0)
-            other.receive_packet(0)
-        until(lambda: complete(heard, wanted), site.wake, heard.receive_packet)
-        check(heard, wanted)
-        until(lambda: bool(other.messages()), site.wake, other.receive_packet)
+            received.receive(0)
+            other.receive(0)
+        until(lambda: complete(received, wanted), site.wake, received.receive)
+        check(received, wanted)
+        until(lambda: bool(other.messages()), site.wake, other.receive)
         for name, messages in other.messages().items():
             assert all(wanted[name][number - 1] == message for number, message in messages.items())

@@ -1,4 +1,4 @@
-"""Journals with trades and plans in them, and a dumb twin that numbers the same order in memory."""
+"""Journals with trades and plans, and a naive twin that numbers the same order in memory."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -32,7 +32,7 @@ Content = Ordered | FormationChange
 
 
 def change(before: Ordered, number: int, *, planned: StripePlan | None = None, broken: bool = False) -> FormationChange:
-    """The formation of this number takes over with this token, and perhaps a plan with it."""
+    """A formation that takes over with this token, and may name a plan."""
     layout = encode_formation(
         Formation(
             number=number,
@@ -49,28 +49,28 @@ def change(before: Ordered, number: int, *, planned: StripePlan | None = None, b
 
 
 def history(*, second: StripePlan | None = None, count: int = 60, size: int = 4) -> list[Content]:
-    """Trades of three formations; the third of them brings another plan, if there is one."""
-    told: list[Content] = []
+    """Trades of three formations; the third one names the second plan, if there is one."""
+    entries: list[Content] = []
     formation = 0
     for place, ordered in enumerate(tokens(count, size)):
         if place in (0, count // 3, 2 * count // 3):
             formation += 1
-            told.append(change(ordered, formation, planned=second if formation == 3 else None))
-        told.append(replace(ordered, formation=formation))
-    return told
+            entries.append(change(ordered, formation, planned=second if formation == 3 else None))
+        entries.append(replace(ordered, formation=formation))
+    return entries
 
 
-def written(folder: Path, told: Sequence[Content], *, unreleased: int = 0) -> Path:
-    """A journal of all of it, whose last few tokens were not released."""
+def written(folder: Path, entries: Sequence[Content], *, unreleased: int = 0) -> Path:
+    """A journal of these entries, whose last tokens were not released."""
     writer = JournalWriter.open(folder, stripe=0, site=1, sync=SyncPolicy.NEVER)
-    write(writer, told, unreleased=unreleased)
+    write(writer, entries, unreleased=unreleased)
     writer.close()
     return folder
 
 
-def write(writer: JournalWriter, told: Sequence[Content], *, unreleased: int = 0) -> None:
-    left = sum(isinstance(each, Ordered) for each in told) - unreleased
-    for each in told:
+def write(writer: JournalWriter, entries: Sequence[Content], *, unreleased: int = 0) -> None:
+    left = sum(isinstance(each, Ordered) for each in entries) - unreleased
+    for each in entries:
         if isinstance(each, FormationChange):
             writer.turn(each, NOON)
         else:
@@ -94,13 +94,13 @@ def plan_store(folder: Path, *plans: StripePlan) -> StripePlanStore:
 
 
 def twin(
-    told: Sequence[Content], *, second: StripePlan | None = None
+    entries: Sequence[Content], *, second: StripePlan | None = None
 ) -> tuple[StripeSequencer, dict[str, list[bytes]]]:
-    """What every session holds in the end."""
+    """The messages of every session in the end."""
     recent, sequencer = RecentMessages(), StripeSequencer(StripePosition.fresh(Edition("FT", plan(), 0)))
     sessions: set[str] = set()
     steps = sequencer.begin()
-    for each in told:
+    for each in entries:
         if isinstance(each, FormationChange):
             sequencer.turn(each)
             if second is not None and each.formation == 3:

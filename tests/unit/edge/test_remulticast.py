@@ -1,4 +1,4 @@
-"""The outlet: packets, paces, heartbeats, farewells, and silence where it has lost its place."""
+"""The remulticaster: packets, rate limits, heartbeats, ends of sessions, and silence while its position is lost."""
 
 from itertools import pairwise
 
@@ -24,7 +24,7 @@ def remulticaster(*, cap: int = 10**9, **options: int) -> Remulticaster:
 
 
 def run(machine: Remulticaster, until: int) -> list[tuple[int, moldudp64.Packet, int]]:
-    """Everything that is sent up to an instant: when, what, and how many bits."""
+    """Everything that is sent up to an instant: when, what, and the number of bits."""
     sent = []
     now = NOON
     while True:
@@ -54,7 +54,7 @@ def test_packets_of_one_size_are_cut_by_arithmetic_to_the_same_bytes(count: int,
 
 
 @given(st.lists(st.tuples(st.integers(0, 10**7), st.integers(1, 10**5)), max_size=60), st.integers(1, 10**9))
-def test_a_pacer_never_lets_more_pass_than_its_rate_and_one_burst(steps: list[tuple[int, int]], rate: int) -> None:
+def test_a_pacer_never_allows_more_than_its_rate_and_one_burst(steps: list[tuple[int, int]], rate: int) -> None:
     burst = 10 * MILLISECOND
     pacer = Pacer(rate, burst)
     now = start = SECOND
@@ -87,7 +87,7 @@ def test_every_message_is_sent_once_and_in_order_under_the_cap() -> None:
     assert machine.counts.dropped == 0
 
 
-def test_what_has_no_room_to_wait_is_dropped_oldest_first_and_counted() -> None:
+def test_a_full_queue_drops_the_oldest_and_counts_them() -> None:
     machine = remulticaster(cap=10_000, queue_bytes_max=5_000)
     for ordered in tokens(10, 50):
         machine.deliver(delivery(ordered), NOON)
@@ -98,7 +98,7 @@ def test_what_has_no_room_to_wait_is_dropped_oldest_first_and_counted() -> None:
     assert max(p.following for _, p, _ in sent if p.session == edition().session(1)) == machine.position.following[0]
 
 
-def test_silence_is_filled_soon_and_then_ever_more_rarely() -> None:
+def test_heartbeats_come_soon_and_then_less_and_less_often() -> None:
     machine = remulticaster(heartbeat_delay=20 * MILLISECOND)
     run(machine, NOON)
     beats = [at - NOON for at, packet, _ in run(machine, NOON + 5 * SECOND) if packet.session == edition().session(1)]
@@ -106,7 +106,7 @@ def test_silence_is_filled_soon_and_then_ever_more_rarely() -> None:
     assert max(later - earlier for earlier, later in pairwise(beats)) == SECOND
 
 
-def test_a_heartbeat_says_what_the_next_number_is() -> None:
+def test_a_heartbeat_has_the_next_number() -> None:
     machine = remulticaster()
     machine.deliver(delivery(token(1, [encode(trade(1))])), NOON)
     beats = [packet for _, packet, _ in run(machine, NOON + SECOND) if not packet.messages]
@@ -114,7 +114,7 @@ def test_a_heartbeat_says_what_the_next_number_is() -> None:
     assert {packet.session: packet.number for packet in beats} == expected
 
 
-def test_sessions_that_are_over_say_so_for_a_while_and_then_are_silent() -> None:
+def test_the_end_of_a_session_is_repeated_for_a_while() -> None:
     machine = remulticaster(closing_period=3 * SECOND)
     first, second = tokens(2, 4)
     machine.change_plan(plan(2), at_sequence=second.sequence, at=NOON)
@@ -131,7 +131,7 @@ def test_sessions_that_are_over_say_so_for_a_while_and_then_are_silent() -> None
     assert any(packet.session == edition(2).session(1) and packet.messages for _, packet, _ in sent)
 
 
-def test_an_outlet_that_ends_says_so_and_names_no_successor() -> None:
+def test_the_last_sessions_end_without_a_successor() -> None:
     machine = remulticaster(closing_period=SECOND)
     machine.deliver(delivery(tokens(1, 4)[0]), NOON)
     machine.end(NOON, NOON)
@@ -140,7 +140,7 @@ def test_an_outlet_that_ends_says_so_and_names_no_successor() -> None:
     assert machine.deadline() is None
 
 
-def test_an_outlet_whose_order_has_a_hole_is_silent_and_says_why() -> None:
+def test_a_hole_in_the_order_stops_sending_and_is_reported() -> None:
     machine = remulticaster()
     first, _, third, _ = tokens(4, 2)
     machine.deliver(delivery(first), NOON)
@@ -167,7 +167,7 @@ def test_waking_early_changes_nothing() -> None:
     assert machine.deadline() == deadline
 
 
-def test_on_another_feed_it_goes_on_with_the_same_numbers_and_is_heard_at_once() -> None:
+def test_another_feed_continues_with_the_same_numbers_at_once() -> None:
     machine = remulticaster()
     first, second = tokens(2, 3)
     stripe = edition().stripes[0]

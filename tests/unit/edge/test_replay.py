@@ -1,4 +1,4 @@
-"""Replays over a stream: from a number, from a time, to an end; and doors for those who abuse the desk."""
+"""Replays over a stream: from a number, from a time, to an end; and connections that are closed."""
 
 from dataclasses import dataclass, field
 
@@ -24,7 +24,7 @@ def login(number: int = 1, session: str = SESSION, word: str = "right", **more: 
 
 @dataclass
 class Office:
-    """A desk with an archive that grows, and clients that read as much as they like."""
+    """A replay server with an archive that grows, and clients that read at any rate."""
 
     replay: ReplayServer
     recent: RecentMessages
@@ -91,7 +91,7 @@ def office(tokens_before: int = 20, **options: int) -> Office:
 
 
 @given(st.integers(1, 60))
-def test_a_login_with_a_number_is_a_replay_from_there_and_then_goes_on(number: int) -> None:
+def test_a_login_with_a_number_replays_from_there_and_continues(number: int) -> None:
     world = office()
     world.connect(1, login(number))
     assert world.heard[1][0] == soup.LoginAccepted(SESSION, number)
@@ -112,7 +112,7 @@ def test_number_zero_means_only_what_is_new() -> None:
     assert world.messages(1) == world.everything()[before:]
 
 
-def test_a_time_of_day_is_a_beginning_too() -> None:
+def test_a_replay_can_begin_at_a_time_of_day() -> None:
     world = office(2_000, default_stripe=1)
     world.connect(1, login(1, "001@120002"))
     accepted = world.heard[1][0]
@@ -131,7 +131,7 @@ def test_a_range_ends_where_the_client_says() -> None:
     assert 1 in world.closed
 
 
-def test_the_end_of_the_session_is_told() -> None:
+def test_the_end_of_the_session_is_sent() -> None:
     world = office()
     world.connect(1, login())
     for step in world.sequencer.finish(NOON):
@@ -161,7 +161,7 @@ def test_a_login_that_cannot_be_granted_is_rejected(octets: bytes, reason: str) 
     assert 1 in world.closed
 
 
-def test_whoever_connects_and_says_nothing_is_shown_the_door() -> None:
+def test_a_connection_without_a_login_is_closed() -> None:
     world = office(login_delay=5 * SECOND)
     world.connect(1)
     world.connect(2, login()[:10])
@@ -171,7 +171,7 @@ def test_whoever_connects_and_says_nothing_is_shown_the_door() -> None:
     assert not world.replay._connections
 
 
-def test_a_client_that_falls_silent_is_shown_the_door_and_one_that_lives_is_not() -> None:
+def test_a_silent_client_is_disconnected_and_one_that_sends_is_not() -> None:
     world = office()
     world.connect(1, login())
     world.connect(2, login(timeout_ms=3_000))
@@ -201,7 +201,7 @@ def test_a_client_that_does_not_read_costs_a_bounded_buffer_and_then_its_connect
 
 
 @pytest.mark.parametrize("taken", [0, 1])
-def test_a_client_whose_network_took_a_little_and_nothing_since_stalls_as_well(taken: int) -> None:
+def test_a_client_that_read_a_little_and_nothing_since_stalls_as_well(taken: int) -> None:
     world = office(2_000, buffer_max=20_000, stall_period=3 * SECOND)
     world.reading = False
     world.connect(1, login())
@@ -233,7 +233,7 @@ def test_a_customer_gets_no_more_than_its_rate() -> None:
 
 
 @given(st.lists(st.binary(max_size=80), max_size=8))
-def test_whatever_bytes_come_nothing_is_raised_and_others_are_served(noise: list[bytes]) -> None:
+def test_no_bytes_raise_an_exception_and_others_are_served(noise: list[bytes]) -> None:
     world = office(2)
     world.connect(1, login())
     world.connect(2, *noise)
@@ -250,7 +250,7 @@ def test_a_second_login_is_a_breach() -> None:
     assert 1 in world.closed
 
 
-def test_a_replay_from_what_is_not_kept_any_more_is_refused_aloud() -> None:
+def test_a_replay_of_what_is_no_longer_stored_is_refused_with_a_reason() -> None:
     world = office(400)
     world.recent._bytes_max = 5_000
     world.release(1)

@@ -1,4 +1,4 @@
-"""The library: what a journal holds and its site released, by session and number, however old."""
+"""The replay archive: everything that a site released, by session and number, however old."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -23,14 +23,14 @@ def opened(journal: Path, plans: StripePlanStore, *, recent_bytes_max: int = 1 <
 
 
 @pytest.mark.parametrize("recent_bytes_max", [1 << 20, 2_000])
-def test_every_message_of_every_session_is_there_and_the_same_as_from_memory(
+def test_every_message_of_every_session_is_there_and_the_same_as_in_memory(
     tmp_path: Path, recent_bytes_max: int
 ) -> None:
-    told = history(second=SECOND_PLAN)
+    entries = history(second=SECOND_PLAN)
     archive = opened(
-        written(tmp_path / "s1", told), plan_store(tmp_path, plan(), SECOND_PLAN), recent_bytes_max=recent_bytes_max
+        written(tmp_path / "s1", entries), plan_store(tmp_path, plan(), SECOND_PLAN), recent_bytes_max=recent_bytes_max
     )
-    _, expected = twin(told, second=SECOND_PLAN)
+    _, expected = twin(entries, second=SECOND_PLAN)
     assert len(expected) >= 5
     for session, messages in expected.items():
         extent = archive.extent(session)
@@ -45,15 +45,15 @@ def test_every_message_of_every_session_is_there_and_the_same_as_from_memory(
     assert archive.current(1) == edition(2).session(1)
 
 
-def test_what_is_held_and_not_released_does_not_exist(tmp_path: Path) -> None:
-    told = history(count=12)
+def test_what_is_held_and_not_released_is_not_in_the_archive(tmp_path: Path) -> None:
+    entries = history(count=12)
     folder = tmp_path / "s1"
     writer = JournalWriter.open(folder, stripe=0, site=1, sync=SyncPolicy.NEVER)
-    write(writer, told, unreleased=5)
+    write(writer, entries, unreleased=5)
     archive = opened(folder, plan_store(tmp_path))
-    unreleased = [each for each in told if isinstance(each, Ordered)][-5:]
+    unreleased = [each for each in entries if isinstance(each, Ordered)][-5:]
     assert archive.sequence == unreleased[0].sequence
-    _, expected = twin(told)
+    _, expected = twin(entries)
     session = edition().session(1)
     known = archive.extent(session)
     assert known is not None
@@ -67,9 +67,9 @@ def test_what_is_held_and_not_released_does_not_exist(tmp_path: Path) -> None:
 
 
 def test_a_plan_that_is_missing_is_waited_for(tmp_path: Path) -> None:
-    told = history(second=SECOND_PLAN)
+    entries = history(second=SECOND_PLAN)
     plans = plan_store(tmp_path, plan())
-    archive = opened(written(tmp_path / "s1", told), plans)
+    archive = opened(written(tmp_path / "s1", entries), plans)
     assert "plan 2 is not here" in archive.trouble
     assert archive.plan == 1
     plans.add(SECOND_PLAN)
@@ -78,27 +78,27 @@ def test_a_plan_that_is_missing_is_waited_for(tmp_path: Path) -> None:
     assert (archive.plan, archive.trouble) == (2, "")
 
 
-def test_without_its_first_plan_there_is_no_library(tmp_path: Path) -> None:
+def test_without_its_first_plan_there_is_no_archive(tmp_path: Path) -> None:
     (tmp_path / "s1").mkdir()
     with pytest.raises(PlanUnknown, match="plan 1 is not here; put it at"):
         ReplayArchive(tmp_path / "s1", SETTINGS, StripePlanStore(tmp_path, 0))
 
 
-def test_without_a_first_plan_the_numbers_begin_with_the_first_that_is_ordered(tmp_path: Path) -> None:
-    told = history(second=SECOND_PLAN)
-    journal = written(tmp_path / "s1", told)
+def test_without_a_first_plan_numbers_begin_with_the_first_installed_plan(tmp_path: Path) -> None:
+    entries = history(second=SECOND_PLAN)
+    journal = written(tmp_path / "s1", entries)
     archive = ReplayArchive(journal, replace(SETTINGS, first_plan=0), plan_store(tmp_path, SECOND_PLAN))
     while archive.keep_up():
         pass
     assert archive.plan == 2
-    begun = next(each for each in told if isinstance(each, FormationChange) and each.formation == 3)
+    begun = next(each for each in entries if isinstance(each, FormationChange) and each.formation == 3)
     assert archive.current(1) == edition(2).session(1)
-    last = [each for each in told if isinstance(each, Ordered)][-1]
+    last = [each for each in entries if isinstance(each, Ordered)][-1]
     assert archive.sequence == last.sequence + last.count
     assert begun.sequence > 1
 
 
-def test_a_journal_that_was_cut_is_read_again_from_the_beginning(tmp_path: Path) -> None:
+def test_a_truncated_journal_is_read_again_from_the_beginning(tmp_path: Path) -> None:
     folder = tmp_path / "s1"
     orders = tokens(30, 4)
     writer = JournalWriter.open(folder, stripe=0, site=1, sync=SyncPolicy.NEVER)

@@ -1,4 +1,4 @@
-"""R_x: what is asked for is sent again, to one or to all; whatever should not be served is counted and refused."""
+"""R_x: requested messages are sent again, by unicast or multicast; everything else is counted and refused."""
 
 from collections import Counter
 
@@ -70,7 +70,7 @@ def carried(effect: EdgeEffect) -> list[bytes]:
     return [message for datagram in effect.datagrams for message in moldudp64.decode(datagram).messages]
 
 
-def test_what_one_misses_goes_to_that_one() -> None:
+def test_what_one_customer_misses_is_sent_by_unicast() -> None:
     kept = recent()
     machine = server(kept)
     ask(machine, 5, 3)
@@ -81,7 +81,7 @@ def test_what_one_misses_goes_to_that_one() -> None:
     assert moldudp64.decode(effect.datagrams[0]).number == 5
 
 
-def test_what_several_miss_goes_to_everybody_once_and_the_rest_to_each() -> None:
+def test_what_several_miss_is_multicast_once_and_the_rest_goes_to_each() -> None:
     """Retransmissions should also be multicast. TRMP 2001 §7.1."""
     kept = recent()
     machine = server(kept)
@@ -101,7 +101,7 @@ def test_what_several_miss_goes_to_everybody_once_and_the_rest_to_each() -> None
     }
 
 
-def test_a_request_that_crossed_a_repair_for_everybody_is_not_answered_again() -> None:
+def test_a_request_that_crossed_a_multicast_repair_is_not_answered_again() -> None:
     machine = server(linger_period=50 * MILLISECOND)
     ask(machine, 5, 4)
     ask(machine, 5, 4, OTHER)
@@ -113,7 +113,7 @@ def test_a_request_that_crossed_a_repair_for_everybody_is_not_answered_again() -
     assert len(settle(machine)) == 1
 
 
-def test_the_very_next_number_is_answered_with_how_far_the_session_is() -> None:
+def test_a_request_for_the_next_number_is_answered_with_the_extent() -> None:
     for finished in (False, True):
         kept = recent(finished=finished)
         machine = server(kept)
@@ -135,7 +135,7 @@ def test_what_was_not_released_is_not_served() -> None:
     assert machine.counts.absurd == 2
 
 
-def test_an_answer_is_bounded_however_much_is_asked_for() -> None:
+def test_an_answer_is_bounded_however_much_is_requested() -> None:
     machine = server(recent(400), answer_messages_max=70)
     ask(machine, 1, 65_535)
     (effect,) = settle(machine)
@@ -152,7 +152,7 @@ def test_a_large_repair_takes_turns_with_others() -> None:
 
 
 @given(st.lists(st.binary(max_size=40), max_size=20))
-def test_whatever_comes_is_counted_and_nothing_is_raised(noise: list[bytes]) -> None:
+def test_any_input_is_counted_and_raises_nothing(noise: list[bytes]) -> None:
     machine = server()
     for datagram in noise:
         machine.receive(datagram, NOON, origin=ONE)
@@ -170,7 +170,7 @@ def test_a_flood_of_one_host_is_refused_and_others_are_served() -> None:
     assert OTHER in {effect.to for effect in settle(machine) if isinstance(effect, SendUnicast)}
 
 
-def test_one_host_with_two_ports_does_not_fill_the_queue_of_repairs_for_everybody() -> None:
+def test_one_host_with_two_ports_does_not_fill_the_queue_of_multicast_repairs() -> None:
     machine = server(recent(2_000), queue_max=4, best_effort_max=16, group_share=1_000_000)
     for place in range(40):
         for port in (1, 2):
@@ -182,7 +182,7 @@ def test_one_host_with_two_ports_does_not_fill_the_queue_of_repairs_for_everybod
     assert machine.counts.refused == before
 
 
-def test_a_refusal_of_a_guaranteed_customer_is_told_and_never_silent() -> None:
+def test_a_refusal_of_a_guaranteed_customer_is_reported() -> None:
     machine = server(requests_per_s=100, queue_max=4)
     machine.accounts.register(ONE[0], Grade.GUARANTEED)
     for _ in range(20):
@@ -200,12 +200,12 @@ def test_under_load_best_effort_is_refused_and_the_guaranteed_wait() -> None:
     machine.wake(NOON + 2 * MILLISECOND)
     ask(machine, 2, 1, OTHER, NOON + 2 * MILLISECOND)
     assert machine.counts.refused == 1
-    told = [effect for effect in settle(machine, NOON + 60 * SECOND) if isinstance(effect, SendUnicast)]
-    assert sum(len(carried(effect)) for effect in told if effect.to == ONE) == 10
+    sent = [effect for effect in settle(machine, NOON + 60 * SECOND) if isinstance(effect, SendUnicast)]
+    assert sum(len(carried(effect)) for effect in sent if effect.to == ONE) == 10
     assert machine.deadline() is None
 
 
-def test_a_customer_that_has_had_enough_waits_and_others_do_not() -> None:
+def test_a_customer_beyond_its_rate_waits_and_others_do_not() -> None:
     machine = server(recent(400), customer_bits_per_s=100_000, multicast_min=9)
     for first in range(1, 800, 80):
         ask(machine, first, 40)
@@ -217,7 +217,7 @@ def test_a_customer_that_has_had_enough_waits_and_others_do_not() -> None:
     assert sum(len(carried(effect)) for effect in early + late) == 401
 
 
-def test_accounts_of_strangers_are_bounded_and_registered_ones_stay() -> None:
+def test_unregistered_accounts_are_bounded_and_registered_ones_stay() -> None:
     accounts = CustomerAccounts(requests_per_s=1, bits_per_s=1, unregistered_max=10)
     accounts.register("friend", Grade.GUARANTEED)
     for host in range(1_000):
@@ -230,9 +230,7 @@ def test_accounts_of_strangers_are_bounded_and_registered_ones_stay() -> None:
     st.lists(st.tuples(st.integers(1, 4), st.integers(1, 40), st.integers(1, 10)), max_size=15),
     st.integers(1, 4),
 )
-def test_gathered_repairs_give_everybody_what_they_want_once(
-    drawn: list[tuple[int, int, int]], multicast_min: int
-) -> None:
+def test_gathered_repairs_serve_every_request_once(drawn: list[tuple[int, int, int]], multicast_min: int) -> None:
     requests = [RepairRequest((str(host), 1), first, first + count) for host, first, count in drawn]
     wanting = {(request.by, number) for request in requests for number in range(request.first, request.end)}
     crowds = Counter(number for _, number in wanting)
@@ -244,13 +242,13 @@ def test_gathered_repairs_give_everybody_what_they_want_once(
 
 
 @given(st.integers(1, 70), st.integers(1, 50))
-def test_a_shelf_gives_what_it_has_from_any_number_on(first: int, count: int) -> None:
+def test_recent_messages_are_read_from_any_number_on(first: int, count: int) -> None:
     kept = recent()
     everything = list(kept.messages(SESSION, 1, 10_000))
     assert list(kept.messages(SESSION, first, count)) == everything[first - 1 : first - 1 + count]
 
 
-def test_a_shelf_is_bounded_and_asks_the_older_archive_for_the_rest() -> None:
+def test_recent_messages_are_bounded_and_the_older_archive_has_the_rest() -> None:
     small, whole = recent(100, bytes_max=6_000), recent(100)
     assert not small.messages(SESSION, 1, 5)
     small._older = whole
@@ -279,7 +277,7 @@ def test_a_time_of_day_leads_to_the_first_message_of_its_token() -> None:
 def test_messages_are_read_again_from_the_order_by_the_index(
     first: int, count: int, spacing: int, numbers_max: int
 ) -> None:
-    """R_x serves from the journal: the index may be thin, and the messages are the same."""
+    """R_x serves from the journal: the index may be sparse, and the messages are the same."""
     orders = tokens(30, 5)
     boundary = turning(orders[20].sequence, 3)
     entries: list[Ordered | FormationChange] = [*orders[:7], turning(orders[7].sequence, 2), *orders[7:20], boundary]

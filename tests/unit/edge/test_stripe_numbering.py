@@ -1,4 +1,4 @@
-"""Recovery: an outlet that was restarted stands where its journal proves it stands, or nowhere."""
+"""Recovery: a restarted publisher has the position that its journal proves, or none."""
 
 import json
 from dataclasses import replace
@@ -20,14 +20,14 @@ from unit.edge.edge_values import edition, plan
 SECOND_PLAN = plan(2, stripes=3)
 
 
-def ordered(told: list[Content]) -> list[Ordered]:
-    return [each for each in told if isinstance(each, Ordered)]
+def ordered(entries: list[Content]) -> list[Ordered]:
+    return [each for each in entries if isinstance(each, Ordered)]
 
 
-def until(told: list[Content], tokens: int) -> list[Content]:
-    """The history up to its so many-th token."""
+def until(entries: list[Content], tokens: int) -> list[Content]:
+    """The history up to its token of this index."""
     kept: list[Content] = []
-    for each in told:
+    for each in entries:
         if not tokens:
             break
         kept.append(each)
@@ -36,14 +36,14 @@ def until(told: list[Content], tokens: int) -> list[Content]:
 
 
 @pytest.mark.parametrize("released", [1, 19, 20, 21, 40, 41, 60])
-def test_the_place_is_that_of_an_outlet_that_never_stopped(tmp_path: Path, released: int) -> None:
-    told = history(second=SECOND_PLAN)
-    journal = JournalReader(written(tmp_path / "s1", told, unreleased=60 - released))
+def test_the_position_is_that_of_a_publisher_that_never_stopped(tmp_path: Path, released: int) -> None:
+    entries = history(second=SECOND_PLAN)
+    journal = JournalReader(written(tmp_path / "s1", entries, unreleased=60 - released))
     found = recover(journal, tmp_path / "none", SETTINGS, plan_store(tmp_path, plan(), SECOND_PLAN))
-    sequencer, _ = twin(until(told, released), second=SECOND_PLAN)
+    sequencer, _ = twin(until(entries, released), second=SECOND_PLAN)
     assert found.checkpoint is not None
     assert found.checkpoint.position == sequencer.position
-    # What stands behind the last release was noted before the restart, and nobody will tell of it again.
+    # Changes behind the last release were noted before the restart, and will not be given again.
     noted = [each.formation for each in found.changes]
     assert noted == [each for each, at in ((1, 0), (2, 20), (3, 40)) if at >= released]
 
@@ -54,11 +54,11 @@ def test_a_checkpoint_saves_time_and_changes_nothing(
     tmp_path_factory: pytest.TempPathFactory, at: int, released: int
 ) -> None:
     folder = tmp_path_factory.mktemp("edge")
-    told = history(second=SECOND_PLAN)
-    journal = JournalReader(written(folder / "s1", told, unreleased=60 - released))
+    entries = history(second=SECOND_PLAN)
+    journal = JournalReader(written(folder / "s1", entries, unreleased=60 - released))
     plans = plan_store(folder, plan(), SECOND_PLAN)
-    sequencer, _ = twin(until(told, at), second=SECOND_PLAN)
-    last = ordered(told)[at - 1]
+    sequencer, _ = twin(until(entries, at), second=SECOND_PLAN)
+    last = ordered(entries)[at - 1]
     save(folder / "sidecar", EdgeCheckpoint(sequencer.position, last.formation, last.token))
     loaded = load(folder / "sidecar", SETTINGS, plans)
     assert loaded is not None
@@ -67,13 +67,13 @@ def test_a_checkpoint_saves_time_and_changes_nothing(
     assert recover(journal, folder / "sidecar", SETTINGS, plans) == fresh
 
 
-def test_a_checkpoint_of_what_was_cut_off_is_not_believed(tmp_path: Path) -> None:
-    told = history()
-    lost, _ = twin(told)
-    last = ordered(told)[-1]
+def test_a_checkpoint_of_what_was_truncated_is_not_used(tmp_path: Path) -> None:
+    entries = history()
+    lost, _ = twin(entries)
+    last = ordered(entries)[-1]
     save(tmp_path / "sidecar", EdgeCheckpoint(lost.position, last.formation, last.token))
-    kept = until(told, 50)
-    following = [replace(each, formation=9) for each in ordered(told)[50:]]
+    kept = until(entries, 50)
+    following = [replace(each, formation=9) for each in ordered(entries)[50:]]
     survived = [*kept, change(following[0], 9, broken=True), *following]
     found = recover(
         JournalReader(written(tmp_path / "s1", survived)), tmp_path / "sidecar", SETTINGS, plan_store(tmp_path)
@@ -84,41 +84,41 @@ def test_a_checkpoint_of_what_was_cut_off_is_not_believed(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"version": 1}', "null", '{"version": 1, "tag": "FT", "core": 0}'])
-def test_a_sidecar_that_says_nothing_is_as_good_as_none(tmp_path: Path, text: str) -> None:
+def test_a_checkpoint_file_without_a_meaning_is_ignored(tmp_path: Path, text: str) -> None:
     (tmp_path / "sidecar").write_text(text)
     assert load(tmp_path / "sidecar", SETTINGS, plan_store(tmp_path)) is None
 
 
-def test_a_sidecar_of_another_deployment_is_not_believed(tmp_path: Path) -> None:
-    told = history()
-    sequencer, _ = twin(told)
-    save(tmp_path / "sidecar", EdgeCheckpoint(sequencer.position, 3, ordered(told)[-1].token))
+def test_a_checkpoint_file_of_another_deployment_is_ignored(tmp_path: Path) -> None:
+    entries = history()
+    sequencer, _ = twin(entries)
+    save(tmp_path / "sidecar", EdgeCheckpoint(sequencer.position, 3, ordered(entries)[-1].token))
     assert load(tmp_path / "sidecar", replace(SETTINGS, tag="XY"), plan_store(tmp_path)) is None
     fields = json.loads((tmp_path / "sidecar").read_text())
     (tmp_path / "sidecar").write_text(json.dumps({**fields, "following": [1]}))
     assert load(tmp_path / "sidecar", SETTINGS, plan_store(tmp_path)) is None
 
 
-def test_where_a_plan_is_missing_there_is_no_place(tmp_path: Path) -> None:
+def test_where_a_plan_is_missing_there_is_no_position(tmp_path: Path) -> None:
     journal = JournalReader(written(tmp_path / "s1", history(second=SECOND_PLAN)))
     with pytest.raises(PlanUnknown, match="plan 2 is not here"):
         recover(journal, tmp_path / "none", SETTINGS, plan_store(tmp_path, plan()))
 
 
-def test_another_plan_of_the_same_version_is_not_the_one_that_was_ordered(tmp_path: Path) -> None:
+def test_another_plan_of_the_same_version_is_not_used(tmp_path: Path) -> None:
     journal = JournalReader(written(tmp_path / "s1", history(second=SECOND_PLAN)))
     with pytest.raises(PlanUnknown, match="is another plan than the one that was ordered"):
         recover(journal, tmp_path / "none", SETTINGS, plan_store(tmp_path, plan(), plan(2, stripes=2)))
 
 
-def test_before_anything_was_released_the_sessions_have_to_be_opened(tmp_path: Path) -> None:
+def test_before_the_first_release_the_sessions_are_still_to_be_opened(tmp_path: Path) -> None:
     (tmp_path / "s1").mkdir()
     found = recover(JournalReader(tmp_path / "s1"), tmp_path / "none", SETTINGS, plan_store(tmp_path))
     assert found.checkpoint is not None
     assert found.checkpoint.position == StripePosition.fresh(edition())
 
 
-def test_without_any_plan_there_is_nothing_to_say(tmp_path: Path) -> None:
+def test_without_any_plan_there_is_no_checkpoint(tmp_path: Path) -> None:
     journal = JournalReader(written(tmp_path / "s1", history()))
     found = recover(journal, tmp_path / "none", replace(SETTINGS, first_plan=0), StripePlanStore(tmp_path, 0))
     assert found.checkpoint is None

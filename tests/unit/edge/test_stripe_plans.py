@@ -1,4 +1,4 @@
-"""Plans as files: found by version, known by their marks, never replaced in secret."""
+"""Plans as files: found by version and by mark, and never replaced silently."""
 
 from pathlib import Path
 
@@ -13,10 +13,10 @@ from unit.edge.edge_journals import plan_store
 from unit.edge.edge_values import plan, turning
 
 
-def test_a_mark_names_the_version_and_tells_plans_of_one_version_apart() -> None:
+def test_a_mark_names_the_version_and_distinguishes_plans_of_one_version() -> None:
     assert version_of(mark_of(plan(7))) == 7
     assert mark_of(plan(7)) != mark_of(plan(7, stripes=3))
-    assert mark_in(turning(1, 1)) == 0  # a layout that nobody can read names none
+    assert mark_in(turning(1, 1)) == 0  # a layout that cannot be decoded names none
 
 
 def test_what_was_added_is_found_again_and_prepared_ahead(tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_a_version_is_given_once(tmp_path: Path) -> None:
         plans.add(plan(1, stripes=3))
 
 
-def test_a_file_that_is_no_plan_or_another_one_is_not_taken(tmp_path: Path) -> None:
+def test_a_file_that_is_no_plan_or_another_one_is_refused(tmp_path: Path) -> None:
     plans = plan_store(tmp_path, plan(1))
     plans.path(2).write_text("nonsense = [")
     plans.path(3).write_text(to_toml(plan(1)))
@@ -60,7 +60,7 @@ def edged(folder: Path) -> Deployment:
     return create_deployment(folder, Draft(loops=(3,), profile="metro", edge=2))
 
 
-def test_init_writes_an_edge_that_is_read_as_it_was_meant(tmp_path: Path) -> None:
+def test_init_writes_an_edge_that_is_read_back(tmp_path: Path) -> None:
     deployment = edged(tmp_path / "new")
     assert deployment.edge is not None
     assert {name: place.feed for name, place in deployment.edge.publishers.items()} == {"s1": "A", "s2": "B", "s3": "A"}

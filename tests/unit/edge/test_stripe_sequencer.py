@@ -1,4 +1,4 @@
-"""Numbers depend on the order alone: not on how it is cut into tokens, on restarts, or on when changes are told."""
+"""Numbers depend on the order alone: not on its division into tokens, on restarts, or on when changes are known."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -51,7 +51,7 @@ def fresh() -> StripeSequencer:
 
 
 def sessions_of(steps: Sequence[Step]) -> dict[str, list[bytes]]:
-    """The messages of every session, once it is checked that they are numbered from 1 on without a hole."""
+    """The messages of every session; asserts that they are numbered from 1 on without a hole."""
     found: dict[str, list[bytes]] = {}
     for step in steps:
         if isinstance(step, StripeMessages):
@@ -81,7 +81,7 @@ def test_how_the_order_is_cut_into_tokens_changes_no_number(payloads: list[bytes
 
 
 @given(st.integers(0, 12))
-def test_a_striper_that_resumes_goes_on_with_the_same_numbers(place: int) -> None:
+def test_a_sequencer_that_resumes_continues_with_the_same_numbers(place: int) -> None:
     orders = tokens(12, 4)
     whole = fresh()
     steps = whole.begin() + [step for each in orders for step in whole.deliver(each)]
@@ -95,7 +95,7 @@ def test_a_striper_that_resumes_goes_on_with_the_same_numbers(place: int) -> Non
 
 
 @given(st.integers(0, 5), st.integers(0, 5), st.booleans())
-def test_it_does_not_matter_when_changes_are_told(early: int, late: int, plan_first: bool) -> None:
+def test_it_does_not_matter_when_changes_become_known(early: int, late: int, plan_first: bool) -> None:
     orders = tokens(8, 3)
     at = orders[5].sequence
 
@@ -115,7 +115,7 @@ def test_it_does_not_matter_when_changes_are_told(early: int, late: int, plan_fi
 
 
 def test_one_session_ends_where_the_next_begins() -> None:
-    """A customer that hears both knows the place from either."""
+    """A customer of both knows the place from either."""
     sequencer = fresh()
     orders = tokens(4, 6)
     steps = sequencer.begin()
@@ -160,8 +160,8 @@ def test_a_break_begins_new_sessions_even_where_numbers_were_used_before() -> No
     assert marks.count(Reformed(4, 2, broken=True)) == len(opened.edition.stripes)
 
 
-def test_a_formation_that_a_break_undid_is_never_told() -> None:
-    """A site that had installed it numbers like one that never heard of it."""
+def test_a_formation_that_a_break_undid_leaves_no_mark() -> None:
+    """A site that had installed it numbers like one that never knew it."""
     orders = tokens(1, 4) + tokens(3, 4, first=3)
     stripers = fresh(), fresh()
     stripers[0].turn(turning(5, 2))
@@ -175,7 +175,7 @@ def test_a_formation_that_a_break_undid_is_never_told() -> None:
     assert found[0] == found[1]
 
 
-def test_a_hole_in_the_order_silences_it_until_it_has_its_place_again() -> None:
+def test_a_hole_in_the_order_stops_it_until_it_resumes() -> None:
     sequencer = fresh()
     orders = tokens(4, 2)
     sequencer.begin()
@@ -191,7 +191,7 @@ def test_a_hole_in_the_order_silences_it_until_it_has_its_place_again() -> None:
 
 
 @given(st.binary(min_size=1_400, max_size=9_000))
-def test_fragments_of_long_messages_come_through(message: bytes) -> None:
+def test_fragments_of_long_messages_are_carried_unchanged(message: bytes) -> None:
     bodies = tuple(split_message(message, 1_000))
     count = len(bodies)
     span = Span(7, 1, 1, count, 1, bodies, (1,) * count, (True,) * count)
@@ -262,7 +262,7 @@ def test_an_edition_that_cannot_be_named_is_refused(deployment: str, core: int) 
 
 
 def test_a_journal_that_is_read_again_changes_nothing() -> None:
-    """A standing knows which formations were told, and the plan in force which plans are past."""
+    """A position knows the last formation, and the plan in force which plans are past."""
     orders = tokens(6, 3)
     sequencer = fresh()
     sequencer.begin()
@@ -280,7 +280,7 @@ def test_a_journal_that_is_read_again_changes_nothing() -> None:
     assert again.position == sequencer.position
 
 
-def test_a_change_that_is_told_too_late_silences_it() -> None:
+def test_a_change_that_comes_too_late_stops_it() -> None:
     for is_plan in (False, True):
         sequencer = fresh()
         sequencer.begin()
@@ -292,7 +292,7 @@ def test_a_change_that_is_told_too_late_silences_it() -> None:
         assert sequencer.lost
 
 
-def test_a_change_is_noted_once_however_often_it_is_told() -> None:
+def test_a_change_is_noted_once_however_often_it_comes() -> None:
     sequencer = fresh()
     sequencer.begin()
     change: FormationChange = turning(1, 2)
@@ -302,8 +302,8 @@ def test_a_change_is_noted_once_however_often_it_is_told() -> None:
     assert len(marks) == len(edition().stripes)
 
 
-def test_a_customer_hears_in_plain_itch_that_a_trade_is_void_or_was_another_one() -> None:
-    """In the stripe of the trade, and between the very trades between which it stands in the order."""
+def test_cancels_and_corrections_are_plain_itch_messages() -> None:
+    """They are in the stripe of their trade, at their place between the trades of the order."""
     wrong, right = trade(6, "IBM"), trade(600, "IBM")
     payloads = [
         encode(trade(5, "IBM")),
@@ -318,13 +318,13 @@ def test_a_customer_hears_in_plain_itch_that_a_trade_is_void_or_was_another_one(
     sequencer = fresh()
     steps = sequencer.begin() + sequencer.deliver(token(1, payloads))
     stripes = {edition().session(stripe.number): stripe for stripe in edition().stripes}
-    told: dict[int, list[object]] = {}
+    decoded: dict[int, list[object]] = {}
     for session, messages in sessions_of(steps).items():
         reader = TickerReader(midnight_at=MIDNIGHT)
         stripe = stripes[session]
         if not stripe.opaque:
-            told[stripe.number] = [reader.read(message) for message in messages if message[:1] not in (MARK, b"S")]
-    at_ibm = told[edition().plan.edge_of("IBM", 0)]
+            decoded[stripe.number] = [reader.read(message) for message in messages if message[:1] not in (MARK, b"S")]
+    at_ibm = decoded[edition().plan.edge_of("IBM", 0)]
     assert [each for each in at_ibm if isinstance(each, PrintedTrade | CanceledPrint)][:6] == [
         PrintedTrade(1, trade(5, "IBM")),
         PrintedTrade(2, wrong),
@@ -333,7 +333,7 @@ def test_a_customer_hears_in_plain_itch_that_a_trade_is_void_or_was_another_one(
         CanceledPrint(2, NOON + 1, Listing("IBM", right.venue_name), corrected=True),
         PrintedTrade(5, right),
     ]
-    at_stranger = told[edition().plan.edge_of("STRANGER", 0)]
+    at_stranger = decoded[edition().plan.edge_of("STRANGER", 0)]
     assert [each.number for each in at_stranger if isinstance(each, CanceledPrint)][-1] == 99
     opaque = sessions_of(steps)[edition().session(3)]
     assert [decode_opaque(message).sequence for message in opaque[1:]] == [6]
