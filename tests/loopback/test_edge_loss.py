@@ -116,26 +116,26 @@ def test_a_fifth_lost_on_each_feed_leaves_a_twenty_fifth_as_gaps_or_nothing_wher
     ):
         archive = ReplayArchive(tmp_path / "s1", SETTINGS, StripePlanStore(tmp_path, 0))
         server = RetransmitServer(SETTINGS, SETTINGS.publishers["s1"], archive, SharedClock(), interface=LOOPBACK)
-        effort, surety = Listener(far, [], lambda _: far), Listener(far, [server.addresses[0]], lambda _: far)
+        best_effort, guaranteed = Listener(far, [], lambda _: far), Listener(far, [server.addresses[0]], lambda _: far)
         try:
             until(lambda: one.is_sending and other.is_sending, one.wake, other.wake)
-            turns = (one.wake, other.wake, relay.turn, server.turn, effort.turn, surety.turn)
+            turns = (one.wake, other.wake, relay.turn, server.turn, best_effort.turn, guaranteed.turn)
             for each in entries:
                 one.feed_entry(each)
                 other.feed_entry(each)
                 for turn in turns:
                     turn()
             total = sum(map(len, wanted.values()))
-            until(lambda: effort.received == surety.received == total, *turns)
+            until(lambda: best_effort.received == guaranteed.received == total, *turns)
         finally:
-            effort.subscriber.close()
-            surety.subscriber.close()
+            best_effort.subscriber.close()
+            guaranteed.subscriber.close()
             server.close()
             relay.close()
     assert 0.18 < relay.lost / (relay.lost + relay.passed) < 0.22
-    assert surety.messages == wanted
-    missing = sum(messages.count(None) for messages in effort.messages.values())
+    assert guaranteed.messages == wanted
+    missing = sum(messages.count(None) for messages in best_effort.messages.values())
     assert 0 < missing <= 0.045 * total
-    assert missing == effort.subscriber.customer.counts.missing
-    for session, messages in effort.messages.items():
+    assert missing == best_effort.subscriber.customer.counts.missing
+    for session, messages in best_effort.messages.items():
         assert all(mine in (None, theirs) for mine, theirs in zip(messages, wanted[session], strict=True))

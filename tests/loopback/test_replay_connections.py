@@ -22,7 +22,7 @@ class RecordingReplayServer:
 
 def test_accepting_is_tried_again_after_a_pause_and_not_at_once() -> None:
     replay, selector = RecordingReplayServer(), selectors.DefaultSelector()
-    connections = ReplayConnections(("127.0.0.1", 0), replay, selector)  # type: ignore[arg-type]  # the methods that are called
+    connections = ReplayConnections(("127.0.0.1", 0), replay, selector)  # type: ignore[arg-type]  # a stand-in
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with socket.create_connection(connections.address):
         ((key, events),) = selector.select(5)

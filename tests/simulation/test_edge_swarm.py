@@ -105,28 +105,28 @@ class FaultSchedule:
 def test_every_customer_gets_exactly_what_was_released(seed: int) -> None:
     schedule = FaultSchedule(seed)
     region = schedule.region
-    sure = region.add_customer(
+    guaranteed = region.add_customer(
         Customer(
             "FT", servers=tuple(SERVERS.values()), options=CustomerOptions(patience=None, retry_period=10 * MILLISECOND)
         )
     )
-    hopeful = region.add_customer(Customer("FT"))
+    best_effort = region.add_customer(Customer("FT"))
     first = edition().plan
-    for node in (sure, hopeful):
+    for node in (guaranteed, best_effort):
         region.follow(node, first, first.stripes, starts=dict.fromkeys(first.stripes, 1))
     schedule.play()
-    assert sure.missing() == 0
-    assert sorted(sure.numbers()) == sequences(schedule.orders)
-    assert len(set(hopeful.numbers())) == len(hopeful.numbers())
-    assert set(hopeful.numbers()) <= set(sequences(schedule.orders))
-    for node in (sure, hopeful):
+    assert guaranteed.missing() == 0
+    assert sorted(guaranteed.numbers()) == sequences(schedule.orders)
+    assert len(set(best_effort.numbers())) == len(best_effort.numbers())
+    assert set(best_effort.numbers()) <= set(sequences(schedule.orders))
+    for node in (guaranteed, best_effort):
         following: dict[str, int] = {}
         for record in node.records:
             if isinstance(record, Delivered | Gap):
                 assert record.first == following.get(record.session, 1)
                 count = len(record.messages) if isinstance(record, Delivered) else record.count
                 following[record.session] = record.first + count
-    numbers = {number: place for place, number in enumerate(sure.numbers())}
+    numbers = {number: place for place, number in enumerate(guaranteed.numbers())}
     for place, change in schedule.changes:
         boundary = schedule.orders[place].sequence
         if isinstance(change, StripePlan):

@@ -45,7 +45,7 @@ class AtInstant:
 
 @dataclass(frozen=True, slots=True)
 class AtSnapshot:
-    """Begin with the last trade of every symbol, and go on with what comes next."""
+    """Begin with the last trade of every symbol, then continue with what comes next."""
 
 
 Start: TypeAlias = Live | Beginning | AtNumber | AtInstant | AtSnapshot

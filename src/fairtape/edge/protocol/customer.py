@@ -154,8 +154,8 @@ class SessionReceiver:
         if now >= self._retry_at:
             self._retry_at = NEVER
             return self._ask(0, max(self._asked_through, self._due_through(now)), now), True
-        asked_through, ripe = self._asked_through, self._due_through(now)
-        return (self._ask(asked_through, ripe, now), False) if ripe > asked_through else ([], False)
+        asked_through, due_through = self._asked_through, self._due_through(now)
+        return (self._ask(asked_through, due_through, now), False) if due_through > asked_through else ([], False)
 
     def _note_hole(self, now: Instant) -> None:
         highest = self.arbitration.highest
@@ -229,7 +229,7 @@ class _FollowedEdition:
         return all(receiver.end_reported for receiver in self.receivers.values())
 
     @property
-    def is_unheard(self) -> bool:
+    def is_unreceived(self) -> bool:
         """Whether no packet of it came."""
         return all(receiver.arbitration.next is None for receiver in self.receivers.values())
 
@@ -275,7 +275,7 @@ class Customer:
         with earlier numbers also gives the number of Breaks in the name of that session. A later plan is received from
         its beginning, so that nothing is missed between the two.
         """
-        joins = not self._editions or (len(self._editions) == 1 and self._editions[0].is_unheard)
+        joins = not self._editions or (len(self._editions) == 1 and self._editions[0].is_unreceived)
         if joins:
             self._editions.clear()
         elif plan.version <= self._editions[-1].version:
@@ -382,7 +382,7 @@ class Customer:
         if name.version > last.version:
             self._announce(name.version, 0)
         elif name.version == last.version and name.stripe in last.stripes and name.breaks > last.breaks:
-            joins = len(self._editions) == 1 and last.is_unheard
+            joins = len(self._editions) == 1 and last.is_unreceived
             if joins:
                 self._editions.clear()
             for breaks in range(name.breaks if joins else last.breaks + 1, name.breaks + 1)[-EDITIONS_MAX:]:
